@@ -1,0 +1,164 @@
+"""Scaled dot-product attention: softmax(Q Kᵀ · scale) V, written for one head and mapped over heads and batch.
+
+Source: Vaswani et al. 2017, equation 1; "What Happens in A Transformer Layer", equations 1 to 3.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from flaxformer.nn.masks import Mask
+
+Implementation = Literal["auto", "reference", "xla"]
+
+
+def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"] | None) -> Float[Array, "*rows S"]:
+    """softmax over the last axis, restricted to where mask is True, in float32 or wider.
+
+    A row without any True is all zeros, forward and backward: nothing may be attended to, so nothing is.
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if mask is None:
+        return jax.nn.softmax(logits)
+    # A finite floor: with −inf, a row that is masked whole would be −inf − (−inf) = NaN.
+    logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+    peak = jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    exponentials = jnp.where(mask, jnp.exp(logits - peak), 0)
+    total = exponentials.sum(-1, keepdims=True)
+    return exponentials / jnp.where(total > 0, total, 1)
+
+
+def attention_weights(
+    query: Float[Array, "*batch T d_k"],
+    key: Float[Array, "*batch S d_k"],
+    mask: Bool[Array, "*#batch T S"] | None = None,
+    bias: Float[Array, "*#batch T S"] | None = None,
+    *,
+    scale: float | Float[Array, ""],
+    logit_cap: float | Float[Array, ""] | None = None,
+) -> Float[Array, "*batch T S"]:
+    """A = softmax_over_S(cap(Q Kᵀ · scale) + bias), where cap(z) = logit_cap · tanh(z / logit_cap)."""
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    logits = jnp.matmul(query, jnp.matrix_transpose(key), preferred_element_type=wide) * scale
+    if logit_cap is not None:
+        logits = logit_cap * jnp.tanh(logits / logit_cap)
+    if bias is not None:
+        logits = logits + bias
+    return masked_softmax(logits, mask)
+
+
+def attend(
+    query: Float[Array, "T d_k"],
+    key: Float[Array, "S d_k"],
+    value: Float[Array, "S d_v"],
+    mask: Bool[Array, "T S"] | None = None,
+    bias: Float[Array, "T S"] | None = None,
+    *,
+    scale: float | Float[Array, ""],
+    logit_cap: float | Float[Array, ""] | None = None,
+) -> Float[Array, "T d_v"]:
+    """One head, as the texts write it: y = softmax(Q Kᵀ · scale) V."""
+    weights = attention_weights(query, key, mask, bias, scale=scale, logit_cap=logit_cap)
+    return (weights @ value).astype(value.dtype)
+
+
+def _reference(
+    query: Float[Array, "B K G T d_k"],
+    key: Float[Array, "B K S d_k"],
+    value: Float[Array, "B K S d_v"],
+    mask: Bool[Array, "B K G T S"] | None,
+    bias: Float[Array, "B K G T S"] | None,
+    attend_one: Callable[..., Array],
+) -> Float[Array, "B K G T d_v"]:
+    """`attend`, mapped over the queries that share a key-value head, the key-value heads, and the batch."""
+    per_group = jax.vmap(attend_one, in_axes=(0, None, None, None if mask is None else 0, None if bias is None else 0))
+    return jax.vmap(jax.vmap(per_group))(query, key, value, mask, bias)
+
+
+def _xla(query: Array, key: Array, value: Array, mask: Array | None, bias: Array | None, attend_one: Callable[..., Array]) -> Array:
+    """The same products on whole arrays; the queries of a group share the key's and value's broadcast axis."""
+    return attend_one(query, key[:, :, None], value[:, :, None], mask, bias)
+
+
+IMPLEMENTATIONS: dict[str, Callable[..., Array]] = {"reference": _reference, "xla": _xla, "auto": _xla}
+
+
+def dot_product_attention(
+    query: Float[Array, "*batch T N d_k"],
+    key: Float[Array, "*batch S K d_k"],
+    value: Float[Array, "*batch S K d_v"],
+    *,
+    mask: Mask | Bool[Array, "..."] | None = None,
+    bias: Float[Array, "..."] | None = None,
+    scale: float | Float[Array, ""] | None = None,
+    logit_cap: float | Float[Array, ""] | None = None,
+    implementation: Implementation = "auto",
+) -> Float[Array, "*batch T N d_v"]:
+    """Multi-head attention on [..., length, heads, width] arrays.
+
+    For each head, y = softmax(cap(Q Kᵀ · scale) + bias) V over the keys that mask allows.
+
+    Args:
+      query, key, value: K must divide N; query head n reads key-value head n // (N / K). T and S, and
+        d_k and d_v, may differ.
+      mask: True = attend. A `Mask`, or booleans that broadcast to [..., N, T, S]. A query that may attend
+        to nothing gets zeros; what no query may attend to, NaN included, reaches neither output nor gradient.
+      bias: added to the logits; broadcasts to [..., N, T, S].
+      scale: multiplies Q Kᵀ; None means 1/√d_k. It may be traced.
+      logit_cap: bounds the scaled logits smoothly to ±logit_cap.
+      implementation: "reference" maps the one-head text, "xla" multiplies whole arrays, "auto" takes the fastest.
+
+    Raises:
+      ValueError: shapes that do not fit together, named with their sizes.
+    """
+    _check_shapes(query, key, value, mask, implementation)
+    *batch, T, N, d_k = query.shape
+    S, K = key.shape[-3:-1]
+    if isinstance(mask, Mask):
+        mask = mask.matrix(T, S)
+    full = (*batch, N, T, S)
+    if mask is not None:
+        mask = _with_rank(mask, len(full))
+        key, value = _without_unreachable(key, value, mask)
+        mask = jnp.broadcast_to(mask, full)
+    bias = None if bias is None else jnp.broadcast_to(_with_rank(bias, len(full)), full)
+
+    def heads_first(x: Array) -> Array:
+        return jnp.swapaxes(x.reshape(-1, *x.shape[-3:]), 1, 2)
+
+    def grouped(x: Array | None) -> Array | None:
+        return None if x is None else x.reshape(-1, K, N // K, *x.shape[-2:])
+
+    attend_one = functools.partial(attend, scale=d_k**-0.5 if scale is None else scale, logit_cap=logit_cap)
+    implement = IMPLEMENTATIONS[implementation]
+    q, k, v = grouped(heads_first(query)), heads_first(key), heads_first(value)
+    mixed = implement(q, k, v, grouped(mask), grouped(bias), attend_one)
+    return jnp.swapaxes(mixed.reshape(-1, N, T, value.shape[-1]), 1, 2).reshape(*batch, T, N, -1)
+
+
+def _with_rank(x: Array, rank: int) -> Array:
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
+def _without_unreachable(key: Array, value: Array, mask: Array) -> tuple[Array, Array]:
+    """Zero the keys and values that no query attends to: 0 · NaN is NaN, so masking the logits is not enough."""
+    reachable = mask.any((-3, -2))[..., None, None]
+    return jnp.where(reachable, key, 0), jnp.where(reachable, value, 0)
+
+
+def _check_shapes(query: Array, key: Array, value: Array, mask: object, implementation: str) -> None:
+    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation is {implementation!r}; expected one of {', '.join(IMPLEMENTATIONS)}")
+    if min(query.ndim, key.ndim, value.ndim) < 3 or not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+        raise ValueError(f"expected [..., length, heads, width] with equal leading axes; got {shapes}")
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"query and key differ in width; got {shapes}")
+    if key.shape[-3:-1] != value.shape[-3:-1] or query.shape[-2] % key.shape[-2]:
+        raise ValueError(f"key and value need equal length and heads, and heads that divide the query's; got {shapes}")
+    if isinstance(mask, jax.Array) and mask.dtype != bool:
+        raise ValueError(f"mask has dtype {mask.dtype}; expected bool, True = attend (numbers belong in bias)")

@@ -1,0 +1,94 @@
+"""Masks as a small algebra: each says which keys a query may attend to, `&` intersects them.
+
+>>> mask = Causal() & Padding(lengths_to_valid(lengths, 16)) & Window(8)
+>>> dot_product_attention(query, key, value, mask=mask)
+
+A mask stays symbolic until attention asks for its matrix, so a kernel that knows causality by itself can see it.
+All masks are boolean, True = attend. Source: "What Happens in A Transformer Layer", masks in self-attention.
+"""
+
+import flax.struct
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+
+class Mask(flax.struct.PyTreeNode):
+    """Which of S keys each of T queries may attend to."""
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
+        """The mask as booleans; with batch axes, these are [..., 1, T, S] to broadcast over heads."""
+        raise NotImplementedError
+
+    def __and__(self, other: "Mask | None") -> "Mask":
+        return self if other is None else Both(first=self, second=other)
+
+    __rand__ = __and__
+
+
+class Both(Mask):
+    """Attend where both masks allow it."""
+
+    first: Mask
+    second: Mask
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
+        first, second = self.first.matrix(queries, keys), self.second.matrix(queries, keys)
+        rank = max(first.ndim, second.ndim)
+        return jnp.expand_dims(first, range(rank - first.ndim)) & jnp.expand_dims(second, range(rank - second.ndim))
+
+
+class Causal(Mask):
+    """Query t sees key s when s ≤ t + offset; offset is the number of keys before the first query (a cache)."""
+
+    offset: int | Int[Array, ""] = 0
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "T S"]:
+        return _distance(queries, keys, self.offset) >= 0
+
+
+class Window(Mask):
+    """Query t sees keys nearer than width on either side: |t + offset − s| < width; with `Causal`, the last width keys."""
+
+    width: int | Int[Array, ""]
+    offset: int | Int[Array, ""] = 0
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "T S"]:
+        return jnp.abs(_distance(queries, keys, self.offset)) < self.width
+
+
+class Padding(Mask):
+    """No query sees a key that is padding; valid is True at real keys."""
+
+    valid: Bool[Array, "*batch S"]
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
+        *batch, length = self.valid.shape
+        return jnp.broadcast_to(self.valid[..., None, None, :], (*batch, 1, queries, length))
+
+
+class Segments(Mask):
+    """A query sees keys of its own segment, so that documents packed into one sequence stay apart."""
+
+    query: Int[Array, "*batch T"]
+    key: Int[Array, "*batch S"]
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
+        return (self.query[..., :, None] == self.key[..., None, :])[..., None, :, :]
+
+
+class Explicit(Mask):
+    """Any boolean matrix that broadcasts to [..., N, T, S]."""
+
+    allowed: Bool[Array, "*batch T S"]
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
+        return self.allowed
+
+
+def lengths_to_valid(lengths: Int[Array, "*batch"], size: int) -> Bool[Array, "*batch {size}"]:
+    """True at the first lengths[b] of size places: the `valid` of `Padding`."""
+    return jnp.expand_dims(jnp.arange(size), range(lengths.ndim)) < lengths[..., None]
+
+
+def _distance(queries: int, keys: int, offset: int | Int[Array, ""]) -> Int[Array, "T S"]:
+    return (jnp.arange(queries) + offset)[:, None] - jnp.arange(keys)[None, :]

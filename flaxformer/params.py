@@ -1,0 +1,145 @@
+"""Parameters: a weight is declared once, as an annotated field, and everything derives from that line.
+
+>>> class FeedForward(Parameters):
+...     up: Float[Array, "d_model d_ff"] = param(fan_in="d_model")
+...     up_bias: Float[Array, "d_ff"] | None = param(init="zeros", decay=False, when="feed_forward_bias")
+
+The annotation names the axes; a config gives their sizes (`config.sizes`) and answers `when` (a weight whose `when` is
+false is None, and not part of the structure). Shape, fan-in, initial scale, weight-decay membership and the table
+that `flaxformer plan` prints are read off the declaration.
+
+A weight's random key is a function of its path and the seed: adding a weight never changes another, and two
+architectures start from bitwise equal values wherever they share a path and a shape.
+"""
+
+import dataclasses
+import hashlib
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from flaxformer.struct import alternatives, type_hints
+
+
+class Parameters(flax.struct.PyTreeNode):
+    """Base of every parameter tree: fields are weights (`param`) or other parameter trees (`subtree`)."""
+
+
+ParametersT = TypeVar("ParametersT", bound=Parameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What one weight is, before it has numbers."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    init: str
+    fan_in: int
+    fan_out: int
+    decay: bool
+
+
+def param(*, fan_in: str = "", init: str = "matrix", decay: bool = True, when: str | None = None) -> Any:
+    """Declare a weight.
+
+    Args:
+      fan_in: the axes that are summed over when the weight is applied, such as "heads d_head"; the rest are fan-out.
+      init: "zeros", "ones", or the kind of random weight whose standard deviation the config gives.
+      decay: whether weight decay shrinks it.
+      when: a dotted attribute of the config; the weight exists where it is true.
+    """
+    declaration = {"fan_in": tuple(fan_in.split()), "init": init, "decay": decay, "when": when}
+    return flax.struct.field(default=None, metadata=declaration)
+
+
+def subtree(*, when: str | None = None, repeat: str | None = None) -> Any:
+    """Declare a nested tree; `repeat` names the axis that counts the copies held in a tuple."""
+    return flax.struct.field(default=None, metadata={"when": when, "repeat": repeat})
+
+
+def declare(cls: type[ParametersT], config: Any) -> ParametersT:
+    """The tree of `Spec`s that `cls` has under a config with `sizes` and the attributes that `when` names."""
+    values = {}
+    for field in dataclasses.fields(cls):
+        rule, (kind, *_) = field.metadata, alternatives(type_hints(cls)[field.name])
+        if rule["when"] is not None and not operator.attrgetter(rule["when"])(config):
+            continue
+        if "init" in rule:
+            values[field.name] = _spec(kind.dim_str.split(), rule, config.sizes)
+        elif rule["repeat"] is None:
+            values[field.name] = declare(kind, config)
+        else:
+            values[field.name] = (declare(kind.__args__[0], config),) * config.sizes[rule["repeat"]]
+    return cls(**values)
+
+
+def _spec(axes: list[str], rule: Any, sizes: dict[str, int]) -> Spec:
+    fan_in = math.prod(sizes[axis] for axis in rule["fan_in"])
+    fan_out = math.prod(sizes[axis] for axis in axes if axis not in rule["fan_in"])
+    return Spec(tuple(sizes[axis] for axis in axes), tuple(axes), rule["init"], fan_in, fan_out, rule["decay"])
+
+
+def initialise(key: jax.Array, specs: ParametersT, std: Callable[[Spec], Any]) -> ParametersT:
+    """Draw every weight: zeros, ones, or std(spec) · N(0, 1) from the key of its path."""
+    constants = {"zeros": jnp.zeros, "ones": jnp.ones}
+
+    def draw(path: Any, spec: Spec) -> jax.Array:
+        if spec.init in constants:
+            return constants[spec.init](spec.shape, jnp.float32)
+        return std(spec) * jax.random.normal(stream(key, path_name(path)), spec.shape, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, specs)
+
+
+def path_name(path: Any) -> str:
+    """The name of a leaf, such as "blocks/0/attention/query"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def stream(key: jax.Array, name: str) -> jax.Array:
+    """The random stream of that name: independent of every other name and of the order of use."""
+    return jax.random.fold_in(key, int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little"))
+
+
+def decay_mask(params: ParametersT) -> ParametersT:
+    """A tree like params with True at the weights that weight decay shrinks, by declaration."""
+
+    def marked(node: Any, rule: Any) -> Any:
+        if node is None:
+            return None
+        if isinstance(node, tuple):
+            return tuple(marked(item, rule) for item in node)
+        if isinstance(node, Parameters):
+            fields = dataclasses.fields(node)
+            return type(node)(**{field.name: marked(getattr(node, field.name), field.metadata) for field in fields})
+        return rule["decay"]
+
+    return marked(params, None)
+
+
+def table(specs: Parameters) -> Iterator[tuple[str, Spec]]:
+    """Every weight's path and declaration, in the order of the tree."""
+    for path, spec in jax.tree_util.tree_leaves_with_path(specs):
+        yield path_name(path), spec
+
+
+def count(specs: Parameters) -> int:
+    """Number of parameters."""
+    return sum(math.prod(spec.shape) for _, spec in table(specs))
+
+
+def stack(layers: tuple[ParametersT, ...]) -> ParametersT:
+    """Per-layer trees as one tree with a leading `layers` axis, the layout that `lax.scan` runs over."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+
+
+def unstack(layers: ParametersT) -> tuple[ParametersT, ...]:
+    """The inverse of `stack`: per-layer trees, the layout of checkpoints and of unrolled layers."""
+    depth = len(jax.tree.leaves(layers)[0])
+    return tuple(jax.tree.map(operator.itemgetter(i), layers) for i in range(depth))

@@ -1,0 +1,251 @@
+"""Configs as pytrees: static fields choose the program, leaves are numbers that the program reads.
+
+>>> class Smoothing(Config):
+...     kind: str = static("uniform", choices=("uniform", "unigram"))   # another kind is another program
+...     amount: float | None = leaf(None, at_least=0, below=1)          # another amount is the same program
+
+`None` means off and is part of the structure, so a feature that is off is not in the program at all.
+Two configs with equal `jax.tree.structure` therefore share one compiled function.
+"""
+
+import ast
+import dataclasses
+import difflib
+import functools
+import json
+import types
+import typing
+from collections.abc import Collection, Iterator
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import flax.struct
+
+REQUIRED: Any = dataclasses.MISSING
+BOUNDS = {
+    "at_least": (lambda value, bound: value >= bound, "at least"),
+    "above": (lambda value, bound: value > bound, "above"),
+    "at_most": (lambda value, bound: value <= bound, "at most"),
+    "below": (lambda value, bound: value < bound, "below"),
+}
+
+
+class UserError(ValueError):
+    """A mistake that the user can mend. The command line prints its message alone and exits with code 2."""
+
+
+def static(default: Any = REQUIRED, *, choices: Collection[str] | None = None, **bounds: float) -> Any:
+    """A field that chooses the program: a width, a depth, a kind. It is part of the tree's structure."""
+    return _field(default, False, choices, bounds)
+
+
+def leaf(default: Any = REQUIRED, **bounds: float) -> Any:
+    """A number that the program reads, and that `vmap` may map; bounds: at_least, above, at_most, below."""
+    return _field(default, True, None, bounds)
+
+
+def part(default: Any = REQUIRED) -> Any:
+    """A nested config."""
+    return _field(default, True, None, {})
+
+
+def _field(default: Any, node: bool, choices: Collection[str] | None, bounds: dict[str, float]) -> Any:
+    if unknown := set(bounds) - set(BOUNDS):
+        raise TypeError(f"unknown bounds {sorted(unknown)}")
+    metadata = {"pytree_node": node, "choices": choices, "bounds": bounds}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static, leaf, part))
+class Config(flax.struct.PyTreeNode):
+    """Base of every config: a frozen keyword-only dataclass, a pytree, checked when it is built.
+
+    A class may name ready-made values in `named`, so that `model.norm=post` works on the command line.
+    """
+
+    named: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__(kw_only=True)
+        construct = cls.__init__
+
+        @functools.wraps(construct)
+        def __init__(self: Config, *args: Any, **values: Any) -> None:
+            names = [field.name for field in dataclasses.fields(cls)]
+            for name in values:
+                if name not in names:
+                    raise UserError(f"{cls.__name__} has no field '{name}'{did_you_mean(name, names)}")
+            construct(self, *args, **values)
+
+        cls.__init__ = __init__  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, hint = getattr(self, field.name), type_hints(type(self))[field.name]
+            # JAX rebuilds configs around tracers and placeholders: only a user's own values are checked.
+            if field.metadata["pytree_node"] and not isinstance(value, bool | int | float | str | Config):
+                continue
+            where = f"{type(self).__name__}.{field.name}"
+            if isinstance(value, int) and not isinstance(value, bool) and float in alternatives(hint):
+                object.__setattr__(self, field.name, value := float(value))
+            _check_type(where, value, hint)
+            _check_value(where, value, field.metadata)
+        for problem in self.problems():
+            raise UserError(problem)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong between fields that are each right; every message names field, value and expectation."""
+        return iter(())
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+@functools.cache
+def type_hints(cls: type) -> dict[str, Any]:
+    """The evaluated annotations of a class."""
+    return typing.get_type_hints(cls)
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """`int | None` -> (int, NoneType); a plain type is its own only alternative."""
+    return typing.get_args(hint) if isinstance(hint, types.UnionType | typing._UnionGenericAlias) else (hint,)  # type: ignore[attr-defined]
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """The end of an error message: the nearest valid name, or all of them."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else f"; it has: {', '.join(names)}"
+
+
+def _type_name(hint: Any) -> str:
+    names = ["None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)) for kind in alternatives(hint)]
+    return " or ".join(names)
+
+
+def _check_type(where: str, value: Any, hint: Any) -> None:
+    for kind in alternatives(hint):
+        kind = typing.get_origin(kind) or kind
+        if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
+            return
+    raise UserError(f"{where} is {value!r}; expected {_type_name(hint)}")
+
+
+def _check_value(where: str, value: Any, metadata: Any) -> None:
+    if metadata["choices"] is not None and isinstance(value, str) and value not in metadata["choices"]:
+        raise UserError(f"{where} is {value!r}{did_you_mean(value, list(metadata['choices']))}")
+    if not isinstance(value, bool) and isinstance(value, int | float):
+        for name, bound in metadata["bounds"].items():
+            holds, words = BOUNDS[name]
+            if not holds(value, bound):
+                raise UserError(f"{where} is {value!r}; expected a number {words} {bound}")
+
+
+# --- paths: "model.norm" names a field of a nested config ---------------------------------------------
+
+
+def get_at(config: Config, path: str) -> Any:
+    """The value at a dotted path."""
+    value: Any = config
+    for name in path.split("."):
+        _check_field(value, name, path)
+        value = getattr(value, name)
+    return value
+
+
+def replace_at(config: ConfigT, path: str, value: Any) -> ConfigT:
+    """The config with the value at a dotted path replaced; every check runs again."""
+    name, _, rest = path.partition(".")
+    _check_field(config, name, path)
+    inner = replace_at(getattr(config, name), rest, value) if rest else value
+    try:
+        return config.replace(**{name: inner})
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None if str(error).startswith(path) else error
+
+
+def _check_field(config: Any, name: str, path: str) -> None:
+    if not isinstance(config, Config):
+        raise UserError(f"'{path}': {config!r} has no fields")
+    names = [field.name for field in dataclasses.fields(config)]
+    if name not in names:
+        raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")
+
+
+def override(config: ConfigT, text: str) -> ConfigT:
+    """Apply `path=value` as written on a command line, e.g. `model.positions=LearnedPositions(max_length=64)`."""
+    path, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"override '{text}'; expected path=value, such as model.layers=2")
+    parent = get_at(config, path.rpartition(".")[0]) if "." in path else config
+    name = path.rpartition(".")[2]
+    _check_field(parent, name, path)
+    return replace_at(config, path, _parse(value, type_hints(type(parent))[name], path))
+
+
+def _parse(text: str, hint: Any, path: str) -> Any:
+    """Read a value by the type of its field: a named value, a config by class name, a literal, or plain text."""
+    configs = [kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)]
+    for kind in configs:
+        if text in kind.named:
+            return kind.named[text]
+    if configs:
+        name, _, arguments = text.partition("(")
+        names = {kind.__name__: kind for kind in configs} | {key: None for kind in configs for key in kind.named}
+        if name not in names or names[name] is None:
+            raise UserError(f"{path} is '{text}'{did_you_mean(name, list(names))}")
+        try:
+            call = ast.parse(f"f({arguments.removesuffix(')')})", mode="eval").body
+            values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}  # type: ignore[attr-defined]
+        except (SyntaxError, ValueError):
+            raise UserError(f"{path} is '{text}'; expected {name}(field=number, ...)") from None
+        return names[name](**values)
+    if text in ("true", "false"):
+        text = text.capitalize()
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+    return value if str not in alternatives(hint) or value is None else text
+
+
+# --- identity: the canonical text of a config ----------------------------------------------------------
+
+
+def canonical(config: Any) -> Any:
+    """A config as plain JSON data: every field by name, and the class of each part under "kind"."""
+    if isinstance(config, Config):
+        fields = {field.name: canonical(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        return {"kind": type(config).__name__} | fields
+    if isinstance(config, tuple):
+        return [canonical(item) for item in config]
+    if config is None or isinstance(config, bool | int | float | str):
+        return config
+    raise TypeError(f"{config!r} has no canonical form: a config holds numbers, strings, None and configs")
+
+
+def canonical_text(config: Any) -> str:
+    """`canonical` as one line of JSON with sorted keys: equal text, equal recipe."""
+    return json.dumps(canonical(config), sort_keys=True, ensure_ascii=False)
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Canonical data as {dotted path: value}."""
+    if not isinstance(data, dict):
+        return {prefix: data}
+    rows: dict[str, Any] = {}
+    for name, value in data.items():
+        rows |= flatten(value, f"{prefix}.{name}" if prefix else name)
+    return rows
+
+
+def differences(old: Any, new: Any) -> list[str]:
+    """Field by field, what two canonical data differ in, as lines `path: old -> new`."""
+    before, after = flatten(old), flatten(new)
+    paths = [*before, *(path for path in after if path not in before)]
+    absent = object()
+    shown = lambda rows, path: "(absent)" if rows.get(path, absent) is absent else json.dumps(rows[path])  # noqa: E731
+    return [
+        f"{path}: {shown(before, path)} -> {shown(after, path)}"
+        for path in paths
+        if before.get(path, absent) != after.get(path, absent)
+    ]

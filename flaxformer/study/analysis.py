@@ -1,0 +1,185 @@
+"""From rows on disk to what they say: a table of arms, judged claims, and contrasts that nobody declared."""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from typing import Any
+
+from flaxformer.study.declare import Labels
+from flaxformer.study.statistics import (
+    FEWEST_SEEDS,
+    LEVEL,
+    Estimate,
+    Judgement,
+    estimate,
+    judge_difference,
+    judge_equivalence,
+    proportion,
+    with_verdicts,
+)
+from flaxformer.study.store import Row, Store
+
+Contrast = list[tuple[float, Labels]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmSummary:
+    """One arm over its seeds: scores in the order of `seeds`, None where a run is missing or failed."""
+
+    labels: Labels
+    scores: list[float | None]
+    rows: list[Row | None]
+    diverged: int
+
+    @property
+    def estimate(self) -> Estimate:
+        """Mean and interval over the seeds that there are."""
+        return estimate([score for score in self.scores if score is not None])
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedClaim:
+    """A declared claim and what the runs say of it."""
+
+    text: str
+    kind: str
+    by: float
+    within: float | None
+    contrast: Contrast
+    differences: list[float]
+    judgement: Judgement
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """One step along one axis from the baseline's level, elsewhere as `context` says; nobody claimed anything about it."""
+
+    axis: str
+    label: str
+    reference: str
+    context: Labels
+    effect: Estimate
+    declared: bool
+
+    @property
+    def clear(self) -> bool:
+        """Whether the simultaneous interval leaves out zero."""
+        return self.effect.low > 0 or self.effect.high < 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """Everything that a report shows, computed from the store alone."""
+
+    study: Row
+    rows: list[Row]
+    arms: list[ArmSummary]
+    claims: list[JudgedClaim]
+    explorations: list[Exploration]
+
+    @property
+    def missing(self) -> int:
+        """Declared cells without a finished run."""
+        return sum(score is None for arm in self.arms for score in arm.scores)
+
+    @property
+    def failed(self) -> list[Row]:
+        """Runs that ended in an exception."""
+        return [row for row in self.rows if row["status"] == "failed"]
+
+    @property
+    def surprises(self) -> list[Exploration]:
+        """Clear contrasts that no claim is about, largest first."""
+        found = [one for one in self.explorations if one.clear and not one.declared]
+        return sorted(found, key=lambda one: -abs(one.effect.mean))
+
+    @property
+    def divergence(self) -> tuple[int, int, float, float]:
+        """Diverged runs, runs, and the 95 % interval of the rate."""
+        finished = [row for row in self.rows if row["status"] != "failed"]
+        diverged = sum(row["status"] == "diverged" for row in finished)
+        low, high = proportion(diverged, len(finished)) if finished else (math.nan, math.nan)
+        return diverged, len(finished), low, high
+
+    @property
+    def limits(self) -> list[str]:
+        """What the study does not show: the author's caveats, and what follows from its size."""
+        n = len(self.study["seeds"])
+        few = [f"It has {n} seeds; below {FEWEST_SEEDS} an interval says little."] if n < FEWEST_SEEDS else []
+        gone = [f"{self.missing} of {len(self.study['cells'])} runs are missing."] if self.missing else []
+        return [*gone, *few, *self.study["caveats"]]
+
+
+def score(row: Row, metric: str) -> float:
+    """A run's result. One that diverged, or ended in a number that is not finite, counts as what it was before training."""
+    value, initial = row[metric], row[f"initial_{metric}"]
+    return value if row["status"] == "done" and math.isfinite(value) else initial
+
+
+def analyse(store: Store) -> Analysis:
+    """Read a study's folder, complete or not."""
+    study, found = store.declaration, store.rows()
+    declared = [found[cell["cell"]] for cell in study["cells"] if cell["cell"] in found]
+    finished = {row["cell"]: row for row in declared if row["status"] != "failed"}
+    cells: dict[str, list[Row]] = {}
+    for cell in study["cells"]:
+        cells.setdefault(_key(cell["labels"]), []).append(cell)
+    arms = []
+    for own in cells.values():
+        rows = [finished.get(cell["cell"]) for cell in own]
+        scores = [None if row is None else score(row, study["metric"]) for row in rows]
+        diverged = sum(row is not None and row["status"] == "diverged" for row in rows)
+        arms.append(ArmSummary(own[0]["labels"], scores, rows, diverged))
+    by_labels = {_key(arm.labels): arm for arm in arms}
+    return Analysis(study, declared, arms, _judge(study, by_labels), _explore(study, by_labels))
+
+
+def _key(labels: Labels) -> str:
+    return ",".join(f"{name}={labels[name]}" for name in sorted(labels))
+
+
+def paired_differences(contrast: Contrast, arms: dict[str, ArmSummary]) -> list[float]:
+    """The contrast's value at each seed at which all of its arms have a run."""
+    weights = [weight for weight, _ in contrast]
+    columns = zip(*(arms[_key(labels)].scores for _, labels in contrast), strict=True)
+    return [sum(w * s for w, s in zip(weights, column, strict=True)) for column in columns if None not in column]  # type: ignore[operator]
+
+
+def _judge(study: Row, arms: dict[str, ArmSummary]) -> list[JudgedClaim]:
+    drawn, judgements = [], []
+    for claim in study["claims"]:
+        differences = paired_differences(claim["contrast"], arms)
+        drawn.append(differences)
+        if claim["kind"] == "equal":
+            judgements.append(judge_equivalence(differences, claim["within"]))
+        else:
+            judgements.append(judge_difference(differences, claim["by"]))
+    return [
+        JudgedClaim(claim["text"], claim["kind"], claim["by"], claim["within"], claim["contrast"], differences, judgement)
+        for claim, differences, judgement in zip(study["claims"], drawn, with_verdicts(judgements), strict=True)
+    ]
+
+
+def _explore(study: Row, arms: dict[str, ArmSummary]) -> list[Exploration]:
+    """Every axis, every level against its reference level, in every context that was run; intervals are Bonferroni's."""
+    steps: list[tuple[str, str, str, Labels, Contrast]] = []
+    for axis in study["axes"]:
+        name, reference = axis["name"], axis["baseline"] or axis["labels"][0]
+        others = [[(other["name"], label) for label in other["labels"]] for other in study["axes"] if other is not axis]
+        for label, context in itertools.product(axis["labels"], itertools.product(*others)):
+            contrast = [(1.0, {**dict(context), name: label}), (-1.0, {**dict(context), name: reference})]
+            if label != reference and all(_key(labels) in arms for _, labels in contrast):
+                steps.append((name, label, reference, dict(context), contrast))
+    declared = Counter(_pair(claim["contrast"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["contrast"]), 2))
+    return [
+        Exploration(
+            name, label, reference, context, estimate(differences, LEVEL / len(steps)), _pair(contrast) in declared
+        )
+        for name, label, reference, context, contrast in steps
+        if len(differences := paired_differences(contrast, arms)) > 1
+    ]
+
+
+def _pair(contrast: Any) -> frozenset[str]:
+    return frozenset(_key(labels) for _, labels in contrast)

@@ -1,0 +1,236 @@
+"""Declaring a study: a baseline, the axes that vary around it, the seeds, and the claims to be judged."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from flaxformer.struct import UserError, canonical_text, did_you_mean, get_at, replace_at
+from flaxformer.training.run import Run
+
+Labels = dict[str, str]
+RESERVED = ("cell", "group", "seed", "status", "error", "metrics", "fingerprint")
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One thing that varies: `Axis("optimizer.warmup_steps", {"none": 0, "100": 100}, name="warmup")`.
+
+    `path` names a field of the `Run`; `levels` gives each value its label. The name is the path's last part by default.
+    """
+
+    path: str
+    levels: Mapping[str, Any]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.path.rpartition(".")[2])
+        object.__setattr__(self, "levels", dict(self.levels))
+        if not self.levels:
+            raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
+        if self.name in RESERVED:
+            raise UserError(f"axis name '{self.name}' is taken by a column of the results; give it another with name=")
+
+    def baseline_label(self, baseline: Run) -> str | None:
+        """The label whose value the baseline has."""
+        at_baseline = canonical_text(get_at(baseline, self.path))
+        for label, value in self.levels.items():
+            if canonical_text(get_at(replace_at(baseline, self.path, value), self.path)) == at_baseline:
+                return label
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What the author expects, stated before the runs, about a difference that is paired seed by seed.
+
+    Exactly one of three forms, each between two arms that differ only as they say:
+
+    - `lower=A, than=B`: the metric of A is below that of B, by more than `by`;
+    - `higher=A, than=B`: above it, by more than `by`;
+    - `equal=A, to=B, within=m`: they differ by less than m either way (tested by TOST).
+
+    `where` fixes other axes; an axis that is not mentioned stays at the baseline. With `more_than_where`, the claim is an
+    interaction: the effect under `where` exceeds the effect under `more_than_where`.
+    """
+
+    text: str
+    lower: Labels | None = None
+    higher: Labels | None = None
+    than: Labels | None = None
+    equal: Labels | None = None
+    to: Labels | None = None
+    where: Labels = dataclasses.field(default_factory=dict)
+    more_than_where: Labels | None = None
+    by: float = 0.0
+    within: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("lower", "higher", "equal") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise UserError(f"claim '{self.text}' gives {given or 'none'} of lower, higher, equal; expected exactly one")
+        kind = given[0]
+        other = "to" if kind == "equal" else "than"
+        if getattr(self, other) is None:
+            raise UserError(f"claim '{self.text}' gives {kind} but not {other}; expected the arm to compare with")
+        if (kind == "equal") != (self.within is not None):
+            raise UserError(f"claim '{self.text}': within (a margin) belongs to equal, and equal needs it")
+        if (self.within is not None and self.within <= 0) or self.by < 0:
+            raise UserError(f"claim '{self.text}' has by {self.by}, within {self.within}; expected by ≥ 0 and within > 0")
+
+    @property
+    def kind(self) -> Literal["lower", "higher", "equal"]:
+        """Which of the three forms it has."""
+        return "lower" if self.lower is not None else "higher" if self.higher is not None else "equal"
+
+    def contrast(self, complete: Any) -> list[tuple[float, Labels]]:
+        """The effect as weights on arms, positive where the claim says so; `complete` fills in the labels of an arm."""
+        first, second = (self.lower or self.higher or self.equal), (self.to or self.than)
+        sign = -1.0 if self.kind == "lower" else 1.0
+        terms = [(sign, complete({**self.where, **first})), (-sign, complete({**self.where, **second}))]  # type: ignore[dict-item]
+        if self.more_than_where is not None:
+            where = self.more_than_where
+            terms += [(-sign, complete({**where, **first})), (sign, complete({**where, **second}))]  # type: ignore[dict-item]
+        return terms
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One combination of levels."""
+
+    labels: Labels
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """Readable and unique in the study, such as "norm=pre,warmup=none"."""
+        return ",".join(f"{axis}={label}" for axis, label in self.labels.items()) or "baseline"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run of the study: an arm and a seed."""
+
+    arm: Arm
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Readable and unique in the study."""
+        return f"{self.arm.name},seed={self.seed}"
+
+    @property
+    def run(self) -> Run:
+        """The arm's run at this seed."""
+        return replace_at(self.arm.run, "seed", self.seed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """A question: what to vary, over which seeds, what to measure, and what is claimed.
+
+    Args:
+      name: the name of its folder of results.
+      question: one sentence; the first line of the report.
+      baseline: the run that everything is compared with.
+      axes: what varies. `combine` says how: "product" (every combination), "zip" (level by level, in step), or
+        "one-factor" (the baseline, and every level alone).
+      seeds: every arm gets the same ones, so that arms are compared seed by seed.
+      metric: a number that evaluation gives: "validation_loss" or "validation_accuracy".
+      claims: judged together, with Holm's correction.
+      caveats: what the study does not show; the report says so.
+    """
+
+    name: str
+    question: str
+    baseline: Run
+    axes: Sequence[Axis] = ()
+    seeds: Iterable[int] = range(5)
+    combine: Literal["product", "zip", "one-factor"] = "product"
+    metric: Literal["validation_loss", "validation_accuracy"] = "validation_loss"
+    claims: Sequence[Claim] = ()
+    caveats: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("axes", "seeds", "claims", "caveats"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
+            raise UserError(f"study name is '{self.name}'; expected letters, digits, '_', '-' and '.' (it names a folder)")
+        if self.combine not in COMBINATIONS:
+            raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
+        if self.metric not in ("validation_loss", "validation_accuracy"):
+            raise UserError(f"metric is '{self.metric}'; expected validation_loss or validation_accuracy")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):  # type: ignore[arg-type]
+            raise UserError(f"seeds are {self.seeds}; expected at least one, all different")
+        names = [axis.name for axis in self.axes]
+        if len(set(names)) < len(names):
+            raise UserError(f"axes are named {names}; expected different names (give one with name=)")
+        self.cells()
+        self.contrasts()
+
+    def arms(self) -> list[Arm]:
+        """Every combination of levels that the study declares, once."""
+        arms, recipes = [], {}
+        for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
+            run = self.baseline
+            for axis in self.axes:
+                if labels[axis.name] in axis.levels:
+                    run = replace_at(run, axis.path, axis.levels[labels[axis.name]])
+            arm = Arm(labels, run)
+            twin = recipes.setdefault(canonical_text(run), arm.name)
+            if twin != arm.name:
+                raise UserError(f"arms '{twin}' and '{arm.name}' are the same run; expected every level to change it")
+            arms.append(arm)
+        return arms
+
+    def cells(self) -> list[Cell]:
+        """Every arm at every seed."""
+        return [Cell(arm, seed) for arm in self.arms() for seed in self.seeds]
+
+    def contrasts(self) -> list[list[tuple[float, Labels]]]:
+        """Each claim's weights on arms, with every axis named; refuses claims about arms that do not exist."""
+        known = [arm.labels for arm in self.arms()]
+        rows = []
+        for claim in self.claims:
+            rows.append(claim.contrast(lambda labels, claim=claim: self._complete(labels, f"claim '{claim.text}'")))
+            for _, labels in rows[-1]:
+                if labels not in known:
+                    raise UserError(f"claim '{claim.text}' is about {labels}, which this study does not run")
+        return rows
+
+    def _complete(self, labels: Labels, who: str) -> Labels:
+        """Labels for every axis: those given, and the baseline's for the rest."""
+        axes = {axis.name: axis for axis in self.axes}
+        for name, label in labels.items():
+            if name not in axes:
+                raise UserError(f"{who} names axis '{name}'{did_you_mean(name, list(axes))}")
+            if label not in axes[name].levels:
+                raise UserError(f"{who} names {name} '{label}'{did_you_mean(label, list(axes[name].levels))}")
+        full = {name: labels.get(name) or axis.baseline_label(self.baseline) for name, axis in axes.items()}
+        for name, label in full.items():
+            if label is None:
+                raise UserError(f"{who} does not say which {name}, and the baseline's is not among its levels")
+        return full  # type: ignore[return-value]
+
+
+def _product(axes: Sequence[Axis], baseline: Run) -> list[Labels]:
+    names = [axis.name for axis in axes]
+    return [dict(zip(names, labels, strict=True)) for labels in itertools.product(*(axis.levels for axis in axes))]
+
+
+def _zip(axes: Sequence[Axis], baseline: Run) -> list[Labels]:
+    sizes = {axis.name: len(axis.levels) for axis in axes}
+    if len(set(sizes.values())) > 1:
+        raise UserError(f"combine is 'zip' and the axes have {sizes} levels; expected as many on each")
+    names = [axis.name for axis in axes]
+    return [dict(zip(names, labels, strict=True)) for labels in zip(*(axis.levels for axis in axes), strict=True)]
+
+
+def _one_factor(axes: Sequence[Axis], baseline: Run) -> list[Labels]:
+    base = {axis.name: axis.baseline_label(baseline) or "baseline" for axis in axes}
+    changed = [base | {axis.name: label} for axis in axes for label in axis.levels]
+    return [base, *(labels for labels in changed if labels != base)]
+
+
+COMBINATIONS = {"product": _product, "zip": _zip, "one-factor": _one_factor}

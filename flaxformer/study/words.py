@@ -1,0 +1,62 @@
+"""How numbers and findings are said, the same in the terminal and in the HTML report."""
+
+import math
+from collections.abc import Iterable
+
+from flaxformer.study.analysis import Analysis, Exploration, JudgedClaim
+from flaxformer.study.statistics import Estimate
+
+UNITS = {"validation_loss": "nats", "validation_accuracy": "of accuracy"}
+MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number as a report prints it."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def signed(effect: Estimate) -> str:
+    """An effect with its interval, such as "+0.657 [+0.601, +0.713]"."""
+    if math.isnan(effect.low):
+        return f"{effect.mean:+.3f} (no interval from {effect.n} seed{'s' if effect.n != 1 else ''})"
+    return f"{effect.mean:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]"
+
+
+def p_value(p: float) -> str:
+    """A p-value that never says 0."""
+    return "–" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
+
+
+def labels(items: dict[str, str]) -> str:
+    """Levels such as "norm pre, warmup none"."""
+    return ", ".join(f"{name} {label}" for name, label in items.items())
+
+
+def finding(claim: JudgedClaim, unit: str) -> str:
+    """A claim's result in one clause."""
+    judged, effect = claim.judgement, claim.judgement.effect
+    if effect.n == 0:
+        return "no seed has all the runs that it needs"
+    wanted = f"; the margin is ±{claim.within:g}" if claim.within is not None else f"; above {claim.by:g} is claimed" if claim.by else ""
+    agreeing = "" if claim.kind == "equal" else f", {judged.agreeing} of {effect.n} seeds agree"
+    return f"{signed(effect)} {unit}{wanted}{agreeing}, p {p_value(judged.p_holm)} after Holm"
+
+
+def surprise(one: Exploration, metric: str) -> str:
+    """An undeclared contrast in one sentence."""
+    unit = UNITS[metric]
+    where = f"With {labels(one.context)}: " if one.context else ""
+    word = {("validation_loss", True): "worse", ("validation_loss", False): "better"}.get((metric, one.effect.mean > 0))
+    word = word or ("better" if one.effect.mean > 0 else "worse")
+    return f"{where}{one.axis} {one.label} is {word} than {one.reference}, {signed(one.effect)} {unit}"
+
+
+def fixed(analysis: Analysis) -> Iterable[str]:
+    """One line on how the answer was reached: runs, programs, seeds, parameters."""
+    study = analysis.study
+    diverged, finished, low, high = analysis.divergence
+    yield f"{finished} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds, {study['parameters']:,} parameters"
+    if finished:
+        yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
+    if analysis.failed:
+        yield f"{len(analysis.failed)} failed: {analysis.failed[0]['error'].strip().splitlines()[-1]}"
