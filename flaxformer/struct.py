@@ -15,7 +15,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import flax.struct
@@ -152,15 +152,22 @@ def get_at(config: Config, path: str) -> Any:
     return value
 
 
-def replace_at(config: ConfigT, path: str, value: Any) -> ConfigT:
-    """The config with the value at a dotted path replaced; every check runs again."""
-    name, _, rest = path.partition(".")
-    _check_field(config, name, path)
-    inner = replace_at(getattr(config, name), rest, value) if rest else value
-    try:
-        return config.replace(**{name: inner})
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None if str(error).startswith(path) else error
+def replace_at(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
+    """The config with the values at dotted paths replaced, all at once; every check runs again on the result."""
+    inner: dict[str, dict[str, Any]] = {}
+    values: dict[str, Any] = {}
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        _check_field(config, name, path)
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            values[name] = value
+    for name, nested in inner.items():
+        whole = values.get(name, getattr(config, name))
+        _check_field(whole, next(iter(nested)).partition(".")[0], f"{name}.{next(iter(nested))}")
+        values[name] = replace_at(whole, nested)
+    return config.replace(**values)
 
 
 def _check_field(config: Any, name: str, path: str) -> None:
@@ -171,15 +178,18 @@ def _check_field(config: Any, name: str, path: str) -> None:
         raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")
 
 
-def override(config: ConfigT, text: str) -> ConfigT:
-    """Apply `path=value` as written on a command line, e.g. `model.positions=LearnedPositions(max_length=64)`."""
-    path, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"override '{text}'; expected path=value, such as model.layers=2")
-    parent = get_at(config, path.rpartition(".")[0]) if "." in path else config
-    name = path.rpartition(".")[2]
-    _check_field(parent, name, path)
-    return replace_at(config, path, _parse(value, type_hints(type(parent))[name], path))
+def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
+    """Apply `path=value` texts as written on a command line, such as `model.positions=LearnedPositions(max_length=64)`."""
+    changes = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"override '{text}'; expected path=value, such as model.layers=2")
+        parent = get_at(config, path.rpartition(".")[0]) if "." in path else config
+        name = path.rpartition(".")[2]
+        _check_field(parent, name, path)
+        changes[path] = _parse(value, type_hints(type(parent))[name], path)
+    return replace_at(config, changes)
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:

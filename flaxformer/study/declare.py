@@ -36,12 +36,12 @@ class Axis:
         """The label whose value the baseline has."""
         at_baseline = canonical_text(get_at(baseline, self.path))
         for label, value in self.levels.items():
-            if canonical_text(get_at(replace_at(baseline, self.path, value), self.path)) == at_baseline:
+            if canonical_text(get_at(replace_at(baseline, {self.path: value}), self.path)) == at_baseline:
                 return label
         return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Claim:
     """What the author expects, stated before the runs, about a difference that is paired seed by seed.
 
@@ -56,6 +56,7 @@ class Claim:
     """
 
     text: str
+    _: dataclasses.KW_ONLY
     lower: Labels | None = None
     higher: Labels | None = None
     than: Labels | None = None
@@ -123,7 +124,7 @@ class Cell:
     @property
     def run(self) -> Run:
         """The arm's run at this seed."""
-        return replace_at(self.arm.run, "seed", self.seed)
+        return replace_at(self.arm.run, {"seed": self.seed})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,12 +174,10 @@ class Study:
         """Every combination of levels that the study declares, once."""
         arms, recipes = [], {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
-            run = self.baseline
-            for axis in self.axes:
-                if labels[axis.name] in axis.levels:
-                    run = replace_at(run, axis.path, axis.levels[labels[axis.name]])
-            arm = Arm(labels, run)
-            twin = recipes.setdefault(canonical_text(run), arm.name)
+            chosen = {axis.path: (axis.levels, labels[axis.name]) for axis in self.axes}
+            changes = {path: levels[label] for path, (levels, label) in chosen.items() if label in levels}
+            arm = Arm(labels, replace_at(self.baseline, changes))
+            twin = recipes.setdefault(canonical_text(arm.run), arm.name)
             if twin != arm.name:
                 raise UserError(f"arms '{twin}' and '{arm.name}' are the same run; expected every level to change it")
             arms.append(arm)

@@ -1,0 +1,213 @@
+"""The command: `flaxformer plan FILE`, `flaxformer run FILE`, `flaxformer report DIR`."""
+
+import dataclasses
+import importlib.util
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from flaxformer.model.transformer import Layout
+from flaxformer.struct import UserError, override
+from flaxformer.study import terminal
+from flaxformer.study.declare import Study
+from flaxformer.study.execute import Advanced, Compiled, Execution, Finished, one_cpu_device_per_core
+from flaxformer.study.launch import missing, run, store_of
+from flaxformer.study.plan import cost, groups
+from flaxformer.study.report import report_path, write
+from flaxformer.study.store import Store
+
+FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
+
+Overrides = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="PATH=VALUE", help="baseline fields to change, such as model.layers=2 optimizer.clip=1"),
+]
+File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyArguments:
+    """What plan and run share."""
+
+    file: File
+    overrides: Overrides = ()
+    seeds: Annotated[int | None, tyro.conf.arg(help="use this many seeds: 0, 1, …")] = None
+    output: Annotated[Path | None, tyro.conf.arg(help="folder of results (default: runs/NAME)")] = None
+    devices: Annotated[int | None, tyro.conf.arg(help="how many devices to use (default: all; on a CPU, one a core)")] = None
+    group_size: Annotated[int | None, tyro.conf.arg(help="runs trained at a time on a device (1 is exact)")] = None
+    chunk_steps: Annotated[int, tyro.conf.arg(help="steps between two looks at progress")] = 50
+    layout: Annotated[Layout, tyro.conf.arg(help="layers unrolled, scanned, or chosen by depth")] = "auto"
+
+    def load(self) -> tuple[Study, Execution]:
+        """The study as the command line changes it, and how to execute it."""
+        study = load_study(self.file)
+        study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
+        if self.seeds is not None:
+            study = dataclasses.replace(study, seeds=range(self.seeds))
+        names = [field.name for field in dataclasses.fields(Execution)]
+        return study, Execution(**{name: getattr(self, name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(StudyArguments):
+    """Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained."""
+
+    def __call__(self, console: Console) -> int:
+        study, execution = self.load()
+        devices, found = len(execution.use_devices()), groups(study.cells())
+        left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
+        console.print(Text(study.question, style="bold"))
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for header in ("program", "runs", "to do", "steps", "parameters", "MFLOP/step", "MB/run", "ms/step", "min"):
+            table.add_column(header, justify="left" if header == "program" else "right")
+        total = 0.0
+        for group in found:
+            price = cost(group)
+            todo = dataclasses.replace(group, cells=group.cells[: left.get(group.name, 0)])
+            seconds = price.seconds(todo, devices) if todo.cells else 0.0
+            total += seconds
+            table.add_row(
+                group.name, str(len(group.cells)), str(len(todo.cells)), str(group.example.training.steps), f"{price.parameters:,}",
+                f"{price.flops_per_step / 1e6:,.0f}", f"{price.bytes_per_member / 1e6:,.0f}",
+                f"{price.seconds_per_step * 1e3:.1f}", f"{seconds / 60:.1f}",
+            )  # fmt: skip
+        console.print(table)
+        runs = sum(len(group.cells) for group in found)
+        console.print(
+            f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "  # type: ignore[arg-type]
+            f"on {devices} devices; about {total / 60:.1f} min for the {sum(left.values())} to do."
+        )
+        console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(StudyArguments):
+    """Train every run of a study that is missing, then write and show its report."""
+
+    def __call__(self, console: Console) -> int:
+        study, execution = self.load()
+        store = store_of(study, execution)
+        todo = missing(study, store)
+        runs = sum(len(group.cells) for group in todo)
+        done = len(study.cells()) - runs
+        kept = f", {done} are done already" if done else ""
+        console.print(f"{study.name}: {runs} runs to train in {len(todo)} compiled programs{kept}; results in {store.root}")
+        failed = train(study, execution, console, runs, sum(len(g.cells) * g.example.training.steps for g in todo))
+        show_report(store, console)
+        if failed:
+            console.print(f"[red]{failed} runs failed; the report has their tracebacks, and running again retries them.[/]")
+        return FAILED if failed else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Write and show the report of a folder of results again, from what is on disk; the study's file is not needed."""
+
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="the output folder of 'run'")]
+
+    def __call__(self, console: Console) -> int:
+        show_report(Store(self.directory), console)
+        return 0
+
+
+def load_study(file: Path) -> Study:
+    """Execute a study file (it is Python: run only files that you trust) and return its `study`.
+
+    Raises:
+      UserError: no such file, an error in it (with its line), or no `study` in it.
+    """
+    if not file.is_file():
+        raise UserError(f"no file '{file}'; expected a Python file that defines `study`")
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    if spec is None or spec.loader is None:
+        raise UserError(f"'{file}' is not a Python file; expected one that defines `study`")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file.resolve()]
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise UserError(f"{file}, line {lines[-1] if lines else '?'}: {kind}{error}") from error
+    study = getattr(module, "study", None)
+    if not isinstance(study, Study):
+        raise UserError(f"'{file}' defines no `study`; expected `study = Study(...)`, found {study!r}")
+    return study
+
+
+def train(study: Study, execution: Execution, console: Console, runs: int, steps: int) -> int:
+    """Run the study with a progress bar; returns the number of runs that failed."""
+    began, tokens, done, failed, told = time.perf_counter(), 0, 0, 0, 0.0
+    columns = (
+        TextColumn("{task.fields[runs]}"), BarColumn(), TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(elapsed_when_finished=True),
+    )  # fmt: skip
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=steps, runs=f"0/{runs} runs", rate="compiling")
+        for event in run(study, execution):
+            match event:
+                case Compiled(group, device, seconds):
+                    progress.console.print(f"compiled {group} for {device} in {seconds:.1f} s", style="dim", highlight=False)
+                case Advanced(_, cells, taken, read):
+                    tokens += read
+                    seconds = time.perf_counter() - began
+                    progress.update(bar, advance=cells * taken, rate=f"{tokens / seconds:,.0f} tokens/s")
+                case Finished(_, row):
+                    done += 1
+                    failed += row["status"] == "failed"
+                    progress.update(bar, runs=f"{done}/{runs} runs")
+                    now = time.perf_counter() - began
+                    if not console.is_terminal and (now - told > 15 or done == runs):
+                        told = now
+                        left = now / done * (runs - done)
+                        console.print(f"{done}/{runs} runs, {tokens / now:,.0f} tokens/s, {left:.0f} s left", highlight=False)
+    return failed
+
+
+def show_report(store: Store, console: Console) -> None:
+    """Write the report's files and print it."""
+    analysis = write(store)
+    console.print()
+    terminal.show(console, analysis)
+    console.print(f"\nReport: {report_path(store)}   table: {store.root / 'results.parquet'}   figures: {store.root / 'figures'}", highlight=False, soft_wrap=True)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; returns the exit code: 0, 1 for failed runs, 2 for a user's mistake, 130 when interrupted."""
+    console, errors = Console(), Console(stderr=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    one_cpu_device_per_core()
+    commands: dict[str, Any] = {"plan": Plan, "run": Run, "report": Report}
+    try:
+        command = tyro.extras.subcommand_cli_from_dict(
+            commands, prog="flaxformer", args=arguments, config=(tyro.conf.FlagConversionOff,),
+            description="Transformer ablations: state a question in one short file, run it, read the answer with its uncertainty.",
+        )  # fmt: skip
+        return command(console)
+    except UserError as error:
+        errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        errors.print("Stopped. Finished runs are kept; run the same command again to continue.")
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Writing a study's report, from the store alone: results.parquet, figures/, report.html."""
+
+from pathlib import Path
+
+from flaxformer.struct import UserError
+from flaxformer.study.analysis import Analysis, analyse
+from flaxformer.study.figures import draw
+from flaxformer.study.html import render
+from flaxformer.study.store import Store, read_lines, write_atomically
+
+
+
+def write(store: Store) -> Analysis:
+    """Write everything that the report consists of; works on a study that is not complete.
+
+    Raises:
+      UserError: the folder holds no study, or no finished run yet.
+    """
+    analysis = analyse(store)
+    if not analysis.rows:
+        raise UserError(f"{store.root} holds no finished run yet; 'flaxformer run' makes them")
+    order = {cell["cell"]: i for i, cell in enumerate(analysis.study["cells"])}
+    prints = {cell["cell"]: cell["fingerprint"] for cell in analysis.study["cells"]}
+    rows = [row | {"fingerprint": prints[row["cell"]]} for row in sorted(analysis.rows, key=lambda row: order[row["cell"]])]
+    store.write_table(store.root / "results.parquet", rows)
+    figures = draw(analysis, store.root / "figures")
+    page = render(analysis, figures, read_lines(store.root / "launches.jsonl"))
+    write_atomically(report_path(store), page.encode())
+    return analysis
+
+
+def report_path(store: Store) -> Path:
+    """Where the HTML report is."""
+    return store.root / "report.html"
