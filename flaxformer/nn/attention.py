@@ -5,7 +5,7 @@ Source: Vaswani et al. 2017, equation 1; "What Happens in A Transformer Layer", 
 
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +33,14 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
 
 
 def attention_weights(
-    query: Float[Array, "*batch T d_k"],
-    key: Float[Array, "*batch S d_k"],
+    query: Float[Array, "*#batch T d_k"],
+    key: Float[Array, "*#batch S d_k"],
     mask: Bool[Array, "*#batch T S"] | None = None,
     bias: Float[Array, "*#batch T S"] | None = None,
     *,
     scale: float | Float[Array, ""],
     logit_cap: float | Float[Array, ""] | None = None,
-) -> Float[Array, "*batch T S"]:
+) -> Float[Array, "... T S"]:
     """A = softmax_over_S(cap(Q Kᵀ · scale) + bias), where cap(z) = logit_cap · tanh(z / logit_cap)."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     logits = jnp.matmul(query, jnp.matrix_transpose(key), preferred_element_type=wide) * scale
@@ -72,16 +72,25 @@ def _reference(
     value: Float[Array, "B K S d_v"],
     mask: Bool[Array, "B K G T S"] | None,
     bias: Float[Array, "B K G T S"] | None,
-    attend_one: Callable[..., Array],
+    **numbers: Any,
 ) -> Float[Array, "B K G T d_v"]:
     """`attend`, mapped over the queries that share a key-value head, the key-value heads, and the batch."""
-    per_group = jax.vmap(attend_one, in_axes=(0, None, None, None if mask is None else 0, None if bias is None else 0))
-    return jax.vmap(jax.vmap(per_group))(query, key, value, mask, bias)
+    axes = (0, None, None, None if mask is None else 0, None if bias is None else 0)
+    group = jax.vmap(functools.partial(attend, **numbers), in_axes=axes)
+    return jax.vmap(jax.vmap(group))(query, key, value, mask, bias)
 
 
-def _xla(query: Array, key: Array, value: Array, mask: Array | None, bias: Array | None, attend_one: Callable[..., Array]) -> Array:
-    """The same products on whole arrays; the queries of a group share the key's and value's broadcast axis."""
-    return attend_one(query, key[:, :, None], value[:, :, None], mask, bias)
+def _xla(
+    query: Float[Array, "B K G T d_k"],
+    key: Float[Array, "B K S d_k"],
+    value: Float[Array, "B K S d_v"],
+    mask: Bool[Array, "B K G T S"] | None,
+    bias: Float[Array, "B K G T S"] | None,
+    **numbers: Any,
+) -> Float[Array, "B K G T d_v"]:
+    """The same products on whole arrays; the queries of a group meet one key and value by broadcasting."""
+    weights = attention_weights(query, key[:, :, None], mask, bias, **numbers)
+    return (weights @ value[:, :, None]).astype(value.dtype)
 
 
 IMPLEMENTATIONS: dict[str, Callable[..., Array]] = {"reference": _reference, "xla": _xla, "auto": _xla}
@@ -133,10 +142,9 @@ def dot_product_attention(
     def grouped(x: Array | None) -> Array | None:
         return None if x is None else x.reshape(-1, K, N // K, *x.shape[-2:])
 
-    attend_one = functools.partial(attend, scale=d_k**-0.5 if scale is None else scale, logit_cap=logit_cap)
-    implement = IMPLEMENTATIONS[implementation]
+    numbers = {"scale": d_k**-0.5 if scale is None else scale, "logit_cap": logit_cap}
     q, k, v = grouped(heads_first(query)), heads_first(key), heads_first(value)
-    mixed = implement(q, k, v, grouped(mask), grouped(bias), attend_one)
+    mixed = IMPLEMENTATIONS[implementation](q, k, v, grouped(mask), grouped(bias), **numbers)
     return jnp.swapaxes(mixed.reshape(-1, N, T, value.shape[-1]), 1, 2).reshape(*batch, T, N, -1)
 
 
