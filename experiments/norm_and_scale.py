@@ -1,12 +1,13 @@
 """Does pre-norm remove the need for learning-rate warm-up, and what does dividing by √d buy?
 
-Claims: Xiong et al. 2020 (pre-norm trains without warm-up); Vaswani et al. 2017, section 3.2.1, and "Transformers like a
-physicist" (the logits of unscaled attention grow with d); "Self-Attention and Transformers, a mathematical approach".
+Claims: Xiong et al. 2020 (pre-norm trains without warm-up); Vaswani et al. 2017, section 3.2.1, and "Transformers like
+a physicist" (the logits of unscaled attention grow with d); "Self-Attention and Transformers, a mathematical approach".
 Command: flaxformer run experiments/norm_and_scale.py
 Cost: 96 runs in 2 compiled programs, about 2½ minutes on 2 CPU cores.
+Expected: all four claims supported; and, unclaimed, 1/d better than 1/√d under post-norm with warm-up.
 """
 
-from flaxformer.config import POST, PRE, ModelConfig, Xavier
+from flaxformer.config import POST, PRE, LearnedPositions, ModelConfig, Xavier
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training
@@ -15,8 +16,16 @@ study = Study(
     name="norm_and_scale",
     question="Does pre-norm remove the need for learning-rate warm-up, and what does dividing by √d buy?",
     baseline=Run(
-        # One head of width 64: at width 16 the scale hardly matters. The initialiser is part of the claim.
-        model=ModelConfig(layers=6, d_model=64, heads=1, d_ff=256, initializer=Xavier(), embedding_std=1.0),
+        model=ModelConfig(
+            layers=6,
+            d_model=64,
+            heads=1,  # one head of width 64: at width 16 the scale hardly matters
+            d_ff=256,
+            # The initialiser is part of the claim: Xavier matrices, unit-variance embeddings of tokens and positions.
+            initializer=Xavier(),
+            embedding_std=1.0,
+            positions=LearnedPositions(max_length=32, std=1.0),
+        ),
         task=StandardLibrary(length=32, batch_size=16),
         optimizer=AdamW(learning_rate=3e-3, beta1=0.9, beta2=0.98, decay="linear"),
         training=Training(steps=200, evaluate_every=50),
@@ -30,25 +39,38 @@ study = Study(
     claims=[
         Claim(
             "without warm-up, pre-norm reaches a lower loss than post-norm",
-            lower={"norm": "pre"}, than={"norm": "post"}, where={"warmup": "none"},
+            lower={"norm": "pre"},
+            than={"norm": "post"},
+            where={"warmup": "none"},
         ),
         Claim(
             "warm-up helps post-norm more than pre-norm",
-            lower={"warmup": "100"}, than={"warmup": "none"}, where={"norm": "post"}, more_than_where={"norm": "pre"},
+            lower={"warmup": "100"},
+            than={"warmup": "none"},
+            where={"norm": "post"},
+            more_than_where={"norm": "pre"},
         ),
         Claim(
             "under pre-norm, dividing by √d beats not scaling",
-            lower={"scale": "1/√d"}, than={"scale": "none"}, where={"norm": "pre"},
+            lower={"scale": "1/√d"},
+            than={"scale": "none"},
+            where={"norm": "pre"},
         ),
         Claim(
-            "under pre-norm, 1/d and 1/√d are equally good",
-            equal={"scale": "1/d"}, to={"scale": "1/√d"}, where={"norm": "pre"}, within=0.02,
+            "under pre-norm, 1/d and 1/√d do not differ by more than 0.02 nats",
+            equal={"scale": "1/d"},
+            to={"scale": "1/√d"},
+            where={"norm": "pre"},
+            within=0.02,
         ),
     ],
     caveats=[
-        "One small model (6 layers, width 64), one learning rate, 200 steps: where post-norm recovers with longer warm-up "
-        "or lower rates is not asked here.",
-        "Xavier matrices and unit-variance embeddings: with N(0, 0.02) everywhere, pre-norm needs warm-up as well.",
-        "Post-norm without warm-up stays at the unigram line, a network that does not learn; there the scale cannot show.",
+        "One small model (6 layers, width 64), one learning rate and 200 steps. Whether post-norm catches up with a "
+        "longer warm-up, a lower rate or more steps is not asked here.",
+        "The initialiser is part of the answer: with N(0, 0.02) for every matrix, pre-norm needs warm-up as well.",
+        "Post-norm without warm-up stays near the unigram line, a network that hardly learns: no effect of the scale "
+        "can be seen there.",
+        "The equality of 1/d and 1/√d holds for these learned positions; with sinusoidal ones, 1/d was 0.017 nats "
+        "worse (95 % interval 0.012 to 0.023, 8 seeds), which leaves it open.",
     ],
-)  # fmt: skip
+)

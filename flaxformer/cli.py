@@ -44,7 +44,9 @@ class StudyArguments:
     overrides: Overrides = ()
     seeds: Annotated[int | None, tyro.conf.arg(help="use this many seeds: 0, 1, …")] = None
     output: Annotated[Path | None, tyro.conf.arg(help="folder of results (default: runs/NAME)")] = None
-    devices: Annotated[int | None, tyro.conf.arg(help="how many devices to use (default: all; on a CPU, one a core)")] = None
+    devices: Annotated[
+        int | None, tyro.conf.arg(help="how many devices to use (default: all; on a CPU, one a core)")
+    ] = None
     group_size: Annotated[int | None, tyro.conf.arg(help="runs trained at a time on a device (1 is exact)")] = None
     chunk_steps: Annotated[int, tyro.conf.arg(help="steps between two looks at progress")] = 50
     layout: Annotated[Layout, tyro.conf.arg(help="layers unrolled, scanned, or chosen by depth")] = "auto"
@@ -78,7 +80,8 @@ class Plan(StudyArguments):
             seconds = price.seconds(todo, devices) if todo.cells else 0.0
             total += seconds
             table.add_row(
-                group.name, str(len(group.cells)), str(len(todo.cells)), str(group.example.training.steps), f"{price.parameters:,}",
+                group.name, str(len(group.cells)), str(len(todo.cells)), str(group.example.training.steps),
+                f"{price.parameters:,}",
                 f"{price.flops_per_step / 1e6:,.0f}", f"{price.bytes_per_member / 1e6:,.0f}",
                 f"{price.seconds_per_step * 1e3:.1f}", f"{seconds / 60:.1f}",
             )  # fmt: skip
@@ -103,11 +106,15 @@ class Run(StudyArguments):
         runs = sum(len(group.cells) for group in todo)
         done = len(study.cells()) - runs
         kept = f", {done} are done already" if done else ""
-        console.print(f"{study.name}: {runs} runs to train in {len(todo)} compiled programs{kept}; results in {store.root}")
+        console.print(
+            f"{study.name}: {runs} runs to train in {len(todo)} compiled programs{kept}; results in {store.root}"
+        )
         failed = train(study, execution, console, runs, sum(len(g.cells) * g.example.training.steps for g in todo))
         show_report(store, console)
         if failed:
-            console.print(f"[red]{failed} runs failed; the report has their tracebacks, and running again retries them.[/]")
+            console.print(
+                f"[red]{failed} runs failed; the report has their tracebacks, and running again retries them.[/]"
+            )
         return FAILED if failed else 0
 
 
@@ -139,7 +146,11 @@ def load_study(file: Path) -> Study:
     except SyntaxError as error:
         raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
     except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file.resolve()]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename) == file.resolve()
+        ]
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         raise UserError(f"{file}, line {lines[-1] if lines else '?'}: {kind}{error}") from error
     study = getattr(module, "study", None)
@@ -160,7 +171,9 @@ def train(study: Study, execution: Execution, console: Console, runs: int, steps
         for event in run(study, execution):
             match event:
                 case Compiled(group, device, seconds):
-                    progress.console.print(f"compiled {group} for {device} in {seconds:.1f} s", style="dim", highlight=False)
+                    progress.console.print(
+                        f"compiled {group} for {device} in {seconds:.1f} s", style="dim", highlight=False
+                    )
                 case Advanced(_, cells, taken, read):
                     tokens += read
                     seconds = time.perf_counter() - began
@@ -173,7 +186,9 @@ def train(study: Study, execution: Execution, console: Console, runs: int, steps
                     if not console.is_terminal and (now - told > 15 or done == runs):
                         told = now
                         left = now / done * (runs - done)
-                        console.print(f"{done}/{runs} runs, {tokens / now:,.0f} tokens/s, {left:.0f} s left", highlight=False)
+                        console.print(
+                            f"{done}/{runs} runs, {tokens / now:,.0f} tokens/s, {left:.0f} s left", highlight=False
+                        )
     return failed
 
 
@@ -182,7 +197,11 @@ def show_report(store: Store, console: Console) -> None:
     analysis = write(store)
     console.print()
     terminal.show(console, analysis)
-    console.print(f"\nReport: {report_path(store)}   table: {store.root / 'results.parquet'}   figures: {store.root / 'figures'}", highlight=False, soft_wrap=True)
+    console.print(
+        f"\nReport: {report_path(store)}   table: {store.root / 'results.parquet'}   figures: {store.root / 'figures'}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -198,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         command = tyro.extras.subcommand_cli_from_dict(
             commands, prog="flaxformer", args=arguments, config=(tyro.conf.FlagConversionOff,),
-            description="Transformer ablations: state a question in one short file, run it, read the answer with its uncertainty.",
+            description="State a question in one short file, run it, read the answer with its uncertainty.",
         )  # fmt: skip
         return command(console)
     except UserError as error:

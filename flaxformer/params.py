@@ -31,6 +31,7 @@ class Parameters(flax.struct.PyTreeNode):
 
 
 ParametersT = TypeVar("ParametersT", bound=Parameters)
+NodeT = TypeVar("NodeT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,12 +135,12 @@ def count(specs: Parameters) -> int:
     return sum(math.prod(spec.shape) for _, spec in table(specs))
 
 
-def stack(layers: tuple[ParametersT, ...]) -> ParametersT:
+def stack(layers: tuple[NodeT, ...]) -> NodeT:
     """Per-layer trees as one tree with a leading `layers` axis, the layout that `lax.scan` runs over."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
-def unstack(layers: ParametersT) -> tuple[ParametersT, ...]:
+def unstack(layers: NodeT) -> tuple[NodeT, ...]:
     """The inverse of `stack`: per-layer trees, the layout of checkpoints and of unrolled layers."""
     depth = len(jax.tree.leaves(layers)[0])
     return tuple(jax.tree.map(operator.itemgetter(i), layers) for i in range(depth))

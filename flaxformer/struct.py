@@ -15,7 +15,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import flax.struct
@@ -55,7 +55,7 @@ def _field(default: Any, node: bool, choices: Collection[str] | None, bounds: di
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static, leaf, part))
+@dataclass_transform(kw_only_default=True)
 class Config(flax.struct.PyTreeNode):
     """Base of every config: a frozen keyword-only dataclass, a pytree, checked when it is built.
 
@@ -69,7 +69,7 @@ class Config(flax.struct.PyTreeNode):
         construct = cls.__init__
 
         @functools.wraps(construct)
-        def __init__(self: Config, *args: Any, **values: Any) -> None:
+        def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807
             names = [field.name for field in dataclasses.fields(cls)]
             for name in values:
                 if name not in names:
@@ -100,10 +100,8 @@ class Config(flax.struct.PyTreeNode):
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
-@functools.cache
-def type_hints(cls: type) -> dict[str, Any]:
-    """The evaluated annotations of a class."""
-    return typing.get_type_hints(cls)
+type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+"""The evaluated annotations of a class."""
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -179,7 +177,7 @@ def _check_field(config: Any, name: str, path: str) -> None:
 
 
 def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
-    """Apply `path=value` texts as written on a command line, such as `model.positions=LearnedPositions(max_length=64)`."""
+    """Apply `path=value` as written on a command line: `model.positions=LearnedPositions(max_length=64)`."""
     changes = {}
     for text in texts:
         path, equals, value = text.partition("=")
@@ -193,22 +191,10 @@ def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:
-    """Read a value by the type of its field: a named value, a config by class name, a literal, or plain text."""
-    configs = [kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)]
-    for kind in configs:
-        if text in kind.named:
-            return kind.named[text]
-    if configs:
-        name, _, arguments = text.partition("(")
-        names = {kind.__name__: kind for kind in configs} | {key: None for kind in configs for key in kind.named}
-        if name not in names or names[name] is None:
-            raise UserError(f"{path} is '{text}'{did_you_mean(name, list(names))}")
-        try:
-            call = ast.parse(f"f({arguments.removesuffix(')')})", mode="eval").body
-            values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}  # type: ignore[attr-defined]
-        except (SyntaxError, ValueError):
-            raise UserError(f"{path} is '{text}'; expected {name}(field=number, ...)") from None
-        return names[name](**values)
+    """Read a value by the type of its field."""
+    kinds = {kind.__name__: kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)}
+    if kinds:
+        return _parse_config(text, kinds, path)
     if text in ("true", "false"):
         text = text.capitalize()
     try:
@@ -216,6 +202,22 @@ def _parse(text: str, hint: Any, path: str) -> Any:
     except (SyntaxError, ValueError):
         return text
     return value if str not in alternatives(hint) or value is None else text
+
+
+def _parse_config(text: str, kinds: dict[str, type[Config]], path: str) -> Config:
+    """Read a part: a named value such as `post`, or a class with literal fields such as `Sinusoidal(base=100)`."""
+    named = {name: value for kind in kinds.values() for name, value in kind.named.items()}
+    if text in named:
+        return named[text]
+    name, _, arguments = text.partition("(")
+    if name not in kinds:
+        raise UserError(f"{path} is '{text}'{did_you_mean(name, [*named, *kinds])}")
+    try:
+        call: Any = ast.parse(f"f({arguments.removesuffix(')')})", mode="eval").body
+        values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError):
+        raise UserError(f"{path} is '{text}'; expected {name}(field=number, ...)") from None
+    return kinds[name](**values)
 
 
 # --- identity: the canonical text of a config ----------------------------------------------------------

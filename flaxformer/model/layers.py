@@ -46,16 +46,14 @@ def attention(
     memory: Float[Array, "*batch S D"],
     mask: Mask | None,
 ) -> Float[Array, "*batch T D"]:
-    """Y = Concat_h(softmax(Q_h K_hᵀ · scale) V_h) W_O, with Q from x, and K, V from memory (x itself in self-attention).
+    """Y = Concat_h(softmax(Q_h K_hᵀ · scale) V_h) W_O, with Q from x; K, V from memory (x itself in self-attention).
 
     Sources: Vaswani et al. 2017, section 3.2; "Transformers like a physicist", equation 1.
     """
     query = linear(x, params.query, params.query_bias)
     key = linear(memory, params.key, params.key_bias)
     value = linear(memory, params.value, params.value_bias)
-    mixed = dot_product_attention(
-        query, key, value, mask=mask, scale=logit_scale(config), logit_cap=config.logit_cap
-    )
+    mixed = dot_product_attention(query, key, value, mask=mask, scale=logit_scale(config), logit_cap=config.logit_cap)
     return linear(mixed, params.out, params.out_bias, contract=2)
 
 

@@ -1,6 +1,5 @@
 """The decoder-only language model: `init(key, config)` and `apply(params, config, tokens)`, both pure."""
 
-import functools
 from typing import Any, Literal
 
 import flax.struct
@@ -82,10 +81,10 @@ def apply_with_intermediates(
 ) -> tuple[Float[Array, "*batch T V"], Intermediates]:
     """`apply`, and what every stage produced; under `jit` an intermediate that is not used costs nothing."""
     mask = config.mask() if valid is None else Padding(valid) & config.mask()
-    key = None if dropout_key is None else functools.partial(stream, dropout_key)
+    keys = [None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks")]
     with jax.named_scope("embedding"):
-        x = embedded = dropout(key and key("embedding"), config.dropout, embed(params.embedding, config, tokens))
-    x, blocks = _layers(params.blocks, config, x, mask, key and key("blocks"))
+        x = embedded = dropout(keys[0], config.dropout, embed(params.embedding, config, tokens))
+    x, blocks = _layers(params.blocks, config, x, mask, keys[1])
     with jax.named_scope("head"):
         final = normalise(params.final_norm, config, x)
         return logits(params.head, params.embedding, final), Intermediates(embedded, blocks, final)

@@ -76,7 +76,7 @@ def _reference(
 ) -> Float[Array, "B K G T d_v"]:
     """`attend`, mapped over the queries that share a key-value head, the key-value heads, and the batch."""
     axes = (0, None, None, None if mask is None else 0, None if bias is None else 0)
-    group = jax.vmap(functools.partial(attend, **numbers), in_axes=axes)
+    group: Callable[..., Array] = jax.vmap(functools.partial(attend, **numbers), in_axes=axes)
     return jax.vmap(jax.vmap(group))(query, key, value, mask, bias)
 
 

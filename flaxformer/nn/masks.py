@@ -47,7 +47,7 @@ class Causal(Mask):
 
 
 class Window(Mask):
-    """Query t sees keys nearer than width on either side: |t + offset − s| < width; with `Causal`, the last width keys."""
+    """Query t sees keys s with |t + offset − s| < width; with `Causal`, its last `width` keys."""
 
     width: int | Int[Array, ""]
     offset: int | Int[Array, ""] = 0

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-from collections import Counter
 from typing import Any
 
 from flaxformer.study.declare import Labels
@@ -53,19 +52,20 @@ class JudgedClaim:
 
 @dataclasses.dataclass(frozen=True)
 class Exploration:
-    """One step along one axis from the baseline's level, elsewhere as `context` says; nobody claimed anything about it."""
+    """One step along one axis from the baseline's level, elsewhere as `context` says, that no claim is about."""
 
     axis: str
     label: str
     reference: str
     context: Labels
-    effect: Estimate
-    declared: bool
+    judgement: Judgement
+    opposite: bool
+    """Whether its sign is against that of the same step around the baseline."""
 
     @property
     def clear(self) -> bool:
-        """Whether the simultaneous interval leaves out zero."""
-        return self.effect.low > 0 or self.effect.high < 0
+        """Whether it holds among all explorations (Holm)."""
+        return self.judgement.p_holm < LEVEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Analysis:
 
     @property
     def surprises(self) -> list[Exploration]:
-        """Clear contrasts that no claim is about, largest first."""
-        found = [one for one in self.explorations if one.clear and not one.declared]
-        return sorted(found, key=lambda one: -abs(one.effect.mean))
+        """Clear contrasts that no claim is about: those against the baseline's direction first, then by size."""
+        found = [one for one in self.explorations if one.clear]
+        return sorted(found, key=lambda one: (not one.opposite, -abs(one.judgement.effect.mean)))
 
     @property
     def divergence(self) -> tuple[int, int, float, float]:
@@ -112,7 +112,7 @@ class Analysis:
 
 
 def score(row: Row, metric: str) -> float:
-    """A run's result. One that diverged, or ended in a number that is not finite, counts as what it was before training."""
+    """A run's result; one that diverged, or ended in no finite number, counts as it was before training."""
     value, initial = row[metric], row[f"initial_{metric}"]
     return value if row["status"] == "done" and math.isfinite(value) else initial
 
@@ -143,7 +143,7 @@ def paired_differences(contrast: Contrast, arms: dict[str, ArmSummary]) -> list[
     """The contrast's value at each seed at which all of its arms have a run."""
     weights = [weight for weight, _ in contrast]
     columns = zip(*(arms[_key(labels)].scores for _, labels in contrast), strict=True)
-    return [sum(w * s for w, s in zip(weights, column, strict=True)) for column in columns if None not in column]  # type: ignore[operator]
+    return [sum(w * s for w, s in zip(weights, column, strict=True)) for column in columns if None not in column]
 
 
 def _judge(study: Row, arms: dict[str, ArmSummary]) -> list[JudgedClaim]:
@@ -156,28 +156,36 @@ def _judge(study: Row, arms: dict[str, ArmSummary]) -> list[JudgedClaim]:
         else:
             judgements.append(judge_difference(differences, claim["by"]))
     return [
-        JudgedClaim(claim["text"], claim["kind"], claim["by"], claim["within"], claim["contrast"], differences, judgement)
+        JudgedClaim(
+            claim["text"], claim["kind"], claim["by"], claim["within"], claim["contrast"], differences, judgement
+        )
         for claim, differences, judgement in zip(study["claims"], drawn, with_verdicts(judgements), strict=True)
     ]
 
 
 def _explore(study: Row, arms: dict[str, ArmSummary]) -> list[Exploration]:
-    """Every axis, every level against its reference level, in every context that was run; intervals are Bonferroni's."""
-    steps: list[tuple[str, str, str, Labels, Contrast]] = []
+    """Every level against its axis' reference level, in every context that was run and no claim is about."""
+    declared = {
+        _pair(claim["contrast"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["contrast"]), 2)
+    }
+    baseline = {axis["name"]: axis["baseline"] for axis in study["axes"]}
+    steps, directions = [], {}
     for axis in study["axes"]:
         name, reference = axis["name"], axis["baseline"] or axis["labels"][0]
         others = [[(other["name"], label) for label in other["labels"]] for other in study["axes"] if other is not axis]
-        for label, context in itertools.product(axis["labels"], itertools.product(*others)):
-            contrast = [(1.0, {**dict(context), name: label}), (-1.0, {**dict(context), name: reference})]
-            if label != reference and all(_key(labels) in arms for _, labels in contrast):
-                steps.append((name, label, reference, dict(context), contrast))
-    declared = Counter(_pair(claim["contrast"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["contrast"]), 2))
+        for label, context in itertools.product(axis["labels"], map(dict, itertools.product(*others))):
+            contrast = [(1.0, {**context, name: label}), (-1.0, {**context, name: reference})]
+            if label == reference or not all(_key(labels) in arms for _, labels in contrast):
+                continue
+            differences = paired_differences(contrast, arms)
+            if context.items() <= baseline.items():
+                directions[name, label] = sum(differences)
+            if len(differences) > 1 and _pair(contrast) not in declared:
+                steps.append((name, label, reference, context, judge_difference(differences)))
+    judged = with_verdicts([step[-1] for step in steps])
     return [
-        Exploration(
-            name, label, reference, context, estimate(differences, LEVEL / len(steps)), _pair(contrast) in declared
-        )
-        for name, label, reference, context, contrast in steps
-        if len(differences := paired_differences(contrast, arms)) > 1
+        Exploration(*step[:-1], judgement, judgement.effect.mean * directions.get(step[:2], 0.0) < 0)
+        for step, judgement in zip(steps, judged, strict=True)
     ]
 
 

@@ -51,8 +51,8 @@ class Claim:
     - `higher=A, than=B`: above it, by more than `by`;
     - `equal=A, to=B, within=m`: they differ by less than m either way (tested by TOST).
 
-    `where` fixes other axes; an axis that is not mentioned stays at the baseline. With `more_than_where`, the claim is an
-    interaction: the effect under `where` exceeds the effect under `more_than_where`.
+    `where` fixes other axes; an axis that is not mentioned stays at the baseline. With `more_than_where`, the claim
+    is an interaction: the effect under `where` exceeds the effect under `more_than_where`.
     """
 
     text: str
@@ -70,7 +70,9 @@ class Claim:
     def __post_init__(self) -> None:
         given = [name for name in ("lower", "higher", "equal") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise UserError(f"claim '{self.text}' gives {given or 'none'} of lower, higher, equal; expected exactly one")
+            raise UserError(
+                f"claim '{self.text}' gives {given or 'none'} of lower, higher, equal; expected exactly one"
+            )
         kind = given[0]
         other = "to" if kind == "equal" else "than"
         if getattr(self, other) is None:
@@ -78,7 +80,9 @@ class Claim:
         if (kind == "equal") != (self.within is not None):
             raise UserError(f"claim '{self.text}': within (a margin) belongs to equal, and equal needs it")
         if (self.within is not None and self.within <= 0) or self.by < 0:
-            raise UserError(f"claim '{self.text}' has by {self.by}, within {self.within}; expected by ≥ 0 and within > 0")
+            raise UserError(
+                f"claim '{self.text}' has by {self.by}, within {self.within}; expected by ≥ 0 and within > 0"
+            )
 
     @property
     def kind(self) -> Literal["lower", "higher", "equal"]:
@@ -157,7 +161,9 @@ class Study:
         for name in ("axes", "seeds", "claims", "caveats"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
-            raise UserError(f"study name is '{self.name}'; expected letters, digits, '_', '-' and '.' (it names a folder)")
+            raise UserError(
+                f"study name is '{self.name}'; expected letters, digits, '_', '-' and '.' (it names a folder)"
+            )
         if self.combine not in COMBINATIONS:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
         if self.metric not in ("validation_loss", "validation_accuracy"):
@@ -172,7 +178,8 @@ class Study:
 
     def arms(self) -> list[Arm]:
         """Every combination of levels that the study declares, once."""
-        arms, recipes = [], {}
+        arms: list[Arm] = []
+        recipes: dict[str, str] = {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
             chosen = {axis.path: (axis.levels, labels[axis.name]) for axis in self.axes}
             changes = {path: levels[label] for path, (levels, label) in chosen.items() if label in levels}
@@ -207,9 +214,8 @@ class Study:
             if label not in axes[name].levels:
                 raise UserError(f"{who} names {name} '{label}'{did_you_mean(label, list(axes[name].levels))}")
         full = {name: labels.get(name) or axis.baseline_label(self.baseline) for name, axis in axes.items()}
-        for name, label in full.items():
-            if label is None:
-                raise UserError(f"{who} does not say which {name}, and the baseline's is not among its levels")
+        if missing := [name for name, label in full.items() if label is None]:
+            raise UserError(f"{who} does not say which {missing[0]}, and the baseline's is not among its levels")
         return full  # type: ignore[return-value]
 
 

@@ -2,8 +2,8 @@
 
 Members of a group are mapped with `lax.map`, one after another (bitwise what a lone run gives, on any number of
 devices) or `group_size` at a time (`vmap`, for accelerators). Workers run one-device programs rather than one program
-sharded over the devices, because XLA's partitioner compiles slightly different arithmetic: the last bits would depend on
-the number of devices.
+sharded over the devices, because XLA's partitioner compiles slightly different arithmetic: the last bits would depend
+on the number of devices.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Execution:
       output: the folder of results; runs/NAME by default.
       devices: how many devices to use; all by default. On a CPU there is one device a core.
       group_size: members trained at a time on one device; 1 is exact, more fill an accelerator.
-      chunk_steps: steps between two looks at progress and signals; rounded down to a divisor of the evaluation interval.
+      chunk_steps: steps between two looks at progress; rounded down to a divisor of the evaluation interval.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
     """
 
@@ -73,7 +73,10 @@ class Execution:
 def one_cpu_device_per_core() -> None:
     """Split the CPU into a device a core, as long as JAX has not started: a small model keeps one core busy."""
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0)))
+        jax.config.update(
+            "jax_num_cpu_devices",
+            os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0)),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,13 +115,17 @@ class Program:
     def __init__(self, group: Group, device: jax.Device, execution: Execution) -> None:
         training = group.example.training
         self.group, self.device, self.members = group, device, min(execution.members, len(group.cells))
-        self.chunk = next(n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0)
+        self.chunk = next(
+            n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
+        )
         began = time.perf_counter()
         self.source = jax.device_put(group.example.task.load(), device)
         runs = self.stacked(group.cells[:1])
         self._start = self._compile(lambda run, source: start(run, execution.layout), runs)
         states = self._start(runs, self.source)
-        self._advance = self._compile(lambda state, run, source: train_chunk(state, run, source, self.chunk), states, runs)
+        self._advance = self._compile(
+            lambda state, run, source: train_chunk(state, run, source, self.chunk), states, runs
+        )
         self._evaluate = self._compile(lambda state, run, source: evaluate(state.params, run, source), states, runs)
         self.compile_seconds = time.perf_counter() - began
 
@@ -249,7 +256,7 @@ def _work(device: jax.Device, scheduler: Scheduler, execution: Execution, emit: 
     """One device's worker: take a batch, compile if its group is new here, train it, say so."""
     program: Program | None = None
     while not scheduler.stopping.is_set():
-        task = scheduler.take(device, program and program.group.name)
+        task = scheduler.take(device, program.group.name if program else None)
         if task is None:
             return
         group, cells = task

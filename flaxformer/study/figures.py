@@ -3,6 +3,7 @@
 import io
 import math
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -13,7 +14,7 @@ from flaxformer.study.analysis import Analysis, ArmSummary
 from flaxformer.study.statistics import estimate
 from flaxformer.study.store import write_atomically
 
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "flaxformer",
     "font.family": "DejaVu Sans",
@@ -48,8 +49,19 @@ def _references(analysis: Analysis, ax: Axes, vertical: bool) -> None:
         return
     for name, loss in analysis.study["references"].items():
         (ax.axvline if vertical else ax.axhline)(loss, color="#999999", lw=0.8, ls=(0, (4, 3)), zorder=0)
-        place = {"xy": (loss, 1), "xycoords": ("data", "axes fraction"), "xytext": (2, 1)} if vertical else {"xy": (1, loss), "xycoords": ("axes fraction", "data"), "xytext": (2, -3)}
-        ax.annotate(f"{name} {loss:.2f}", textcoords="offset points", color="#777777", fontsize=7.5, annotation_clip=False, **place)  # type: ignore[arg-type]
+        place = (
+            {"xy": (loss, 1), "xycoords": ("data", "axes fraction"), "xytext": (2, 1)}
+            if vertical
+            else {"xy": (1, loss), "xycoords": ("axes fraction", "data"), "xytext": (2, -3)}
+        )
+        ax.annotate(
+            f"{name} {loss:.2f}",
+            textcoords="offset points",
+            color="#777777",
+            fontsize=7.5,
+            annotation_clip=False,
+            **place,
+        )
 
 
 def arms_figure(analysis: Analysis) -> Figure:
@@ -88,7 +100,13 @@ def claims_figure(analysis: Analysis) -> Figure | None:
         ax.errorbar(effect.mean, row, xerr=error, fmt="D", ms=4.5, color=colour, capsize=3, lw=1.4)
         bounds = [-claim.within, claim.within] if claim.within is not None else [claim.by]
         ax.plot(bounds, [row] * len(bounds), "|", ms=16, color="#555555")
-        ax.annotate(f"{claim.text}: {claim.judgement.verdict}", (0, row - 0.32), xycoords=("axes fraction", "data"), fontsize=8, color=colour)
+        ax.annotate(
+            f"{claim.text}: {claim.judgement.verdict}",
+            (0, row - 0.32),
+            xycoords=("axes fraction", "data"),
+            fontsize=8,
+            color=colour,
+        )
     ax.axvline(0, color="#999999", lw=0.8, zorder=0)
     ax.set_yticks([])
     ax.set_ylim(len(judged) - 0.5, -0.7)
@@ -117,7 +135,9 @@ def curves_figure(analysis: Analysis) -> Figure:
             steps = rows[0]["evaluated_at"]
             ax.plot(steps, [point.mean for point in points], color=colour, lw=1.3, label=rest)
             if len(rows) > 1:
-                ax.fill_between(steps, [p.low for p in points], [p.high for p in points], color=colour, alpha=0.15, lw=0)
+                ax.fill_between(
+                    steps, [p.low for p in points], [p.high for p in points], color=colour, alpha=0.15, lw=0
+                )
         ax.set_title(f"{name} {title}" if name else "")
         ax.set_xlabel("step")
         _references(analysis, ax, vertical=False)

@@ -26,12 +26,13 @@ ul {{ padding-left: 1.2rem; }}
 li {{ margin: .35rem 0; }}
 .claims {{ list-style: none; padding: 0; }}
 .claims li {{ border-left: 3px solid; padding: .1rem 0 .1rem .8rem; margin: .8rem 0; }}
-.supported {{ border-color: var(--supported); }} .supported b {{ color: var(--supported); }}
-.refuted {{ border-color: var(--refuted); }} .refuted b {{ color: var(--refuted); }}
-.inconclusive {{ border-color: var(--inconclusive); }} .inconclusive b {{ color: var(--inconclusive); }}
+.claims .supported {{ border-color: var(--supported); }} .supported b {{ color: var(--supported); }}
+.claims .refuted {{ border-color: var(--refuted); }} .refuted b {{ color: var(--refuted); }}
+.claims .inconclusive {{ border-color: var(--inconclusive); }} .inconclusive b {{ color: var(--inconclusive); }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }}
+th, td {{ text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); }}
+td:not(:first-child), th {{ white-space: nowrap; }}
 td.number, th.number {{ text-align: right; }}
 figure {{ margin: 1.6rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
 figcaption {{ font-size: .88rem; }}
@@ -45,8 +46,8 @@ pre {{ background: #f4f4f0; padding: .8rem; overflow-x: auto; font-size: .8rem; 
 </html>
 """
 CAPTIONS = {
-    "arms": "Every run is a dot; diamonds are means with 95 % t-intervals over seeds. Dashed: byte-count models fitted to the "
-    "training text, on the same evaluation windows.",
+    "arms": "Every run is a dot; diamonds are means with 95 % t-intervals over seeds. Dashed: byte-count models "
+    "fitted to the training text, on the same evaluation windows.",
     "claims": "The declared claims: each seed's paired difference, and the mean with its 95 % t-interval.",
     "curves": "During training: means over seeds; bands are pointwise 95 % intervals.",
 }
@@ -70,8 +71,10 @@ def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) 
     if analysis.surprises:
         body.append("<h2>What nobody claimed, and is there all the same</h2>")
         body.append(_list(words.surprise(one, study["metric"]) for one in analysis.surprises))
-        body.append(f'<p class="soft">Exploratory: clear among all {len(analysis.explorations)} one-step contrasts, '
-                    "with intervals that hold for all of them at once (Bonferroni). A new study has to confirm them.</p>")
+        remark = (
+            f"Exploratory: clear among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
+        )
+        body.append(f'<p class="soft">{remark}A new study has to confirm them.</p>')
     if analysis.limits:
         body.append("<h2>What this does not show</h2>" + _list(analysis.limits))
     for name, svg in figures.items():
@@ -97,11 +100,15 @@ def _table(caption: str, header: list[str], rows: list[list[str]], numbers_from:
         return ""
 
     def line(cells: list[str], tag: str) -> str:
-        marked = (f'<{tag}{" class=number" if i >= numbers_from else ""}>{escape(c)}</{tag}>' for i, c in enumerate(cells))
+        marked = (
+            f"<{tag}{' class=number' if i >= numbers_from else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells)
+        )
         return f"<tr>{''.join(marked)}</tr>"
 
     body = "".join(line(row, "td") for row in rows)
-    return f'<h2>{caption}</h2><div class="scroll"><table><thead>{line(header, "th")}</thead><tbody>{body}</tbody></table></div>'
+    head = line(header, "th")
+    table = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+    return f'<h2>{caption}</h2><div class="scroll">{table}</div>'
 
 
 def _arms_table(analysis: Analysis) -> str:
@@ -109,7 +116,13 @@ def _arms_table(analysis: Analysis) -> str:
     rows = []
     for arm in analysis.arms:
         mean = arm.estimate
-        row = [*arm.labels.values(), str(mean.n), words.number(mean.mean), words.number(mean.low), words.number(mean.high)]
+        row = [
+            *arm.labels.values(),
+            str(mean.n),
+            words.number(mean.mean),
+            words.number(mean.low),
+            words.number(mean.high),
+        ]
         rows.append([*row, words.number(mean.sd), str(arm.diverged)])
     header = [*names, "seeds", "mean", "95 % low", "high", "sd", "diverged"]
     return _table(f"Arms: {analysis.study['metric'].replace('_', ' ')}", header, rows, len(names))
@@ -120,19 +133,29 @@ def _claims_table(analysis: Analysis) -> str:
     for claim in analysis.claims:
         judged = claim.judgement
         numbers = [judged.effect.mean, judged.effect.low, judged.effect.high, judged.detectable]
-        rows.append([claim.text, judged.verdict, *map(words.number, numbers), words.number(judged.t, 1), words.p_value(judged.p), words.p_value(judged.p_holm)])
+        rows.append(
+            [
+                claim.text,
+                judged.verdict,
+                *map(words.number, numbers),
+                words.number(judged.t, 1),
+                words.p_value(judged.p),
+                words.p_value(judged.p_holm),
+            ]
+        )
     header = ["claim", "verdict", "effect", "95 % low", "high", "detectable", "t", "p", "p (Holm)"]
     return _table("Claims", header, rows, 2)
 
 
 def _explorations_table(analysis: Analysis) -> str:
-    rows = [
-        [one.axis, f"{one.label} − {one.reference}", words.labels(one.context) or "–",
-         *map(words.number, (one.effect.mean, one.effect.low, one.effect.high)), "clear" if one.clear else "", "yes" if one.declared else ""]
-        for one in analysis.explorations
-    ]
-    header = ["axis", "contrast", "with", "difference", "low (simultaneous)", "high", "", "in a claim"]
-    return _table("Every one-step contrast", header, rows, 3)
+    rows = []
+    for one in analysis.explorations:
+        effect = one.judgement.effect
+        numbers = [words.number(value) for value in (effect.mean, effect.low, effect.high)]
+        contrast = [one.axis, f"{one.label} − {one.reference}", words.labels(one.context) or "–"]
+        rows.append([*contrast, *numbers, words.p_value(one.judgement.p_holm), "clear" if one.clear else ""])
+    header = ["axis", "contrast", "with", "difference", "95 % low", "high", "p (Holm)", ""]
+    return _table("Every one-step contrast that no claim is about", header, rows, 3)
 
 
 def _failures(analysis: Analysis) -> str:
@@ -146,4 +169,5 @@ def _provenance(analysis: Analysis, launches: list[dict]) -> str:
     lines = [f"Data: {data}", f"Semantics: {recipe['semantics']}"]
     lines += [", ".join(f"{name} {value}" for name, value in launch.items()) for launch in launches[-5:]]
     shown = escape(json.dumps(recipe["run"], indent=1, ensure_ascii=False))
-    return f"<h2>Provenance</h2>{_list(lines)}<details><summary>The whole recipe of '{escape(arm)}'</summary><pre>{shown}</pre></details>"
+    details = f"<details><summary>The whole recipe of '{escape(arm)}'</summary><pre>{shown}</pre></details>"
+    return f"<h2>Provenance</h2>{_list(lines)}{details}"

@@ -62,10 +62,8 @@ def fingerprint(cell: Cell, data: dict[str, Any]) -> str:
 
 def declaration(study: Study) -> dict[str, Any]:
     """The study as plain data: everything that resuming and reporting need, without the study's file."""
-    cells, tasks = study.cells(), {}
-    for arm in study.arms():
-        tasks.setdefault(arm.run.task, arm)
-    data = {task: task.fingerprint() for task in tasks}
+    cells = study.cells()
+    data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
     claims = [
         {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within, "contrast": contrast}
         for claim, contrast in zip(study.claims, study.contrasts(), strict=True)
@@ -76,7 +74,12 @@ def declaration(study: Study) -> dict[str, Any]:
         "question": study.question,
         "metric": study.metric,
         "axes": [
-            {"name": axis.name, "path": axis.path, "labels": list(axis.levels), "baseline": axis.baseline_label(study.baseline)}
+            {
+                "name": axis.name,
+                "path": axis.path,
+                "labels": list(axis.levels),
+                "baseline": axis.baseline_label(study.baseline),
+            }
             for axis in study.axes
         ],
         "seeds": list(study.seeds),
@@ -85,7 +88,12 @@ def declaration(study: Study) -> dict[str, Any]:
         "references": study.baseline.task.references(),
         "parameters": params.count(model.specs(study.baseline.model)),
         "cells": [
-            {"cell": cell.name, "labels": cell.arm.labels, "seed": cell.seed, "fingerprint": fingerprint(cell, data[cell.arm.run.task])}
+            {
+                "cell": cell.name,
+                "labels": cell.arm.labels,
+                "seed": cell.seed,
+                "fingerprint": fingerprint(cell, data[cell.arm.run.task]),
+            }
             for cell in cells
         ],
         "recipes": {cell.arm.name: recipe(cell, data[cell.arm.run.task]) for cell in cells},

@@ -39,6 +39,8 @@ def commit() -> str | None:
 
     try:
         tracked = git("ls-files", "--error-unmatch", "__init__.py")
-        return tracked and git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", ".") else "")
+        return tracked and git("rev-parse", "--short=12", "HEAD") + (
+            "+changes" if git("status", "--porcelain", ".") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -9,7 +9,6 @@ from flaxformer.study.html import render
 from flaxformer.study.store import Store, read_lines, write_atomically
 
 
-
 def write(store: Store) -> Analysis:
     """Write everything that the report consists of; works on a study that is not complete.
 
@@ -21,7 +20,9 @@ def write(store: Store) -> Analysis:
         raise UserError(f"{store.root} holds no finished run yet; 'flaxformer run' makes them")
     order = {cell["cell"]: i for i, cell in enumerate(analysis.study["cells"])}
     prints = {cell["cell"]: cell["fingerprint"] for cell in analysis.study["cells"]}
-    rows = [row | {"fingerprint": prints[row["cell"]]} for row in sorted(analysis.rows, key=lambda row: order[row["cell"]])]
+    rows = [
+        row | {"fingerprint": prints[row["cell"]]} for row in sorted(analysis.rows, key=lambda row: order[row["cell"]])
+    ]
     store.write_table(store.root / "results.parquet", rows)
     figures = draw(analysis, store.root / "figures")
     page = render(analysis, figures, read_lines(store.root / "launches.jsonl"))

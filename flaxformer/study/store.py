@@ -59,7 +59,9 @@ class Store:
         try:
             return json.loads((self.root / "study.json").read_bytes())
         except FileNotFoundError:
-            raise UserError(f"{self.root} holds no study (no study.json); expected the output folder of 'run'") from None
+            raise UserError(
+                f"{self.root} holds no study (no study.json); expected the output folder of 'run'"
+            ) from None
         except json.JSONDecodeError as error:
             raise UserError(f"{self.root / 'study.json'} is damaged ({error}); expected JSON") from None
 
@@ -75,7 +77,9 @@ class Store:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"another process is running the study in {self.root}; wait for it, or give --output") from None
+                raise UserError(
+                    f"another process is running the study in {self.root}; wait for it, or give --output"
+                ) from None
             yield
 
     def declare(self, declaration: Row) -> None:

@@ -23,7 +23,7 @@ def show(console: Console, analysis: Analysis) -> None:
         console.print(line)
         console.print(Padding(Text(words.finding(claim, unit), style="dim"), (0, 0, 0, 4)))
     if analysis.surprises:
-        console.print(Text("Not claimed, but clear (intervals hold for all contrasts at once; a new study has to confirm them):"))
+        console.print(Text("Not claimed, but clear (exploratory: a new study has to confirm them):"))
         for one in analysis.surprises:
             console.print(Padding(Text(f"· {words.surprise(one, study['metric'])}"), (0, 0, 0, 2)))
     for limit in analysis.limits:
@@ -43,5 +43,12 @@ def _arms(analysis: Analysis) -> Table:
     for arm in analysis.arms:
         mean = arm.estimate
         interval = f"{words.number(mean.low)} to {words.number(mean.high)}"
-        table.add_row(*arm.labels.values(), words.number(mean.mean), interval, words.number(mean.sd), str(mean.n), str(arm.diverged))
+        table.add_row(
+            *arm.labels.values(),
+            words.number(mean.mean),
+            interval,
+            words.number(mean.sd),
+            str(mean.n),
+            str(arm.diverged),
+        )
     return table

@@ -37,25 +37,34 @@ def finding(claim: JudgedClaim, unit: str) -> str:
     judged, effect = claim.judgement, claim.judgement.effect
     if effect.n == 0:
         return "no seed has all the runs that it needs"
-    wanted = f"; the margin is ±{claim.within:g}" if claim.within is not None else f"; above {claim.by:g} is claimed" if claim.by else ""
+    wanted = (
+        f"; the margin is ±{claim.within:g}"
+        if claim.within is not None
+        else f"; above {claim.by:g} is claimed"
+        if claim.by
+        else ""
+    )
     agreeing = "" if claim.kind == "equal" else f", {judged.agreeing} of {effect.n} seeds agree"
     return f"{signed(effect)} {unit}{wanted}{agreeing}, p {p_value(judged.p_holm)} after Holm"
 
 
 def surprise(one: Exploration, metric: str) -> str:
     """An undeclared contrast in one sentence."""
-    unit = UNITS[metric]
-    where = f"With {labels(one.context)}: " if one.context else ""
-    word = {("validation_loss", True): "worse", ("validation_loss", False): "better"}.get((metric, one.effect.mean > 0))
-    word = word or ("better" if one.effect.mean > 0 else "worse")
-    return f"{where}{one.axis} {one.label} is {word} than {one.reference}, {signed(one.effect)} {unit}"
+    effect, where = one.judgement.effect, f"with {labels(one.context)}, " if one.context else ""
+    better = (effect.mean < 0) == (metric == "validation_loss")
+    against = ", against the direction around the baseline" if one.opposite else ""
+    return (
+        f"{where}{one.axis} {one.label} is {'better' if better else 'worse'} than {one.reference}{against}: "
+        f"{signed(effect)} {UNITS[metric]}, p {p_value(one.judgement.p_holm)} after Holm"
+    )
 
 
 def fixed(analysis: Analysis) -> Iterable[str]:
     """One line on how the answer was reached: runs, programs, seeds, parameters."""
     study = analysis.study
     diverged, finished, low, high = analysis.divergence
-    yield f"{finished} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds, {study['parameters']:,} parameters"
+    yield f"{finished} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds"
+    yield f"{study['parameters']:,} parameters"
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
     if analysis.failed:

@@ -37,7 +37,7 @@ class Corpus:
     files: int
     digest: str
 
-    def fingerprint(self) -> dict[str, str | int]:
+    def fingerprint(self) -> dict[str, object]:
         """Recorded with every result: losses compare across machines only where the digests are equal."""
         sizes = {"train_bytes": self.train.size, "validation_bytes": self.validation.size}
         return {"sha256": self.digest, "files": self.files} | sizes
@@ -87,8 +87,9 @@ def _corpus(named: list[tuple[str, bytes]], train: bytes, validation: bytes) -> 
     digest = hashlib.sha256()
     for name, data in named:
         digest.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
-    sides = [np.frombuffer(side, np.uint8) for side in (train, validation)]
-    return Corpus(*sides, files=len(named), digest=digest.hexdigest())
+    sides = {"train": train, "validation": validation}
+    arrays = {name: np.frombuffer(side, np.uint8) for name, side in sides.items()}
+    return Corpus(**arrays, files=len(named), digest=digest.hexdigest())
 
 
 def count_model_losses(train: np.ndarray, inputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:

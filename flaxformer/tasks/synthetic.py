@@ -37,7 +37,9 @@ class SyntheticSource(Source):
         return self.task.draw(fold(key, step))
 
     def evaluation(self) -> Batch:
-        return jax.lax.map(self.task.draw, jax.random.split(jax.random.key(EVALUATION_SEED), self.task.evaluation_batches))
+        return jax.lax.map(
+            self.task.draw, jax.random.split(jax.random.key(EVALUATION_SEED), self.task.evaluation_batches)
+        )
 
 
 class Copy(SyntheticTask):

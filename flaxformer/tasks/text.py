@@ -60,7 +60,9 @@ class TextSource(Source):
     def evaluation(self) -> Batch:
         shape = (self.task.evaluation_batches, self.task.batch_size)
         last = self.validation.size - self.task.length - 1
-        return self._windows(self.validation, jnp.asarray(np.linspace(0, last, np.prod(shape)).astype(int)).reshape(shape))
+        return self._windows(
+            self.validation, jnp.asarray(np.linspace(0, last, np.prod(shape)).astype(int)).reshape(shape)
+        )
 
     def _windows(self, text: Array, starts: Int[Array, "*batch"]) -> Batch:
         places = jnp.expand_dims(jnp.arange(self.task.length + 1), range(starts.ndim))
@@ -77,7 +79,7 @@ class StandardLibrary(TextTask):
 
 
 class TextFiles(TextTask):
-    """Your own text. A file is split at its end; a folder's files (those that match `pattern`) by a hash of their names."""
+    """Your own text: a file is split at its end, a folder's files that match `pattern` by a hash of their names."""
 
     path: str = static()
     pattern: str = static("**/*.txt")

@@ -64,8 +64,8 @@ def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, F
     return state, {"loss": value, "gradient_norm": norm, "learning_rate": rate}
 
 
-def train_chunk(state: State, run: Run, source: Source, steps: int) -> tuple[State, dict[str, Float[Array, "steps"]]]:
-    """`steps` training steps under one scan, without leaving the device; how steps are cut into chunks changes no bit."""
+def train_chunk(state: State, run: Run, source: Source, steps: int) -> tuple[State, dict[str, Float[Array, " steps"]]]:
+    """`steps` training steps under one scan, on the device; how steps are cut into chunks changes no bit."""
     key = stream(jax.random.key(run.seed), "data")
 
     def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
