@@ -50,7 +50,7 @@ def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, F
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
     (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key)
     rate = learning_rate(run.optimizer, state.step, run.training.steps)
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
 
     updates, moments = optimizer(run.optimizer, rate).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)

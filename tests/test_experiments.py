@@ -1,0 +1,39 @@
+"""Every file in experiments/ loads, plans, and takes a training step in every program that it compiles."""
+
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from flaxformer.cli import load_study
+from flaxformer.study.plan import groups
+from flaxformer.training import start, train_step
+
+FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_experiment_loads_and_steps(file):
+    study = load_study(file)
+    assert study.name == file.stem
+    assert study.claims
+    assert study.caveats
+    for group in groups(study.cells()):
+        run = jax.tree.map(jnp.asarray, group.example)
+        source = run.task.load()
+        state, metrics = jax.jit(train_step)(start(run), run, source.batch(jax.random.key(0), 0))
+        assert state.step == 1
+        # At initialisation a language model knows nothing; Xavier and unit variance keep it within a few nats of that.
+        assert abs(float(metrics["loss"]) - math.log(run.model.vocabulary)) < 2
+
+
+def test_there_are_experiments():
+    assert "norm_and_scale" in [file.stem for file in FILES]
+
+
+def test_the_default_study_is_two_programs_of_at_least_sixty_runs():
+    cells = load_study(FILES[[file.stem for file in FILES].index("norm_and_scale")]).cells()
+    assert len(cells) >= 60
+    assert len(groups(cells)) == 2

@@ -1,0 +1,91 @@
+"""Imports point downward: the house has floors, and a module sees only those below its own, and its own package."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import flaxformer
+
+ROOT = Path(flaxformer.__file__).parent
+FLOORS = [
+    {"struct"},
+    {"params", "nn"},
+    {"config"},
+    {"model.layers"},
+    {"model.blocks"},
+    {"model.transformer"},
+    {"model"},
+    {"tasks"},
+    {"training"},
+    {"study"},
+    {"cli"},
+]
+STUDY = [
+    {"declare", "statistics", "store", "provenance"},
+    {"plan", "analysis"},
+    {"execute", "words", "figures"},
+    {"launch", "html", "terminal"},
+    {"report"},
+]
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def floor(module: str, floors: list[set[str]]) -> int:
+    """The floor of the longest listed name that the module is or lies in."""
+    listed = {name: number for number, names in enumerate(floors) for name in names}
+    parts = module.split(".")
+    prefixes = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next(listed[prefix] for prefix in prefixes if prefix in listed)
+
+
+def imports(path: Path) -> set[str]:
+    """The package's own modules that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flaxformer":
+            inner = node.module.removeprefix("flaxformer").removeprefix(".")
+            for alias in node.names:
+                name = f"{inner}.{alias.name}".strip(".")
+                is_module = (ROOT / name.replace(".", "/")).with_suffix(".py").exists() or (ROOT / name).is_dir()
+                found.add(name if is_module and name else inner)
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[2] for alias in node.names if alias.name.startswith("flaxformer")}
+    return found - {""}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if module_name(path)], ids=module_name)
+def test_imports_point_downward(path):
+    own = module_name(path)
+    for imported in imports(path):
+        same_package = imported.split(".")[0] == own.split(".")[0] and not own.startswith("model")
+        below = floor(imported, FLOORS) < floor(own, FLOORS)
+        assert below or same_package or floor(imported, FLOORS) == floor(own, FLOORS) == 1, f"{own} imports {imported}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "study").glob("[a-z]*.py")), ids=module_name)
+def test_the_study_engine_has_floors_of_its_own(path):
+    own = module_name(path).removeprefix("study.")
+    for imported in imports(path):
+        if imported.startswith("study."):
+            other = imported.removeprefix("study.")
+            assert floor(other, STUDY) < floor(own, STUDY), f"{own} imports {other}"
+
+
+def test_the_walk_sees_imports():
+    assert {"struct", "params", "nn.masks"} <= imports(ROOT / "config.py")
+    assert "study.declare" in imports(ROOT / "cli.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "flaxformer")
+def test_files_stay_short_enough_to_hold_in_the_head(path):
+    assert len(path.read_text().splitlines()) <= 300
+
+
+def test_the_mathematics_knows_no_config():
+    assert not any("config" in name or "struct" in name for path in (ROOT / "nn").glob("*.py") for name in imports(path))
