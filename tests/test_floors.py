@@ -88,4 +88,6 @@ def test_files_stay_short_enough_to_hold_in_the_head(path):
 
 
 def test_the_mathematics_knows_no_config():
-    assert not any("config" in name or "struct" in name for path in (ROOT / "nn").glob("*.py") for name in imports(path))
+    assert not any(
+        "config" in name or "struct" in name for path in (ROOT / "nn").glob("*.py") for name in imports(path)
+    )

@@ -1,7 +1,17 @@
-"""A study that runs in seconds: 12 runs of 6 steps in 2 compiled programs, with a claim of every form."""
+"""A study that trains in seconds: 12 runs of 6 steps in 2 compiled programs, a claim of every form; and helpers."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.config import POST, PRE, ModelConfig
-from flaxformer.study import Axis, Claim, Study
+from flaxformer.study import Axis, Cell, Claim, Study
+from flaxformer.study.plan import declaration
+from flaxformer.study.store import Row, Store
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 
@@ -11,21 +21,20 @@ BASELINE = Run(
     optimizer=AdamW(learning_rate=1e-3),
     training=Training(steps=6, evaluate_every=3),
 )
-AXES = (
-    Axis("model.norm", {"pre": PRE, "post": POST}),
-    Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name="rate"),
+NORM = Axis("model.norm", {"pre": PRE, "post": POST})
+RATE = Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name="rate")
+LOWER = Claim("high is better than low", lower={"rate": "high"}, than={"rate": "low"})
+INTERACTION = Claim(
+    "high helps pre more than post",
+    lower={"rate": "high"},
+    than={"rate": "low"},
+    where={"norm": "pre"},
+    more_than_where={"norm": "post"},
 )
-CLAIMS = (
-    Claim("high is better than low", lower={"rate": "high"}, than={"rate": "low"}),
-    Claim(
-        "high helps pre more than post",
-        lower={"rate": "high"},
-        than={"rate": "low"},
-        where={"norm": "pre"},
-        more_than_where={"norm": "post"},
-    ),
-    Claim("pre and post are alike", equal={"norm": "pre"}, to={"norm": "post"}, within=0.5),
-)
+EQUAL = Claim("pre and post are alike", equal={"norm": "pre"}, to={"norm": "post"}, within=0.5)
+
+INCIDENTAL = {"seconds", "tokens_per_second", "device", "group_size", "chunk_steps"}
+"""Columns that say how a run went on this machine; all others are its result."""
 
 
 def tiny(**changes) -> Study:
@@ -34,12 +43,55 @@ def tiny(**changes) -> Study:
         "name": "tiny",
         "question": "Does it run?",
         "baseline": BASELINE,
-        "axes": AXES,
+        "axes": (NORM, RATE),
         "seeds": range(3),
-        "claims": CLAIMS,
+        "claims": (LOWER, INTERACTION, EQUAL),
         "caveats": ("It is tiny.",),
     }
     return Study(**(fields | changes))
+
+
+def results(rows: dict[str, Row]) -> dict[str, Row]:
+    """Rows without their incidental columns: equal results, equal runs."""
+    return {cell: {name: row[name] for name in row if name not in INCIDENTAL} for cell, row in rows.items()}
+
+
+def fill(root: Path, study: Study, loss: Callable[[Cell], float]) -> Store:
+    """A folder of finished runs with the losses that the caller gives; nothing is trained."""
+    store = Store(root)
+    with store.locked():
+        store.declare(declaration(study))
+        for cell in study.cells():
+            row = {"cell": cell.name, "group": "all", "seed": cell.seed, "status": "done", "diverged_at": None}
+            metrics = {"validation_loss": loss(cell), "validation_accuracy": 0.5}
+            initial = {"initial_validation_loss": 9.0, "initial_validation_accuracy": 0.0}
+            curves = {
+                "evaluated_at": [0, 6],
+                "validation_loss_curve": [9.0, loss(cell)],
+                "validation_accuracy_curve": [0.0, 0.5],
+            }
+            store.append("all", row | cell.arm.labels | metrics | initial | curves)
+        store.finish("all")
+    return store
+
+
+def cache_folder(factory) -> Path:
+    """A folder for compiled programs that lives as long as the test session, for all of its workers."""
+    base = factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+
+
+@contextlib.contextmanager
+def kept_programs(folder: Path) -> Iterator[None]:
+    """Read compiled programs from the folder where they are there, so that equal programs are compiled once."""
+    changes = {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": 0}
+    before = {name: getattr(jax.config, name) for name in changes}
+    for settings in (changes, before):
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        if settings is changes:
+            yield
 
 
 FILE = '''"""The tiny study as a file, for the command line."""

@@ -1,0 +1,157 @@
+"""A block equals torch.nn.TransformerEncoderLayer, and attention F.scaled_dot_product_attention, number by number.
+
+The numbers come from tests/golden/make_torch_golden.py; where torch is installed they are also made afresh.
+"""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.model.blocks import Block, block
+from flaxformer.model.layers import Attention, FeedForward, Norm, Norms
+from flaxformer.nn import Causal, Padding, dot_product_attention
+from flaxformer.params import declare
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "torch_encoder_layer.npz"
+PLACES = {"pre": PRE, "post": POST}
+close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN, allow_pickle=False) as file:
+        return {name: jnp.asarray(file[name]) for name in file.files}
+
+
+def from_torch(weights, place, heads):
+    """The torch layer's weights as a `Block`: torch keeps maps as [out, in], and Q, K and V in one matrix."""
+    d_model = weights["linear2.bias"].shape[0]
+    d_head = d_model // heads
+    matrices = jnp.split(weights["self_attn.in_proj_weight"], 3)
+    biases = jnp.split(weights["self_attn.in_proj_bias"], 3)
+    into_heads = [matrix.T.reshape(d_model, heads, d_head) for matrix in matrices]
+    query_bias, key_bias, value_bias = (bias.reshape(heads, d_head) for bias in biases)
+    slot = {"pre": "pre", "post": "stream"}[place]
+    norms = [Norms(**{slot: Norm(weights[f"norm{i}.weight"], weights[f"norm{i}.bias"])}) for i in (1, 2)]
+    return Block(
+        attention_norms=norms[0],
+        attention=Attention(
+            *into_heads,
+            out=weights["self_attn.out_proj.weight"].T.reshape(heads, d_head, d_model),
+            query_bias=query_bias,
+            key_bias=key_bias,
+            value_bias=value_bias,
+            out_bias=weights["self_attn.out_proj.bias"],
+        ),
+        feed_forward_norms=norms[1],
+        feed_forward=FeedForward(
+            up=weights["linear1.weight"].T,
+            down=weights["linear2.weight"].T,
+            up_bias=weights["linear1.bias"],
+            down_bias=weights["linear2.bias"],
+        ),
+    )
+
+
+def config(place, activation, weights, heads):
+    d_ff, d_model = weights["linear1.weight"].shape
+    return ModelConfig(d_model=d_model, heads=heads, d_ff=d_ff, norm=PLACES[place], activation=activation)
+
+
+@functools.partial(jax.jit, static_argnames=("place", "activation", "heads"))
+def layer_and_gradient(weights, x, mask, cotangent, *, place, activation, heads):
+    def loss(x):
+        settings = config(place, activation, weights, heads)
+        y, _ = block(from_torch(weights, place, heads), settings, x, mask, None)
+        return (y * cotangent).sum(), y
+
+    (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(x)
+    return y, gradient
+
+
+def torch_weights(golden):
+    prefix = "layer/weights/"
+    return {name.removeprefix(prefix): x for name, x in golden.items() if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_block_is_the_torch_encoder_layer(golden, place, activation, mask):
+    masks = {"none": None, "causal": Causal(), "padding": Padding(golden["layer/valid"])}
+    output, gradient = layer_and_gradient(
+        torch_weights(golden),
+        golden["layer/x"],
+        masks[mask],
+        golden["layer/cotangent"],
+        place=place,
+        activation=activation,
+        heads=3,
+    )
+    case = f"layer/{place}/{activation}/{mask}"
+    close(output, golden[f"{case}/output"])
+    close(gradient, golden[f"{case}/x_gradient"])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_torch_weight_has_its_place_and_no_other_is_left(golden, place):
+    weights = torch_weights(golden)
+    params = from_torch(weights, place, heads=3)
+    declared = declare(Block, config(place, "relu", weights, heads=3))
+    assert jax.tree.map(lambda weight: weight.shape, params) == jax.tree.map(lambda spec: spec.shape, declared)
+    assert sum(w.size for w in jax.tree.leaves(params)) == sum(w.size for w in weights.values())
+
+
+@pytest.mark.parametrize("implementation", ["reference", "xla"])
+@pytest.mark.parametrize(
+    ("case", "heads", "options"),
+    [
+        ("none", 6, {}),
+        ("causal", 6, {"mask": Causal()}),
+        ("masked", 6, {"mask": "allowed"}),
+        ("biased", 6, {"bias": "bias"}),
+        ("scale", 6, {"scale": 0.61}),
+        ("one_head_a_key", 3, {"mask": "allowed"}),
+    ],
+)
+def test_attention_is_torch_scaled_dot_product_attention(golden, case, heads, options, implementation):
+    """Torch has heads before length; shared key-value heads pair up in the same order."""
+    q, k, v = (jnp.swapaxes(golden[f"sdpa/{name}"], 1, 2) for name in "qkv")
+    options = {name: golden[f"sdpa/{x}"][:, :heads] if isinstance(x, str) else x for name, x in options.items()}
+    result = dot_product_attention(q[:, :, :heads], k, v, **options, implementation=implementation)
+    close(jnp.swapaxes(result, 1, 2), golden[f"sdpa/{case}"])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_block_is_the_torch_encoder_layer_for_fresh_weights(place):
+    torch = pytest.importorskip("torch", reason="torch is not installed; the stored numbers are compared all the same")
+    d_model, heads, d_ff, B, T = 15, 5, 23, 3, 11
+    layer = torch.nn.TransformerEncoderLayer(
+        d_model, heads, d_ff, dropout=0.0, activation="gelu", batch_first=True, norm_first=place == "pre"
+    )
+    random = np.random.default_rng(5)
+    weights = {name: random.normal(0, 0.3, w.shape).astype(np.float32) for name, w in layer.state_dict().items()}
+    layer.load_state_dict({name: torch.from_numpy(w) for name, w in weights.items()})
+    x, cotangent = random.normal(size=(2, B, T, d_model)).astype(np.float32)
+    valid = np.arange(T) < np.array([11, 3, 7])[:, None]
+    causal = np.tril(np.ones((T, T), bool))
+
+    entering = torch.from_numpy(x).requires_grad_()
+    theirs = layer(entering, src_mask=torch.from_numpy(~causal), src_key_padding_mask=torch.from_numpy(~valid))
+    (theirs * torch.from_numpy(cotangent)).sum().backward()
+    ours, gradient = layer_and_gradient(
+        jax.tree.map(jnp.asarray, weights),
+        jnp.asarray(x),
+        Causal() & Padding(jnp.asarray(valid)),
+        jnp.asarray(cotangent),
+        place=place,
+        activation="gelu",
+        heads=heads,
+    )
+    close(ours, theirs.detach().numpy())
+    close(gradient, entering.grad.numpy(), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,134 @@
+"""Every mask against a loop over batch, query and key that restates its definition, and the laws of `&`."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer.nn import Causal, Explicit, Padding, Segments, Window
+from flaxformer.nn.masks import lengths_to_valid
+
+B, N, T, S = 2, 3, 5, 7
+RANDOM = np.random.default_rng(0)
+VALID = RANDOM.random((B, S)) < 0.6
+QUERY_SEGMENTS, KEY_SEGMENTS = RANDOM.integers(0, 3, (B, T)), RANDOM.integers(0, 3, (B, S))
+ALLOWED = RANDOM.random((B, N, T, S)) < 0.5
+
+MASKS = {
+    "causal": (Causal(), lambda b, n, t, s: s <= t),
+    "causal after 2 keys": (Causal(offset=2), lambda b, n, t, s: s <= t + 2),
+    "causal before 3 keys": (Causal(offset=-3), lambda b, n, t, s: s <= t - 3),
+    "window 1": (Window(1), lambda b, n, t, s: s == t),
+    "window 3": (Window(3), lambda b, n, t, s: s in (t - 2, t - 1, t, t + 1, t + 2)),
+    "window 2 after 4 keys": (Window(2, offset=4), lambda b, n, t, s: s in (t + 3, t + 4, t + 5)),
+    "padding": (Padding(jnp.asarray(VALID)), lambda b, n, t, s: VALID[b, s]),
+    "padding without batch": (Padding(jnp.asarray(VALID[1])), lambda b, n, t, s: VALID[1, s]),
+    "segments": (
+        Segments(jnp.asarray(QUERY_SEGMENTS), jnp.asarray(KEY_SEGMENTS)),
+        lambda b, n, t, s: QUERY_SEGMENTS[b, t] == KEY_SEGMENTS[b, s],
+    ),
+    "segments without batch": (
+        Segments(jnp.asarray(QUERY_SEGMENTS[0]), jnp.asarray(KEY_SEGMENTS[0])),
+        lambda b, n, t, s: QUERY_SEGMENTS[0, t] == KEY_SEGMENTS[0, s],
+    ),
+    "explicit": (Explicit(jnp.asarray(ALLOWED)), lambda b, n, t, s: ALLOWED[b, n, t, s]),
+    "explicit without batch": (Explicit(jnp.asarray(ALLOWED[1, 2])), lambda b, n, t, s: ALLOWED[1, 2, t, s]),
+}
+every_mask = pytest.mark.parametrize(("mask", "rule"), list(MASKS.values()), ids=list(MASKS))
+# One mask of every kind that has arrays, shapes that differ in rank among them.
+SOME = ["causal after 2 keys", "window 3", "padding", "segments without batch", "explicit"]
+
+
+def by_loop(rule):
+    result = np.zeros((B, N, T, S), bool)
+    for b, n, t, s in np.ndindex(B, N, T, S):
+        result[b, n, t, s] = rule(b, n, t, s)
+    return result
+
+
+def full(mask):
+    """The matrix over batch, heads, queries and keys: leading axes that it lacks are broadcast."""
+    matrix = mask.matrix(T, S)
+    assert matrix.dtype == bool
+    return np.broadcast_to(np.asarray(matrix), (B, N, T, S))
+
+
+@every_mask
+def test_equals_its_definition_key_by_key(mask, rule):
+    np.testing.assert_array_equal(full(mask), by_loop(rule))
+
+
+@every_mask
+def test_passes_through_jit_as_a_pytree(mask, rule):
+    @jax.jit
+    def matrix(mask):
+        return mask.matrix(T, S)
+
+    result = matrix(jax.tree.unflatten(jax.tree.structure(mask), jax.tree.leaves(mask)))
+    np.testing.assert_array_equal(np.broadcast_to(result, (B, N, T, S)), by_loop(rule))
+
+
+@pytest.mark.parametrize(("mask", "shape"), [("padding", (B, 1, T, S)), ("segments", (B, 1, T, S))])
+def test_batch_axes_leave_one_axis_for_the_heads(mask, shape):
+    assert MASKS[mask][0].matrix(T, S).shape == shape
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.combinations_with_replacement(SOME, 2)))
+def test_and_intersects_and_commutes(first, second):
+    (a, rule_a), (b, rule_b) = MASKS[first], MASKS[second]
+    expected = by_loop(lambda *place: rule_a(*place) and rule_b(*place))
+    np.testing.assert_array_equal(full(a & b), expected)
+    np.testing.assert_array_equal(full(b & a), expected)
+
+
+@pytest.mark.parametrize("names", list(itertools.combinations(SOME, 3)))
+def test_and_associates(names):
+    (a, rule_a), (b, rule_b), (c, rule_c) = (MASKS[name] for name in names)
+    expected = by_loop(lambda *place: rule_a(*place) and rule_b(*place) and rule_c(*place))
+    np.testing.assert_array_equal(full((a & b) & c), expected)
+    np.testing.assert_array_equal(full(a & (b & c)), expected)
+
+
+@every_mask
+def test_none_is_the_identity_of_and(mask, rule):
+    assert (mask & None) is mask
+    assert (None & mask) is mask
+
+
+def test_a_causal_window_is_the_last_keys():
+    result = full(Window(3) & Causal())
+    np.testing.assert_array_equal(result, by_loop(lambda b, n, t, s: s in (t - 2, t - 1, t)))
+
+
+@pytest.mark.parametrize("kind", [Causal, functools.partial(Window, 2)])
+def test_an_offset_is_the_rows_of_a_longer_mask(kind):
+    np.testing.assert_array_equal(kind(offset=4).matrix(3, 11), kind().matrix(7, 11)[4:])
+
+
+def test_offsets_and_widths_can_be_vmapped():
+    offsets, widths = np.array([-2, 0, 3]), np.array([1, 4, 2])
+    result = jax.vmap(lambda mask: mask.matrix(T, S))(Window(jnp.asarray(widths), offset=jnp.asarray(offsets)))
+    for row, offset, width in zip(result, offsets, widths, strict=True):
+        for t, s in np.ndindex(T, S):
+            assert row[t, s] == (abs(t + offset - s) < width)
+
+
+def test_a_batch_of_masks_is_the_vmap_of_one():
+    mask = Padding(jnp.asarray(VALID)) & Segments(jnp.asarray(QUERY_SEGMENTS), jnp.asarray(KEY_SEGMENTS))
+    np.testing.assert_array_equal(jax.vmap(lambda mask: mask.matrix(T, S))(mask), mask.matrix(T, S))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
+def test_lengths_to_valid_is_true_at_the_first_places(shape):
+    lengths = np.random.default_rng(1).integers(0, S + 1, shape)
+    result = lengths_to_valid(jnp.asarray(lengths), S)
+    assert result.shape == (*shape, S)
+    for place in np.ndindex(*shape, S):
+        assert result[place] == (place[-1] < lengths[place[:-1]])
+
+
+def test_lengths_to_valid_reaches_from_none_to_all():
+    np.testing.assert_array_equal(lengths_to_valid(jnp.array([0, S, S + 9]), S).sum(-1), [0, S, S])

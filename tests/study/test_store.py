@@ -1,0 +1,248 @@
+"""What is on disk is the truth: whatever moment a kill comes at, whole rows are kept and nothing else is read."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from study.tiny import BASELINE, NORM, tiny
+
+from flaxformer.struct import UserError, replace_at
+from flaxformer.study import Axis
+from flaxformer.study.plan import declaration
+from flaxformer.study.store import Store, read_lines, write_atomically
+
+ROWS = [
+    {"cell": "a", "status": "done", "diverged_at": None, "loss": 0.1 + 0.2, "curve": [1e-30, 3.0], "scale": "1/√d"},
+    {"cell": "b", "status": "diverged", "diverged_at": 3, "loss": 1 / 3, "curve": [2.0, 0.0], "scale": "none\n"},
+    {"cell": "c", "status": "done", "diverged_at": None, "loss": -0.0, "curve": [1.5, 5e300], "scale": '"×"'},
+]
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "study")
+    with store.locked():
+        yield store
+
+
+def by_cell(rows):
+    return {row["cell"]: row for row in rows}
+
+
+def filled(store, rows=ROWS):
+    for row in rows:
+        store.append("g", row)
+    return store.groups / "g.jsonl"
+
+
+def test_rows_come_back_as_they_were(store):
+    path = filled(store)
+    assert read_lines(path) == ROWS
+    assert store.rows() == by_cell(ROWS)
+
+
+def test_the_last_row_of_a_cell_counts(store):
+    filled(store, [*ROWS, ROWS[0] | {"loss": 7.0}])
+    assert store.rows() == by_cell([ROWS[0] | {"loss": 7.0}, *ROWS[1:]])
+
+
+def test_a_file_cut_at_any_byte_gives_its_whole_lines_and_can_be_continued(store):
+    path = filled(store)
+    data, extra = path.read_bytes(), {"cell": "later", "loss": 1.0}
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut])
+        whole = ROWS[: data[:cut].count(b"\n")]
+        assert read_lines(path) == whole
+        assert store.rows() == by_cell(whole)
+        store.repair()
+        store.append("g", extra)
+        assert read_lines(path) == [*whole, extra]
+
+
+def test_a_file_that_is_not_there_has_no_lines(tmp_path):
+    assert read_lines(tmp_path / "none.jsonl") == []
+
+
+def test_finish_keeps_every_row(store):
+    filled(store)
+    store.finish("g")
+    assert [path.name for path in store.groups.iterdir()] == ["g.parquet"]
+    assert pl.read_parquet(store.groups / "g.parquet").to_dicts() == ROWS
+    assert store.rows() == by_cell(ROWS)
+
+
+def test_finish_adds_to_what_an_earlier_launch_finished(store):
+    filled(store, ROWS[:2])
+    store.finish("g")
+    filled(store, [ROWS[1] | {"loss": 9.0}, ROWS[2]])
+    expected = by_cell([ROWS[0], ROWS[1] | {"loss": 9.0}, ROWS[2]])
+    assert store.rows() == expected
+    store.finish("g")
+    assert by_cell(pl.read_parquet(store.groups / "g.parquet").to_dicts()) == store.rows() == expected
+
+
+def test_finish_takes_failed_rows_and_their_retries(store):
+    failed = {"cell": "b", "status": "failed", "error": "Traceback …"}
+    filled(store, [ROWS[0], failed, ROWS[2]])
+    store.finish("g")
+    assert {cell: row["status"] for cell, row in store.rows().items()} == {"a": "done", "b": "failed", "c": "done"}
+    assert store.rows()["b"]["error"] == "Traceback …"
+    filled(store, [ROWS[1]])
+    store.finish("g")
+    assert {cell: {key: row[key] for key in ROWS[0]} for cell, row in store.rows().items()} == by_cell(ROWS)
+
+
+def test_finish_of_a_group_without_lines_changes_nothing(store):
+    filled(store)
+    store.finish("g")
+    before = (store.groups / "g.parquet").read_bytes()
+    store.finish("g")
+    assert (store.groups / "g.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("moment", ["replace", "unlink"])
+@pytest.mark.parametrize("earlier", [[], ROWS[:1]], ids=["new", "grown"])
+def test_a_kill_while_finishing_loses_nothing(store, monkeypatch, moment, earlier):
+    filled(store, earlier)
+    store.finish("g")
+    filled(store)
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, moment, killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.finish("g")
+    assert store.rows() == by_cell(ROWS)
+    store.finish("g")
+    assert store.rows() == by_cell(ROWS)
+    assert not list(store.groups.glob("*.jsonl"))
+
+
+def killed(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("old", [None, b"old"], ids=["new file", "old file"])
+def test_a_kill_before_the_rename_leaves_what_was_there(tmp_path, monkeypatch, old):
+    path = tmp_path / "page"
+    if old is not None:
+        path.write_bytes(old)
+    with monkeypatch.context() as broken:
+        for name in ("replace", "rename"):
+            broken.setattr(Path, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(path, b"new")
+    assert (path.read_bytes() if path.exists() else None) == old
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [file.name for file in tmp_path.iterdir()] == ["page"]
+
+
+def test_a_kill_while_a_declaration_or_table_is_written_leaves_no_part(store, monkeypatch):
+    store.declare(declaration(tiny()))
+    before = store.declaration
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.declare(declaration(tiny(seeds=range(5))))
+        with pytest.raises(KeyboardInterrupt):
+            store.write_table(store.groups / "g.parquet", ROWS)
+    assert store.declaration == before
+    assert store.rows() == {}
+
+
+# --- declaring -------------------------------------------------------------------------------------------
+
+
+def test_a_declaration_comes_back_as_it_was(store):
+    given = declaration(tiny())
+    store.declare(given)
+    assert store.declaration == json.loads(json.dumps(given))
+
+
+def test_the_same_declaration_is_accepted_again(store):
+    for _ in range(2):
+        store.declare(declaration(tiny()))
+    assert len(store.declaration["cells"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("optimizer.beta2", 0.99, "optimizer.beta2: 0.98 -> 0.99"),
+        ("model.d_ff", 12, "model.d_ff: 11 -> 12"),
+        ("optimizer.clip", 1.0, "optimizer.clip: null -> 1.0"),
+        ("task.symbols", 4, "task.symbols: 5 -> 4"),
+    ],
+)
+def test_another_recipe_under_the_same_name_is_refused_field_by_field(store, path, value, line):
+    store.declare(declaration(tiny()))
+    before = store.declaration
+    with pytest.raises(UserError) as error:
+        store.declare(declaration(tiny(baseline=replace_at(BASELINE, {path: value}))))
+    changed = [row for row in str(error.value).splitlines() if " -> " in row]
+    assert len(changed) == 1
+    assert line in changed[0]
+    assert str(store.root) in str(error.value)
+    assert store.declaration == before
+
+
+def test_other_semantics_are_another_recipe(store, monkeypatch):
+    store.declare(declaration(tiny()))
+    monkeypatch.setattr("flaxformer.SEMANTICS", "another")
+    with pytest.raises(UserError, match=r'semantics: .* -> "another"'):
+        store.declare(declaration(tiny()))
+
+
+RATES = {"low": 1e-3, "high": 1e-2}
+MORE = Axis("optimizer.learning_rate", RATES | {"higher": 1e-1}, name="rate")
+FEWER = Axis("optimizer.learning_rate", {"low": 1e-3}, name="rate")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seeds": range(5)}, {"axes": (NORM, MORE)}, {"axes": (NORM, FEWER), "claims": ()}, {"seeds": [7]}],
+    ids=["more seeds", "another arm", "fewer arms", "other seeds"],
+)
+def test_seeds_and_arms_come_and_go_and_old_rows_stay(store, changes):
+    store.declare(declaration(tiny()))
+    filled(store)
+    study = tiny(**changes)
+    store.declare(declaration(study))
+    assert store.rows() == by_cell(ROWS)
+    assert [cell["cell"] for cell in store.declaration["cells"]] == [cell.name for cell in study.cells()]
+
+
+def test_an_arm_that_was_left_out_is_still_remembered(store):
+    store.declare(declaration(tiny()))
+    store.declare(declaration(tiny(axes=(NORM, FEWER), claims=())))
+    changed = Axis("optimizer.learning_rate", RATES | {"high": 2e-2}, name="rate")
+    with pytest.raises(UserError, match=r"learning_rate: 0\.01 -> 0\.02"):
+        store.declare(declaration(tiny(axes=(NORM, changed))))
+
+
+def test_fingerprints_tell_recipes_and_seeds_apart():
+    one = {cell["cell"]: cell["fingerprint"] for cell in declaration(tiny())["cells"]}
+    same = {cell["cell"]: cell["fingerprint"] for cell in declaration(tiny(claims=(), caveats=()))["cells"]}
+    other = declaration(tiny(baseline=replace_at(BASELINE, {"optimizer.beta2": 0.99})))["cells"]
+    assert one == same
+    assert len(set(one.values())) == 12
+    assert not set(one.values()) & {cell["fingerprint"] for cell in other}
+
+
+@pytest.mark.parametrize("text", [None, '{"name": "ti'], ids=["missing", "damaged"])
+def test_a_folder_without_a_study_says_so(tmp_path, text):
+    if text is not None:
+        (tmp_path / "study.json").write_text(text)
+    with pytest.raises(UserError, match="study") as error:
+        _ = Store(tmp_path).declaration
+    assert str(tmp_path) in str(error.value)
+    assert "expected" in str(error.value)
+
+
+def test_a_folder_has_one_writer_at_a_time(tmp_path):
+    with Store(tmp_path).locked():
+        with pytest.raises(UserError, match="another process") as error, Store(tmp_path).locked():
+            pass
+        assert str(tmp_path) in str(error.value)
+    with Store(tmp_path).locked():
+        assert Store(tmp_path).rows() == {}

@@ -1,0 +1,96 @@
+"""Declarations: everything about a weight follows from its one line."""
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer.config import POST, PRE, LearnedPositions, LeCun, ModelConfig, Normal, Xavier
+from flaxformer.model import init, specs
+from flaxformer.model.transformer import with_layout
+from flaxformer.params import count, stack, table, unstack
+
+CONFIG = ModelConfig(vocabulary=101, layers=2, d_model=48, heads=3, key_value_heads=1, d_value=20, d_ff=96)
+
+
+def named(params):
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+def test_shapes_and_counts_follow_the_declarations():
+    params = named(init(jax.random.key(0), CONFIG))
+    assert {path: spec.shape for path, spec in table(specs(CONFIG))} == {
+        path: leaf.shape for path, leaf in params.items()
+    }
+    D, F, V, N, K, H, E = 48, 96, 101, 3, 1, 16, 20
+    attention = D * N * H + D * K * H + D * K * E + N * E * D + N * H + K * H + K * E + D
+    block = attention + 2 * D * F + F + D + 4 * D
+    assert count(specs(CONFIG)) == sum(leaf.size for leaf in params.values()) == V * D + 2 * block + 2 * D + D * V
+
+
+@pytest.mark.parametrize(
+    ("initializer", "std"),
+    [
+        (Xavier(), lambda fan_in, fan_out: (2 / (fan_in + fan_out)) ** 0.5),
+        (LeCun(gain=2.0), lambda fan_in, fan_out: 2 * fan_in**-0.5),
+        (Normal(deviation=0.3), lambda fan_in, fan_out: 0.3),
+    ],
+)
+def test_matrices_have_the_spread_that_the_initializer_gives_their_fans(initializer, std):
+    params = named(init(jax.random.key(0), CONFIG.replace(initializer=initializer)))
+    fans = {"query": (48, 48), "value": (48, 20), "out": (60, 48), "up": (48, 96), "down": (96, 48)}
+    for path, leaf in params.items():
+        name = path.split("/")[-1]
+        if name in fans:
+            expected = std(*fans[name])
+            assert leaf.std() == pytest.approx(expected, rel=5 / (2 * leaf.size) ** 0.5), path
+            assert abs(leaf.mean()) < 5 * expected / leaf.size**0.5
+    assert params["embedding/tokens"].std() == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_weight_depends_on_its_path_alone():
+    """Adding weights, or blocks, or norms, changes no other weight's number."""
+    base = named(init(jax.random.key(0), CONFIG))
+    changes = [
+        {"norm": POST},
+        {"layers": 3},
+        {"head_bias": True},
+        {"attention_bias": False},
+        {"positions": LearnedPositions(max_length=9)},
+        {"d_ff": 31},
+    ]
+    for change in changes:
+        other = named(init(jax.random.key(0), CONFIG.replace(**change)))
+        shared = {path for path in base.keys() & other.keys() if base[path].shape == other[path].shape}
+        assert len(shared) > 10
+        for path in shared:
+            np.testing.assert_array_equal(base[path], other[path])
+
+
+def test_different_weights_and_different_keys_draw_different_numbers():
+    params = named(init(jax.random.key(0), CONFIG))
+    random = [leaf.ravel()[:20] for leaf in params.values() if leaf.std() > 0]
+    correlations = np.corrcoef(random) - np.eye(len(random))
+    assert np.abs(correlations).max() < 0.9
+    other = named(init(jax.random.key(1), CONFIG))
+    assert not np.array_equal(params["head/matrix"], other["head/matrix"])
+
+
+def test_layouts_hold_the_same_numbers():
+    params = init(jax.random.key(0), CONFIG)
+    back = with_layout(with_layout(params, "scanned"), "unrolled")
+    jax.tree.map(np.testing.assert_array_equal, params, back)
+    jax.tree.map(np.testing.assert_array_equal, params.blocks, unstack(stack(params.blocks)))
+
+
+def test_a_tied_head_is_one_leaf_with_both_gradients():
+    tied = CONFIG.replace(tied_head=True)
+    assert "head/matrix" not in named(init(jax.random.key(0), tied))
+    assert count(specs(CONFIG)) - count(specs(tied)) == 48 * 101
+
+
+def test_empty_slots_are_not_in_the_tree():
+    assert not any("/stream/" in path for path, _ in table(specs(CONFIG.replace(norm=PRE))))
+    assert not any("/pre/" in path or "final" in path for path, _ in table(specs(CONFIG.replace(norm=POST))))

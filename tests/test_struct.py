@@ -1,0 +1,119 @@
+"""Configs: what is structure, what is a number, and what a mistake is told."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from flaxformer.config import POST, PRE, LearnedPositions, ModelConfig, NoPositions, Sinusoidal
+from flaxformer.struct import (
+    Config,
+    UserError,
+    canonical,
+    canonical_text,
+    differences,
+    get_at,
+    leaf,
+    override,
+    replace_at,
+    static,
+)
+from flaxformer.tasks import Copy
+from flaxformer.training import AdamW, Run
+
+RUN = Run()
+
+
+class Example(Config):
+    kind: str = static("a", choices=("a", "b"))
+    amount: float | None = leaf(None, at_least=0, below=1)
+
+
+def test_static_fields_and_none_are_structure_and_numbers_are_leaves():
+    assert jax.tree.leaves(Example(amount=0.5)) == [0.5]
+    assert jax.tree.structure(Example(amount=0.5)) == jax.tree.structure(Example(amount=0.25))
+    assert jax.tree.structure(Example(amount=0.5)) != jax.tree.structure(Example(amount=None))
+    assert jax.tree.structure(Example(kind="a")) != jax.tree.structure(Example(kind="b"))
+
+
+def test_configs_pass_through_transformations():
+    config = AdamW(learning_rate=0.25)
+    assert float(jax.jit(lambda c: c.learning_rate * 2)(config)) == 0.5
+    doubled = jax.tree.map(lambda x: x * 2, AdamW(beta1=0.25, beta2=0.25))
+    assert doubled.beta1 == 0.5
+    gradient = jax.grad(lambda c: c.learning_rate * c.beta1)(jax.tree.map(jnp.float32, config))
+    assert float(gradient.beta1) == 0.25
+
+
+def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
+    assert canonical_text(AdamW(learning_rate=1)) == canonical_text(AdamW(learning_rate=1.0))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ModelConfig(d_modle=3), "no field 'd_modle'; did you mean 'd_model'"),
+        (lambda: ModelConfig(d_model=0), "ModelConfig.d_model is 0; expected a number at least 1"),
+        (lambda: ModelConfig(d_model=8.5), "ModelConfig.d_model is 8.5; expected int"),
+        (lambda: ModelConfig(d_model=True), "ModelConfig.d_model is True; expected int"),
+        (lambda: ModelConfig(activation="rleu"), "'rleu'; did you mean 'relu'"),
+        (lambda: ModelConfig(norm="post"), "ModelConfig.norm is 'post'; expected NormSlots"),
+        (lambda: ModelConfig(heads=5), "heads is 5; expected a divisor of d_model 64"),
+        (lambda: ModelConfig(heads=4, key_value_heads=3), "key_value_heads is 3; expected a divisor of heads 4"),
+        (lambda: ModelConfig(dropout=1), "dropout is 1.0; expected a number below 1"),
+        (lambda: AdamW(learning_rate="3e-3"), "learning_rate is '3e-3'; expected float"),
+        (lambda: Run(task=Copy(symbols=400)), "model.vocabulary is 256; expected at least the task's 401"),
+        (lambda: Run(model=ModelConfig(positions=LearnedPositions(max_length=8))), "max_length is 8.*32 tokens"),
+        (lambda: get_at(RUN, "model.nrom"), "'model.nrom': ModelConfig has no field 'nrom'; did you mean 'norm'"),
+        (lambda: replace_at(RUN, {"optimiser.clip": 1.0}), "no field 'optimiser'; did you mean 'optimizer'"),
+        (lambda: get_at(RUN, "seed.x"), "0 has no fields"),
+        (lambda: override(RUN, ["model.layers"]), "'model.layers'; expected path=value"),
+        (lambda: override(RUN, ["model.layers=two"]), "layers is 'two'; expected int"),
+        (lambda: override(RUN, ["model.norm=psot"]), "model.norm is 'psot'; did you mean 'post'"),
+        (lambda: override(RUN, ["model.positions=Sinusoidal(base=)"]), r"expected Sinusoidal\(field=number"),
+        (lambda: override(RUN, ["model.positions=Sinusoidal(bass=3)"]), "no field 'bass'; did you mean 'base'"),
+    ],
+)
+def test_a_mistake_is_told_with_field_value_and_expectation(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("model.layers=2", "model.layers", 2),
+        ("optimizer.learning_rate=1e-2", "optimizer.learning_rate", 0.01),
+        ("model.norm=post", "model.norm", POST),
+        ("model.positions=NoPositions", "model.positions", NoPositions()),
+        ("model.positions=Sinusoidal(base=100)", "model.positions", Sinusoidal(base=100.0)),
+        ("model.tied_head=true", "model.tied_head", True),
+        ("optimizer.clip=None", "optimizer.clip", None),
+        ("model.activation=gelu", "model.activation", "gelu"),
+        ("task=Copy(symbols=5)", "task", Copy(symbols=5)),
+    ],
+)
+def test_any_field_can_be_overridden_by_its_path(text, path, value):
+    assert get_at(override(RUN, [text]), path) == value
+
+
+def test_changes_that_need_each_other_are_made_together():
+    changed = override(RUN, ["training.steps=30", "training.evaluate_every=15", "model.d_model=30", "model.heads=5"])
+    assert (changed.training.steps, changed.model.heads) == (30, 5)
+    with pytest.raises(UserError, match="divisor"):
+        override(RUN, ["model.d_model=30"])
+
+
+def test_differences_are_listed_field_by_field():
+    old, new = RUN, replace_at(RUN, {"model.layers": 2, "model.norm": POST})
+    assert differences(canonical(old), canonical(new)) == [
+        "model.layers: 6 -> 2",
+        "model.norm.pre: true -> false",
+        "model.norm.stream: false -> true",
+        "model.norm.final: true -> false",
+    ]
+    assert differences(canonical(PRE), canonical(PRE)) == []
+
+
+def test_what_has_no_stable_text_has_no_identity():
+    with pytest.raises(TypeError, match="no canonical form"):
+        canonical(Example(amount=jnp.float32(0.5)))
