@@ -4,6 +4,7 @@ Source: Vaswani et al. 2017, equation 1; "What Happens in A Transformer Layer", 
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -23,10 +24,10 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     if mask is None:
-        return jax.nn.softmax(logits)
+        return jax.nn.softmax(logits) if logits.shape[-1] else logits
     # A finite floor: with −inf, a row that is masked whole would be −inf − (−inf) = NaN.
     logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
-    peak = jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    peak = jax.lax.stop_gradient(logits.max(-1, keepdims=True, initial=jnp.finfo(logits.dtype).min))
     exponentials = jnp.where(mask, jnp.exp(logits - peak), 0)
     total = exponentials.sum(-1, keepdims=True)
     return exponentials / jnp.where(total > 0, total, 1)
@@ -124,28 +125,29 @@ def dot_product_attention(
     Raises:
       ValueError: shapes that do not fit together, named with their sizes.
     """
-    _check_shapes(query, key, value, mask, implementation)
+    _check_shapes(query, key, value, implementation)
     *batch, T, N, d_k = query.shape
     S, K = key.shape[-3:-1]
-    if isinstance(mask, Mask):
-        mask = mask.matrix(T, S)
-    full = (*batch, N, T, S)
+    size, full = math.prod(batch), (*batch, N, T, S)
+    mask = mask.matrix(T, S) if isinstance(mask, Mask) else mask
     if mask is not None:
-        mask = _with_rank(mask, len(full))
+        if mask.dtype != bool:
+            raise ValueError(f"mask has dtype {mask.dtype}; expected bool, True = attend (numbers belong in bias)")
+        mask = _with_rank(jnp.asarray(mask), len(full))
         key, value = _without_unreachable(key, value, mask)
         mask = jnp.broadcast_to(mask, full)
     bias = None if bias is None else jnp.broadcast_to(_with_rank(bias, len(full)), full)
 
     def heads_first(x: Array) -> Array:
-        return jnp.swapaxes(x.reshape(-1, *x.shape[-3:]), 1, 2)
+        return jnp.swapaxes(x.reshape(size, *x.shape[-3:]), 1, 2)
 
     def grouped(x: Array | None) -> Array | None:
-        return None if x is None else x.reshape(-1, K, N // K, *x.shape[-2:])
+        return None if x is None else x.reshape(size, K, N // K, *x.shape[-2:])
 
     numbers = {"scale": d_k**-0.5 if scale is None else scale, "logit_cap": logit_cap}
     q, k, v = grouped(heads_first(query)), heads_first(key), heads_first(value)
     mixed = IMPLEMENTATIONS[implementation](q, k, v, grouped(mask), grouped(bias), **numbers)
-    return jnp.swapaxes(mixed.reshape(-1, N, T, value.shape[-1]), 1, 2).reshape(*batch, T, N, -1)
+    return jnp.swapaxes(mixed.reshape(size, N, T, value.shape[-1]), 1, 2).reshape(*batch, T, N, value.shape[-1])
 
 
 def _with_rank(x: Array, rank: int) -> Array:
@@ -153,12 +155,15 @@ def _with_rank(x: Array, rank: int) -> Array:
 
 
 def _without_unreachable(key: Array, value: Array, mask: Array) -> tuple[Array, Array]:
-    """Zero the keys and values that no query attends to: 0 · NaN is NaN, so masking the logits is not enough."""
-    reachable = mask.any((-3, -2))[..., None, None]
+    """Zero the keys and values that no query of their heads attends to: 0 · NaN is NaN, masking is not enough."""
+    *batch, N, T, S = mask.shape
+    K = 1 if N == 1 else key.shape[-2]
+    read = mask.reshape(*batch, K, N // K, T, S).any((-3, -2))
+    reachable = jnp.swapaxes(read, -1, -2)[..., None]
     return jnp.where(reachable, key, 0), jnp.where(reachable, value, 0)
 
 
-def _check_shapes(query: Array, key: Array, value: Array, mask: object, implementation: str) -> None:
+def _check_shapes(query: Array, key: Array, value: Array, implementation: str) -> None:
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; expected one of {', '.join(IMPLEMENTATIONS)}")
@@ -168,5 +173,3 @@ def _check_shapes(query: Array, key: Array, value: Array, mask: object, implemen
         raise ValueError(f"query and key differ in width; got {shapes}")
     if key.shape[-3:-1] != value.shape[-3:-1] or query.shape[-2] % key.shape[-2]:
         raise ValueError(f"key and value need equal length and heads, and heads that divide the query's; got {shapes}")
-    if isinstance(mask, jax.Array) and mask.dtype != bool:
-        raise ValueError(f"mask has dtype {mask.dtype}; expected bool, True = attend (numbers belong in bias)")

@@ -12,8 +12,13 @@ def linear(
 
     x [*batch, *in] and W [*in, *out] give y [*batch, *out]. Both are laid out as matrices first, so that one
     matrix product serves the whole batch, forward and backward, whatever the axes are called.
+
+    Raises:
+      ValueError: axes of x and W that are to be contracted differ.
     """
     batch, inputs, outputs = x.shape[: x.ndim - contract], weight.shape[:contract], weight.shape[contract:]
+    if x.shape[x.ndim - contract :] != inputs:
+        raise ValueError(f"x {x.shape} ends in other axes than weight {weight.shape} begins with; expected {inputs}")
     y = x.reshape(-1, math.prod(inputs)) @ weight.reshape(math.prod(inputs), -1)
     if bias is not None:
         y = y + bias.reshape(1, -1)

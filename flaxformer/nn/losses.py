@@ -15,12 +15,14 @@ def cross_entropy(
     """Sum over tokens of w · (−Σ_v q_v log p_v), in nats, and the sum of w.
 
     p = softmax(logits) in float32 or wider; q is one at the target, or (1 − α) at the target plus α/V everywhere
-    with label smoothing α (Szegedy et al. 2016). A target of weight 0 counts nothing, whatever its logits.
+    with label smoothing α (Szegedy et al. 2016). A target of weight 0 counts nothing, whatever its logits and its id.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     if weights is None:
-        weights = jnp.ones(targets.shape, logits.dtype)
-    logits = jnp.where(weights[..., None] > 0, logits, 0)
+        weights = jnp.ones(targets.shape)
+    weights = weights.astype(logits.dtype)
+    # What counts nothing must not be read: its logits may be NaN, its target an ignored id such as −100.
+    logits, targets = jnp.where(weights[..., None] > 0, logits, 0), jnp.where(weights > 0, targets, 0)
     normaliser = jax.nn.logsumexp(logits, axis=-1)
     losses = normaliser - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     if label_smoothing is not None:

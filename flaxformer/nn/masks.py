@@ -63,6 +63,8 @@ class Padding(Mask):
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
         *batch, length = self.valid.shape
+        if length != keys:
+            raise ValueError(f"Padding.valid is {self.valid.shape}, for {length} keys; expected {keys}")
         return jnp.broadcast_to(self.valid[..., None, None, :], (*batch, 1, queries, length))
 
 
@@ -73,6 +75,10 @@ class Segments(Mask):
     key: Int[Array, "*batch S"]
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
+        if (self.query.shape[-1], self.key.shape[-1]) != (queries, keys):
+            raise ValueError(
+                f"Segments are {self.query.shape} and {self.key.shape}; expected {queries} and {keys} last"
+            )
         return (self.query[..., :, None] == self.key[..., None, :])[..., None, :, :]
 
 

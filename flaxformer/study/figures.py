@@ -145,8 +145,9 @@ def curves_figure(analysis: Analysis) -> Figure:
     if metric == "validation_loss":
         finals = [row[metric] for row in analysis.rows if row["status"] == "done"]
         if finals:
-            top = max([*finals, *analysis.study["references"].values()])
-            grid[0].set_ylim(min(finals) - 0.1, top + 0.6 * (top - min(finals)) + 0.2)
+            shown = [*finals, *analysis.study["references"].values()]
+            low, high = min(shown), max(shown)
+            grid[0].set_ylim(low - 0.1, high + 0.6 * (high - low) + 0.2)  # not the steep first steps
     if handles and len(panels) > 0:
         grid[-1].legend(frameon=False, fontsize=7.5, loc="upper right")
     return figure

@@ -21,8 +21,6 @@ LOGITS = {
     "scale_and_cap": {"scale": 0.61, "logit_cap": 1.7},
     "bias_scale_and_cap": {"bias": True, "scale": 0.61, "logit_cap": 1.7},
 }
-LEAK = "a key is zeroed only when no query of any head attends to it"
-ONE_HEAD = pytest.param("one key of one key-value head", marks=pytest.mark.xfail(strict=True, reason=LEAK))
 implementations = pytest.mark.parametrize("implementation", ["reference", "xla"])
 masks = pytest.mark.parametrize("mask", MASKS)
 unchecked = inspect.unwrap(dot_product_attention)
@@ -240,7 +238,7 @@ def test_masked_softmax_of_a_row_that_sees_nothing_is_flat_and_makes_no_nan_on_t
 
 @implementations
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-@pytest.mark.parametrize("kind", ["padding", "one key of all heads", ONE_HEAD])
+@pytest.mark.parametrize("kind", ["padding", "one key of all heads", "one key of one key-value head"])
 def test_what_no_query_attends_to_reaches_neither_output_nor_gradient(implementation, poison, kind):
     q, k, v, _ = numbers(6, 3)
     allowed = np.ones((B, 6, T, S), bool)
@@ -267,6 +265,9 @@ def shaped(*shape, dtype=np.float32):
     [
         ([(7, 6, 4), (11, 3, 4), (11, 3, 5)], {"mask": shaped(7, 11)}, "mask has dtype float32; expected bool"),
         ([(7, 6, 4), (11, 3, 4), (11, 3, 5)], {"mask": shaped(7, 11, dtype=int)}, "mask has dtype int32"),
+        ([(7, 6, 4), (11, 3, 4), (11, 3, 5)], {"mask": np.ones((7, 11))}, "mask has dtype float64"),
+        ([(7, 6, 4), (11, 3, 4), (11, 3, 5)], {"mask": Explicit(shaped(7, 11))}, "mask has dtype float32"),
+        ([(7, 6, 4), (11, 3, 4), (11, 3, 5)], {"mask": Padding(shaped(9, dtype=bool))}, "for 9 keys; expected 11"),
         ([(7, 6, 4), (11, 3, 5), (11, 3, 5)], {}, r"differ in width; got query \(7, 6, 4\), key \(11, 3, 5\)"),
         ([(7, 6, 4), (11, 4, 4), (11, 4, 5)], {}, r"heads that divide the query's; got query \(7, 6, 4\)"),
         ([(7, 6, 4), (11, 3, 4), (13, 3, 5)], {}, r"equal length and heads.*value \(13, 3, 5\)"),
@@ -279,6 +280,16 @@ def shaped(*shape, dtype=np.float32):
 def test_what_does_not_fit_is_refused_by_name(shapes, options, message):
     with pytest.raises(ValueError, match=message):
         unchecked(*(shaped(*shape) for shape in shapes), **options)
+
+
+@implementations
+@pytest.mark.parametrize(("queries", "keys"), [(7, 0), (0, 11), (0, 0)])
+@pytest.mark.parametrize("mask", [None, Causal()])
+def test_no_keys_give_zeros_and_no_queries_give_nothing(implementation, queries, keys, mask):
+    shapes = (2, queries, 6, 4), (2, keys, 3, 4), (2, keys, 3, 5)
+    y = dot_product_attention(*(shaped(*shape) for shape in shapes), mask=mask, implementation=implementation)
+    assert y.shape == (2, queries, 6, 5)
+    assert not y.any()
 
 
 @implementations

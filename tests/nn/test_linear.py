@@ -63,5 +63,10 @@ def test_lowers_to_one_matrix_product(x, weight, contract, letters):
 
 
 def test_widths_that_differ_are_refused():
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="ends in other axes"):
         linear(jnp.ones((2, 3)), jnp.ones((5, 7)))
+
+
+def test_swapped_input_axes_are_refused():
+    with pytest.raises(ValueError, match=r"\(2, 5, 11\).*\(11, 5, 3\).*expected \(11, 5\)"):
+        linear(jnp.ones((2, 5, 11)), jnp.ones((11, 5, 3)), contract=2)

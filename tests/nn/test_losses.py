@@ -92,6 +92,19 @@ def test_targets_of_weight_zero_count_nothing_whatever_their_logits(poison, smoo
     assert (np.abs(np.asarray(grad)[kept]).max(-1) > 0).all()
 
 
+@pytest.mark.parametrize("ignored", [-100, V])
+def test_an_ignored_target_may_be_any_id(ignored):
+    logits, targets = map(jnp.asarray, numbers(3)[:2])
+    weights = jnp.array([1.0, 1.0, 0.0])
+    loss, count = cross_entropy(logits, targets.at[2].set(ignored), weights)
+    np.testing.assert_array_equal((loss, count), cross_entropy(logits, targets, weights))
+
+
+def test_the_count_is_exact_beyond_what_bfloat16_can_count():
+    _, count = cross_entropy(jnp.zeros((257, V)), jnp.zeros(257, int), jnp.ones(257, jnp.bfloat16))
+    assert float(count) == 257
+
+
 def test_a_batch_without_any_target_is_zero_of_zero():
     logits, targets, _ = numbers(T)
     assert cross_entropy(jnp.asarray(logits), jnp.asarray(targets), jnp.zeros(T)) == (0, 0)

@@ -1,0 +1,100 @@
+"""What the README shows works: its commands (made small), its Python, its links; and the notebook reads the result."""
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flaxformer import cli
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SMALL = {
+    "experiments/norm_and_scale.py": [
+        *("training.steps=2", "training.evaluate_every=1", "model.layers=1", "model.d_model=8"),
+        *("model.d_ff=8", "task.evaluation_batches=1", "--seeds", "2"),
+    ],
+    "heads.py": ["training.steps=2", "task.evaluation_batches=1", "--seeds", "2"],
+}
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands():
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if "flaxformer" in line]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A place that looks like a fresh clone, with the README's own study saved as it says."""
+    root = tmp_path_factory.mktemp("clone")
+    (root / "experiments").symlink_to(ROOT / "experiments")
+    study = next(block for block in blocks("python") if "study = Study(" in block)
+    (root / "heads.py").write_text(study)
+    return root
+
+
+def test_every_command_runs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert {line[1] for line in commands()} == {"plan", "run", "report"}
+    for line in commands():
+        for file, small in SMALL.items():
+            if file in line:  # the user's own overrides come last and stay
+                line = [*line[: line.index(file) + 1], *small, *line[line.index(file) + 1 :]]
+        assert Path(line[0]).name == "flaxformer"
+        chosen = dict.fromkeys(argument for argument in line[1:] if not argument.startswith("--seeds"))
+        options = ["--seeds", "2"] if "--seeds" in line else []
+        arguments = [argument for argument in chosen if not argument.isdigit()]
+        assert cli.main([*arguments, *options]) == 0, line
+    assert "Traceback" not in capsys.readouterr().err
+    assert (folder / "runs/norm_and_scale/report.html").stat().st_size > 10_000
+    notebook = json.loads((ROOT / "notebooks/read_a_study.ipynb").read_text())
+    monkeypatch.setenv("STUDY", str(folder / "runs/norm_and_scale"))
+    names = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)  # our own notebook
+    assert len(names["runs"]) == 24
+    assert "post − pre:" in capsys.readouterr().out
+
+
+def test_the_readmes_own_study_is_ten_lines_of_declaration_and_loads(folder):
+    study = cli.load_study(folder / "heads.py")
+    assert study.name in README
+    assert len(study.cells()) == 12
+
+
+def test_the_model_snippet_gives_the_shape_it_says():
+    snippet = next(block for block in blocks("python") if "jax.jit(apply)" in block)
+    names = {}
+    exec(snippet, names)
+    said = tuple(int(size) for size in re.search(r"\[([\d, ]+)\]$", snippet.strip()).group(1).split(","))
+    assert names["logits"].shape == said
+
+
+def test_ci_runs_the_two_setup_commands_word_for_word():
+    setup = re.findall(r"^```bash setup\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(setup) == 1
+    lines = setup[0].splitlines()
+    assert len(lines) == 2
+    script = (ROOT / ".ci/run").read_text()
+    extract = re.search(r"^commands=\$\((.*)\)$", script, re.MULTILINE).group(1)
+    done = subprocess.run(["bash", "-c", extract], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == lines
+    assert 'bash -c "$run_tests"' in script
+    assert 'bash -c "$run_study"' in script
+    assert "bash .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
+
+
+def test_every_link_and_every_path_in_the_map_exists():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    for link in links:
+        assert (ROOT / link).exists(), link
+    for path in re.findall(r"`(flaxformer/[\w./]+)`", README):
+        assert (ROOT / path).exists(), path
