@@ -2,10 +2,12 @@
 
 import dataclasses
 import importlib.util
+import re
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -28,11 +30,11 @@ from flaxformer.study.store import Store
 
 FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 
-Overrides = Annotated[
-    tuple[str, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="PATH=VALUE", help="baseline fields to change, such as model.layers=2 optimizer.clip=1"),
-]
+
+def _option(metavar: str, default: str, words: str, name: str | None = None) -> Any:
+    return tyro.conf.arg(name=name, metavar=metavar, help=words, help_behavior_hint=f"(default: {default})")
+
+
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]
 
 
@@ -41,15 +43,20 @@ class StudyArguments:
     """What plan and run share."""
 
     file: File
-    overrides: Overrides = ()
-    seeds: Annotated[int | None, tyro.conf.arg(help="use this many seeds: 0, 1, …")] = None
-    output: Annotated[Path | None, tyro.conf.arg(help="folder of results (default: runs/NAME)")] = None
-    devices: Annotated[
-        int | None, tyro.conf.arg(help="how many devices to use (default: all; on a CPU, one a core)")
-    ] = None
-    group_size: Annotated[int | None, tyro.conf.arg(help="runs trained at a time on a device (1 is exact)")] = None
-    chunk_steps: Annotated[int, tyro.conf.arg(help="steps between two looks at progress")] = 50
-    layout: Annotated[Layout, tyro.conf.arg(help="layers unrolled, scanned, or chosen by depth")] = "auto"
+    overrides: Annotated[
+        tuple[str, ...],
+        _option(
+            "PATH=VALUE …", "none; --set itself may be left out", "change fields, as in model.layers=2", name="set"
+        ),
+    ] = ()
+    seeds: Annotated[int | None, _option("N", "the study's", "use N seeds: 0, 1, …")] = None
+    output: Annotated[Path | None, _option("DIR", "runs/NAME", "folder of results")] = None
+    devices: Annotated[int | None, _option("N", "all; a CPU is one a core", "devices to use")] = None
+    group_size: Annotated[int | None, _option("N", "1 on a CPU, else 8", "runs at a time on a device; 1 is exact")] = (
+        None
+    )
+    chunk_steps: Annotated[int, _option("N", "50", "steps between two looks at progress")] = 50
+    layout: Annotated[Layout, _option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
 
     def load(self) -> tuple[Study, Execution]:
         """The study as the command line changes it, and how to execute it."""
@@ -101,14 +108,13 @@ class Run(StudyArguments):
 
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
-        store = store_of(study, execution)
+        store, devices = store_of(study, execution), len(execution.use_devices())
         todo = missing(study, store)
         runs = sum(len(group.cells) for group in todo)
         done = len(study.cells()) - runs
         kept = f", {done} are done already" if done else ""
-        console.print(
-            f"{study.name}: {runs} runs to train in {len(todo)} compiled programs{kept}; results in {store.root}"
-        )
+        programs = f"{len(todo)} compiled programs on {devices} devices"
+        console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
         failed = train(study, execution, console, runs, sum(len(g.cells) * g.example.training.steps for g in todo))
         show_report(store, console)
         if failed:
@@ -204,11 +210,18 @@ def show_report(store: Store, console: Console) -> None:
     )
 
 
+def _with_set(arguments: Sequence[str]) -> list[str]:
+    """Let `path=value` words stand anywhere on the line, without --set before them."""
+    words = [word for word in arguments if re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)]
+    rest = [word for word in arguments if word not in words and word != "--set"]
+    return [*rest, "--set", *words] if words else rest
+
+
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 for failed runs, 2 for a user's mistake, 130 when interrupted."""
     console, errors = Console(), Console(stderr=True)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -216,9 +229,11 @@ def main(arguments: list[str] | None = None) -> int:
     commands: dict[str, Any] = {"plan": Plan, "run": Run, "report": Report}
     try:
         command = tyro.extras.subcommand_cli_from_dict(
-            commands, prog="flaxformer", args=arguments, config=(tyro.conf.FlagConversionOff,),
+            commands,
+            prog="flaxformer",
+            args=_with_set(sys.argv[1:] if arguments is None else arguments),
             description="State a question in one short file, run it, read the answer with its uncertainty.",
-        )  # fmt: skip
+        )
         return command(console)
     except UserError as error:
         errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
