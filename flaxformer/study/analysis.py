@@ -67,6 +67,11 @@ class Exploration:
         """Whether it holds among all explorations (Holm)."""
         return self.judgement.p_holm < LEVEL
 
+    @property
+    def hint(self) -> bool:
+        """Whether it would hold alone, and points against the baseline's direction: worth a study of its own."""
+        return self.opposite and not self.clear and self.judgement.p < LEVEL
+
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
@@ -90,8 +95,8 @@ class Analysis:
 
     @property
     def surprises(self) -> list[Exploration]:
-        """Clear contrasts that no claim is about: those against the baseline's direction first, then by size."""
-        found = [one for one in self.explorations if one.clear]
+        """What no claim is about and is there all the same: against the baseline's direction first, then by size."""
+        found = [one for one in self.explorations if one.clear or one.hint]
         return sorted(found, key=lambda one: (not one.opposite, -abs(one.judgement.effect.mean)))
 
     @property

@@ -144,12 +144,13 @@ def curves_figure(analysis: Analysis) -> Figure:
     grid[0].set_ylabel(NAMES[metric])
     if metric == "validation_loss":
         finals = [row[metric] for row in analysis.rows if row["status"] == "done"]
-        if finals:
+        if finals:  # not the steep first steps
             shown = [*finals, *analysis.study["references"].values()]
             low, high = min(shown), max(shown)
-            grid[0].set_ylim(low - 0.1, high + 0.6 * (high - low) + 0.2)  # not the steep first steps
+            grid[0].set_ylim(low - 0.1, high + 0.6 * (high - low) + 0.2)
     if handles and len(panels) > 0:
-        grid[-1].legend(frameon=False, fontsize=7.5, loc="upper right")
+        rest = [axis["name"] for axis in analysis.study["axes"] if axis["name"] != name]
+        grid[-1].legend(title=" · ".join(rest), frameon=False, fontsize=7.5, title_fontsize=7.5, loc="upper right")
     return figure
 
 

@@ -70,7 +70,7 @@ def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) 
         body.append('<h2>What was found</h2><ul class="claims">' + "".join(items) + "</ul>")
     if analysis.surprises:
         body.append("<h2>What nobody claimed, and is there all the same</h2>")
-        body.append(_list(words.surprise(one, study["metric"]) for one in analysis.surprises))
+        body.append(_list(words.surprises(analysis)))
         remark = (
             f"Exploratory: clear among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
         )
@@ -153,7 +153,14 @@ def _explorations_table(analysis: Analysis) -> str:
         effect = one.judgement.effect
         numbers = [words.number(value) for value in (effect.mean, effect.low, effect.high)]
         contrast = [one.axis, f"{one.label} − {one.reference}", words.labels(one.context) or "–"]
-        rows.append([*contrast, *numbers, words.p_value(one.judgement.p_holm), "clear" if one.clear else ""])
+        rows.append(
+            [
+                *contrast,
+                *numbers,
+                words.p_value(one.judgement.p_holm),
+                "clear" if one.clear else "hint" if one.hint else "",
+            ]
+        )
     header = ["axis", "contrast", "with", "difference", "95 % low", "high", "p (Holm)", ""]
     return _table("Every one-step contrast that no claim is about", header, rows, 3)
 

@@ -23,9 +23,9 @@ def show(console: Console, analysis: Analysis) -> None:
         console.print(line)
         console.print(Padding(Text(words.finding(claim, unit), style="dim"), (0, 0, 0, 4)))
     if analysis.surprises:
-        console.print(Text("Not claimed, but clear (exploratory: a new study has to confirm them):"))
-        for one in analysis.surprises:
-            console.print(Padding(Text(f"· {words.surprise(one, study['metric'])}"), (0, 0, 0, 2)))
+        console.print(Text("Not claimed, but there (exploratory: a new study has to confirm it):"))
+        for finding in words.surprises(analysis):
+            console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2)))
     for limit in analysis.limits:
         console.print(Text.assemble(("Not shown: ", "dim"), limit))
     console.print(_arms(analysis))

@@ -53,10 +53,19 @@ def surprise(one: Exploration, metric: str) -> str:
     effect, where = one.judgement.effect, f"with {labels(one.context)}, " if one.context else ""
     better = (effect.mean < 0) == (metric == "validation_loss")
     against = ", against the direction around the baseline" if one.opposite else ""
+    alone = f"a hint, p {p_value(one.judgement.p)} alone, " if one.hint else "p "
     return (
         f"{where}{one.axis} {one.label} is {'better' if better else 'worse'} than {one.reference}{against}: "
-        f"{signed(effect)} {UNITS[metric]}, p {p_value(one.judgement.p_holm)} after Holm"
+        f"{signed(effect)} {UNITS[metric]}, {one.judgement.agreeing} of {effect.n} seeds agree, "
+        f"{alone}{p_value(one.judgement.p_holm)} after Holm"
     )
+
+
+def surprises(analysis: Analysis, at_most: int = 5) -> list[str]:
+    """The first undeclared findings, and how many more there are."""
+    said = [surprise(one, analysis.study["metric"]) for one in analysis.surprises]
+    more = len(said) - at_most
+    return said[:at_most] + ([f"and {more} more, in the report's last table"] if more > 0 else [])
 
 
 def fixed(analysis: Analysis) -> Iterable[str]:
