@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 import re
 import signal
 import sys
@@ -18,7 +19,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from flaxformer import model, params
 from flaxformer.model.transformer import Layout
+from flaxformer.params import Spec
 from flaxformer.struct import UserError, override
 from flaxformer.study import terminal
 from flaxformer.study.declare import Study
@@ -77,9 +80,10 @@ class Plan(StudyArguments):
         devices, found = len(execution.use_devices()), groups(study.cells())
         left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
         console.print(Text(study.question, style="bold"))
+        console.print(weights_table(study))
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for header in ("program", "runs", "to do", "steps", "parameters", "MFLOP/step", "MB/run", "ms/step", "min"):
-            table.add_column(header, justify="left" if header == "program" else "right")
+        for header in ("program", "runs", "to do", "parameters", "MFLOP/step", "MB/run", "ms/step", "min"):
+            table.add_column(header, justify="left" if header == "program" else "right", no_wrap=True)
         total = 0.0
         for group in found:
             price = cost(group)
@@ -133,6 +137,21 @@ class Report:
     def __call__(self, console: Console) -> int:
         show_report(Store(self.directory), console)
         return 0
+
+
+def weights_table(study: Study) -> Table:
+    """The baseline's weights as they are declared, the layers' together."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("weight", "shape", "copies", "parameters", "weight decay"):
+        table.add_column(header, justify="left" if header in ("weight", "shape") else "right", no_wrap=True)
+    copies: dict[tuple[str, Spec], int] = {}
+    for path, spec in params.table(model.specs(study.baseline.model)):
+        name = re.sub(r"^blocks/\d+/", "blocks/*/", path)
+        copies[name, spec] = copies.get((name, spec), 0) + 1
+    for (name, spec), n in copies.items():
+        shape = " × ".join(map(str, spec.shape))
+        table.add_row(name, shape, str(n), f"{n * math.prod(spec.shape):,}", "yes" if spec.decay else "")
+    return table
 
 
 def load_study(file: Path) -> Study:

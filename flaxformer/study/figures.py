@@ -149,8 +149,8 @@ def curves_figure(analysis: Analysis) -> Figure:
             low, high = min(shown), max(shown)
             grid[0].set_ylim(low - 0.1, high + 0.6 * (high - low) + 0.2)
     if handles and len(panels) > 0:
-        rest = [axis["name"] for axis in analysis.study["axes"] if axis["name"] != name]
-        grid[-1].legend(title=" · ".join(rest), frameon=False, fontsize=7.5, title_fontsize=7.5, loc="upper right")
+        others = [axis["name"] for axis in analysis.study["axes"] if axis["name"] != name]
+        grid[-1].legend(title=" · ".join(others), frameon=False, fontsize=7.5, title_fontsize=7.5, loc="upper right")
     return figure
 
 

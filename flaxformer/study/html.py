@@ -71,9 +71,7 @@ def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) 
     if analysis.surprises:
         body.append("<h2>What nobody claimed, and is there all the same</h2>")
         body.append(_list(words.surprises(analysis)))
-        remark = (
-            f"Exploratory: clear among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
-        )
+        remark = f"Exploratory, among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
         body.append(f'<p class="soft">{remark}A new study has to confirm them.</p>')
     if analysis.limits:
         body.append("<h2>What this does not show</h2>" + _list(analysis.limits))
