@@ -91,7 +91,7 @@ class Plan(StudyArguments):
             seconds = price.seconds(todo, devices) if todo.cells else 0.0
             total += seconds
             table.add_row(
-                group.name, str(len(group.cells)), str(len(todo.cells)), str(group.example.training.steps),
+                group.name, str(len(group.cells)), str(len(todo.cells)),
                 f"{price.parameters:,}",
                 f"{price.flops_per_step / 1e6:,.0f}", f"{price.bytes_per_member / 1e6:,.0f}",
                 f"{price.seconds_per_step * 1e3:.1f}", f"{seconds / 60:.1f}",
@@ -142,7 +142,7 @@ class Report:
 def weights_table(study: Study) -> Table:
     """The baseline's weights as they are declared, the layers' together."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for header in ("weight", "shape", "copies", "parameters", "weight decay"):
+    for header in ("weight", "shape", "copies", "parameters", "decay"):
         table.add_column(header, justify="left" if header in ("weight", "shape") else "right", no_wrap=True)
     copies: dict[tuple[str, Spec], int] = {}
     for path, spec in params.table(model.specs(study.baseline.model)):
