@@ -1,13 +1,11 @@
 """The command: `flaxformer plan FILE`, `flaxformer run FILE`, `flaxformer report DIR`."""
 
 import dataclasses
-import importlib.util
 import math
 import re
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -27,6 +25,7 @@ from flaxformer.study import terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Advanced, Compiled, Execution, Finished, one_cpu_device_per_core
 from flaxformer.study.launch import missing, run, store_of
+from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.report import report_path, write
 from flaxformer.study.store import Store
@@ -152,36 +151,6 @@ def weights_table(study: Study) -> Table:
         shape = " × ".join(map(str, spec.shape))
         table.add_row(name, shape, str(n), f"{n * math.prod(spec.shape):,}", "yes" if spec.decay else "")
     return table
-
-
-def load_study(file: Path) -> Study:
-    """Execute a study file (it is Python: run only files that you trust) and return its `study`.
-
-    Raises:
-      UserError: no such file, an error in it (with its line), or no `study` in it.
-    """
-    if not file.is_file():
-        raise UserError(f"no file '{file}'; expected a Python file that defines `study`")
-    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
-    if spec is None or spec.loader is None:
-        raise UserError(f"'{file}' is not a Python file; expected one that defines `study`")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if Path(frame.filename) == file.resolve()
-        ]
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        raise UserError(f"{file}, line {lines[-1] if lines else '?'}: {kind}{error}") from error
-    study = getattr(module, "study", None)
-    if not isinstance(study, Study):
-        raise UserError(f"'{file}' defines no `study`; expected `study = Study(...)`, found {study!r}")
-    return study
 
 
 def train(study: Study, execution: Execution, console: Console, runs: int, steps: int) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import flax.struct
+import numpy as np
 
 REQUIRED: Any = dataclasses.MISSING
 BOUNDS = {
@@ -81,8 +82,10 @@ class Config(flax.struct.PyTreeNode):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value, hint = getattr(self, field.name), type_hints(type(self))[field.name]
+            if isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value := value.item())
             # JAX rebuilds configs around tracers and placeholders: only a user's own values are checked.
-            if field.metadata["pytree_node"] and not isinstance(value, bool | int | float | str | Config):
+            if field.metadata["pytree_node"] and not isinstance(value, bool | int | float | str | Config | None):
                 continue
             where = f"{type(self).__name__}.{field.name}"
             if isinstance(value, int) and not isinstance(value, bool) and float in alternatives(hint):
@@ -232,7 +235,7 @@ def canonical(config: Any) -> Any:
         return [canonical(item) for item in config]
     if config is None or isinstance(config, bool | int | float | str):
         return config
-    raise TypeError(f"{config!r} has no canonical form: a config holds numbers, strings, None and configs")
+    raise UserError(f"{config!r} has no canonical form; expected Python numbers, strings, None and configs")
 
 
 def canonical_text(config: Any) -> str:

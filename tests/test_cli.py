@@ -98,7 +98,6 @@ MISTAKES = {
     "a float": ("model.layers=1.5", ["layers", "1.5", "int"]),
     "not a number": ("optimizer.beta1=big", ["beta1", "'big'", "float"]),
     "out of bounds": ("optimizer.beta1=1.5", ["beta1", "1.5", "below 1"]),
-    "no value": ("model.layers", ["model.layers", "path=value"]),
     "no such choice": ("model.activation=rleu", ["activation", "rleu", "'relu'"]),
     "no such name": ("model.norm=pots", ["model.norm", "pots", "'post'"]),
     "no such class": ("model.positions=Sinusodial", ["model.positions", "'Sinusoidal'"]),
@@ -134,7 +133,15 @@ def test_options_out_of_bounds_are_refused(command, which, arguments, words):
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["rnu"], ["run"], ["report"], ["run", "tiny.py", "--sedes", "3"], ["run", "tiny.py", "--seeds", "x"]],
+    [
+        [],
+        ["rnu"],
+        ["run"],
+        ["report"],
+        ["run", "tiny.py", "--sedes", "3"],
+        ["run", "tiny.py", "--seeds", "x"],
+        ["run", "tiny.py", "model.layers"],
+    ],
     ids=" ".join,
 )
 def test_a_command_line_that_cannot_be_read_exits_with_2(command, arguments):

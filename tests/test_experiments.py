@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer.cli import load_study
+from flaxformer.study.load import load_study
 from flaxformer.study.plan import groups
 from flaxformer.training import start, train_step
 

@@ -24,8 +24,9 @@ FLOORS = [
 STUDY = [
     {"declare", "statistics", "store", "provenance"},
     {"plan", "analysis"},
-    {"execute", "words", "figures"},
-    {"launch", "html", "terminal"},
+    {"load", "schedule", "words", "figures"},
+    {"execute", "html", "terminal"},
+    {"launch"},
     {"report"},
 ]
 MODULES = sorted(ROOT.rglob("*.py"))

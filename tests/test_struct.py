@@ -61,6 +61,7 @@ def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
         (lambda: ModelConfig(heads=4, key_value_heads=3), "key_value_heads is 3; expected a divisor of heads 4"),
         (lambda: ModelConfig(dropout=1), "dropout is 1.0; expected a number below 1"),
         (lambda: AdamW(learning_rate="3e-3"), "learning_rate is '3e-3'; expected float"),
+        (lambda: AdamW(learning_rate=None), "learning_rate is None; expected float"),
         (lambda: Run(task=Copy(symbols=400)), "model.vocabulary is 256; expected at least the task's 401"),
         (lambda: Run(model=ModelConfig(positions=LearnedPositions(max_length=8))), "max_length is 8.*32 tokens"),
         (lambda: get_at(RUN, "model.nrom"), "'model.nrom': ModelConfig has no field 'nrom'; did you mean 'norm'"),
@@ -115,5 +116,5 @@ def test_differences_are_listed_field_by_field():
 
 
 def test_what_has_no_stable_text_has_no_identity():
-    with pytest.raises(TypeError, match="no canonical form"):
+    with pytest.raises(UserError, match="no canonical form"):
         canonical(Example(amount=jnp.float32(0.5)))

@@ -6,10 +6,10 @@ sharded over the devices, because XLA's partitioner compiles slightly different 
 on the number of devices.
 """
 
+import contextlib
 import dataclasses
 import os
 import queue
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,7 @@ from flaxformer.model.transformer import Layout
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Cell
 from flaxformer.study.plan import Group
+from flaxformer.study.schedule import Scheduler
 from flaxformer.study.store import Row
 from flaxformer.training import evaluate, start, train_chunk
 from flaxformer.training.step import ALIVE
@@ -71,12 +72,11 @@ class Execution:
 
 
 def one_cpu_device_per_core() -> None:
-    """Split the CPU into a device a core, as long as JAX has not started: a small model keeps one core busy."""
+    """Split the CPU into a device a core, where JAX has not started yet: a small model keeps one core busy."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update(
-            "jax_num_cpu_devices",
-            os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0)),
-        )
+        with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
+            jax.config.update("jax_num_cpu_devices", cores)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,47 +182,6 @@ class Program:
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
     """Raised in a worker at a chunk boundary after `Scheduler.stop`."""
-
-
-class Scheduler:
-    """Hands out batches of cells to workers so that each group is compiled on as few devices as pays."""
-
-    def __init__(self, groups: Sequence[Group], members: int) -> None:
-        self._lock, self.stopping = threading.Lock(), threading.Event()
-        self._left = {
-            group.name: [group.cells[i : i + members] for i in range(0, len(group.cells), members)] for group in groups
-        }
-        self._groups = {group.name: group for group in groups}
-        self._workers: dict[str, set[jax.Device]] = {group.name: set() for group in groups}
-        self._batch_seconds: dict[str, float] = {}
-        self._compile_seconds = 0.0
-
-    def take(self, device: jax.Device, own: str | None) -> tuple[Group, tuple[Cell, ...]] | None:
-        """The next batch for a device that has compiled group `own`: of that group, or of the one most in need."""
-        with self._lock:
-            if own is not None and self._left[own]:
-                name = own
-            else:
-                waiting = [name for name, left in self._left.items() if left and self._worth_joining(name)]
-                if not waiting:
-                    return None
-                name = max(waiting, key=lambda name: len(self._left[name]) / (1 + len(self._workers[name])))
-            self._workers[name].add(device)
-            return self._groups[name], self._left[name].pop(0)
-
-    def _worth_joining(self, name: str) -> bool:
-        """Whether what is left, shared with its present workers, outlasts another compilation."""
-        if not self._workers[name] or name not in self._batch_seconds:
-            return True
-        return len(self._left[name]) * self._batch_seconds[name] / len(self._workers[name]) > self._compile_seconds
-
-    def learn(self, name: str, compile_seconds: float | None = None, batch_seconds: float | None = None) -> None:
-        """Take note of how long things take."""
-        with self._lock:
-            if compile_seconds is not None:
-                self._compile_seconds = compile_seconds
-            if batch_seconds is not None:
-                self._batch_seconds[name] = batch_seconds
 
 
 def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
