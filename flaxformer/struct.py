@@ -153,21 +153,25 @@ def get_at(config: Config, path: str) -> Any:
     return value
 
 
-def replace_at(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
-    """The config with the values at dotted paths replaced, all at once; every check runs again on the result."""
+def replace_at(config: ConfigT, changes: Mapping[str, Any], within: str = "") -> ConfigT:
+    """The config with the values at dotted paths replaced, all at once; every check runs again on the result.
+
+    `within` is the path of the config itself, for messages.
+    """
     inner: dict[str, dict[str, Any]] = {}
     values: dict[str, Any] = {}
     for path, value in changes.items():
         name, _, rest = path.partition(".")
-        _check_field(config, name, path)
+        _check_field(config, name, within + path)
         if rest:
             inner.setdefault(name, {})[rest] = value
         else:
             values[name] = value
     for name, nested in inner.items():
         whole = values.get(name, getattr(config, name))
-        _check_field(whole, next(iter(nested)).partition(".")[0], f"{name}.{next(iter(nested))}")
-        values[name] = replace_at(whole, nested)
+        first = next(iter(nested))
+        _check_field(whole, first.partition(".")[0], f"{within}{name}.{first}")
+        values[name] = replace_at(whole, nested, f"{within}{name}.")
     return config.replace(**values)
 
 

@@ -10,7 +10,11 @@ from flaxformer.struct import UserError, canonical_text, did_you_mean, get_at, r
 from flaxformer.training.run import Run
 
 Labels = dict[str, str]
-RESERVED = ("cell", "group", "seed", "status", "error", "metrics", "fingerprint")
+RESERVED = re.compile(
+    "cell|group|seed|status|error|cause|fingerprint|diverged_at|evaluated_at|seconds|tokens_per_second"
+    "|group_size|chunk_steps|device|(validation|initial|train)_.*"
+)
+"""Column names of the results, which no axis may take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +33,10 @@ class Axis:
         object.__setattr__(self, "levels", dict(self.levels))
         if not self.levels:
             raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
-        if self.name in RESERVED:
+        for label in self.levels:
+            if not isinstance(label, str) or not label or set(label) & set(",="):
+                raise UserError(f"axis '{self.name}' has the label {label!r}; expected text without ',' and '='")
+        if RESERVED.fullmatch(self.name) or set(self.name) & set(",="):
             raise UserError(f"axis name '{self.name}' is taken by a column of the results; give it another with name=")
 
     def baseline_label(self, baseline: Run) -> str | None:
@@ -74,9 +81,11 @@ class Claim:
                 f"claim '{self.text}' gives {given or 'none'} of lower, higher, equal; expected exactly one"
             )
         kind = given[0]
-        other = "to" if kind == "equal" else "than"
+        other, wrong = ("to", "than") if kind == "equal" else ("than", "to")
         if getattr(self, other) is None:
             raise UserError(f"claim '{self.text}' gives {kind} but not {other}; expected the arm to compare with")
+        if getattr(self, wrong) is not None:
+            raise UserError(f"claim '{self.text}' gives {kind} with {wrong}; expected {other} alone")
         if (kind == "equal") != (self.within is not None):
             raise UserError(f"claim '{self.text}': within (a margin) belongs to equal, and equal needs it")
         if (self.within is not None and self.within <= 0) or self.by < 0:
@@ -168,8 +177,9 @@ class Study:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
         if self.metric not in ("validation_loss", "validation_accuracy"):
             raise UserError(f"metric is '{self.metric}'; expected validation_loss or validation_accuracy")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):  # type: ignore[arg-type]
-            raise UserError(f"seeds are {self.seeds}; expected at least one, all different")
+        seeds = tuple(self.seeds)
+        if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and 0 <= s < 2**31 for s in seeds):
+            raise UserError(f"seeds are {seeds}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1")
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")
@@ -200,9 +210,12 @@ class Study:
         rows = []
         for claim in self.claims:
             rows.append(claim.contrast(lambda labels, claim=claim: self._complete(labels, f"claim '{claim.text}'")))
-            for _, labels in rows[-1]:
+            arms = [labels for _, labels in rows[-1]]
+            for labels in arms:
                 if labels not in known:
                     raise UserError(f"claim '{claim.text}' is about {labels}, which this study does not run")
+                if arms.count(labels) > 1:
+                    raise UserError(f"claim '{claim.text}' compares {labels} with itself; expected different arms")
         return rows
 
     def _complete(self, labels: Labels, who: str) -> Labels:
@@ -213,7 +226,9 @@ class Study:
                 raise UserError(f"{who} names axis '{name}'{did_you_mean(name, list(axes))}")
             if label not in axes[name].levels:
                 raise UserError(f"{who} names {name} '{label}'{did_you_mean(label, list(axes[name].levels))}")
-        full = {name: labels.get(name) or axis.baseline_label(self.baseline) for name, axis in axes.items()}
+        full = {
+            name: labels[name] if name in labels else axis.baseline_label(self.baseline) for name, axis in axes.items()
+        }
         if missing := [name for name, label in full.items() if label is None]:
             raise UserError(f"{who} does not say which {missing[0]}, and the baseline's is not among its levels")
         return full  # type: ignore[return-value]

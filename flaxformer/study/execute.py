@@ -237,7 +237,8 @@ def _work(device: jax.Device, scheduler: Scheduler, execution: Execution, emit: 
             scheduler.learn(group.name, batch_seconds=time.perf_counter() - began)
         except Stopped:
             return
-        except Exception:
-            rows = [{"status": "failed", "error": traceback.format_exc()} for _ in cells]
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}".partition("\n")[0]
+            rows = [{"status": "failed", "cause": cause, "error": traceback.format_exc()} for _ in cells]
         for own, row in zip(identity, rows, strict=True):
             emit(Finished(group.name, own | row))

@@ -1,6 +1,7 @@
 """Reading a study file."""
 
 import importlib.util
+import sys
 import traceback
 from pathlib import Path
 
@@ -16,10 +17,11 @@ def load_study(file: Path) -> Study:
     """
     if not file.is_file():
         raise UserError(f"no file '{file}'; expected a Python file that defines `study`")
-    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    spec = importlib.util.spec_from_file_location(f"study_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
         raise UserError(f"'{file}' is not a Python file; expected one that defines `study`")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their own module up
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:

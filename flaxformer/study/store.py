@@ -58,7 +58,7 @@ class Store:
         """
         try:
             return json.loads((self.root / "study.json").read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.root} holds no study (no study.json); expected the output folder of 'run'"
             ) from None

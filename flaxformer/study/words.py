@@ -77,4 +77,4 @@ def fixed(analysis: Analysis) -> Iterable[str]:
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
     if analysis.failed:
-        yield f"{len(analysis.failed)} failed: {analysis.failed[0]['error'].strip().splitlines()[-1]}"
+        yield f"{len(analysis.failed)} failed: {analysis.failed[0]['cause']}"
