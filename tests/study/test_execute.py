@@ -182,7 +182,7 @@ def test_arms_start_from_the_same_weights_where_they_share_a_place_and_a_shape()
 
 
 def programs(path, levels):
-    axis = Axis(path, {str(value): value for value in levels})
+    axis = Axis(path, {f"level {i}": value for i, value in enumerate(levels)})
     return [
         [cell.arm.labels[axis.name] for cell in group.cells]
         for group in groups(tiny(axes=(axis,), claims=(), seeds=[3]).cells())
