@@ -182,11 +182,9 @@ def test_arms_start_from_the_same_weights_where_they_share_a_place_and_a_shape()
 
 
 def programs(path, levels):
+    """How many of the levels share each program."""
     axis = Axis(path, {f"level {i}": value for i, value in enumerate(levels)})
-    return [
-        [cell.arm.labels[axis.name] for cell in group.cells]
-        for group in groups(tiny(axes=(axis,), claims=(), seeds=[3]).cells())
-    ]
+    return [len(group.cells) for group in groups(tiny(axes=(axis,), claims=(), seeds=[3]).cells())]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,7 @@ def programs(path, levels):
     ],
 )
 def test_numbers_share_a_program(path, levels):
-    assert programs(path, levels) == [[str(value) for value in levels]]
+    assert programs(path, levels) == [len(levels)]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +218,7 @@ def test_numbers_share_a_program(path, levels):
     ],
 )
 def test_choices_split_programs(path, levels):
-    assert programs(path, levels) == [[str(value)] for value in levels]
+    assert programs(path, levels) == [1] * len(levels)
 
 
 def test_the_study_is_two_programs_with_names_of_their_own():
