@@ -54,9 +54,7 @@ class StudyArguments:
     seeds: Annotated[int | None, _option("N", "the study's", "use N seeds: 0, 1, …")] = None
     output: Annotated[Path | None, _option("DIR", "runs/NAME", "folder of results")] = None
     devices: Annotated[int | None, _option("N", "all; a CPU is one a core", "devices to use")] = None
-    group_size: Annotated[int | None, _option("N", "1 on a CPU, else 8", "runs at a time on a device; 1 is exact")] = (
-        None
-    )
+    group_size: Annotated[int | None, _option("N", "1 on a CPU, else 8", "runs at a time; 1 is exact")] = None
     chunk_steps: Annotated[int, _option("N", "50", "steps between two looks at progress")] = 50
     layout: Annotated[Layout, _option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
 
@@ -98,7 +96,7 @@ class Plan(StudyArguments):
         console.print(table)
         runs = sum(len(group.cells) for group in found)
         console.print(
-            f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "  # type: ignore[arg-type]
+            f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
             f"on {devices} devices; about {total / 60:.1f} min for the {sum(left.values())} to do."
         )
         console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")

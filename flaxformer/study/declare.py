@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from flaxformer.struct import UserError, canonical_text, did_you_mean, get_at, replace_at
@@ -160,7 +160,7 @@ class Study:
     question: str
     baseline: Run
     axes: Sequence[Axis] = ()
-    seeds: Iterable[int] = range(5)
+    seeds: Sequence[int] = range(5)
     combine: Literal["product", "zip", "one-factor"] = "product"
     metric: Literal["validation_loss", "validation_accuracy"] = "validation_loss"
     claims: Sequence[Claim] = ()

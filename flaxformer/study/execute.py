@@ -114,7 +114,7 @@ class Program:
 
     def __init__(self, group: Group, device: jax.Device, execution: Execution) -> None:
         training = group.example.training
-        self.group, self.device, self.members = group, device, min(execution.members, len(group.cells))
+        self.group, self.device, self.members = group, device, min(execution.members, group.size)
         self.chunk = next(
             n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
         )
@@ -219,16 +219,15 @@ def _work(device: jax.Device, scheduler: Scheduler, execution: Execution, emit: 
         if task is None:
             return
         group, cells = task
-        identity = [{"cell": cell.name, "group": group.name, "seed": cell.seed, **cell.arm.labels} for cell in cells]
-        tokens = group.example.tokens_per_step * len(cells)
 
-        def report(steps: int, group: Group = group, cells: Sequence[Cell] = cells, tokens: int = tokens) -> None:
-            emit(Advanced(group.name, len(cells), steps, steps * tokens))
+        def report(steps: int, group: Group = group, cells: Sequence[Cell] = cells) -> None:
+            emit(Advanced(group.name, len(cells), steps, steps * len(cells) * group.example.tokens_per_step))
             if scheduler.stopping.is_set():
                 raise Stopped
 
         try:
             if program is None or program.group.name != group.name:
+                program = None
                 program = Program(group, device, execution)
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
                 emit(Compiled(group.name, str(device), program.compile_seconds))
@@ -238,7 +237,13 @@ def _work(device: jax.Device, scheduler: Scheduler, execution: Execution, emit: 
         except Stopped:
             return
         except Exception as error:
+            if program is None:  # it does not compile: no other batch of the group would
+                cells = (*cells, *scheduler.abandon(group.name))
             cause = f"{type(error).__name__}: {error}".partition("\n")[0]
             rows = [{"status": "failed", "cause": cause, "error": traceback.format_exc()} for _ in cells]
-        for own, row in zip(identity, rows, strict=True):
-            emit(Finished(group.name, own | row))
+        for cell, row in zip(cells, rows, strict=True):
+            emit(
+                Finished(
+                    group.name, {"cell": cell.name, "group": group.name, "seed": cell.seed} | cell.arm.labels | row
+                )
+            )

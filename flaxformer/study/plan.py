@@ -23,6 +23,8 @@ class Group:
 
     name: str
     cells: tuple[Cell, ...]
+    size: int
+    """How many cells the whole group has, also when `cells` are only those that are missing."""
 
     @property
     def example(self) -> Run:
@@ -35,7 +37,7 @@ def groups(cells: Sequence[Cell]) -> list[Group]:
     members: dict[Any, list[Cell]] = {}
     for cell in cells:
         members.setdefault(jax.tree.structure(cell.run), []).append(cell)
-    return [Group(_group_name(own, cells), tuple(own)) for own in members.values()]
+    return [Group(_group_name(own, cells), tuple(own), len(own)) for own in members.values()]
 
 
 def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:

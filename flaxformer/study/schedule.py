@@ -41,6 +41,13 @@ class Scheduler:
             return True
         return len(self._left[name]) * self._batch_seconds[name] / len(self._workers[name]) > self._compile_seconds
 
+    def abandon(self, name: str) -> list[Cell]:
+        """Every cell of a group that is still waiting; nobody gets them any more."""
+        with self._lock:
+            waiting = [cell for batch in self._left[name] for cell in batch]
+            self._left[name].clear()
+            return waiting
+
     def learn(self, name: str, compile_seconds: float | None = None, batch_seconds: float | None = None) -> None:
         """Take note of how long things take."""
         with self._lock:

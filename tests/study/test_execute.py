@@ -309,3 +309,16 @@ def test_an_execution_of_nothing_is_refused(name, value):
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(UserError, match=r"devices is 99; expected at most 2"):
         Execution(devices=99).use_devices()
+
+
+def test_mapped_members_resume_bitwise_whoever_is_left(tmp_path):
+    execution = {"group_size": 4}
+    _, whole = train(STUDY, tmp_path / "whole", **execution)
+    store = Store(tmp_path / "cut")
+    with store.locked():
+        store.declare(Store(tmp_path / "whole").declaration)
+        for name in list(CELLS)[:5]:  # five of the six cells of the first group
+            store.append(whole[name]["group"], whole[name])
+    _, resumed = train(STUDY, tmp_path / "cut", **execution)
+    assert results(resumed) == results(whole)
+    assert {row["group_size"] for row in resumed.values()} == {4}
