@@ -5,7 +5,6 @@ import math
 import re
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -13,7 +12,6 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -23,10 +21,11 @@ from flaxformer.params import Spec
 from flaxformer.struct import UserError, override
 from flaxformer.study import terminal
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Advanced, Compiled, Execution, Finished, one_cpu_device_per_core
+from flaxformer.study.execute import Execution, one_cpu_device_per_core
 from flaxformer.study.launch import missing, run, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
+from flaxformer.study.progress import follow
 from flaxformer.study.report import report_path, write
 from flaxformer.study.store import Store
 
@@ -116,7 +115,8 @@ class Run(StudyArguments):
         kept = f", {done} are done already" if done else ""
         programs = f"{len(todo)} compiled programs on {devices} devices"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
-        failed = train(study, execution, console, runs, sum(len(g.cells) * g.example.training.steps for g in todo))
+        steps = sum(len(group.cells) * group.example.training.steps for group in todo)
+        failed = follow(run(study, execution), console, runs, steps)
         show_report(store, console)
         if failed:
             console.print(
@@ -149,39 +149,6 @@ def weights_table(study: Study) -> Table:
         shape = " × ".join(map(str, spec.shape))
         table.add_row(name, shape, str(n), f"{n * math.prod(spec.shape):,}", "yes" if spec.decay else "")
     return table
-
-
-def train(study: Study, execution: Execution, console: Console, runs: int, steps: int) -> int:
-    """Run the study with a progress bar; returns the number of runs that failed."""
-    began, tokens, done, failed, told = time.perf_counter(), 0, 0, 0, 0.0
-    columns = (
-        TextColumn("{task.fields[runs]}"), BarColumn(), TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(elapsed_when_finished=True),
-    )  # fmt: skip
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=steps, runs=f"0/{runs} runs", rate="compiling")
-        for event in run(study, execution):
-            match event:
-                case Compiled(group, device, seconds):
-                    progress.console.print(
-                        f"compiled {group} for {device} in {seconds:.1f} s", style="dim", highlight=False
-                    )
-                case Advanced(_, cells, taken, read):
-                    tokens += read
-                    seconds = time.perf_counter() - began
-                    progress.update(bar, advance=cells * taken, rate=f"{tokens / seconds:,.0f} tokens/s")
-                case Finished(_, row):
-                    done += 1
-                    failed += row["status"] == "failed"
-                    progress.update(bar, runs=f"{done}/{runs} runs")
-                    now = time.perf_counter() - began
-                    if not console.is_terminal and (now - told > 15 or done == runs):
-                        told = now
-                        left = now / done * (runs - done)
-                        console.print(
-                            f"{done}/{runs} runs, {tokens / now:,.0f} tokens/s, {left:.0f} s left", highlight=False
-                        )
-    return failed
 
 
 def show_report(store: Store, console: Console) -> None:

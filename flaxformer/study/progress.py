@@ -1,0 +1,45 @@
+"""Showing a study's progress: a bar in a terminal, a line now and then in a log."""
+
+import time
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from flaxformer.study.execute import Advanced, Compiled, Event, Finished
+
+SECONDS_BETWEEN_LINES = 15
+
+
+def follow(events: Iterable[Event], console: Console, runs: int, steps: int) -> int:
+    """Show runs, steps, tokens per second (since the first program was compiled) and time left.
+
+    Returns:
+      the number of runs that failed.
+    """
+    columns = [TextColumn("{task.fields[runs]}"), BarColumn()]
+    columns += [TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"), TextColumn("{task.fields[rate]}")]
+    began = told = time.monotonic()
+    compiled = tokens = done = failed = 0
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=steps, runs=f"0/{runs} runs", rate="compiling")
+        for event in events:
+            now = time.monotonic()
+            match event:
+                case Compiled(group, device, seconds):
+                    began = began if compiled else now
+                    compiled += 1
+                    message = f"compiled {group} for {device} in {seconds:.1f} s"
+                    progress.console.print(message, style="dim", highlight=False)
+                case Advanced(_, cells, taken, read):
+                    tokens += read
+                    progress.update(bar, advance=cells * taken, rate=f"{tokens / max(now - began, 1e-9):,.0f} tokens/s")
+                case Finished(_, row):
+                    done += 1
+                    failed += row["status"] == "failed"
+                    progress.update(bar, runs=f"{done}/{runs} runs")
+                    if not console.is_terminal and (now - told > SECONDS_BETWEEN_LINES or done == runs):
+                        told, left = now, (now - began) / done * (runs - done)
+                        rate = tokens / max(now - began, 1e-9)
+                        console.print(f"{done}/{runs} runs, {rate:,.0f} tokens/s, {left:.0f} s left", highlight=False)
+    return failed
