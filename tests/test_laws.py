@@ -154,7 +154,7 @@ def test_scanned_layers_equal_unrolled_ones(config):
     y, kept = jax.jit(apply_with_intermediates)(unrolled, config, tokens)
     z, stacked = jax.jit(apply_with_intermediates)(scanned, config, tokens)
     np.testing.assert_allclose(y, z, rtol=1e-5, atol=1e-5)
-    assert jax.tree.structure(kept) == jax.tree.structure(stacked)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), kept, stacked)
 
 
 @grid
