@@ -204,6 +204,15 @@ class Study:
         """Every arm at every seed."""
         return [Cell(arm, seed) for arm in self.arms() for seed in self.seeds]
 
+    def baseline_label(self, axis: Axis) -> str | None:
+        """The label of the baseline on an axis; "baseline" where one-factor arms have a value that no level has."""
+        return axis.baseline_label(self.baseline) or ("baseline" if self.combine == "one-factor" else None)
+
+    def labels(self, axis: Axis) -> list[str]:
+        """Every label that arms have on an axis, the baseline's own first where no level has it."""
+        own = self.baseline_label(axis)
+        return [*([own] if own and own not in axis.levels else []), *axis.levels]
+
     def contrasts(self) -> list[list[tuple[float, Labels]]]:
         """Each claim's weights on arms, with every axis named; refuses claims about arms that do not exist."""
         known = [arm.labels for arm in self.arms()]
@@ -224,11 +233,9 @@ class Study:
         for name, label in labels.items():
             if name not in axes:
                 raise UserError(f"{who} names axis '{name}'{did_you_mean(name, list(axes))}")
-            if label not in axes[name].levels:
-                raise UserError(f"{who} names {name} '{label}'{did_you_mean(label, list(axes[name].levels))}")
-        full = {
-            name: labels[name] if name in labels else axis.baseline_label(self.baseline) for name, axis in axes.items()
-        }
+            if label not in self.labels(axes[name]):
+                raise UserError(f"{who} names {name} '{label}'{did_you_mean(label, self.labels(axes[name]))}")
+        full = {name: labels.get(name, self.baseline_label(axis)) for name, axis in axes.items()}
         if missing := [name for name, label in full.items() if label is None]:
             raise UserError(f"{who} does not say which {missing[0]}, and the baseline's is not among its levels")
         return full  # type: ignore[return-value]

@@ -79,8 +79,8 @@ def declaration(study: Study) -> dict[str, Any]:
             {
                 "name": axis.name,
                 "path": axis.path,
-                "labels": list(axis.levels),
-                "baseline": axis.baseline_label(study.baseline),
+                "labels": study.labels(axis),
+                "baseline": study.baseline_label(axis),
             }
             for axis in study.axes
         ],

@@ -4,11 +4,12 @@ import dataclasses
 import re
 
 import pytest
-from study.tiny import BASELINE, NORM, RATE, tiny
+from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
 from flaxformer.config import POST, PRE
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis, Claim, Study
+from flaxformer.study.analysis import analyse
 
 WARMUP = Axis("optimizer.warmup_steps", {"none": 0, "2": 2, "4": 4}, name="warmup")
 HIGH, LOW = {"rate": "high"}, {"rate": "low"}
@@ -205,3 +206,25 @@ def test_a_study_cannot_be_changed_by_accident():
     levels["huge"] = 1.0
     seeds.append(2)
     assert len(study.cells()) == 4
+
+
+def test_one_factor_at_a_time_has_a_baseline_arm_to_claim_against_and_to_explore():
+    rates = Axis("optimizer.learning_rate", {"half": 5e-4, "double": 2e-3}, name="rate")
+    claim = Claim("double is better", lower={"rate": "double"}, than={"rate": "baseline"})
+    study = tiny(axes=(NORM, rates), combine="one-factor", claims=[claim])
+    assert study.contrasts() == [
+        [(-1.0, {"norm": "pre", "rate": "double"}), (1.0, {"norm": "pre", "rate": "baseline"})]
+    ]
+    assert study.labels(rates) == ["baseline", "half", "double"]
+    with pytest.raises(UserError, match="baseline"):
+        tiny(axes=(NORM, rates), claims=[claim]).contrasts()
+
+
+def test_one_factor_studies_are_explored_against_their_baseline(tmp_path):
+    rates = Axis("optimizer.learning_rate", {"half": 5e-4, "double": 2e-3}, name="rate")
+    study = tiny(axes=(NORM, rates), combine="one-factor", claims=())
+    store = fill(tmp_path, study, lambda cell: 2.0 + 0.5 * (cell.arm.labels["rate"] == "half") + 0.01 * cell.seed)
+    found = {(one.axis, one.label, one.reference): one for one in analyse(store).explorations}
+    assert set(found) == {("norm", "post", "pre"), ("rate", "half", "baseline"), ("rate", "double", "baseline")}
+    assert found["rate", "half", "baseline"].clear
+    assert not found["norm", "post", "pre"].clear
