@@ -1,5 +1,7 @@
 """Tasks: pure batches, disjoint sides, and what each sequence must look like."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,3 +139,40 @@ def test_count_models_against_a_plain_loop():
 def test_mistakes_are_named(file, make, message):
     with pytest.raises(UserError, match=message):
         make(file.parent)
+
+
+def everything(task):
+    """All that a task gives a training run."""
+    source = task.load()
+    return jax.tree.leaves((source.batch(jax.random.key(0), 0), source.evaluation(), source.train, source.validation))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": "other"},
+        {"pattern": "**/*.md"},
+        {"validation_tenths": 5},
+        {"length": 13},
+        {"batch_size": 4},
+        {"evaluation_batches": 3},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_field_of_a_text_task_changes_what_it_gives(tmp_path, change):
+    for folder, number in (("texts", 0), ("other", 1)):
+        (tmp_path / folder).mkdir()
+        for i in range(30):
+            (tmp_path / folder / f"{i}.txt").write_text(f"{folder} {i * 7 + number}; " * 20)
+            (tmp_path / folder / f"{i}.md").write_text(f"# {folder} {i * 7 + number}\n" * 20)
+    base = TextFiles(path=str(tmp_path / "texts"), length=11, batch_size=3, evaluation_batches=2)
+    if "path" in change:
+        change = {"path": str(tmp_path / "other")}
+    before, after = everything(base), everything(base.replace(**change))
+    assert any(x.shape != y.shape or not np.array_equal(x, y) for x, y in zip(before, after, strict=True))
+
+
+def test_the_fields_of_text_tasks_are_those_that_are_tested():
+    own = {"length", "batch_size", "evaluation_batches"}
+    assert {field.name for field in dataclasses.fields(StandardLibrary)} == own
+    assert {field.name for field in dataclasses.fields(TextFiles)} == own | {"path", "pattern", "validation_tenths"}
