@@ -121,7 +121,7 @@ def curves_figure(analysis: Analysis) -> Figure:
     for arm in analysis.arms:
         if any(arm.rows):
             panels.setdefault(arm.labels[name] if name else "", []).append(arm)
-    figure = Figure(figsize=(7.2, 3.1), layout="constrained")
+    figure = Figure(figsize=(7.2, 3.5), layout="constrained")
     grid = figure.subplots(1, max(1, len(panels)), sharey=True, squeeze=False)[0]
     handles: dict[str, str] = {}
     for ax, (title, arms) in zip(grid, panels.items(), strict=False):
@@ -148,9 +148,11 @@ def curves_figure(analysis: Analysis) -> Figure:
             shown = [*finals, *analysis.study["references"].values()]
             low, high = min(shown), max(shown)
             grid[0].set_ylim(low - 0.1, high + 0.6 * (high - low) + 0.2)
-    if handles and len(panels) > 0:
-        others = [axis["name"] for axis in analysis.study["axes"] if axis["name"] != name]
-        grid[-1].legend(title=" · ".join(others), frameon=False, fontsize=7.5, title_fontsize=7.5, loc="upper right")
+    lines = {line.get_label(): line for ax in grid for line in ax.get_lines() if line.get_label() in handles}
+    if lines:
+        others = " · ".join(axis["name"] for axis in analysis.study["axes"] if axis["name"] != name)
+        place: Any = {"loc": "outside lower center", "ncols": min(6, len(lines)), "frameon": False}
+        figure.legend(lines.values(), lines.keys(), title=others, fontsize=7.5, title_fontsize=7.5, **place)
     return figure
 
 
