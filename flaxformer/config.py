@@ -175,7 +175,7 @@ class ModelConfig(Config):
             "d_head": d_head,
             "d_value": self.d_value or d_head,
             "d_ff": self.d_ff,
-            "max_length": getattr(self.positions, "max_length", None) or 0,
+            "max_length": self.positions.max_length or 0,
         }
 
     @property

@@ -3,7 +3,6 @@
 from typing import Any
 
 import flax.struct
-import jax
 from jaxtyping import Array, Float, Int
 
 from flaxformer.struct import Config, static
@@ -57,8 +56,3 @@ class Task(Config):
     def references(self) -> dict[str, float]:
         """Losses (nats) of simple models on the evaluation set, to read a loss against."""
         return {}
-
-
-def fold(key: Array, step: int | Int[Array, ""]) -> Array:
-    """The key of one step."""
-    return jax.random.fold_in(key, step)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from flaxformer.struct import static
-from flaxformer.tasks.base import Batch, Source, Task, fold
+from flaxformer.tasks.base import Batch, Source, Task
 
 EVALUATION_SEED = 2**31 - 1
 
@@ -34,7 +34,7 @@ class SyntheticSource(Source):
     task: SyntheticTask
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
-        return self.task.draw(fold(key, step))
+        return self.task.draw(jax.random.fold_in(key, step))
 
     def evaluation(self) -> Batch:
         return jax.lax.map(

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt8
 
 from flaxformer.struct import UserError, static
-from flaxformer.tasks.base import Batch, Source, Task, fold
+from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.corpus import Corpus, count_model_losses, standard_library, text_files
 
 
@@ -55,7 +55,8 @@ class TextSource(Source):
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
         last = self.train.size - self.task.length
-        return self._windows(self.train, jax.random.randint(fold(key, step), (self.task.batch_size,), 0, last))
+        starts = jax.random.randint(jax.random.fold_in(key, step), (self.task.batch_size,), 0, last)
+        return self._windows(self.train, starts)
 
     def evaluation(self) -> Batch:
         shape = (self.task.evaluation_batches, self.task.batch_size)
