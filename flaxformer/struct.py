@@ -168,10 +168,7 @@ def replace_at(config: ConfigT, changes: Mapping[str, Any], within: str = "") ->
         else:
             values[name] = value
     for name, nested in inner.items():
-        whole = values.get(name, getattr(config, name))
-        first = next(iter(nested))
-        _check_field(whole, first.partition(".")[0], f"{within}{name}.{first}")
-        values[name] = replace_at(whole, nested, f"{within}{name}.")
+        values[name] = replace_at(values.get(name, getattr(config, name)), nested, f"{within}{name}.")
     return config.replace(**values)
 
 

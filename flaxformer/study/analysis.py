@@ -39,7 +39,7 @@ class ArmSummary:
 
 @dataclasses.dataclass(frozen=True)
 class JudgedClaim:
-    """A declared claim and what the runs say of it."""
+    """A declared claim, with the fields of its declaration, and what the runs say of it."""
 
     text: str
     kind: str
@@ -161,9 +161,7 @@ def _judge(study: Row, arms: dict[str, ArmSummary]) -> list[JudgedClaim]:
         else:
             judgements.append(judge_difference(differences, claim["by"]))
     return [
-        JudgedClaim(
-            claim["text"], claim["kind"], claim["by"], claim["within"], claim["contrast"], differences, judgement
-        )
+        JudgedClaim(**claim, differences=differences, judgement=judgement)
         for claim, differences, judgement in zip(study["claims"], drawn, with_verdicts(judgements), strict=True)
     ]
 

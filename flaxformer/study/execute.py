@@ -181,7 +181,7 @@ class Program:
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
-    """Raised in a worker at a chunk boundary after `Scheduler.stop`."""
+    """Raised in a worker at a chunk boundary once `Scheduler.stopping` is set."""
 
 
 def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:

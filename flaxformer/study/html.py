@@ -114,14 +114,8 @@ def _arms_table(analysis: Analysis) -> str:
     rows = []
     for arm in analysis.arms:
         mean = arm.estimate
-        row = [
-            *arm.labels.values(),
-            str(mean.n),
-            words.number(mean.mean),
-            words.number(mean.low),
-            words.number(mean.high),
-        ]
-        rows.append([*row, words.number(mean.sd), str(arm.diverged)])
+        numbers = map(words.number, (mean.mean, mean.low, mean.high, mean.sd))
+        rows.append([*arm.labels.values(), str(mean.n), *numbers, str(arm.diverged)])
     header = [*names, "seeds", "mean", "95 % low", "high", "sd", "diverged"]
     return _table(f"Arms: {analysis.study['metric'].replace('_', ' ')}", header, rows, len(names))
 
@@ -130,17 +124,9 @@ def _claims_table(analysis: Analysis) -> str:
     rows = []
     for claim in analysis.claims:
         judged = claim.judgement
-        numbers = [judged.effect.mean, judged.effect.low, judged.effect.high, judged.detectable]
-        rows.append(
-            [
-                claim.text,
-                judged.verdict,
-                *map(words.number, numbers),
-                words.number(judged.t, 1),
-                words.p_value(judged.p),
-                words.p_value(judged.p_holm),
-            ]
-        )
+        effect = (judged.effect.mean, judged.effect.low, judged.effect.high, judged.detectable)
+        numbers = [*map(words.number, effect), words.number(judged.t, 1)]
+        rows.append([claim.text, judged.verdict, *numbers, *map(words.p_value, (judged.p, judged.p_holm))])
     header = ["claim", "verdict", "effect", "95 % low", "high", "detectable", "t", "p", "p (Holm)"]
     return _table("Claims", header, rows, 2)
 
@@ -151,14 +137,8 @@ def _explorations_table(analysis: Analysis) -> str:
         effect = one.judgement.effect
         numbers = [words.number(value) for value in (effect.mean, effect.low, effect.high)]
         contrast = [one.axis, f"{one.label} − {one.reference}", words.labels(one.context) or "–"]
-        rows.append(
-            [
-                *contrast,
-                *numbers,
-                words.p_value(one.judgement.p_holm),
-                "clear" if one.clear else "hint" if one.hint else "",
-            ]
-        )
+        mark = "clear" if one.clear else "hint" if one.hint else ""
+        rows.append([*contrast, *numbers, words.p_value(one.judgement.p_holm), mark])
     header = ["axis", "contrast", "with", "difference", "95 % low", "high", "p (Holm)", ""]
     return _table("Every one-step contrast that no claim is about", header, rows, 3)
 

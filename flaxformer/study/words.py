@@ -37,15 +37,12 @@ def finding(claim: JudgedClaim, unit: str) -> str:
     judged, effect = claim.judgement, claim.judgement.effect
     if effect.n == 0:
         return "no seed has all the runs that it needs"
-    wanted = (
-        f"; the margin is ±{claim.within:g}"
-        if claim.within is not None
-        else f"; above {claim.by:g} is claimed"
-        if claim.by
-        else ""
-    )
-    agreeing = "" if claim.kind == "equal" else f", {judged.agreeing} of {effect.n} seeds agree"
-    return f"{signed(effect)} {unit}{wanted}{agreeing}, p {p_value(judged.p_holm)} after Holm"
+    if claim.kind == "equal":
+        detail = f"; the margin is ±{claim.within:g}"
+    else:
+        wanted = f"; above {claim.by:g} is claimed" if claim.by else ""
+        detail = f"{wanted}, {judged.agreeing} of {effect.n} seeds agree"
+    return f"{signed(effect)} {unit}{detail}, p {p_value(judged.p_holm)} after Holm"
 
 
 def surprise(one: Exploration, metric: str) -> str:
@@ -69,7 +66,7 @@ def surprises(analysis: Analysis, at_most: int = 5) -> list[str]:
 
 
 def fixed(analysis: Analysis) -> Iterable[str]:
-    """One line on how the answer was reached: runs, programs, seeds, parameters."""
+    """How the answer was reached, in clauses: runs, seeds and parameters; what diverged; what failed."""
     study = analysis.study
     diverged, finished, low, high = analysis.divergence
     yield f"{finished} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds"

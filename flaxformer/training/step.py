@@ -34,11 +34,11 @@ def start(run: Run, layout: Layout = "unrolled") -> State:
     return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE))
 
 
-def loss(params: Transformer, run: Run, batch: Batch, dropout_key: Array | None) -> tuple[Float[Array, ""], Array]:
-    """Mean cross-entropy in nats over the scored tokens, and their number."""
+def loss(params: Transformer, run: Run, batch: Batch, dropout_key: Array | None) -> Float[Array, ""]:
+    """Mean cross-entropy in nats over the scored tokens."""
     logits = model.apply(params, run.model, batch.inputs, dropout_key=dropout_key)
     total, count = cross_entropy(logits, batch.targets, batch.weights, label_smoothing=run.training.label_smoothing)
-    return total / jnp.maximum(count, 1), count
+    return total / jnp.maximum(count, 1)
 
 
 def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, Float[Array, ""]]]:
@@ -48,7 +48,7 @@ def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, F
     that could have: the run is frozen from there on, and its neighbours in a mapped group are not touched.
     """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
-    (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key)
+    value, gradient = jax.value_and_grad(loss)(state.params, run, batch, dropout_key)
     rate = learning_rate(run.optimizer, state.step, run.training.steps)
     norm = optax.tree.norm(gradient)
 
