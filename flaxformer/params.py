@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import flax.struct
@@ -44,24 +44,39 @@ class Spec:
     fan_in: int
     fan_out: int
     decay: bool
+    trained: bool
 
 
-def param(*, fan_in: str = "", init: str = "matrix", decay: bool = True, when: str | None = None) -> Any:
+def param(
+    *,
+    fan_in: str = "",
+    init: str = "matrix",
+    decay: bool = True,
+    trained: bool | str = True,
+    when: str | None = None,
+) -> Any:
     """Declare a weight.
 
     Args:
       fan_in: the axes that are summed over when the weight is applied, such as "heads d_head"; the rest are fan-out.
-      init: "zeros", "ones", or the kind of random weight whose standard deviation the config gives.
+      init: a kind of constant ("zeros", "ones") or of random weight; the config gives its value or standard deviation.
       decay: whether weight decay shrinks it.
+      trained: whether gradients change it; or a dotted attribute of the config that says so.
       when: a dotted attribute of the config; the weight exists where it is true.
     """
-    declaration = {"fan_in": tuple(fan_in.split()), "init": init, "decay": decay, "when": when}
+    declaration = {"fan_in": tuple(fan_in.split()), "init": init, "decay": decay, "trained": trained, "when": when}
     return flax.struct.field(default=None, metadata=declaration)
 
 
-def subtree(*, when: str | None = None, repeat: str | None = None) -> Any:
-    """Declare a nested tree; `repeat` names the axis that counts the copies held in a tuple."""
-    return flax.struct.field(default=None, metadata={"when": when, "repeat": repeat})
+def subtree(*, when: str | None = None, repeat: str | None = None, config: str | None = None) -> Any:
+    """Declare a nested tree.
+
+    Args:
+      when: a dotted attribute of the config; the tree exists where it is true.
+      repeat: names the axis that counts the copies held in a tuple.
+      config: a dotted attribute of the config: the config of the nested tree, where it has its own.
+    """
+    return flax.struct.field(default=None, metadata={"when": when, "repeat": repeat, "config": config})
 
 
 def declare(cls: type[ParametersT], config: Any) -> ParametersT:
@@ -69,30 +84,50 @@ def declare(cls: type[ParametersT], config: Any) -> ParametersT:
     values = {}
     for field in dataclasses.fields(cls):
         rule, (kind, *_) = field.metadata, alternatives(type_hints(cls)[field.name])
-        if rule["when"] is not None and not operator.attrgetter(rule["when"])(config):
+        if rule["when"] is not None and not _answer(config, rule["when"]):
             continue
         if "init" in rule:
-            values[field.name] = _spec(kind.dim_str.split(), rule, config.sizes)
+            values[field.name] = _spec(kind.dim_str.split(), rule, config)
         elif rule["repeat"] is None:
-            values[field.name] = declare(kind, config)
+            values[field.name] = declare(kind, _nested(config, rule))
         else:
             values[field.name] = (declare(kind.__args__[0], config),) * config.sizes[rule["repeat"]]
     return cls(**values)
 
 
-def _spec(axes: list[str], rule: Any, sizes: dict[str, int]) -> Spec:
+def _answer(config: Any, question: bool | str) -> Any:
+    """A dotted attribute of the config, or what needs no config."""
+    return operator.attrgetter(question)(config) if isinstance(question, str) else question
+
+
+def _nested(config: Any, rule: Any) -> Any:
+    """The config of a nested tree."""
+    return config if rule["config"] is None else _answer(config, rule["config"])
+
+
+def _spec(axes: list[str], rule: Any, config: Any) -> Spec:
+    sizes = config.sizes
     fan_in = math.prod(sizes[axis] for axis in rule["fan_in"])
     fan_out = math.prod(sizes[axis] for axis in axes if axis not in rule["fan_in"])
-    return Spec(tuple(sizes[axis] for axis in axes), tuple(axes), rule["init"], fan_in, fan_out, rule["decay"])
+    return Spec(
+        shape=tuple(sizes[axis] for axis in axes),
+        axes=tuple(axes),
+        init=rule["init"],
+        fan_in=fan_in,
+        fan_out=fan_out,
+        decay=rule["decay"],
+        trained=bool(_answer(config, rule["trained"])),
+    )
 
 
-def initialise(key: jax.Array, specs: ParametersT, std: Callable[[Spec], Any]) -> ParametersT:
-    """Draw every weight: zeros, ones, or std(spec) · N(0, 1) from the key of its path."""
-    constants = {"zeros": jnp.zeros, "ones": jnp.ones}
+def initialise(
+    key: jax.Array, specs: ParametersT, constants: Mapping[str, Any], std: Callable[[Spec], Any]
+) -> ParametersT:
+    """Draw every weight: a constant of its kind, or std(spec) · N(0, 1) from the key of its path."""
 
     def draw(path: Any, spec: Spec) -> jax.Array:
         if spec.init in constants:
-            return constants[spec.init](spec.shape, jnp.float32)
+            return jnp.full(spec.shape, constants[spec.init], jnp.float32)
         return std(spec) * jax.random.normal(stream(key, path_name(path)), spec.shape, jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, specs)
@@ -110,18 +145,25 @@ def stream(key: jax.Array, name: str) -> jax.Array:
 
 def decay_mask(params: ParametersT) -> ParametersT:
     """A tree like params with True at the weights that weight decay shrinks, by declaration."""
+    return _marked(params, None, {}, "decay")
 
-    def marked(node: Any, rule: Any) -> Any:
-        if node is None:
-            return None
-        if isinstance(node, tuple):
-            return tuple(marked(item, rule) for item in node)
-        if isinstance(node, Parameters):
-            fields = dataclasses.fields(node)
-            return type(node)(**{field.name: marked(getattr(node, field.name), field.metadata) for field in fields})
-        return rule["decay"]
 
-    return marked(params, None)
+def trained_mask(params: ParametersT, config: Any) -> ParametersT:
+    """A tree like params with True at the weights that gradients change, by declaration."""
+    return _marked(params, config, {}, "trained")
+
+
+def _marked(node: Any, config: Any, rule: Any, mark: str) -> Any:
+    """A tree like node with each weight's mark, read off its declaration."""
+    if node is None:
+        return None
+    if isinstance(node, tuple):
+        return tuple(_marked(item, config, rule, mark) for item in node)
+    if isinstance(node, Parameters):
+        own = config if config is None or not rule else _nested(config, rule)
+        fields = dataclasses.fields(node)
+        return type(node)(**{f.name: _marked(getattr(node, f.name), own, f.metadata, mark) for f in fields})
+    return _answer(config, rule[mark])
 
 
 def table(specs: Parameters) -> Iterator[tuple[str, Spec]]:

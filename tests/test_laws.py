@@ -1,149 +1,154 @@
-"""Laws that every architecture obeys, over the whole option grid."""
-
-import itertools
+"""Laws of every architecture: causality, symmetry, padding, independence, layouts, composed transformations."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grid import BASE, DEFAULT, ENCODER, MIXED, OPTIONS, PREFIX, B, S, T, V, grid, model_and_tokens
 
 from flaxformer.config import (
-    NO_NORM,
     POST,
     PRE,
-    SANDWICH,
+    BatchNorm,
     LayerNorm,
     LearnedPositions,
-    ModelConfig,
     NoPositions,
     RMSNorm,
     Sinusoidal,
 )
-from flaxformer.model import apply, apply_with_intermediates, init
+from flaxformer.model import apply, apply_with_intermediates, encode, init
+from flaxformer.nn import Segments
 
-B, T, V = 2, 7, 13  # distinct primes, so that a swapped axis fails
-BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, heads=3, d_ff=17)
-
-NORMS = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "no norm": NO_NORM}
-KINDS = {"layer": LayerNorm(), "layer without affine": LayerNorm(affine="none"), "rms": RMSNorm()}
-POSITIONS = {"none": NoPositions(), "sinusoidal": Sinusoidal(), "learned": LearnedPositions(max_length=11)}
-VARIANTS = {
-    "one key-value head": {"key_value_heads": 1},
-    "d_value ≠ d_head": {"d_head": 5, "d_value": 7},
-    "unscaled": {"logit_scale_exponent": 0.0},
-    "model-width scale": {"logit_scale_width": "model"},
-    "logit cap": {"logit_cap": 2.0},
-    "window": {"window": 3},
-    "tied head": {"tied_head": True, "head_bias": True},
-    "no biases": {"attention_bias": False, "feed_forward_bias": False},
-    "gelu": {"activation": "gelu"},
-}
-PRODUCT = list(itertools.product(enumerate(NORMS), enumerate(KINDS), enumerate(POSITIONS)))
-GRID = [pytest.param(BASE.replace(**changes), id=name) for name, changes in VARIANTS.items()] + [
-    pytest.param(
-        BASE.replace(norm=NORMS[norm], norm_kind=KINDS[kind], positions=POSITIONS[positions]),
-        id=f"{norm}, {kind}, {positions}",
-        # A third of the product has every pair of choices in it; the rest is for CI.
-        marks=() if (i + j) % len(POSITIONS) == k else pytest.mark.slow,
-    )
-    for (i, norm), (j, kind), (k, positions) in PRODUCT
-]
-grid = pytest.mark.parametrize("config", GRID)
 forward = jax.jit(apply)
+close = lambda x, y, tolerance=2e-5: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)  # noqa: E731
 
 
-def model_and_tokens(config):
-    tokens = jax.random.randint(jax.random.key(1), (B, T), 0, V)
-    params = init(jax.random.key(0), config)
-    # Moved away from its initial zeros and ones, so that no bias or gain is invisible.
-    noise = lambda w: w + 0.1 * jax.random.normal(jax.random.key(w.size), w.shape)  # noqa: E731
-    return jax.tree.map(noise, params), tokens
+def test_the_default_grid_has_every_choice():
+    seen = {name for _, names in MIXED[:DEFAULT] for name in names}
+    assert seen == {choice for choices in OPTIONS.values() for choice in choices}
 
 
 @jax.jit
-def sensitivity(params, config, tokens):
+def sensitivity(params, config, tokens, given):
     """|d output[t] / d (what was embedded at s)|, [T, T]: a random mixture of the logits, by token vectors."""
 
     def of_vectors(vectors):
         # A vocabulary of T words, one a place, makes the embedding table the sequence of vectors itself.
         placed = params.replace(embedding=params.embedding.replace(tokens=vectors))
-        logits = apply(placed.replace(head=params.head.replace(matrix=head)), config, jnp.arange(T))
+        logits = apply(placed.replace(head=params.head.replace(matrix=head)), config, jnp.arange(T), **given)
         return logits @ jax.random.normal(jax.random.key(4), (V,))
 
     head = params.embedding.tokens.T if params.head.matrix is None else params.head.matrix
+    given = jax.tree.map(lambda x: x[0], given)
     jacobian = jax.jacrev(of_vectors)(params.embedding.tokens[tokens[0]])
     return jnp.abs(jacobian).sum(-1)
 
 
 @grid
 def test_the_gradient_sees_no_future_and_all_of_the_permitted_past(config):
-    params, tokens = model_and_tokens(config)
-    seen = np.asarray(sensitivity(params, config, tokens)) > 0
+    params, tokens, given = model_and_tokens(config)
+    seen = np.asarray(sensitivity(params, config, tokens, given)) > 0
     t, s = np.mgrid[:T, :T]
     # With a window of w in each of L layers, place t reaches back L · (w − 1) places.
     reach = T if config.window is None else config.layers * (config.window - 1)
-    assert (seen == ((s <= t) & (t - s <= reach))).all()
+    permitted = (s <= t) & (t - s <= reach)
+    if config.visibility == "prefix":
+        permitted |= s < PREFIX
+    assert (seen == permitted).all()
 
 
 @grid
-def test_without_a_causal_mask_the_future_is_seen(config):
-    params, tokens = model_and_tokens(config.replace(causal=False, window=None))
-    assert (np.asarray(sensitivity(params, config.replace(causal=False, window=None), tokens)) > 0).all()
+def test_with_full_visibility_the_future_is_seen(config):
+    config = config.replace(visibility="full", window=None)
+    assert (np.asarray(sensitivity(*_with(config))) > 0).all()
 
 
-@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def _with(config):
+    params, tokens, given = model_and_tokens(config)
+    return params, config, tokens, given
+
+
+def test_a_norm_over_the_sequence_leaks_the_future():
+    config = BASE.replace(norm_kind=LayerNorm(over="sequence"))
+    seen = np.asarray(sensitivity(*_with(config))) > 0
+    assert seen.all()
+
+
+@pytest.mark.parametrize("norm", [PRE, POST], ids=["pre", "post"])
+@pytest.mark.parametrize(
+    "kind", [LayerNorm(affine="none"), RMSNorm(), BatchNorm(), LayerNorm(over="sequence")], ids=str
+)
 def test_without_positions_and_mask_a_permutation_of_the_input_permutes_the_output(norm, kind):
-    config = BASE.replace(norm=norm, norm_kind=kind, positions=NoPositions(), causal=False)
-    params, tokens = model_and_tokens(config)
+    config = BASE.replace(norm=norm, norm_kind=kind, positions=NoPositions(), visibility="full")
+    params, tokens, _ = model_and_tokens(config)
     order = jax.random.permutation(jax.random.key(2), T)
-    np.testing.assert_allclose(
-        forward(params, config, tokens[:, order]), forward(params, config, tokens)[:, order], rtol=2e-5, atol=2e-5
-    )
+    close(forward(params, config, tokens[:, order]), forward(params, config, tokens)[:, order])
 
 
-@pytest.mark.parametrize("change", [{"positions": Sinusoidal()}, {"causal": True}], ids=["positions", "causal mask"])
-def test_positions_or_a_causal_mask_break_the_symmetry(change):
-    config = BASE.replace(positions=NoPositions(), causal=False).replace(**change)
-    params, tokens = model_and_tokens(config)
+@pytest.mark.parametrize("choice", ["causal mask", *(name for name in OPTIONS["positions"] if name != "no positions")])
+def test_every_position_scheme_and_the_causal_mask_break_the_symmetry(choice):
+    config = BASE.replace(positions=NoPositions(), visibility="full")
+    config = config.replace(**({"visibility": "causal"} if choice == "causal mask" else OPTIONS["positions"][choice]))
+    params, tokens, _ = model_and_tokens(config)
     order = jnp.roll(jnp.arange(T), 1)
-    moved = forward(params, config, tokens[:, order]) - forward(params, config, tokens)[:, order]
-    assert float(jnp.abs(moved).max()) > 1e-3
+    there = forward(params, config, tokens[:, order]) - forward(params, config, tokens)[:, order]
+    assert float(jnp.abs(there).max()) > 1e-3
 
 
 @grid
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_changes_nothing_even_when_it_is_nan(config, side):
-    params, tokens = model_and_tokens(config.replace(vocabulary=V + 1))
+    params, tokens, given = model_and_tokens(config.replace(vocabulary=V + 1))
     config = config.replace(vocabulary=V + 1)
     rotten = params.embedding.tokens.at[V].set(jnp.nan)
     padding = V
-    if config.tied_head:  # the table is the head too: a NaN row would be a NaN logit
+    if config.head.tied or config.inputs.lookup == "one-hot":  # a NaN row would be a NaN logit, or NaN everywhere
         rotten, padding = params.embedding.tokens, 0
     params = params.replace(embedding=params.embedding.replace(tokens=rotten))
     length = 4
     keep = jnp.arange(T) < length if side == "right" else jnp.arange(T) >= T - length
+    valid = jnp.broadcast_to(keep[None], (B, T))
     tokens = jnp.where(keep[None], tokens, padding)
-    padded = forward(params, config, tokens, valid=jnp.broadcast_to(keep[None], (B, T)))[:, keep]
+    padded = forward(params, config, tokens, valid=valid, **given)[:, keep]
     assert np.isfinite(padded).all()
     if side == "right":
-        alone = forward(params, config, tokens[:, :length])
-    else:  # positions stay where they are: compare with other padding instead
-        others = jnp.where(keep[None], tokens, 1)
-        alone = forward(params, config, others, valid=jnp.broadcast_to(keep[None], (B, T)))[:, keep]
-    np.testing.assert_allclose(padded, alone, rtol=2e-5, atol=2e-5)
+        alone = forward(params, config, tokens[:, :length], **given)
+    else:  # a prefix counts places from the left, so compare with other padding instead
+        alone = forward(params, config, jnp.where(keep[None], tokens, 1), valid=valid, **given)[:, keep]
+    close(padded, alone)
+
+
+@grid
+def test_padding_of_the_source_changes_nothing(config):
+    if config.encoder is None:
+        config = BASE.with_encoder(**ENCODER).replace(norm_kind=config.norm_kind, norm=config.norm)
+    params, tokens, given = model_and_tokens(config)
+    other = given | {"source": jnp.where(given["source_valid"], given["source"], (given["source"] + 1) % V)}
+    np.testing.assert_array_equal(forward(params, config, tokens, **given), forward(params, config, tokens, **other))
+    alone = {"source": given["source"][:, :3], "source_valid": jnp.ones((B, 3), bool)}
+    close(forward(params, config, tokens, **given)[0], forward(params, config, tokens, **alone)[0])
 
 
 @grid
 def test_sequences_of_a_batch_do_not_meet(config):
-    params, tokens = model_and_tokens(config)
+    params, tokens, given = model_and_tokens(config)
     other = tokens.at[1].set((tokens[1] + 1) % V)
-    np.testing.assert_array_equal(forward(params, config, tokens)[0], forward(params, config, other)[0])
+    np.testing.assert_array_equal(
+        forward(params, config, tokens, **given)[0], forward(params, config, other, **given)[0]
+    )
+
+
+def test_in_training_batch_norm_makes_the_sequences_of_a_batch_meet():
+    config, key = BASE.replace(norm_kind=BatchNorm()), jax.random.key(5)
+    params, tokens, _ = model_and_tokens(config)
+    other = tokens.at[1].set((tokens[1] + 1) % V)
+    one, two = (forward(params, config, x, dropout_key=key)[0] for x in (tokens, other))
+    assert float(jnp.abs(one - two).max()) > 1e-3
 
 
 @grid
 def test_scanned_layers_equal_unrolled_ones(config):
-    tokens = model_and_tokens(config)[1]
+    _, tokens, given = model_and_tokens(config)
     unrolled, scanned = (init(jax.random.key(0), config, layout) for layout in ("unrolled", "scanned"))
     for layer in range(config.layers):
         jax.tree.map(
@@ -151,29 +156,44 @@ def test_scanned_layers_equal_unrolled_ones(config):
             unrolled.blocks[layer],
             scanned.blocks,
         )
-    y, kept = jax.jit(apply_with_intermediates)(unrolled, config, tokens)
-    z, stacked = jax.jit(apply_with_intermediates)(scanned, config, tokens)
-    np.testing.assert_allclose(y, z, rtol=1e-5, atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), kept, stacked)
+    y, kept = jax.jit(apply_with_intermediates)(unrolled, config, tokens, **given)
+    z, stacked = jax.jit(apply_with_intermediates)(scanned, config, tokens, **given)
+    close(y, z, 1e-5)
+    jax.tree.map(lambda a, b: close(a, b, 1e-4), kept, stacked)
 
 
 @grid
 def test_the_intermediates_are_the_stages(config):
-    params, tokens = model_and_tokens(config)
-    _, kept = jax.jit(apply_with_intermediates)(params, config, tokens)
-    stream = kept.embedded
+    params, tokens, given = model_and_tokens(config)
+    logits, kept = jax.jit(apply_with_intermediates)(params, config, tokens, **given)
+    close(logits, forward(params, config, tokens, **given))
+    x = kept.embedded
+    skip = config.residual.skip(config.layers, config.reads_memory) or 1
+    residual = {"attention": config.attention_residual, "memory": True, "feed_forward": config.feed_forward_residual}
     for block in kept.blocks:
-        for branch in (block.attention, block.feed_forward):
+        for name, keeps in residual.items():
+            branch = getattr(block, name)
+            if branch is None:
+                assert name == "memory" if config.has_feed_forward else name != "attention"
+                continue
             if not config.norm.stream:
-                np.testing.assert_allclose(branch.stream, stream + branch.update, rtol=1e-5, atol=1e-5)
-            stream = branch.stream
+                close(branch.stream, skip * x * keeps + branch.update, 1e-5)
+            x = branch.stream
+        sums = block.attention.weights.sum(-1)
+        close(sums, np.ones(sums.shape), 1e-6)
     if not config.norm.final:
-        np.testing.assert_array_equal(kept.final, stream)
+        np.testing.assert_array_equal(kept.final, x)
+    if config.encoder is not None:
+        memory = encode(params, config, given["source"], given["source_valid"])
+        close(kept.encoder.final, memory)
+        assert kept.blocks[0].memory.weights.shape == (B, config.heads, T, S)
+        close(kept.blocks[0].memory.weights[0, :, :, 3:], np.zeros((config.heads, T, S - 3)))
+        close(apply(params, config, tokens, memory=memory, memory_valid=given["source_valid"]), logits)
 
 
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 def test_transformations_compose(layout):
-    _, tokens = model_and_tokens(BASE)
+    tokens = model_and_tokens(BASE)[1]
     exponents, keys = jnp.array([0.0, 0.5, 1.0]), jax.random.split(jax.random.key(3), 3)
 
     def loss(exponent, key):
@@ -190,7 +210,30 @@ def test_transformations_compose(layout):
     assert jax.eval_shape(jax.vmap(gradient), exponents, keys).shape == (3,)
 
 
-def test_a_sequence_longer_than_learned_positions_is_refused():
+def test_documents_packed_into_one_sequence_stay_apart():
+    """With segments, and positions that begin anew, each document has the logits that it has alone."""
+    config = BASE.replace(positions=Sinusoidal(), window=3)
+    params, tokens, _ = model_and_tokens(config)
+    document = jnp.array([[0, 0, 0, 1, 1, 1, 1]] * B)
+    positions = jnp.array([[0, 1, 2, 0, 1, 2, 3]] * B)
+    packed = forward(params, config, tokens, mask=Segments(document, document), positions=positions)
+    close(packed[:, :3], forward(params, config, tokens[:, :3]))
+    close(packed[:, 3:], forward(params, config, tokens[:, 3:]))
+
+
+def test_what_is_beyond_the_last_position_is_refused():
     config = BASE.replace(positions=LearnedPositions(max_length=5))
+    params = init(jax.random.key(0), config)
     with pytest.raises(ValueError, match=r"7.*at most max_length 5"):
-        apply(init(jax.random.key(0), config), config, jnp.zeros((1, 7), int))
+        apply(params, config, jnp.zeros((1, 7), int))
+    with pytest.raises(ValueError, match=r"position is 5.*below max_length 5"):
+        apply(params, config, jnp.zeros((1, 2), int), positions=jnp.array([4, 5]))
+
+
+def test_what_cross_attention_reads_is_asked_for_by_name():
+    config = BASE.with_encoder(**ENCODER)
+    params, tokens, _ = model_and_tokens(config)
+    with pytest.raises(ValueError, match=r"needs a source, or a memory.*given is \[\]"):
+        apply(params, config, tokens)
+    with pytest.raises(ValueError, match=r"needs neither.*given is \['source'\]"):
+        apply(init(jax.random.key(0), BASE), BASE, tokens, source=tokens)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import POST, PRE, LearnedPositions, LeCun, ModelConfig, Normal, Xavier
+from flaxformer.config import POST, PRE, LanguageModel, LearnedPositions, LeCun, ModelConfig, Normal, Xavier
 from flaxformer.model import init, specs
 from flaxformer.model.transformer import with_layout
 from flaxformer.params import count, stack, table, unstack
@@ -56,8 +56,8 @@ def test_a_weight_depends_on_its_path_alone():
     changes = [
         {"norm": POST},
         {"layers": 3},
-        {"head_bias": True},
-        {"attention_bias": False},
+        {"head": LanguageModel(bias=True)},
+        {"query_key_value_bias": False},
         {"positions": LearnedPositions(max_length=9)},
         {"d_ff": 31},
     ]
@@ -86,7 +86,7 @@ def test_layouts_hold_the_same_numbers():
 
 
 def test_a_tied_head_is_one_leaf_with_both_gradients():
-    tied = CONFIG.replace(tied_head=True)
+    tied = CONFIG.replace(head=LanguageModel(tied=True))
     assert "head/matrix" not in named(init(jax.random.key(0), tied))
     assert count(specs(CONFIG)) - count(specs(tied)) == 48 * 101
 

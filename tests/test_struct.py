@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer.config import POST, PRE, LearnedPositions, ModelConfig, NoPositions, Sinusoidal
+from flaxformer.config import POST, PRE, LanguageModel, LearnedPositions, ModelConfig, NoPositions, Sinusoidal
 from flaxformer.struct import (
     Config,
     UserError,
@@ -87,7 +87,8 @@ def test_a_mistake_is_told_with_field_value_and_expectation(make, message):
         ("model.norm=post", "model.norm", POST),
         ("model.positions=NoPositions", "model.positions", NoPositions()),
         ("model.positions=Sinusoidal(base=100)", "model.positions", Sinusoidal(base=100.0)),
-        ("model.tied_head=true", "model.tied_head", True),
+        ("model.head.tied=true", "model.head.tied", True),
+        ("model.head=tied", "model.head", LanguageModel(tied=True)),
         ("optimizer.clip=None", "optimizer.clip", None),
         ("model.activation=gelu", "model.activation", "gelu"),
         ("task=Copy(symbols=5)", "task", Copy(symbols=5)),

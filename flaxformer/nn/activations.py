@@ -15,4 +15,5 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
 }

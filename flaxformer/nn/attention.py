@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Shaped
 
 from flaxformer.nn.masks import Mask
 
@@ -126,41 +127,112 @@ def dot_product_attention(
       ValueError: shapes that do not fit together, named with their sizes.
     """
     _check_shapes(query, key, value, implementation)
-    *batch, T, N, d_k = query.shape
-    S, K = key.shape[-3:-1]
-    size, full = math.prod(batch), (*batch, N, T, S)
-    mask = mask.matrix(T, S) if isinstance(mask, Mask) else mask
+    full = _full_shape(query, key)
+    mask = _as_booleans(mask, full)
     if mask is not None:
-        if mask.dtype != bool:
-            raise ValueError(f"mask has dtype {mask.dtype}; expected bool, True = attend (numbers belong in bias)")
-        mask = _with_rank(jnp.asarray(mask), len(full))
-        key, value = _without_unreachable(key, value, mask)
-        mask = jnp.broadcast_to(mask, full)
-    bias = None if bias is None else jnp.broadcast_to(_with_rank(bias, len(full)), full)
+        key, value = _without_unreachable(mask, key, value)
+    numbers = {"scale": query.shape[-1] ** -0.5 if scale is None else scale, "logit_cap": logit_cap}
+    q, k, v = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key), _heads_first(value)
+    mixed = IMPLEMENTATIONS[implementation](
+        q, k, v, _spread(mask, full, key.shape[-2]), _spread(bias, full, key.shape[-2]), **numbers
+    )
+    return _heads_last(mixed, query.shape[:-1])
 
-    def heads_first(x: Array) -> Array:
-        return jnp.swapaxes(x.reshape(size, *x.shape[-3:]), 1, 2)
 
-    def grouped(x: Array | None) -> Array | None:
-        return None if x is None else x.reshape(size, K, N // K, *x.shape[-2:])
+def dot_product_weights(
+    query: Float[Array, "*batch T N d_k"],
+    key: Float[Array, "*batch S K d_k"],
+    *,
+    mask: Mask | Bool[Array, "..."] | None = None,
+    bias: Float[Array, "..."] | None = None,
+    scale: float | Float[Array, ""] | None = None,
+    logit_cap: float | Float[Array, ""] | None = None,
+) -> Float[Array, "*batch N T S"]:
+    """The weights of `dot_product_attention` (same arguments): what each query takes from each key."""
+    _check_shapes(query, key, key, "xla")
+    full = _full_shape(query, key)
+    mask = _as_booleans(mask, full)
+    if mask is not None:
+        (key,) = _without_unreachable(mask, key)
+    q, k = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key)[:, :, None]
+    numbers: dict[str, Any] = {"scale": query.shape[-1] ** -0.5 if scale is None else scale, "logit_cap": logit_cap}
+    weights = attention_weights(q, k, _spread(mask, full, key.shape[-2]), _spread(bias, full, key.shape[-2]), **numbers)
+    return weights.reshape(full)
 
-    numbers = {"scale": d_k**-0.5 if scale is None else scale, "logit_cap": logit_cap}
-    q, k, v = grouped(heads_first(query)), heads_first(key), heads_first(value)
-    mixed = IMPLEMENTATIONS[implementation](q, k, v, grouped(mask), grouped(bias), **numbers)
-    return jnp.swapaxes(mixed.reshape(size, N, T, value.shape[-1]), 1, 2).reshape(*batch, T, N, value.shape[-1])
+
+def fixed_weights(
+    logits: Float[Array, "*#batch N T S"], mask: Mask | Bool[Array, "..."] | None, batch: tuple[int, ...]
+) -> Float[Array, "*batch N T S"]:
+    """Attention weights that no query and no key decide: the softmax of given logits over the keys that mask allows."""
+    full = (*batch, *logits.shape[-3:])
+    logits = _with_rank(logits, len(full))
+    allowed = _as_booleans(mask, full)
+    return masked_softmax(jnp.broadcast_to(logits, full), None if allowed is None else jnp.broadcast_to(allowed, full))
+
+
+def mix(
+    weights: Float[Array, "*batch N T S"],
+    value: Float[Array, "*batch S K d_v"],
+    *,
+    mask: Mask | Bool[Array, "..."] | None = None,
+) -> Float[Array, "*batch T N d_v"]:
+    """y_t = Σ_s A[t, s] v_s for every head; with a mask, what no query may attend to is not read, even if it is NaN."""
+    mask = _as_booleans(mask, weights.shape)
+    if mask is not None:
+        (value,) = _without_unreachable(mask, value)
+    *batch, N, T, S = weights.shape
+    weights = _grouped(weights.reshape(math.prod(batch), N, T, S), value.shape[-2])
+    mixed = (weights @ _heads_first(value)[:, :, None]).astype(value.dtype)
+    return _heads_last(mixed, (*batch, T, N))
+
+
+def _full_shape(query: Array, key: Array) -> tuple[int, ...]:
+    """[..., N, T, S], the shape of the logits."""
+    *batch, T, N, _ = query.shape
+    return (*batch, N, T, key.shape[-3])
+
+
+def _as_booleans(mask: Mask | Array | np.ndarray | None, full: tuple[int, ...]) -> Array | None:
+    """The mask as booleans of the rank of `full`."""
+    mask = mask.matrix(*full[-2:]) if isinstance(mask, Mask) else mask
+    if mask is not None and mask.dtype != bool:
+        raise ValueError(f"mask has dtype {mask.dtype}; expected bool, True = attend (numbers belong in bias)")
+    return None if mask is None else _with_rank(jnp.asarray(mask), len(full))
+
+
+def _heads_first(x: Float[Array, "*batch length heads d"]) -> Float[Array, "B heads length d"]:
+    return jnp.swapaxes(x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:]), 1, 2)
+
+
+def _grouped(x: Shaped[Array, "B N T d"], key_value_heads: int) -> Shaped[Array, "B K G T d"]:
+    """The queries that share a key-value head, side by side."""
+    return x.reshape(x.shape[0], key_value_heads, x.shape[1] // key_value_heads, *x.shape[2:])
+
+
+def _spread(x: Array | None, full: tuple[int, ...], key_value_heads: int) -> Array | None:
+    """A mask or bias over all of [B, K, G, T, S]."""
+    if x is None:
+        return None
+    x = jnp.broadcast_to(_with_rank(x, len(full)), full)
+    return _grouped(x.reshape(math.prod(full[:-3]), *full[-3:]), key_value_heads)
+
+
+def _heads_last(mixed: Float[Array, "B K G T d_v"], shape: tuple[int, ...]) -> Float[Array, "*batch T N d_v"]:
+    *batch, T, N = shape
+    return jnp.swapaxes(mixed.reshape(math.prod(batch), N, T, mixed.shape[-1]), 1, 2).reshape(*shape, mixed.shape[-1])
 
 
 def _with_rank(x: Array, rank: int) -> Array:
     return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
-def _without_unreachable(key: Array, value: Array, mask: Array) -> tuple[Array, Array]:
+def _without_unreachable(mask: Array, *keys_or_values: Float[Array, "*batch S K _"]) -> tuple[Array, ...]:
     """Zero the keys and values that no query of their heads attends to: 0 · NaN is NaN, masking is not enough."""
     *batch, N, T, S = mask.shape
-    K = 1 if N == 1 else key.shape[-2]
+    K = 1 if N == 1 else keys_or_values[0].shape[-2]
     read = mask.reshape(*batch, K, N // K, T, S).any((-3, -2))
     reachable = jnp.swapaxes(read, -1, -2)[..., None]
-    return jnp.where(reachable, key, 0), jnp.where(reachable, value, 0)
+    return tuple(jnp.where(reachable, x, 0) for x in keys_or_values)
 
 
 def _check_shapes(query: Array, key: Array, value: Array, implementation: str) -> None:

@@ -35,3 +35,18 @@ def correct(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Weighted number of targets that have the highest logit, and the sum of the weights."""
     return ((logits.argmax(-1) == targets) * weights).sum(), weights.sum()
+
+
+def squared_error(
+    outputs: Float[Array, "*batch numbers"],
+    targets: Float[Array, "*batch numbers"],
+    weights: Float[Array, "*batch"] | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum over tokens of w · mean_k (y_k − t_k)², in float32 or wider, and the sum of w.
+
+    A target of weight 0 counts nothing, whatever it is and whatever was said.
+    """
+    outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
+    weights = jnp.ones(outputs.shape[:-1], outputs.dtype) if weights is None else weights.astype(outputs.dtype)
+    error = jnp.where(weights[..., None] > 0, outputs - targets, 0)
+    return (jnp.square(error).mean(-1) * weights).sum(), weights.sum()

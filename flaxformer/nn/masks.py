@@ -1,4 +1,4 @@
-"""Masks as a small algebra: each says which keys a query may attend to, `&` intersects them.
+"""Masks as a small algebra: each says which keys a query may attend to, `&` intersects them, `|` unites them.
 
 >>> mask = Causal() & Padding(lengths_to_valid(lengths, 16)) & Window(8)
 >>> dot_product_attention(query, key, value, mask=mask)
@@ -24,6 +24,9 @@ class Mask(flax.struct.PyTreeNode):
 
     __rand__ = __and__
 
+    def __or__(self, other: "Mask") -> "Mask":
+        return Either(first=self, second=other)
+
 
 class Both(Mask):
     """Attend where both masks allow it."""
@@ -32,9 +35,17 @@ class Both(Mask):
     second: Mask
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
-        first, second = self.first.matrix(queries, keys), self.second.matrix(queries, keys)
-        rank = max(first.ndim, second.ndim)
-        return jnp.expand_dims(first, range(rank - first.ndim)) & jnp.expand_dims(second, range(rank - second.ndim))
+        return jnp.logical_and(*_alike(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
+
+
+class Either(Mask):
+    """Attend where one of the masks allows it."""
+
+    first: Mask
+    second: Mask
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
+        return jnp.logical_or(*_alike(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
 
 
 class Causal(Mask):
@@ -47,13 +58,33 @@ class Causal(Mask):
 
 
 class Window(Mask):
-    """Query t sees keys s with |t + offset − s| < width; with `Causal`, its last `width` keys."""
+    """A query sees keys at a distance below width; with `Causal`, its last `width` keys.
+
+    Distances are between positions; None means 0, 1, 2 … (with padding or a cache, position and place differ).
+    """
 
     width: int | Int[Array, ""]
-    offset: int | Int[Array, ""] = 0
+    query: Int[Array, "*batch T"] | None = None
+    key: Int[Array, "*batch S"] | None = None
 
-    def matrix(self, queries: int, keys: int) -> Bool[Array, "T S"]:
-        return jnp.abs(_distance(queries, keys, self.offset)) < self.width
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
+        if self.query is None or self.key is None:
+            return jnp.abs(_distance(queries, keys, 0)) < self.width
+        near = jnp.abs(self.query[..., :, None] - self.key[..., None, :]) < self.width
+        return near if near.ndim == 2 else near[..., None, :, :]
+
+
+class Prefix(Mask):
+    """Every query sees the first length[b] keys; `Causal() | Prefix(length)` is the mask of a prefix language model.
+
+    Source: Raffel et al. 2020, section 3.2.1.
+    """
+
+    length: Int[Array, "*batch"]
+
+    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
+        inside = lengths_to_valid(self.length, keys)
+        return jnp.broadcast_to(inside[..., None, None, :], (*inside.shape[:-1], 1, queries, keys))
 
 
 class Padding(Mask):
@@ -94,6 +125,12 @@ class Explicit(Mask):
 def lengths_to_valid(lengths: Int[Array, "*batch"], size: int) -> Bool[Array, "*batch {size}"]:
     """True at the first lengths[b] of size places: the `valid` of `Padding`."""
     return jnp.expand_dims(jnp.arange(size), range(lengths.ndim)) < lengths[..., None]
+
+
+def _alike(first: Array, second: Array) -> tuple[Array, Array]:
+    """Both with the same rank, so that they broadcast."""
+    rank = max(first.ndim, second.ndim)
+    return jnp.expand_dims(first, range(rank - first.ndim)), jnp.expand_dims(second, range(rank - second.ndim))
 
 
 def _distance(queries: int, keys: int, offset: int | Int[Array, ""]) -> Int[Array, "T S"]:

@@ -1,12 +1,14 @@
-"""Normalisation of each token's vector, with statistics in float32 or wider.
+"""Normalisation of token vectors, with statistics in float32 or wider.
 
-Sources: Ba et al. 2016; Zhang & Sennrich 2019; "What Happens in A Transformer Layer", first appendix (which
-omits the square in σ² and the ε).
+Sources: Ba et al. 2016; Ioffe & Szegedy 2015; Zhang & Sennrich 2019; "What Happens in A Transformer Layer", first
+appendix (which omits the square in σ² and the ε).
 """
+
+import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 def layer_norm(
@@ -17,7 +19,7 @@ def layer_norm(
     epsilon: float | Float[Array, ""] = 1e-5,
 ) -> Float[Array, "*batch D"]:
     """y = (x − μ) / √(σ² + ε) · gain + bias, with μ and σ² the mean and (biased) variance over D."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = _wide(x)
     centred = wide - wide.mean(-1, keepdims=True)
     normal = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
     return _affine(normal, gain, bias).astype(x.dtype)
@@ -31,9 +33,85 @@ def rms_norm(
     epsilon: float | Float[Array, ""] = 1e-6,
 ) -> Float[Array, "*batch D"]:
     """y = x / √(mean(x²) + ε) · gain + bias, with the mean over D."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = _wide(x)
     normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon)
     return _affine(normal, gain, bias).astype(x.dtype)
+
+
+def sequence_norm(
+    x: Float[Array, "*batch T D"],
+    gain: Float[Array, "D"] | None = None,
+    bias: Float[Array, "D"] | None = None,
+    *,
+    valid: Bool[Array, "*batch T"] | None = None,
+    epsilon: float | Float[Array, ""] = 1e-5,
+) -> Float[Array, "*batch T D"]:
+    """`layer_norm` with μ and σ² over the tokens of a sequence too: a counter-example, for it leaks the future.
+
+    Tokens that are not valid count in no statistic.
+    """
+    mean, variance = moments(x, (-2, -1), valid)
+    return _affine((_wide(x) - mean) * jax.lax.rsqrt(variance + epsilon), gain, bias).astype(x.dtype)
+
+
+def batch_norm(
+    x: Float[Array, "*batch D"],
+    mean: Float[Array, "D"],
+    variance: Float[Array, "D"],
+    gain: Float[Array, "D"] | None = None,
+    bias: Float[Array, "D"] | None = None,
+    *,
+    epsilon: float | Float[Array, ""] = 1e-5,
+) -> Float[Array, "*batch D"]:
+    """y = (x − μ) / √(σ² + ε) · gain + bias, with given statistics: a batch's (`batch_statistics`) or running ones."""
+    row = (1,) * (x.ndim - 1) + (-1,)
+    normal = (_wide(x) - mean.reshape(row)) * jax.lax.rsqrt(variance.reshape(row) + epsilon)
+    return _affine(normal, gain, bias).astype(x.dtype)
+
+
+def batch_statistics(
+    x: Float[Array, "*batch D"], valid: Bool[Array, "*batch"] | None = None
+) -> tuple[Float[Array, "D"], Float[Array, "D"], Float[Array, ""]]:
+    """Mean and biased variance of each feature over all tokens of all sequences, and the number of those tokens.
+
+    Raises:
+      ValueError: one token, whose variance is no statistic: training with BatchNorm needs a batch.
+    """
+    tokens = math.prod(x.shape[:-1])
+    if tokens < 2:
+        raise ValueError(f"BatchNorm trains on {tokens} token; expected at least 2, over which to take a variance")
+    mean, variance = moments(x, tuple(range(x.ndim - 1)), valid)
+    count = jnp.asarray(tokens, mean.dtype) if valid is None else valid.sum().astype(mean.dtype)
+    return mean.reshape(-1), variance.reshape(-1), count
+
+
+def running_statistics(
+    old: tuple[Float[Array, "D"], Float[Array, "D"]],
+    batch: tuple[Float[Array, "D"], Float[Array, "D"], Float[Array, ""]],
+    momentum: float | Float[Array, ""],
+) -> tuple[Float[Array, "D"], Float[Array, "D"]]:
+    """(1 − momentum) · old + momentum · batch, for mean and variance; the latter unbiased, n/(n − 1) · σ²."""
+    mean, variance, count = batch
+    unbiased = variance * count / jnp.maximum(count - 1, 1)
+    return (1 - momentum) * old[0] + momentum * mean, (1 - momentum) * old[1] + momentum * unbiased
+
+
+def moments(
+    x: Float[Array, "*batch D"], axes: tuple[int, ...], valid: Bool[Array, "..."] | None = None
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Mean and biased variance over some axes, which are kept with size one, of the tokens that are valid."""
+    wide = _wide(x)
+    where = None if valid is None else jnp.broadcast_to(valid[..., None], x.shape)
+    # What is not valid may be NaN, and 0 · NaN is NaN in the gradient.
+    wide = wide if where is None else jnp.where(where, wide, 0)
+    count = jnp.maximum((jnp.ones(x.shape, bool) if where is None else where).sum(axes, keepdims=True), 1)
+    mean = wide.sum(axes, keepdims=True) / count
+    centred = wide - mean if where is None else jnp.where(where, wide - mean, 0)
+    return mean, jnp.square(centred).sum(axes, keepdims=True) / count
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _affine(x: Float[Array, "*batch D"], gain: Array | None, bias: Array | None) -> Float[Array, "*batch D"]:

@@ -21,15 +21,17 @@ RESERVED = re.compile(
 class Axis:
     """One thing that varies: `Axis("optimizer.warmup_steps", {"none": 0, "100": 100}, name="warmup")`.
 
-    `path` names a field of the `Run`; `levels` gives each value its label. The name is the path's last part by default.
+    `path` names a field of the `Run`, or several that take the same value, such as
+    ("model.norm", "model.encoder.norm"); `levels` gives each value its label. The name is the first path's last part
+    by default.
     """
 
-    path: str
+    path: str | Sequence[str]
     levels: Mapping[str, Any]
     name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or self.path.rpartition(".")[2])
+        object.__setattr__(self, "name", self.name or self.paths[0].rpartition(".")[2])
         object.__setattr__(self, "levels", dict(self.levels))
         if not self.levels:
             raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
@@ -39,11 +41,23 @@ class Axis:
         if RESERVED.fullmatch(self.name) or set(self.name) & set(",="):
             raise UserError(f"axis name '{self.name}' is taken by a column of the results; give it another with name=")
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The fields that it changes."""
+        return (self.path,) if isinstance(self.path, str) else tuple(self.path)
+
+    def changes(self, label: str) -> dict[str, Any]:
+        """The values at its paths at one level."""
+        return dict.fromkeys(self.paths, self.levels[label])
+
     def baseline_label(self, baseline: Run) -> str | None:
         """The label whose value the baseline has."""
-        at_baseline = canonical_text(get_at(baseline, self.path))
-        for label, value in self.levels.items():
-            if canonical_text(get_at(replace_at(baseline, {self.path: value}), self.path)) == at_baseline:
+
+        def values(run: Run) -> list[str]:
+            return [canonical_text(get_at(run, path)) for path in self.paths]
+
+        for label in self.levels:
+            if values(replace_at(baseline, self.changes(label))) == values(baseline):
                 return label
         return None
 
@@ -177,6 +191,8 @@ class Study:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
         if self.metric not in ("validation_loss", "validation_accuracy"):
             raise UserError(f"metric is '{self.metric}'; expected validation_loss or validation_accuracy")
+        if self.metric == "validation_accuracy" and self.baseline.model.head.loss != "cross_entropy":
+            raise UserError("metric is 'validation_accuracy', which a Regressor has not; expected validation_loss")
         seeds = tuple(self.seeds)
         if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and 0 <= s < 2**31 for s in seeds):
             raise UserError(f"seeds are {seeds}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1")
@@ -186,13 +202,21 @@ class Study:
         self.cells()
         self.contrasts()
 
+    @property
+    def unit(self) -> str:
+        """What the metric counts."""
+        if self.metric == "validation_accuracy":
+            return "of accuracy"
+        return "nats" if self.baseline.model.head.loss == "cross_entropy" else "of squared error"
+
     def arms(self) -> list[Arm]:
         """Every combination of levels that the study declares, once."""
         arms: list[Arm] = []
         recipes: dict[str, str] = {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
-            chosen = {axis.path: (axis.levels, labels[axis.name]) for axis in self.axes}
-            changes = {path: levels[label] for path, (levels, label) in chosen.items() if label in levels}
+            changes: dict[str, Any] = {}
+            for axis in self.axes:
+                changes |= axis.changes(labels[axis.name]) if labels[axis.name] in axis.levels else {}
             arm = Arm(labels, replace_at(self.baseline, changes))
             twin = recipes.setdefault(canonical_text(arm.run), arm.name)
             if twin != arm.name:

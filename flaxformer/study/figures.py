@@ -26,7 +26,6 @@ STYLE: Any = {
 }
 COLOURS = ["#3b6fb6", "#d1662b", "#3f9361", "#8f5fa8", "#b8902f", "#4ba3b0", "#b5485d", "#7a7a7a"]
 VERDICT_COLOURS = {"supported": "#2f7d4f", "refuted": "#b23b3b", "inconclusive": "#8a6d1f"}
-NAMES = {"validation_loss": "validation loss (nats)", "validation_accuracy": "validation accuracy"}
 FORMATS = ("svg", "png", "pdf")
 
 
@@ -41,6 +40,12 @@ def _colour(analysis: Analysis, arm: ArmSummary) -> str:
     order = next(axis["labels"] for axis in analysis.study["axes"] if axis["name"] == name) if name else []
     label = arm.labels[name] if name else ""
     return COLOURS[(order.index(label) if label in order else len(order)) % len(COLOURS)]
+
+
+def _metric(analysis: Analysis) -> str:
+    """The metric's name, with its unit."""
+    metric, unit = analysis.study["metric"].replace("_", " "), analysis.study["unit"].removeprefix("of ")
+    return metric if unit == "accuracy" else f"{metric} ({unit})"
 
 
 def _references(analysis: Analysis, ax: Axes, vertical: bool) -> None:
@@ -78,7 +83,7 @@ def arms_figure(analysis: Analysis) -> Figure:
         ax.errorbar(effect.mean, row, xerr=error, fmt="D", ms=4.5, color=colour, capsize=3, lw=1.4)
     ax.set_yticks(range(len(shown)), [" · ".join(arm.labels.values()) or "baseline" for arm in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
-    ax.set_xlabel(NAMES[analysis.study["metric"]])
+    ax.set_xlabel(_metric(analysis))
     ax.set_ylabel(" · ".join(axis["name"] for axis in analysis.study["axes"]))
     ax.grid(axis="x", color="#eeeeee", zorder=0)
     ax.set_axisbelow(True)
@@ -141,7 +146,7 @@ def curves_figure(analysis: Analysis) -> Figure:
         ax.set_title(f"{name} {title}" if name else "")
         ax.set_xlabel("step")
         _references(analysis, ax, vertical=False)
-    grid[0].set_ylabel(NAMES[metric])
+    grid[0].set_ylabel(_metric(analysis))
     if metric == "validation_loss":
         finals = [row[metric] for row in analysis.rows if row["status"] == "done"]
         if finals:  # not the steep first steps

@@ -56,7 +56,7 @@ CAPTIONS = {
 def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) -> str:
     """The page: question, findings, limits first; then figures, tables and provenance."""
     study = analysis.study
-    unit = words.UNITS[study["metric"]]
+    unit = study["unit"]
     body = [
         f"<h1>{escape(study['question'])}</h1>",
         f'<p class="soft">{escape(study["name"])} · {escape("; ".join(words.fixed(analysis)))}</p>',

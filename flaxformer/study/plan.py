@@ -75,10 +75,11 @@ def declaration(study: Study) -> dict[str, Any]:
         "name": study.name,
         "question": study.question,
         "metric": study.metric,
+        "unit": study.unit,
         "axes": [
             {
                 "name": axis.name,
-                "path": axis.path,
+                "path": ", ".join(axis.paths),
                 "labels": study.labels(axis),
                 "baseline": study.baseline_label(axis),
             }

@@ -14,7 +14,7 @@ STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
 def show(console: Console, analysis: Analysis) -> None:
     """Print the question, what was found, what was not asked, what is not shown, and the table of arms."""
     study = analysis.study
-    unit = words.UNITS[study["metric"]]
+    unit = study["unit"]
     console.print(Text(study["question"], style="bold"))
     console.print(Text("; ".join(words.fixed(analysis)), style="dim"))
     for claim in analysis.claims:
@@ -31,7 +31,7 @@ def show(console: Console, analysis: Analysis) -> None:
     console.print(_arms(analysis))
     lines = ", ".join(f"{name} {loss:.3f}" for name, loss in study["references"].items())
     if lines:
-        console.print(Text(f"Count models on the same evaluation windows: {lines} nats", style="dim"))
+        console.print(Text(f"Simple models on the same evaluation data: {lines}", style="dim"))
 
 
 def _arms(analysis: Analysis) -> Table:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from flaxformer.study.analysis import Analysis, Exploration, JudgedClaim
 from flaxformer.study.statistics import Estimate
 
-UNITS = {"validation_loss": "nats", "validation_accuracy": "of accuracy"}
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 
 
@@ -45,7 +44,7 @@ def finding(claim: JudgedClaim, unit: str) -> str:
     return f"{signed(effect)} {unit}{detail}, p {p_value(judged.p_holm)} after Holm"
 
 
-def surprise(one: Exploration, metric: str) -> str:
+def surprise(one: Exploration, metric: str, unit: str) -> str:
     """An undeclared contrast in one sentence."""
     effect, where = one.judgement.effect, f"with {labels(one.context)}, " if one.context else ""
     better = (effect.mean < 0) == (metric == "validation_loss")
@@ -53,14 +52,14 @@ def surprise(one: Exploration, metric: str) -> str:
     alone = f"a hint, p {p_value(one.judgement.p)} alone, " if one.hint else "p "
     return (
         f"{where}{one.axis} {one.label} is {'better' if better else 'worse'} than {one.reference}{against}: "
-        f"{signed(effect)} {UNITS[metric]}, {one.judgement.agreeing} of {effect.n} seeds agree, "
+        f"{signed(effect)} {unit}, {one.judgement.agreeing} of {effect.n} seeds agree, "
         f"{alone}{p_value(one.judgement.p_holm)} after Holm"
     )
 
 
 def surprises(analysis: Analysis, at_most: int = 5) -> list[str]:
     """The first undeclared findings, and how many more there are."""
-    said = [surprise(one, analysis.study["metric"]) for one in analysis.surprises]
+    said = [surprise(one, analysis.study["metric"], analysis.study["unit"]) for one in analysis.surprises]
     more = len(said) - at_most
     return said[:at_most] + ([f"and {more} more, in the report's last table"] if more > 0 else [])
 

@@ -1,20 +1,40 @@
 """What a model learns: a `Task` describes it, its `Source` holds the data and gives `batch(key, step)`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import flax.struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer.config import LanguageModel, ModelConfig, Tokens
+from flaxformer.config.base import SequenceModel
+from flaxformer.model.call import Given
 from flaxformer.struct import Config, static
 
 
 class Batch(flax.struct.PyTreeNode):
-    """Sequences to read and tokens to predict: after inputs[..., :t + 1] comes targets[..., t]."""
+    """What a model reads and what it is to say; None for what a task does not give.
 
-    inputs: Int[Array, "*batch T"]
-    targets: Int[Array, "*batch T"]
-    weights: Float[Array, "*batch T"]
+    inputs are tokens [*batch, T], vectors [*batch, T, width] or images [*batch, height, width, channels]; a language
+    model's targets are the tokens after each input: after inputs[..., :t + 1] comes targets[..., t].
+    """
+
+    inputs: Array
+    targets: Array
+    weights: Float[Array, "..."]
     """How much each target counts in the loss; 0 is not scored."""
+    valid: Bool[Array, "*batch T"] | None = None
+    """False at padding."""
+    prefix: Int[Array, "*batch"] | None = None
+    """How many tokens at the start are given rather than to be said: what a prefix-LM sees whole."""
+    source: Array | None = None
+    """What an encoder reads."""
+    source_valid: Bool[Array, "*batch S"] | None = None
+
+    @property
+    def given(self) -> Given:
+        """What `apply` is given beside the inputs."""
+        return {"valid": self.valid, "prefix": self.prefix, "source": self.source, "source_valid": self.source_valid}
 
 
 class Source(flax.struct.PyTreeNode):
@@ -30,20 +50,63 @@ class Source(flax.struct.PyTreeNode):
 
 
 class Task(Config):
-    """Base of every task; the fields that all of them share."""
+    """Base of every task; the fields that all of them share.
+
+    Every field of a task is static: the runs of a group, which differ in leaves alone, share one `Source`.
+    """
 
     batch_size: int = static(16, at_least=1)
     evaluation_batches: int = static(16, at_least=1)
 
     @property
     def vocabulary(self) -> int:
-        """Number of different tokens."""
+        """Number of different tokens; 0 for a task without tokens."""
         raise NotImplementedError
 
     @property
     def sequence_length(self) -> int:
-        """T, the tokens that the model reads in one sequence."""
+        """T, the tokens that the model (the decoder, where there is an encoder) reads in one sequence."""
         raise NotImplementedError
+
+    @property
+    def source_length(self) -> int:
+        """S, the tokens that an encoder reads; 0 for a task that gives no source."""
+        return 0
+
+    def tokens_read(self, model: SequenceModel) -> int:
+        """Tokens that a model reads of one example, by its encoder too."""
+        return self.sequence_length + self.source_length
+
+    def problems_with(self, model: SequenceModel) -> Iterator[str]:
+        """Why a model cannot learn this task; a task of another kind than language modelling says otherwise."""
+        yield from self._token_problems("model", model)
+        if not isinstance(model.head, LanguageModel):
+            yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
+        yield from self.length_problems(model)
+        yield from self.source_problems(model)
+
+    def _token_problems(self, where: str, model: SequenceModel) -> Iterator[str]:
+        if not isinstance(model.inputs, Tokens):
+            yield f"{where}.inputs is {model.inputs}; expected Tokens(), which the task gives"
+        if model.vocabulary < self.vocabulary:
+            yield f"{where}.vocabulary is {model.vocabulary}; expected at least the task's {self.vocabulary} tokens"
+
+    def length_problems(self, model: SequenceModel) -> Iterator[str]:
+        """Why the sequences are too long for a model."""
+        yield from _too_long("model", model, self.sequence_length)
+
+    def source_problems(self, model: SequenceModel) -> Iterator[str]:
+        """Why a model cannot read the task's source, or wants one that the task does not give."""
+        encoder = model.encoder if isinstance(model, ModelConfig) else None
+        if isinstance(model, ModelConfig) and model.reads_memory and encoder is None:
+            yield f"model.d_memory is {model.d_memory}; expected None, for no task gives a memory"
+        if encoder is not None and not self.source_length:
+            yield "model.encoder is given; expected None, for the task gives no source"
+        if encoder is None and self.source_length:
+            yield "model.encoder is None; expected one, as model.with_encoder() makes, to read the task's source"
+        if encoder is not None and self.source_length:
+            yield from self._token_problems("model.encoder", encoder)
+            yield from _too_long("model.encoder", encoder, self.source_length)
 
     def load(self) -> Source:
         """Read the data, once, onto the device."""
@@ -54,5 +117,10 @@ class Task(Config):
         return {}
 
     def references(self) -> dict[str, float]:
-        """Losses (nats) of simple models on the evaluation set, to read a loss against."""
+        """Losses of simple models on the evaluation set (nats or squared error), to read a loss against."""
         return {}
+
+
+def _too_long(where: str, model: SequenceModel, length: int) -> Iterator[str]:
+    if model.max_length is not None and model.max_length < length:
+        yield f"{where}.positions.max_length is {model.max_length}; expected at least the task's {length} tokens"

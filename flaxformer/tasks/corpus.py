@@ -92,13 +92,20 @@ def _corpus(named: list[tuple[str, bytes]], train: bytes, validation: bytes) -> 
     return Corpus(**arrays, files=len(named), digest=digest.hexdigest())
 
 
-def count_model_losses(train: np.ndarray, inputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """Cross-entropy in nats of byte-frequency models, fitted to train with one added to every count.
+def count_model_losses(
+    train: np.ndarray, inputs: np.ndarray, targets: np.ndarray, vocabulary: int = 256
+) -> dict[str, float]:
+    """Cross-entropy in nats of token-frequency models, fitted to train with one added to every count.
 
-    unigram: p(b); bigram: p(b | the byte before).
+    unigram: p(b); bigram: p(b | the token before).
     """
-    singles = np.bincount(train, minlength=256) + 1.0
-    pairs = np.bincount(train[:-1].astype(np.int64) * 256 + train[1:], minlength=256 * 256).reshape(256, 256) + 1.0
-    unigram = np.log(singles / singles.sum())
-    bigram = np.log(pairs / pairs.sum(1, keepdims=True))
-    return {"unigram": float(-unigram[targets].mean()), "bigram": float(-bigram[inputs, targets].mean())}
+    singles = np.bincount(train, minlength=vocabulary)
+    unigram = np.log((singles + 1.0) / (train.size + vocabulary))
+    # Pairs as numbers in order: a count is a difference of two places, and no table of vocabulary² is needed.
+    narrow = np.min_scalar_type(vocabulary**2 - 1)  # sorts 5 to 10 times as fast
+    pairs = np.sort((train[:-1].astype(np.int64) * vocabulary + train[1:]).astype(narrow))
+    asked = (inputs.astype(np.int64) * vocabulary + targets).astype(narrow)
+    together = np.searchsorted(pairs, asked, "right") - np.searchsorted(pairs, asked, "left")
+    before = np.bincount(train[:-1], minlength=vocabulary)[inputs]
+    bigram = np.log((together + 1.0) / (before + vocabulary))
+    return {"unigram": float(-unigram[targets].mean()), "bigram": float(-bigram.mean())}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from flaxformer.struct import static
 from flaxformer.tasks.base import Batch, Source, Task
@@ -13,16 +13,15 @@ EVALUATION_SEED = 2**31 - 1
 
 
 class SyntheticTask(Task):
-    """A task that can write one sequence, and say which of its tokens are to be predicted."""
+    """A task that can write one example."""
 
-    def sequence(self, key: Array) -> tuple[Int[Array, "T_plus_1"], Int[Array, "T_plus_1"]]:
-        """One sequence, and 1 at the tokens that are scored."""
+    def example(self, key: Array) -> Batch:
+        """One example, without a batch axis."""
         raise NotImplementedError
 
     def draw(self, key: Array) -> Batch:
-        """A batch of independent sequences."""
-        tokens, scored = jax.vmap(self.sequence)(jax.random.split(key, self.batch_size))
-        return Batch(inputs=tokens[:, :-1], targets=tokens[:, 1:], weights=scored[:, 1:].astype(jnp.float32))
+        """A batch of independent examples."""
+        return jax.vmap(self.example)(jax.random.split(key, self.batch_size))
 
     def load(self) -> "SyntheticSource":
         return SyntheticSource(task=self)
@@ -42,24 +41,9 @@ class SyntheticSource(Source):
         )
 
 
-class Copy(SyntheticTask):
-    """Read `length` random symbols and a separator, then write the symbols again; the second half is scored."""
-
-    symbols: int = static(16, at_least=2)
-    length: int = static(8, at_least=1)
-
-    @property
-    def vocabulary(self) -> int:
-        return self.symbols + 1
-
-    @property
-    def sequence_length(self) -> int:
-        return 2 * self.length
-
-    def sequence(self, key: Array) -> tuple[Int[Array, "T_plus_1"], Int[Array, "T_plus_1"]]:
-        symbols = jax.random.randint(key, (self.length,), 0, self.symbols)
-        tokens = jnp.concatenate([symbols, jnp.array([self.symbols]), symbols])
-        return tokens, jnp.arange(tokens.size) > self.length
+def next_token(tokens: Int[Array, "T_plus_1"], scored: Bool[Array, "T_plus_1"]) -> Batch:
+    """One sequence as a language model learns it: each token from those before it, where it is scored."""
+    return Batch(inputs=tokens[:-1], targets=tokens[1:], weights=scored[1:].astype(jnp.float32))
 
 
 class AssociativeRecall(SyntheticTask):
@@ -85,11 +69,39 @@ class AssociativeRecall(SyntheticTask):
     def sequence_length(self) -> int:
         return 2 * (self.pairs + self.queries) - 1
 
-    def sequence(self, key: Array) -> tuple[Int[Array, "T_plus_1"], Int[Array, "T_plus_1"]]:
+    def example(self, key: Array) -> Batch:
         for_keys, for_values, for_queries = jax.random.split(key, 3)
         keys = jax.random.permutation(for_keys, self.keys)[: self.pairs]
         values = self.keys + jax.random.randint(for_values, (self.pairs,), 0, self.values)
         asked = jax.random.randint(for_queries, (self.queries,), 0, self.pairs)
         tokens = jnp.stack([jnp.concatenate([keys, keys[asked]]), jnp.concatenate([values, values[asked]])], axis=1)
         place = jnp.arange(tokens.size)
-        return tokens.reshape(-1), (place >= 2 * self.pairs) & (place % 2 == 1)
+        return next_token(tokens.reshape(-1), (place >= 2 * self.pairs) & (place % 2 == 1))
+
+
+class Induction(SyntheticTask):
+    """Random symbols, of which the last stands once before, at a random place: say what came after it there.
+
+    … A B … A -> B; the last token is scored (the induction heads of Olsson et al. 2022). No fixed distance and no
+    fixed successor gives the answer: it takes a head that looks for A among the tokens' predecessors.
+    """
+
+    symbols: int = static(16, at_least=2)
+    length: int = static(16, at_least=3)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.symbols
+
+    @property
+    def sequence_length(self) -> int:
+        return self.length
+
+    def example(self, key: Array) -> Batch:
+        for_symbol, for_others, for_place = jax.random.split(key, 3)
+        symbol = jax.random.randint(for_symbol, (), 0, self.symbols)
+        others = jax.random.randint(for_others, (self.length,), 0, self.symbols - 1)
+        tokens = others + (others >= symbol)  # any symbol but that one
+        first = jax.random.randint(for_place, (), 0, self.length - 2)
+        tokens = jnp.append(tokens.at[first].set(symbol).at[-1].set(symbol), tokens[first + 1])
+        return next_token(tokens, jnp.arange(tokens.size) == self.length)

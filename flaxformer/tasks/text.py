@@ -1,26 +1,32 @@
-"""Byte-level language modelling: predict each byte of a text from the bytes before it."""
+"""Language modelling: predict each token of a text, a byte or a tokenizer's, from the tokens before it."""
 
+import functools
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt8
+from jaxtyping import Array, Int, UInt
 
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.corpus import Corpus, count_model_losses, standard_library, text_files
+from flaxformer.tasks.tokenizer import tokenizer
 
 
 class TextTask(Task):
-    """Windows of `length` bytes; training windows are random, evaluation windows are spread evenly and fixed."""
+    """Windows of `length` tokens; training windows are random, evaluation windows are spread evenly and fixed.
+
+    tokenizer: the path of a tokenizer.json, which decides the vocabulary; None for bytes.
+    """
 
     length: int = static(32, at_least=1)
+    tokenizer: str | None = static(None)
 
     @property
     def vocabulary(self) -> int:
-        return 256
+        return tokenizer(self.tokenizer).vocabulary
 
     @property
     def sequence_length(self) -> int:
@@ -30,27 +36,44 @@ class TextTask(Task):
         """The text itself."""
         raise NotImplementedError
 
+    def tokens(self) -> tuple[UInt[np.ndarray, "train_tokens"], UInt[np.ndarray, "validation_tokens"]]:
+        """Both sides of the text as tokens."""
+        return tokenised(self.corpus(), self.tokenizer)
+
     def load(self) -> "TextSource":
-        corpus = self.corpus()
-        for side, data in (("training", corpus.train), ("validation", corpus.validation)):
+        train, validation = self.tokens()
+        unit = "bytes" if self.tokenizer is None else "tokens"
+        for side, data in (("training", train), ("validation", validation)):
             if data.size <= self.length:
                 expected = f"expected more than length {self.length}"
-                raise UserError(f"{type(self).__name__}: the {side} text has {data.size} bytes; {expected}")
-        return TextSource(jnp.asarray(corpus.train), jnp.asarray(corpus.validation), self)
+                raise UserError(f"{type(self).__name__}: the {side} text has {data.size} {unit}; {expected}")
+        return TextSource(jnp.asarray(train), jnp.asarray(validation), self)
 
     def fingerprint(self) -> dict[str, Any]:
-        return self.corpus().fingerprint()
+        found = self.corpus().fingerprint()
+        if self.tokenizer is None:
+            return found
+        train, validation = self.tokens()
+        counts = {"train_tokens": train.size, "validation_tokens": validation.size}
+        return found | tokenizer(self.tokenizer).fingerprint | counts
 
     def references(self) -> dict[str, float]:
         evaluation = jax.device_get(self.load().evaluation())
-        return count_model_losses(self.corpus().train, evaluation.inputs, evaluation.targets)
+        return count_model_losses(self.tokens()[0], evaluation.inputs, evaluation.targets, self.vocabulary)
+
+
+@functools.cache
+def tokenised(corpus: Corpus, path: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides of a corpus as the tokens of `tokenizer(path)`."""
+    encode = tokenizer(path).encode
+    return encode(corpus.train.tobytes()), encode(corpus.validation.tobytes())
 
 
 class TextSource(Source):
-    """Both sides of a text as bytes on the device."""
+    """Both sides of a text as tokens on the device."""
 
-    train: UInt8[Array, "train_bytes"]
-    validation: UInt8[Array, "validation_bytes"]
+    train: UInt[Array, "train_tokens"]
+    validation: UInt[Array, "validation_tokens"]
     task: TextTask = flax.struct.field(pytree_node=False)
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:

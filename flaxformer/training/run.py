@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from flaxformer.config import LearnedPositions, ModelConfig
+from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.struct import Config, leaf, part, static
-from flaxformer.tasks.synthetic import AssociativeRecall, Copy
-from flaxformer.tasks.text import StandardLibrary, TextFiles
+from flaxformer.tasks import AnyTask, StandardLibrary
 from flaxformer.training.optimizer import AdamW
 
 
@@ -29,19 +28,14 @@ class Training(Config):
 class Run(Config):
     """One training run. The seed decides weights, batches and dropout, each through a stream of its own."""
 
-    model: ModelConfig = part(ModelConfig())
-    task: StandardLibrary | TextFiles | Copy | AssociativeRecall = part(StandardLibrary())
+    model: ModelConfig | RecurrentConfig = part(ModelConfig())
+    task: AnyTask = part(StandardLibrary())
     optimizer: AdamW = part(AdamW())
     training: Training = part(Training())
     seed: int = leaf(0, at_least=0, below=2**31)
 
     def problems(self) -> Iterator[str]:
-        task, model = self.task, self.model
-        if model.vocabulary < task.vocabulary:
-            yield f"model.vocabulary is {model.vocabulary}; expected at least the task's {task.vocabulary} tokens"
-        if isinstance(model.positions, LearnedPositions) and model.positions.max_length < task.sequence_length:
-            longest = model.positions.max_length
-            yield f"model.positions.max_length is {longest}; expected at least the task's {task.sequence_length} tokens"
+        yield from self.task.problems_with(self.model)
 
     @property
     def tokens_per_step(self) -> int:

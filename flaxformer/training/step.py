@@ -1,5 +1,7 @@
 """One training step: a pure function of state, run and batch."""
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -7,9 +9,9 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from flaxformer import model
-from flaxformer.model.transformer import Layout, Transformer
-from flaxformer.nn.losses import correct, cross_entropy
-from flaxformer.params import stream
+from flaxformer.model.transformer import Layout
+from flaxformer.nn.losses import correct, cross_entropy, squared_error
+from flaxformer.params import stream, trained_mask
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.training.optimizer import learning_rate, optimizer
 from flaxformer.training.run import Run
@@ -21,7 +23,7 @@ class State(flax.struct.PyTreeNode):
     """What a training run is between two steps."""
 
     step: Int[Array, ""]
-    params: Transformer
+    params: Any
     optimizer: optax.OptState
     diverged_at: Int[Array, ""]
     """The step whose loss or gradient was not finite, after which nothing changes; −1 while alive."""
@@ -34,11 +36,23 @@ def start(run: Run, layout: Layout = "unrolled") -> State:
     return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE))
 
 
-def loss(params: Transformer, run: Run, batch: Batch, dropout_key: Array | None) -> Float[Array, ""]:
-    """Mean cross-entropy in nats over the scored tokens."""
-    logits = model.apply(params, run.model, batch.inputs, dropout_key=dropout_key)
-    total, count = cross_entropy(logits, batch.targets, batch.weights, label_smoothing=run.training.label_smoothing)
-    return total / jnp.maximum(count, 1)
+def loss(params: Any, run: Run, batch: Batch, dropout_key: Array | None) -> tuple[Float[Array, ""], Any]:
+    """Mean loss over the scored targets, cross-entropy in nats or squared error; and the weights after the call.
+
+    Without a key, nothing moves but what gradients move. With one, a BatchNorm's running statistics have moved.
+    """
+    outcome = model.run(params, run.model, batch.inputs, batch.given, dropout_key=dropout_key)
+    total, count = total_loss(run, outcome.output, batch, run.training.label_smoothing)
+    return total / jnp.maximum(count, 1), outcome.params
+
+
+def total_loss(
+    run: Run, output: Array, batch: Batch, label_smoothing: float | Array | None = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The head's loss as (sum, count)."""
+    if run.model.head.loss == "squared_error":
+        return squared_error(output, batch.targets, batch.weights)
+    return cross_entropy(output, batch.targets, batch.weights, label_smoothing=label_smoothing)
 
 
 def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, Float[Array, ""]]]:
@@ -48,12 +62,16 @@ def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, F
     that could have: the run is frozen from there on, and its neighbours in a mapped group are not touched.
     """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
-    value, gradient = jax.value_and_grad(loss)(state.params, run, batch, dropout_key)
+    (value, moved), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key)
+    trained = trained_mask(state.params, run.model)
+    gradient = jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained)
     rate = learning_rate(run.optimizer, state.step, run.training.steps)
     norm = optax.tree.norm(gradient)
 
     updates, moments = optimizer(run.optimizer, rate).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
+    # What no gradient trains is as the forward pass left it: running statistics moved, frozen weights the same bits.
+    params = jax.tree.map(lambda new, after, own: new if own else after, params, moved, trained)
     alive = state.diverged_at == ALIVE
     finite = jnp.isfinite(value) & jnp.isfinite(norm)
     params, moments = jax.tree.map(
@@ -74,13 +92,15 @@ def train_chunk(state: State, run: Run, source: Source, steps: int) -> tuple[Sta
     return jax.lax.scan(body, state, length=steps)
 
 
-def evaluate(params: Transformer, run: Run, source: Source) -> dict[str, Float[Array, ""]]:
-    """Mean loss (nats) and accuracy over the fixed evaluation set, without dropout or label smoothing."""
+def evaluate(params: Any, run: Run, source: Source) -> dict[str, Float[Array, ""]]:
+    """Mean loss over the fixed evaluation set, without dropout or label smoothing; and accuracy, where there is one."""
 
-    def one(batch: Batch) -> tuple[Array, Array, Array]:
-        logits = model.apply(params, run.model, batch.inputs)
-        total, count = cross_entropy(logits, batch.targets, batch.weights)
-        return total, correct(logits, batch.targets, batch.weights)[0], count
+    def one(batch: Batch) -> dict[str, tuple[Array, Array]]:
+        output = model.apply(params, run.model, batch.inputs, **batch.given)
+        found = {"validation_loss": total_loss(run, output, batch)}
+        if run.model.head.loss == "cross_entropy":
+            found["validation_accuracy"] = correct(output, batch.targets, batch.weights)
+        return found
 
-    total, right, count = jax.tree.map(jnp.sum, jax.lax.map(one, source.evaluation()))
-    return {"validation_loss": total / count, "validation_accuracy": right / count}
+    sums = jax.tree.map(jnp.sum, jax.lax.map(one, source.evaluation()))
+    return {name: total / count for name, (total, count) in sums.items()}

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.interop.torch_modules import config_of, from_torch
 from flaxformer.model.blocks import Block, block
-from flaxformer.model.layers import Attention, FeedForward, Norm, Norms
+from flaxformer.model.call import Call
 from flaxformer.nn import Causal, Padding, dot_product_attention
 from flaxformer.params import declare
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "torch_encoder_layer.npz"
-PLACES = {"pre": PRE, "post": POST}
+KIND = "TransformerEncoderLayer"
+PLACES = {"pre": True, "post": False}
 close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
@@ -28,46 +29,18 @@ def golden():
         return {name: jnp.asarray(file[name]) for name in file.files}
 
 
-def from_torch(weights, place, heads):
-    """The torch layer's weights as a `Block`: torch keeps maps as [out, in], and Q, K and V in one matrix."""
-    d_model = weights["linear2.bias"].shape[0]
-    d_head = d_model // heads
-    matrices = jnp.split(weights["self_attn.in_proj_weight"], 3)
-    biases = jnp.split(weights["self_attn.in_proj_bias"], 3)
-    into_heads = [matrix.T.reshape(d_model, heads, d_head) for matrix in matrices]
-    query_bias, key_bias, value_bias = (bias.reshape(heads, d_head) for bias in biases)
-    slot = {"pre": "pre", "post": "stream"}[place]
-    norms = [Norms(**{slot: Norm(weights[f"norm{i}.weight"], weights[f"norm{i}.bias"])}) for i in (1, 2)]
-    return Block(
-        attention_norms=norms[0],
-        attention=Attention(
-            *into_heads,
-            out=weights["self_attn.out_proj.weight"].T.reshape(heads, d_head, d_model),
-            query_bias=query_bias,
-            key_bias=key_bias,
-            value_bias=value_bias,
-            out_bias=weights["self_attn.out_proj.bias"],
-        ),
-        feed_forward_norms=norms[1],
-        feed_forward=FeedForward(
-            up=weights["linear1.weight"].T,
-            down=weights["linear2.weight"].T,
-            up_bias=weights["linear1.bias"],
-            down_bias=weights["linear2.bias"],
-        ),
-    )
-
-
-def config(place, activation, weights, heads):
+def config_for(place, activation, weights, heads):
     d_ff, d_model = weights["linear1.weight"].shape
-    return ModelConfig(d_model=d_model, heads=heads, d_ff=d_ff, norm=PLACES[place], activation=activation)
+    sizes = {"d_model": d_model, "nhead": heads, "dim_feedforward": d_ff}
+    return config_of(KIND, **sizes, norm_first=PLACES[place], activation=activation)
 
 
-@functools.partial(jax.jit, static_argnames=("place", "activation", "heads"))
-def layer_and_gradient(weights, x, mask, cotangent, *, place, activation, heads):
+@jax.jit
+def layer_and_gradient(params, config, x, mask, cotangent):
+    places = jnp.arange(x.shape[1])
+
     def loss(x):
-        settings = config(place, activation, weights, heads)
-        y, _ = block(from_torch(weights, place, heads), settings, x, mask, None)
+        y, *_ = block(params, config, x, Call(query_positions=places, key_positions=places, mask=mask))
         return (y * cotangent).sum(), y
 
     (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(x)
@@ -84,15 +57,10 @@ def torch_weights(golden):
 @pytest.mark.parametrize("place", PLACES)
 def test_a_block_is_the_torch_encoder_layer(golden, place, activation, mask):
     masks = {"none": None, "causal": Causal(), "padding": Padding(golden["layer/valid"])}
-    output, gradient = layer_and_gradient(
-        torch_weights(golden),
-        golden["layer/x"],
-        masks[mask],
-        golden["layer/cotangent"],
-        place=place,
-        activation=activation,
-        heads=3,
-    )
+    weights = torch_weights(golden)
+    config = config_for(place, activation, weights, heads=3)
+    params = from_torch(KIND, weights, config)
+    output, gradient = layer_and_gradient(params, config, golden["layer/x"], masks[mask], golden["layer/cotangent"])
     case = f"layer/{place}/{activation}/{mask}"
     close(output, golden[f"{case}/output"])
     close(gradient, golden[f"{case}/x_gradient"])
@@ -101,8 +69,9 @@ def test_a_block_is_the_torch_encoder_layer(golden, place, activation, mask):
 @pytest.mark.parametrize("place", PLACES)
 def test_every_torch_weight_has_its_place_and_no_other_is_left(golden, place):
     weights = torch_weights(golden)
-    params = from_torch(weights, place, heads=3)
-    declared = declare(Block, config(place, "relu", weights, heads=3))
+    config = config_for(place, "relu", weights, heads=3)
+    params = from_torch(KIND, weights, config)
+    declared = declare(Block, config)
     assert jax.tree.map(lambda weight: weight.shape, params) == jax.tree.map(lambda spec: spec.shape, declared)
     assert sum(w.size for w in jax.tree.leaves(params)) == sum(w.size for w in weights.values())
 
@@ -144,14 +113,8 @@ def test_a_block_is_the_torch_encoder_layer_for_fresh_weights(place):
     entering = torch.from_numpy(x).requires_grad_()
     theirs = layer(entering, src_mask=torch.from_numpy(~causal), src_key_padding_mask=torch.from_numpy(~valid))
     (theirs * torch.from_numpy(cotangent)).sum().backward()
-    ours, gradient = layer_and_gradient(
-        jax.tree.map(jnp.asarray, weights),
-        jnp.asarray(x),
-        Causal() & Padding(jnp.asarray(valid)),
-        jnp.asarray(cotangent),
-        place=place,
-        activation="gelu",
-        heads=heads,
-    )
+    config = config_for(place, "gelu", weights, heads)
+    mask = Causal() & Padding(jnp.asarray(valid))
+    ours, gradient = layer_and_gradient(from_torch(KIND, weights, config), config, x, mask, cotangent)
     close(ours, theirs.detach().numpy())
     close(gradient, entering.grad.numpy(), rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
-"""Cross-entropy against float64 sums, and the laws that make (sum, count) safe to split and to mask."""
+"""Losses against float64 sums, and the laws that make (sum, count) safe to split and to mask."""
 
+import functools
 import math
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import cross_entropy
-from flaxformer.nn.losses import correct
+from flaxformer.nn.losses import correct, squared_error
 
 B, T, V = 3, 5, 7
 
@@ -165,3 +166,81 @@ def test_correct_is_the_weight_of_the_targets_with_the_highest_logit():
     np.testing.assert_allclose(
         correct(*map(jnp.asarray, (logits, targets, weights))), (sum(hits), weights.sum()), rtol=1e-6
     )
+
+
+K = 3
+
+
+def outputs(*batch, seed=0):
+    random = np.random.default_rng(seed)
+    y, t = (random.normal(size=(*batch, K)).astype(np.float32) for _ in range(2))
+    return y, t, random.uniform(0.1, 2, batch).astype(np.float32)
+
+
+def expected_squares(y, t, weights):
+    total = count = 0.0
+    for place in np.ndindex(weights.shape):
+        row = [(float(a) - float(b)) ** 2 for a, b in zip(y[place], t[place], strict=True)]
+        total += float(weights[place]) * sum(row) / len(row)
+        count += float(weights[place])
+    return total, count
+
+
+@pytest.mark.parametrize("batch", [(), (T,), (B, T)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_squared_error_equals_the_sum_over_tokens(batch, weighted):
+    y, t, weights = outputs(*batch)
+    result = squared_error(jnp.asarray(y), jnp.asarray(t), jnp.asarray(weights) if weighted else None)
+    wanted = expected_squares(y, t, weights if weighted else np.ones(batch))
+    np.testing.assert_allclose(result, wanted, rtol=1e-6)
+
+
+def test_squared_error_is_the_mean_squared_error_of_torch():
+    torch = pytest.importorskip("torch")
+    y, t, _ = outputs(B, T)
+    total, count = squared_error(jnp.asarray(y), jnp.asarray(t))
+    wanted = torch.nn.functional.mse_loss(torch.from_numpy(y), torch.from_numpy(t)).item()
+    np.testing.assert_allclose(total / count, wanted, rtol=1e-6)
+
+
+@jax.jit
+@functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+def squares(y, t, weights):
+    return squared_error(y, t, weights)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_the_gradient_of_squared_error_is_twice_the_difference_and_nothing_at_weight_zero(poison):
+    y, t, weights = outputs(B, T)
+    weights[0, 1] = weights[2] = 0
+    hidden = weights[..., None] == 0
+    poisoned = [np.where(hidden, np.float32(poison), x) for x in (y, t)]
+    (total, count), gradients = squares(*map(jnp.asarray, (*poisoned, weights)))
+    np.testing.assert_allclose(
+        (total, count), expected_squares(np.where(hidden, 0, y), np.where(hidden, 0, t), weights)
+    )
+    wanted = np.where(hidden, 0, weights[..., None] * 2 * (y.astype(np.float64) - t) / K)
+    np.testing.assert_allclose(gradients[0], wanted, atol=1e-6)
+    np.testing.assert_allclose(gradients[1], -wanted, atol=1e-6)
+
+
+def test_squared_error_of_any_split_has_the_same_sum_and_count():
+    y, t, weights = map(jnp.asarray, outputs(12, T))
+    whole = squares(y, t, weights)
+    parts = [squares(y[a:b], t[a:b], weights[a:b]) for a, b in ((0, 1), (1, 8), (8, 12))]
+    np.testing.assert_allclose([sum(x) for x in zip(*(p[0] for p in parts), strict=True)], whole[0], rtol=1e-6)
+    np.testing.assert_allclose(np.concatenate([p[1][0] for p in parts]), whole[1][0], atol=1e-6)
+
+
+def test_squared_error_without_any_target_is_zero_of_zero():
+    y, t, weights = map(jnp.asarray, outputs(B, T))
+    assert squared_error(y, t, jnp.zeros_like(weights)) == (0, 0)
+
+
+def test_bfloat16_outputs_are_squared_and_summed_in_float32():
+    y, t, _ = outputs(1021)
+    y = jnp.asarray(y, jnp.bfloat16)
+    total, count = squared_error(y, jnp.asarray(t), jnp.ones(1021, jnp.bfloat16))
+    assert total.dtype == count.dtype == jnp.float32
+    wanted = expected_squares(np.asarray(y.astype(jnp.float32)), t, np.ones(1021))
+    np.testing.assert_allclose((total, count), wanted, rtol=1e-5)

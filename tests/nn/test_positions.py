@@ -13,6 +13,7 @@ T = 29
 
 
 def expected(positions, d_model, base=10_000.0):
+    """Sines at the even columns, cosines at the odd ones."""
     result = np.zeros((*np.shape(positions), d_model))
     for place in np.ndindex(result.shape):
         i, odd = divmod(place[-1], 2)
@@ -67,3 +68,20 @@ def test_the_base_may_be_traced():
 def test_distant_positions_stay_accurate():
     positions = np.array([4095, 65_521])
     np.testing.assert_allclose(sinusoidal(jnp.asarray(positions), 12), expected(positions, 12), atol=2e-2)
+
+
+@pytest.mark.parametrize("d_model", [1, 2, 7, 12])
+@pytest.mark.parametrize("shape", [(T,), (2, 3)])
+def test_split_puts_all_sines_before_all_cosines(d_model, shape):
+    positions = np.random.default_rng(1).integers(0, 100, shape)
+    result = sinusoidal(jnp.asarray(positions), d_model, base=17.0, interleaved=False)
+    columns = [*range(0, d_model, 2), *range(1, d_model, 2)]
+    np.testing.assert_allclose(result, expected(positions, d_model, 17.0)[..., columns], atol=3e-5)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_an_encoding_depends_on_its_position_alone(interleaved):
+    positions = np.array([3, 0, 17, 3, 8])
+    encode = jax.jit(lambda positions: sinusoidal(positions, 7, interleaved=interleaved))
+    table = encode(jnp.arange(T))
+    np.testing.assert_allclose(encode(jnp.asarray(positions)), np.asarray(table)[positions], atol=1e-6)

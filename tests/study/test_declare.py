@@ -67,6 +67,14 @@ def test_every_arm_has_every_seed():
         assert cell.run == replace_at(cell.arm.run, {"seed": cell.seed})
 
 
+def test_an_axis_may_change_several_fields_together():
+    axis = Axis(("optimizer.beta1", "optimizer.beta2"), {"0.9": 0.9, "0.5": 0.5})
+    baseline = replace_at(BASELINE, {"optimizer.beta2": 0.9})
+    study = tiny(baseline=baseline, axes=(axis,), claims=())
+    assert axis.name == "beta1" and axis.baseline_label(baseline) == "0.9" and axis.baseline_label(BASELINE) is None
+    assert [(arm.run.optimizer.beta1, arm.run.optimizer.beta2) for arm in study.arms()] == [(0.9, 0.9), (0.5, 0.5)]
+
+
 def test_an_integer_level_is_the_number_it_means():
     assert Axis("optimizer.warmup_steps", {"0": 0}).baseline_label(BASELINE) == "0"
 

@@ -1,4 +1,4 @@
-"""Tasks: pure batches, disjoint sides, and what each sequence must look like."""
+"""What every task owes a training run: pure batches, a fixed evaluation set, live fields, and clear refusals."""
 
 import dataclasses
 
@@ -6,173 +6,213 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tasks.every import every_task, same, shapes, some
 
-from flaxformer.struct import UserError
-from flaxformer.tasks import AssociativeRecall, Copy, StandardLibrary, TextFiles
-from flaxformer.tasks.corpus import by_file_name, count_model_losses, standard_library
-
-TEXT = b"the quick brown fox jumps over the lazy dog; " * 40
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(TEXT)
-    return path
-
-
-def tasks(file):
-    return [
-        StandardLibrary(length=11, batch_size=3, evaluation_batches=2),
-        TextFiles(path=str(file), length=11, batch_size=3, evaluation_batches=2),
-        Copy(symbols=5, length=4, batch_size=3, evaluation_batches=2),
-        AssociativeRecall(pairs=3, queries=2, keys=5, values=7, batch_size=3, evaluation_batches=2),
-    ]
-
-
-def test_batches_are_pure_functions_of_key_and_step(file):
-    for task in tasks(file):
-        source, key = task.load(), jax.random.key(0)
-        one = source.batch(key, 5)
-        jax.tree.map(np.testing.assert_array_equal, one, jax.jit(lambda s, k: s.batch(k, 5))(source, key))
-        for other in (source.batch(key, 6), source.batch(jax.random.key(1), 5)):
-            assert not np.array_equal(one.inputs, other.inputs)
+from flaxformer.config import (
+    Classifier,
+    LanguageModel,
+    LearnedPositions,
+    ModelConfig,
+    NoHead,
+    Patches,
+    Regressor,
+    Tokens,
+    Vectors,
+)
+from flaxformer.struct import UserError, alternatives, type_hints
+from flaxformer.tasks import (
+    Batch,
+    Copy,
+    Digits,
+    Images,
+    Induction,
+    ModularAddition,
+    PairedFiles,
+    ScaledIndex,
+    StandardLibrary,
+    TwoTargetAverage,
+)
+from flaxformer.tasks.examples import shuffled, spread
+from flaxformer.training import Run
 
 
-def test_shapes_ranges_and_alignment(file):
-    for task in tasks(file):
-        source = task.load()
-        batch, evaluation = source.batch(jax.random.key(0), 0), source.evaluation()
-        assert batch.inputs.shape == batch.targets.shape == batch.weights.shape == (3, task.sequence_length)
-        assert evaluation.inputs.shape == (2, 3, task.sequence_length)
-        for part in (batch, evaluation):
-            assert int(part.inputs.min()) >= 0
-            assert int(jnp.maximum(part.inputs, part.targets).max()) < task.vocabulary
-            np.testing.assert_array_equal(part.inputs[..., 1:], part.targets[..., :-1])
-            assert float(part.weights.sum()) > 0
+@jax.jit
+def calls(source):
+    """Batches inside a scan: 5, 6, 5 again, and 5 of another key."""
+    keys = jnp.stack([jax.random.key(0), jax.random.key(0), jax.random.key(0), jax.random.key(1)])
+    return jax.lax.scan(lambda _, at: (None, source.batch(*at)), None, (keys, jnp.array([5, 6, 5, 5])))[1]
 
 
-def test_copy_asks_for_the_first_half_again():
-    task = Copy(symbols=5, length=4)
-    batch = task.load().batch(jax.random.key(0), 0)
-    scored = np.asarray(batch.weights) > 0
-    np.testing.assert_array_equal(np.asarray(batch.targets)[scored].reshape(-1, 4), batch.inputs[:, :4])
-    assert (np.asarray(batch.inputs)[:, 4] == task.symbols).all()
+@pytest.fixture(scope="module")
+def given(files):
+    """Every task, and batches that it gives."""
+    return {task: jax.device_get(calls(task.load())) for task in every_task(files)}
 
 
-def test_recall_answers_are_the_values_of_distinct_keys():
-    task = AssociativeRecall(pairs=4, queries=3, keys=6, values=5)
-    batch = jax.device_get(task.load().batch(jax.random.key(0), 0))
-    for inputs, targets, weights in zip(batch.inputs, batch.targets, batch.weights, strict=True):
-        memory = dict(zip(inputs[0:8:2], inputs[1:8:2], strict=True))
-        assert len(memory) == 4
-        asked = np.flatnonzero(weights)
-        assert len(asked) == 3
-        assert all(memory[inputs[place]] == targets[place] for place in asked)
-        assert (targets[asked] >= task.keys).all()
+def test_batches_are_pure_functions_of_key_and_step_also_inside_a_scan(given):
+    for task, batches in given.items():
+        first, other, again, elsewhere = (jax.tree.map(lambda leaf, i=i: leaf[i], batches) for i in range(4))
+        jax.tree.map(np.testing.assert_array_equal, first, again)
+        assert not np.array_equal(first.inputs, other.inputs), task
+        assert not np.array_equal(first.inputs, elsewhere.inputs), task
 
 
-def test_text_windows_come_from_their_own_side(file):
-    task = TextFiles(path=str(file), length=11, batch_size=4, evaluation_batches=3)
-    corpus, source = task.corpus(), task.load()
-    assert corpus.train.tobytes() + corpus.validation.tobytes() == TEXT
-    for side, batch in ((corpus.train, source.batch(jax.random.key(0), 0)), (corpus.validation, source.evaluation())):
-        for inputs, targets in zip(batch.inputs.reshape(-1, 11), batch.targets.reshape(-1, 11), strict=True):
-            window = bytes(np.append(inputs, targets[-1]).astype(np.uint8))
-            assert window in side.tobytes()
+def test_a_batch_is_the_same_outside_a_scan(given):
+    tasks = {type(task): (task, batches) for task, batches in given.items()}
+    for task, batches in (tasks[Copy], tasks[PairedFiles], tasks[StandardLibrary]):
+        one = task.load().batch(jax.random.key(0), 5)
+        jax.tree.map(np.testing.assert_array_equal, one, jax.tree.map(lambda leaf: leaf[0], batches))
 
 
-def test_the_standard_library_is_real_text_split_by_file_with_a_fingerprint():
-    corpus = standard_library()
-    assert corpus.train.size > 4_000_000
-    assert 0.03 < corpus.validation.size / corpus.train.size < 0.3
-    for text in (b"def dataclass(", b"class OrderedDict("):
-        assert (text in corpus.train.tobytes()) != (text in corpus.validation.tobytes())
-    print_ = corpus.fingerprint()
-    assert set(print_) == {"sha256", "files", "train_bytes", "validation_bytes"}
-    assert len(print_["sha256"]) == 64
+def test_the_evaluation_set_has_the_shape_of_its_batches(given):
+    for task, batches in given.items():
+        evaluation = jax.eval_shape(lambda source: source.evaluation(), task.load())
+        assert jax.tree.structure(batches) == jax.tree.structure(evaluation)
+        for leaf, every in zip(jax.tree.leaves(batches), jax.tree.leaves(evaluation), strict=True):
+            assert leaf.shape == (4, 3, *leaf.shape[2:])
+            assert every.shape == (2, *leaf.shape[1:])
+            assert every.dtype == leaf.dtype
 
 
-def test_a_folder_is_split_by_name_and_the_fingerprint_sees_every_byte(tmp_path):
-    for i in range(40):
-        (tmp_path / f"{i}.txt").write_bytes(b"%d " % i * 50)
-    files = sorted(tmp_path.glob("*.txt"))
-    whole, fewer = by_file_name(tmp_path, files), by_file_name(tmp_path, files[:20])
-    assert whole.train.size > whole.validation.size > 0
-    for name, side in ((f.name, f.read_bytes()) for f in files[:20]):
-        in_validation = side in whole.validation.tobytes()
-        assert in_validation == (side in fewer.validation.tobytes()), name
-    files[3].write_bytes(b"x" + files[3].read_bytes()[1:])
-    assert by_file_name(tmp_path, files).digest != whole.digest
+def test_loading_twice_gives_the_same_data(files):
+    for task in every_task(files):
+        jax.tree.map(np.testing.assert_array_equal, task.load(), task.load())
+    assert jax.tree.leaves(Copy().load()) == []
 
 
-def test_count_models_against_a_plain_loop():
-    rng = np.random.default_rng(0)
-    train, tokens = rng.integers(97, 105, 500).astype(np.uint8), rng.integers(97, 107, 40)
-    inputs, targets = tokens[:-1], tokens[1:]
-    singles = [list(train).count(b) + 1 for b in range(256)]
-    pairs = list(zip(train[:-1].tolist(), train[1:].tolist(), strict=True))
-    unigram = -np.mean([np.log(singles[t] / sum(singles)) for t in targets])
-    bigram = -np.mean(
-        [
-            np.log((pairs.count((i, t)) + 1) / (sum(p[0] == i for p in pairs) + 256))
-            for i, t in zip(inputs, targets, strict=True)
-        ]
-    )
-    losses = count_model_losses(train, inputs, targets)
-    assert losses["unigram"] == pytest.approx(unigram)
-    assert losses["bigram"] == pytest.approx(bigram)
+def test_shapes_kinds_and_ranges_are_what_the_task_says(given):
+    for task, batch in given.items():
+        assert batch.weights.dtype == np.float32
+        assert batch.weights.sum() > 0
+        if task.vocabulary:
+            assert batch.inputs.shape == batch.targets.shape == batch.weights.shape == (4, 3, task.sequence_length)
+            tokens = [batch.inputs, batch.targets, *([] if batch.source is None else [batch.source])]
+            assert all(leaf.dtype == np.int32 for leaf in tokens)
+            assert min(leaf.min() for leaf in tokens) >= 0
+            assert max(leaf.max() for leaf in tokens) < task.vocabulary
+        else:
+            assert batch.inputs.dtype == np.float32
+        assert (batch.source is None) == (task.source_length == 0)
+        assert batch.source is None or batch.source.shape == (4, 3, task.source_length)
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_every_field_changes_what_a_task_gives(files, number):
+    base, changes = list(every_task(files).items())[number]
+    assert {field.name for field in dataclasses.fields(base)} == set(changes)
+    before = shapes(base)
+    others = {name: base.replace(**{name: value}) for name, value in changes.items()}
+    alike = {name: other for name, other in others.items() if shapes(other) == before}
+    numbers = some(base) if alike else None
+    for name, other in alike.items():
+        assert not same(numbers, some(other)), f"{type(base).__name__}.{name}"
+
+
+def test_every_task_of_a_run_is_tested_here_and_has_no_leaves(files):
+    assert {type(task) for task in every_task(files)} == set(alternatives(type_hints(Run)["task"]))
+    assert [jax.tree.leaves(task) for task in every_task(files)] == [[]] * 13
+
+
+def test_a_table_is_read_through_evenly_and_no_row_counts_twice():
+    places, counted = spread(11, 4)
+    np.testing.assert_array_equal(places, [0, 3, 6, 10])
+    np.testing.assert_array_equal(counted, 1)
+    places, counted = spread(3, 5)
+    np.testing.assert_array_equal(places[counted > 0], [0, 1, 2])
+    assert len(places) == 5
+
+
+def test_the_order_of_a_split_is_a_known_function_of_its_seed():
+    np.testing.assert_array_equal(shuffled(7, 0), [6, 2, 1, 3, 0, 5, 4])  # the same on every machine, for ever
+    assert sorted(shuffled(1000, 3)) == list(range(1000))
+    assert not np.array_equal(shuffled(1000, 3), shuffled(1000, 4))
+
+
+def test_tokens_read_counts_the_source_and_the_patches():
+    assert Copy(length=5).tokens_read(ModelConfig()) == 10
+    assert Copy(length=5, form="paired").tokens_read(ModelConfig()) == 10
+    image = ModelConfig(inputs=Patches(height=8, width=8, size=4, class_token=True), head=Classifier(classes=10))
+    assert Digits().tokens_read(image) == 5
+
+
+CONFIG = ModelConfig(vocabulary=17, layers=1, d_model=12, heads=3)
+BOTH = CONFIG.with_encoder()
+SHORT = LearnedPositions(max_length=7)
+VECTORS = CONFIG.replace(inputs=Vectors(width=3), head=Regressor(numbers=3))
+IMAGES = CONFIG.replace(inputs=Patches(height=8, width=8, size=2), head=Classifier(classes=10))
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "message"),
+    [
+        (Copy(), CONFIG.replace(vocabulary=16), r"model\.vocabulary is 16; expected at least the task's 17 tokens"),
+        (Copy(), CONFIG.replace(positions=SHORT), "model.positions.max_length is 7; .*16 tokens"),
+        (Copy(), VECTORS, r"model.inputs is Vectors\(width=3\); expected Tokens"),
+        (Copy(), CONFIG.replace(head=Classifier(classes=17)), r"model.head is Classifier.*expected LanguageModel"),
+        (Copy(), CONFIG.replace(d_memory=5), "model.d_memory is 5; expected None"),
+        (Copy(), BOTH, "model.encoder is given; expected None"),
+        (Copy(form="paired"), CONFIG, r"model.encoder is None; expected one, as model.with_encoder\(\)"),
+        (Copy(form="paired"), CONFIG.with_encoder(vocabulary=11), "model.encoder.vocabulary is 11; .* 17 tokens"),
+        (Copy(form="paired"), CONFIG.with_encoder(positions=SHORT), "model.encoder.positions.max_length is 7; .*8 tok"),
+        (Copy(form="paired"), CONFIG.with_encoder(inputs=Vectors(width=2)), "model.encoder.inputs is Vectors"),
+        (ScaledIndex(width=3), CONFIG, r"model.inputs is Tokens.*expected Vectors\(width=3\)"),
+        (ScaledIndex(width=2), VECTORS, r"model.inputs is Vectors\(width=3\); expected Vectors\(width=2\)"),
+        (ScaledIndex(width=3), VECTORS.replace(head=LanguageModel()), "model.head is LanguageModel"),
+        (ScaledIndex(width=3), VECTORS.replace(head=Regressor(numbers=2)), "numbers=2.*expected Regressor.*numbers=3"),
+        (ScaledIndex(width=3), VECTORS.replace(head=Regressor(numbers=3, pool="mean")), "pool='mean'.*pool='none'"),
+        (ScaledIndex(width=3), VECTORS.replace(positions=SHORT), "max_length is 7; .*16 tokens"),
+        (TwoTargetAverage(key_width=1, value_width=1), VECTORS, "pool='none'.*pool='last', numbers=1"),
+        (Digits(), CONFIG, r"model.inputs is Tokens.*expected Patches\(height=8, width=8, channels=1, size=…\)"),
+        (Digits(), IMAGES.replace(head=Classifier(classes=9)), "classes=9.*expected Classifier.classes=10"),
+        (Digits(), IMAGES.replace(head=Classifier(classes=10, pool="none")), "pool='none'.*one answer an image"),
+        (Digits(), IMAGES.replace(positions=SHORT), "max_length is 7; expected at least the 16 patches"),
+        (Digits(), IMAGES.replace(d_memory=5), "model.d_memory is 5; expected None"),
+    ],
+)
+def test_a_model_that_cannot_learn_a_task_is_refused(task, model, message):
+    with pytest.raises(UserError, match=message):
+        Run(task=task, model=model)
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        (Copy(), CONFIG),
+        (Copy(), CONFIG.replace(visibility="prefix")),
+        (Copy(form="paired"), BOTH),
+        (Copy(form="paired"), CONFIG.with_encoder(inputs=Tokens(shared=True), head=NoHead())),
+        (ScaledIndex(width=3), VECTORS),
+        (ScaledIndex(width=3), VECTORS.replace(head=Regressor(numbers=3, bias=False))),
+        (TwoTargetAverage(key_width=1, value_width=1), VECTORS.replace(head=Regressor(numbers=1, pool="last"))),
+        (Digits(), IMAGES),
+    ],
+)
+def test_a_model_that_fits_a_task_is_accepted(task, model):
+    assert Run(task=task, model=model).task is task
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: TextFiles(path=str(p / "missing")).load(), "missing.*neither a file nor a folder"),
-        (lambda p: TextFiles(path=str(p), pattern="*.rst").load(), r"no file matching '\*\.rst'"),
-        (
-            lambda p: TextFiles(path=str(p / "text.txt"), length=4000).load(),
-            "1620 bytes; expected more than length 4000",
-        ),
-        (lambda p: AssociativeRecall(pairs=9, keys=8), "pairs is 9; expected at most.*8"),
+        (lambda: Copy(form="pair"), "Copy.form is 'pair'; did you mean 'paired'"),
+        (lambda: Induction(length=2), "Induction.length is 2; expected a number at least 3"),
+        (lambda: ModularAddition(fraction=1), "fraction is 1.0; expected a number below 1"),
+        (lambda: ModularAddition(modulus=2, fraction=0.1), "fraction is 0.1, 0 of the 4 pairs; expected at least one"),
+        (lambda: ModularAddition(modulus=2, fraction=0.9), "fraction is 0.9, 4 of the 4 pairs; expected at least one"),
+        (lambda: TwoTargetAverage(items=1), "items is 1; expected a number at least 2"),
+        (lambda: Images(), "path"),
+        (lambda: PairedFiles(source_path="a", target_path="b", validation_tenths=10), "validation_tenths is 10"),
+        (lambda: StandardLibrary(tokenizer=3), "tokenizer is 3; expected str or None"),
     ],
 )
-def test_mistakes_are_named(file, make, message):
-    with pytest.raises(UserError, match=message):
-        make(file.parent)
+def test_a_wrong_field_is_refused(make, message):
+    with pytest.raises((UserError, TypeError), match=message):
+        make()
 
 
-def everything(task):
-    """All that a task gives a training run."""
-    source = task.load()
-    return jax.tree.leaves((source.batch(jax.random.key(0), 0), source.evaluation(), source.train, source.validation))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"path": "other"},
-        {"pattern": "**/*.md"},
-        {"validation_tenths": 5},
-        {"length": 13},
-        {"batch_size": 4},
-        {"evaluation_batches": 3},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_every_field_of_a_text_task_changes_what_it_gives(tmp_path, change):
-    for folder, number in (("texts", 0), ("other", 1)):
-        (tmp_path / folder).mkdir()
-        for i in range(30):
-            (tmp_path / folder / f"{i}.txt").write_text(f"{folder} {i * 7 + number}; " * 20)
-            (tmp_path / folder / f"{i}.md").write_text(f"# {folder} {i * 7 + number}\n" * 20)
-    base = TextFiles(path=str(tmp_path / "texts"), length=11, batch_size=3, evaluation_batches=2)
-    if "path" in change:
-        change = {"path": str(tmp_path / "other")}
-    before, after = everything(base), everything(base.replace(**change))
-    assert any(x.shape != y.shape or not np.array_equal(x, y) for x, y in zip(before, after, strict=True))
-
-
-def test_the_fields_of_text_tasks_are_those_that_are_tested():
-    own = {"length", "batch_size", "evaluation_batches"}
-    assert {field.name for field in dataclasses.fields(StandardLibrary)} == own
-    assert {field.name for field in dataclasses.fields(TextFiles)} == own | {"path", "pattern", "validation_tenths"}
+def test_a_batch_says_what_is_given_beside_the_inputs():
+    batch = Copy(form="paired", length=3).load().batch(jax.random.key(0), 0)
+    assert isinstance(batch, Batch)
+    assert batch.given["source"] is batch.source
+    np.testing.assert_array_equal(batch.given["prefix"], np.ones(16))
+    assert batch.given["valid"] is None

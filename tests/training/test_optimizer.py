@@ -94,7 +94,7 @@ def test_all_numbers_can_be_mapped():
 
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 def test_weight_decay_shrinks_matrices_and_nothing_else(layout):
-    config = ModelConfig(head_bias=True)
+    config = ModelConfig(head=LanguageModel(bias=True))
     mask = decay_mask(init(jax.random.key(0), config, layout))
     shrunk = {jax.tree_util.keystr(path, simple=True, separator="/").split("/")[-1]: on
               for path, on in jax.tree_util.tree_leaves_with_path(mask)}  # fmt: skip

@@ -1,0 +1,125 @@
+"""The attributes of a config.json, and the fields of a `ModelConfig` that say the same."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flaxformer.config import ModelConfig
+from flaxformer.struct import REQUIRED, UserError, get_at
+
+Attributes = Mapping[str, Any]
+
+
+class Attribute(NamedTuple):
+    """One attribute: the fields that its value gives, by path, and the value that a config gives it.
+
+    default: what the format means where the attribute is missing or null; a function of the others, or REQUIRED.
+    """
+
+    name: str
+    read: Callable[[Any], dict[str, Any]]
+    write: Callable[[ModelConfig], Any]
+    default: Any = REQUIRED
+
+    def value(self, given: Attributes) -> Any:
+        """What the attributes give it, said or not."""
+        found = given.get(self.name)
+        if found is not None:
+            return found
+        if self.default is REQUIRED:
+            raise UserError(f"config.json has no '{self.name}'; expected a value")
+        return self.default(given) if callable(self.default) else self.default
+
+
+def number(name: str, *paths: str, default: Any = REQUIRED) -> Attribute:
+    """An attribute that is the value of a field, or of several."""
+    return Attribute(name, lambda value: dict.fromkeys(paths, value), lambda config: get_at(config, paths[0]), default)
+
+
+def rate(name: str, *paths: str, default: float) -> Attribute:
+    """A dropout rate, where 0 is off."""
+    read = lambda value: dict.fromkeys(paths, value or None)  # noqa: E731
+    return Attribute(name, read, lambda config: get_at(config, paths[0]) or 0.0, default)
+
+
+def unused(name: str) -> Attribute:
+    """A dropout rate of a place where these models have none: read past, and written as 0."""
+    return Attribute(name, lambda value: {}, lambda config: 0.0, 0.0)
+
+
+def choice(name: str, values: Mapping[Any, dict[str, Any]], default: Any = REQUIRED) -> Attribute:
+    """An attribute with a few values, each of which gives fields of its own."""
+
+    def read(value: Any) -> dict[str, Any]:
+        for known, fields in values.items():
+            if value == known:
+                return fields
+        raise UserError(f"config.json has '{name}' {value!r}; expected one of {', '.join(map(repr, values))}")
+
+    def write(config: ModelConfig) -> Any:
+        for value, fields in values.items():
+            if all(get_at(config, path) == wanted for path, wanted in fields.items()):
+                return value
+        raise UserError(f"{_listed(config, next(iter(values.values())))}: '{name}' has no value that says so")
+
+    return Attribute(name, read, write, default)
+
+
+def _listed(config: ModelConfig, fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{path} is {get_at(config, path)!r}" for path in fields)
+
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "squared_relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "linear": "linear",
+}
+"""Names there and here. Those of the tanh approximation differ in rounding alone."""
+
+
+def activation(name: str, *paths: str, default: str) -> Attribute:
+    """The activation of the feed-forward layer."""
+    return choice(name, {there: dict.fromkeys(paths, here) for there, here in ACTIVATIONS.items()}, default)
+
+
+FIXED: dict[str, Any] = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "tie_encoder_decoder": False,
+    "pruned_heads": {},
+    "is_encoder_decoder": False,
+}
+"""Attributes of which one value is known here: any other makes another function. A family adds its own."""
+
+IGNORED = {
+    "how the file came to be": "_name_or_path _commit_hash transformers_version model_type architectures",
+    "the type of the numbers; they are read as float32": "torch_dtype dtype use_bfloat16",
+    "how it is computed, and what is returned": (
+        "attn_implementation _attn_implementation _attn_implementation_autoset _attn_implementation_internal "
+        "chunk_size_feed_forward gradient_checkpointing torchscript use_cache return_dict use_return_dict "
+        "output_attentions output_hidden_states output_past output_scores return_dict_in_generate"
+    ),
+    "the tokenizer, and tokens that mean something to it": (
+        "tokenizer_class prefix bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id"
+    ),
+    "how text is generated": (
+        "forced_bos_token_id forced_eos_token_id max_length min_length do_sample early_stopping num_beams "
+        "num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty "
+        "no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences remove_invalid_values "
+        "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens task_specific_params"
+    ),
+    "heads other than the language model's": (
+        "finetuning_task id2label label2id num_labels _num_labels problem_type classifier_dropout classif_dropout "
+        "tf_legacy_loss"
+    ),
+    "initial values, which the file replaces": "initializer_range initializer_factor init_std",
+}
+"""Attributes that leave the function as it is, and why. A family adds its own."""

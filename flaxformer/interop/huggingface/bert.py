@@ -1,0 +1,78 @@
+"""BERT (Devlin et al. 2019), as BertForMaskedLM has it."""
+
+from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormSlots, Tokens
+from flaxformer.interop.huggingface.attributes import activation, number, rate, unused
+from flaxformer.interop.huggingface.family import Family
+from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, linear, norm
+
+LAYER = (
+    *linear("attention.self.query", "attention/query"),
+    *linear("attention.self.key", "attention/key"),
+    *linear("attention.self.value", "attention/value"),
+    *linear("attention.output.dense", "attention/out"),
+    *norm("attention.output.LayerNorm", "attention_connection/stream"),
+    *linear("intermediate.dense", "feed_forward/up"),
+    *linear("output.dense", "feed_forward/down"),
+    *norm("output.LayerNorm", "feed_forward_connection/stream"),
+)
+
+
+def _rows(config: ModelConfig) -> tuple[Row, ...]:
+    return (
+        Row("bert.embeddings.word_embeddings.weight", ("embedding/tokens",), TABLE),
+        Row("bert.embeddings.position_embeddings.weight", ("embedding/positions",), TABLE),
+        Row("bert.embeddings.token_type_embeddings.weight", ("embedding/types",), TABLE),
+        *norm("bert.embeddings.LayerNorm", "embedding_norm"),
+        *layers("bert.encoder.layer", "blocks", LAYER, config.layers),
+        Row("cls.predictions.transform.dense.weight", ("head/transform/matrix",), MATRIX),
+        Row("cls.predictions.transform.dense.bias", ("head/transform/bias",), VECTOR),
+        *norm("cls.predictions.transform.LayerNorm", "head/transform/norm"),
+        Row("cls.predictions.bias", ("head/bias",), VECTOR),
+    )
+
+
+BERT = Family(
+    name="bert",
+    architectures=("BertForMaskedLM", "BertForPreTraining"),
+    base=ModelConfig(
+        inputs=Tokens(token_types=1),
+        norm=NormSlots(stream=True, embedding=True),
+        norm_kind=LayerNorm(),
+        positions=LearnedPositions(max_length=1),
+        head=LanguageModel(tied=True, bias=True, transform=True),
+        visibility="full",
+    ),
+    attributes=(
+        number("vocab_size", "vocabulary"),
+        number("hidden_size", "d_model"),
+        number("num_hidden_layers", "layers"),
+        number("num_attention_heads", "heads"),
+        number("intermediate_size", "d_ff"),
+        activation("hidden_act", "activation", default="gelu"),
+        number("max_position_embeddings", "positions.max_length", default=512),
+        number("type_vocab_size", "inputs.token_types", default=2),
+        number("layer_norm_eps", "norm_kind.epsilon", default=1e-12),
+        rate("hidden_dropout_prob", "dropout", default=0.1),
+        unused("attention_probs_dropout_prob"),
+    ),
+    rows=_rows,
+    fixed={"position_embedding_type": "absolute", "tie_word_embeddings": True},
+    ignored={
+        "of the pooler, which the masked language model does not read": (
+            "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+            "pooler_type"
+        ),
+    },
+    prefix="bert.",
+    outer=("cls.",),
+    renamed=((r"\.gamma$", ".weight"), (r"\.beta$", ".bias")),
+    aliases={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    dropped=(
+        r"bert\.pooler\.dense\.(weight|bias)",
+        r"cls\.seq_relationship\.(weight|bias)",
+        r"bert\.embeddings\.position_ids",
+    ),
+)

@@ -1,0 +1,67 @@
+"""GPT-2 (Radford et al. 2019), as GPT2LMHeadModel has it."""
+
+from flaxformer.config import PRE, LanguageModel, LayerNorm, LearnedPositions, ModelConfig
+from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
+from flaxformer.interop.huggingface.family import Family
+from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, Row, layers, linear, norm
+
+LAYER = (
+    *norm("ln_1", "attention_connection/pre"),
+    Row("attn.c_attn.weight", ("attention/query", "attention/key", "attention/value"), INPUT_FIRST),
+    Row("attn.c_attn.bias", ("attention/query_bias", "attention/key_bias", "attention/value_bias"), VECTOR),
+    *linear("attn.c_proj", "attention/out", INPUT_FIRST),
+    *norm("ln_2", "feed_forward_connection/pre"),
+    *linear("mlp.c_fc", "feed_forward/up", INPUT_FIRST),
+    *linear("mlp.c_proj", "feed_forward/down", INPUT_FIRST),
+)
+
+
+def _rows(config: ModelConfig) -> tuple[Row, ...]:
+    return (
+        Row("transformer.wte.weight", ("embedding/tokens",), TABLE),
+        Row("transformer.wpe.weight", ("embedding/positions",), TABLE),
+        *layers("transformer.h", "blocks", LAYER, config.layers),
+        *norm("transformer.ln_f", "final_norm"),
+        Row("lm_head.weight", ("head/matrix",), MATRIX),
+    )
+
+
+GPT2 = Family(
+    name="gpt2",
+    architectures=("GPT2LMHeadModel", "GPT2Model"),
+    base=ModelConfig(
+        norm=PRE,
+        norm_kind=LayerNorm(),
+        positions=LearnedPositions(max_length=1),
+        head=LanguageModel(tied=True),
+        visibility="causal",
+    ),
+    attributes=(
+        number("vocab_size", "vocabulary"),
+        number("n_positions", "positions.max_length", default=1024),
+        number("n_embd", "d_model"),
+        number("n_layer", "layers"),
+        number("n_head", "heads"),
+        number("n_inner", "d_ff", default=lambda given: 4 * given["n_embd"]),
+        activation("activation_function", "activation", default="gelu_new"),
+        number("layer_norm_epsilon", "norm_kind.epsilon", default=1e-5),
+        choice("scale_attn_weights", {True: {"logit_scale_exponent": 0.5}, False: {"logit_scale_exponent": 0.0}}, True),
+        choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}, True),
+        rate("resid_pdrop", "dropout", default=0.1),
+        rate("embd_pdrop", "dropout", default=0.1),
+        unused("attn_pdrop"),
+    ),
+    rows=_rows,
+    fixed={"scale_attn_by_inverse_layer_idx": False},
+    ignored={
+        "an order of computing the same": "reorder_and_upcast_attn",
+        "read by no model": "n_ctx",
+        "another task's head": (
+            "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"
+        ),
+    },
+    prefix="transformer.",
+    outer=("lm_head.",),
+    aliases={"lm_head.weight": "transformer.wte.weight"},
+    dropped=(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",),
+)

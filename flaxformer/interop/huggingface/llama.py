@@ -1,0 +1,89 @@
+"""Llama (Touvron et al. 2023), as LlamaForCausalLM has it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flaxformer.config import PRE, LanguageModel, ModelConfig, RMSNorm, Rotary
+from flaxformer.interop.huggingface.attributes import activation, choice, number, unused
+from flaxformer.interop.huggingface.family import Family
+from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, linear
+from flaxformer.struct import UserError
+
+LAYER = (
+    Row("input_layernorm.weight", ("attention_connection/pre/gain",), VECTOR),
+    *linear("self_attn.q_proj", "attention/query"),
+    *linear("self_attn.k_proj", "attention/key"),
+    *linear("self_attn.v_proj", "attention/value"),
+    *linear("self_attn.o_proj", "attention/out"),
+    Row("post_attention_layernorm.weight", ("feed_forward_connection/pre/gain",), VECTOR),
+    *linear("mlp.gate_proj", "feed_forward/gate"),
+    *linear("mlp.up_proj", "feed_forward/up"),
+    *linear("mlp.down_proj", "feed_forward/down"),
+)
+
+
+def _rows(config: ModelConfig) -> tuple[Row, ...]:
+    return (
+        Row("model.embed_tokens.weight", ("embedding/tokens",), TABLE),
+        *layers("model.layers", "blocks", LAYER, config.layers),
+        Row("model.norm.weight", ("final_norm/gain",), VECTOR),
+        Row("lm_head.weight", ("head/matrix",), MATRIX),
+    )
+
+
+def _settle(attributes: dict[str, Any], state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Rotary positions had attributes of their own, until transformers 5 put them all in rope_parameters."""
+    flat = {name: value for name, value in attributes.items() if name not in ("rope_parameters", "rope_scaling")}
+    for group in ("rope_parameters", "rope_scaling"):
+        for name, value in (attributes.get(group) or {}).items():
+            name = "rope_type" if name == "type" else name
+            if flat.setdefault(name, value) != value:
+                raise UserError(f"config.json has '{name}' {flat[name]!r}, and {value!r} in '{group}'; expected one")
+    return flat
+
+
+LLAMA = Family(
+    name="llama",
+    architectures=("LlamaForCausalLM", "LlamaModel"),
+    base=ModelConfig(
+        norm=PRE,
+        norm_kind=RMSNorm(),
+        positions=Rotary(),
+        head=LanguageModel(),
+        visibility="causal",
+        feed_forward="gated",
+    ),
+    attributes=(
+        number("vocab_size", "vocabulary"),
+        number("hidden_size", "d_model"),
+        number("num_hidden_layers", "layers"),
+        number("num_attention_heads", "heads"),
+        number("num_key_value_heads", "key_value_heads", default=lambda given: given["num_attention_heads"]),
+        number("head_dim", "d_head", default=lambda given: given["hidden_size"] // given["num_attention_heads"]),
+        number("intermediate_size", "d_ff"),
+        activation("hidden_act", "activation", default="silu"),
+        number("rms_norm_eps", "norm_kind.epsilon", default=1e-6),
+        number("rope_theta", "positions.base", default=10_000.0),
+        choice("tie_word_embeddings", {value: {"head.tied": value} for value in (False, True)}, False),
+        choice(
+            "attention_bias",
+            {value: {"query_key_value_bias": value, "out_bias": value} for value in (False, True)},
+            False,
+        ),
+        choice("mlp_bias", {value: {"feed_forward_bias": value} for value in (False, True)}, False),
+        unused("attention_dropout"),
+    ),
+    rows=_rows,
+    fixed={"rope_type": "default", "partial_rotary_factor": 1.0},
+    ignored={
+        "a limit that the function does not have": "max_position_embeddings",
+        "how the same matrices are stored and multiplied": "pretraining_tp",
+    },
+    settle=_settle,
+    prefix="model.",
+    outer=("lm_head.",),
+    aliases={"lm_head.weight": "model.embed_tokens.weight"},
+    dropped=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+)

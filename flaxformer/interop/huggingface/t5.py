@@ -1,0 +1,136 @@
+"""T5 (Raffel et al. 2020) and its version 1.1, as T5ForConditionalGeneration has them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flaxformer.config import PRE, LanguageModel, ModelConfig, RelativeBuckets, RMSNorm, Tokens
+from flaxformer.interop.huggingface.attributes import ACTIVATIONS, choice, number, rate
+from flaxformer.interop.huggingface.family import Family
+from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, within
+from flaxformer.struct import UserError
+
+SELF_ATTENTION = tuple(
+    Row(f"{there}.weight", (here,), MATRIX)
+    for there, here in {"q": "query", "k": "key", "v": "value", "o": "out"}.items()
+)
+
+
+def _branch(number: int, module: str, name: str, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """A branch of a block, and the norm before it."""
+    gain = Row(f"layer.{number}.layer_norm.weight", (f"{name}_connection/pre/gain",), VECTOR)
+    return (*within(f"layer.{number}.{module}.", f"{name}/", rows), gain)
+
+
+def _feed_forward(config: ModelConfig) -> tuple[Row, ...]:
+    down = Row("wo.weight", ("down",), MATRIX)
+    if config.has_gate:
+        return Row("wi_0.weight", ("gate",), MATRIX), Row("wi_1.weight", ("up",), MATRIX), down
+    return Row("wi.weight", ("up",), MATRIX), down
+
+
+def _stack(config: ModelConfig) -> tuple[Row, ...]:
+    attention = _branch(0, "SelfAttention", "attention", SELF_ATTENTION)
+    memory = _branch(1, "EncDecAttention", "memory", SELF_ATTENTION) if config.reads_memory else ()
+    last = 2 if config.reads_memory else 1
+    layer = attention + memory + _branch(last, "DenseReluDense", "feed_forward", _feed_forward(config))
+    return (
+        Row("block.0.layer.0.SelfAttention.relative_attention_bias.weight", ("buckets",), TABLE),
+        *layers("block", "blocks", layer, config.layers),
+        Row("final_layer_norm.weight", ("final_norm/gain",), VECTOR),
+    )
+
+
+def _rows(config: ModelConfig) -> tuple[Row, ...]:
+    return (
+        Row("shared.weight", ("embedding/tokens",), TABLE),
+        *within("encoder.", "encoder/", _stack(config.encoder)),  # type: ignore[arg-type]  # this family has one
+        *within("decoder.", "", _stack(config)),
+        Row("lm_head.weight", ("head/matrix",), MATRIX),
+    )
+
+
+def _settle(attributes: dict[str, Any], state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Scaled logits were those of a tied head, until transformers 5 gave each an attribute of its own.
+
+    It writes tie_word_embeddings true of either version, and the tensors say whether the head is tied.
+    """
+    tied = attributes.get("tie_word_embeddings") is not False
+    if "scale_decoder_outputs" in attributes:
+        head = state.get("lm_head.weight")
+        tied = tied and (head is None or np.array_equal(head, state.get("shared.weight", head)))
+    _refuse_disagreement(attributes)
+    return {"scale_decoder_outputs": tied, **attributes, "tie_word_embeddings": tied}
+
+
+def _refuse_disagreement(attributes: Mapping[str, Any]) -> None:
+    """Attributes that transformers derives from feed_forward_proj; a file may hold them too."""
+    form = attributes.get("feed_forward_proj") or "relu"
+    derived = {
+        "is_gated_act": form.startswith("gated-"),
+        "dense_act_fn": "gelu_new" if form == "gated-gelu" else form.split("-")[-1],
+    }
+    for name, value in derived.items():
+        if attributes.get(name, value) != value:
+            raise UserError(
+                f"config.json has '{name}' {attributes[name]!r}; expected {value!r}, as feed_forward_proj is {form!r}"
+            )
+
+
+def _forms(prefix: str, kind: str, activations: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    return {
+        prefix + there: {
+            path: field
+            for stack in ("", "encoder.")
+            for path, field in ((f"{stack}feed_forward", kind), (f"{stack}activation", here))
+        }
+        for there, here in activations.items()
+    }
+
+
+# The gated layer's "gelu" is the tanh approximation, as version 1.1 was trained; the dense layer's is exact.
+FORMS = _forms("", "dense", ACTIVATIONS) | _forms("gated-", "gated", ACTIVATIONS | {"gelu": "gelu_tanh"})
+
+BASE = ModelConfig(
+    norm=PRE,
+    norm_kind=RMSNorm(),
+    positions=RelativeBuckets(),
+    head=LanguageModel(tied=True, scale_exponent=0.5),
+    visibility="causal",
+    logit_scale_exponent=0.0,
+    query_key_value_bias=False,
+    out_bias=False,
+    feed_forward_bias=False,
+)
+T5 = Family(
+    name="t5",
+    architectures=("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"),
+    base=BASE.with_encoder(inputs=Tokens(shared=True)),
+    attributes=(
+        number("vocab_size", "vocabulary", "encoder.vocabulary"),
+        number("d_model", "d_model", "encoder.d_model"),
+        number("d_kv", "d_head", "encoder.d_head", default=64),
+        number("d_ff", "d_ff", "encoder.d_ff"),
+        number("num_heads", "heads", "encoder.heads"),
+        number("num_layers", "encoder.layers"),
+        number("num_decoder_layers", "layers", default=lambda given: given["num_layers"]),
+        choice("feed_forward_proj", FORMS, "relu"),
+        number("relative_attention_num_buckets", "positions.buckets", "encoder.positions.buckets", default=32),
+        number(
+            "relative_attention_max_distance", "positions.max_distance", "encoder.positions.max_distance", default=128
+        ),
+        number("layer_norm_epsilon", "norm_kind.epsilon", "encoder.norm_kind.epsilon", default=1e-6),
+        choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}),
+        choice("scale_decoder_outputs", {True: {"head.scale_exponent": 0.5}, False: {"head.scale_exponent": None}}),
+        rate("dropout_rate", "dropout", "encoder.dropout", default=0.1),
+    ),
+    rows=_rows,
+    fixed={"is_encoder_decoder": True},
+    ignored={"read by no model": "n_positions", "derived, and compared above": "is_gated_act dense_act_fn"},
+    settle=_settle,
+    aliases=dict.fromkeys(
+        ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
+    ),
+    dropped=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+)

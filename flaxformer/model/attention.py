@@ -1,0 +1,147 @@
+"""Multi-head attention: its weights, and what it computes."""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from flaxformer.config import ModelConfig
+from flaxformer.model.norm import HeadNorm
+from flaxformer.nn.attention import dot_product_attention, dot_product_weights, fixed_weights, mix
+from flaxformer.nn.linear import linear
+from flaxformer.nn.masks import Mask
+from flaxformer.params import Parameters, param, subtree
+
+
+class Attention(Parameters):
+    """Three maps into heads, and one out of them."""
+
+    query: Float[Array, "d_model heads d_head"] | None = param(fan_in="d_model", when="has_query")
+    key: Float[Array, "d_model key_value_heads d_head"] | None = param(fan_in="d_model", when="has_key")
+    value: Float[Array, "d_model key_value_heads d_value"] = param(fan_in="d_model", init="branch")
+    out: Float[Array, "heads d_value d_model"] | None = param(fan_in="heads d_value", init="branch", when="has_out")
+    query_bias: Float[Array, "heads d_head"] | None = param(init="zeros", decay=False, when="has_query_bias")
+    key_bias: Float[Array, "key_value_heads d_head"] | None = param(init="zeros", decay=False, when="has_key_bias")
+    value_bias: Float[Array, "key_value_heads d_value"] | None = param(
+        init="zeros", decay=False, when="query_key_value_bias"
+    )
+    out_bias: Float[Array, "d_model"] | None = param(init="zeros", decay=False, when="out_bias")
+    query_norm: HeadNorm | None = subtree(when="has_query_norm")
+    key_norm: HeadNorm | None = subtree(when="has_key_norm")
+    pattern: Float[Array, "heads pattern pattern"] | None = param(
+        init="pattern", decay=False, trained=False, when="frozen_pattern"
+    )
+
+
+class CrossAttention(Attention):
+    """Attention whose keys and values come from a memory of another width."""
+
+    key: Float[Array, "d_memory key_value_heads d_head"] | None = param(fan_in="d_memory", when="has_key")
+    value: Float[Array, "d_memory key_value_heads d_value"] = param(fan_in="d_memory", init="branch")
+
+
+class KeysValues(flax.struct.PyTreeNode):
+    """What queries read: keys (None under a frozen pattern) and values, [..., S, K, width]."""
+
+    key: Float[Array, "*batch S K d_k"] | None
+    value: Float[Array, "*batch S K d_v"]
+
+
+def keys_and_values(
+    params: Attention,
+    config: ModelConfig,
+    memory: Float[Array, "*batch S D"],
+    positions: Int[Array, "*#batch S"] | None = None,
+) -> KeysValues:
+    """K and V of the tokens to be read; positions turn the keys, in self-attention."""
+    value = linear(memory, params.value, params.value_bias)
+    if params.query is None:
+        return KeysValues(key=None, value=value)
+    shared = params.key is None
+    weight, bias, norm = (
+        (params.query, params.query_bias, params.query_norm)
+        if shared
+        else (params.key, params.key_bias, params.key_norm)
+    )
+    return KeysValues(key=_into_heads(memory, weight, bias, norm, config, positions), value=value)
+
+
+def attention(
+    params: Attention,
+    config: ModelConfig,
+    x: Float[Array, "*batch T D"],
+    read: KeysValues,
+    mask: Mask | None,
+    bias: Float[Array, "*batch N T S"] | None = None,
+    positions: tuple[Int[Array, "*#batch T"], Int[Array, "*#batch S"]] | None = None,
+    return_weights: bool = False,
+) -> tuple[Float[Array, "*batch T D"], Float[Array, "*batch N T S"] | None]:
+    """Y = Concat_h(softmax(Q_h K_hᵀ · scale) V_h) W_O, with Q from x; in Turner's form, Σ_h A_h X V_h.
+
+    Args:
+      read: keys and values, of x itself or of a memory.
+      positions: of the queries and of the keys; given in self-attention.
+      return_weights: hand back A too.
+
+    Sources: Vaswani et al. 2017, section 3.2; "Transformers like a physicist", equation 1; "An Introduction to
+    Transformers", equation 5.
+    """
+    weights = None
+    if params.query is None:
+        weights = _frozen_weights(params, positions, mask, x.shape[:-2])  # type: ignore[arg-type]
+    else:
+        query = _into_heads(
+            x, params.query, params.query_bias, params.query_norm, config, None if positions is None else positions[0]
+        )
+        numbers: dict[str, Any] = {
+            "mask": mask,
+            "bias": bias,
+            "scale": logit_scale(config),
+            "logit_cap": config.logit_cap,
+        }
+        if return_weights:
+            weights = dot_product_weights(query, read.key, **numbers)  # type: ignore[arg-type]
+    mixed = (
+        dot_product_attention(query, read.key, read.value, **numbers)  # type: ignore[arg-type]
+        if weights is None
+        else mix(weights, read.value, mask=mask)
+    )
+    if params.out is not None:
+        return linear(mixed, params.out, params.out_bias, contract=2), weights
+    y = mixed.sum(-2)
+    return (y if params.out_bias is None else y + _as_row(params.out_bias, y)), weights
+
+
+def logit_scale(config: ModelConfig) -> Float[Array, ""]:
+    """width ** −exponent, written so that powers of two are exact."""
+    width = {"head": config.sizes["d_head"], "model": config.d_model}[config.logit_scale_width]
+    return jnp.exp2(-config.logit_scale_exponent * jnp.log2(width))
+
+
+def _into_heads(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    norm: HeadNorm | None,
+    config: ModelConfig,
+    positions: Array | None,
+) -> Float[Array, "*batch T N d"]:
+    """Queries or keys: mapped into heads, normalised, turned."""
+    y = linear(x, weight, bias)  # type: ignore[arg-type]
+    if norm is not None:
+        y = config.query_key_norm.apply(y, norm.gain, norm.bias)  # type: ignore[union-attr]
+    return y if positions is None else config.positions.turn(y, positions)
+
+
+def _frozen_weights(
+    params: Attention, positions: tuple[Array, Array], mask: Mask | None, batch: tuple[int, ...]
+) -> Float[Array, "*batch N T S"]:
+    query, key = positions
+    logits = params.pattern[:, query[..., :, None], key[..., None, :]]  # type: ignore[index]
+    return fixed_weights(jax.lax.stop_gradient(jnp.moveaxis(logits, 0, -3)), mask, batch)
+
+
+def _as_row(bias: Array, x: Array) -> Array:
+    return bias.reshape((1,) * (x.ndim - 1) + (-1,))

@@ -1,0 +1,260 @@
+"""Decoding: a prompt is read into a cache in one call, and continued token by token, in chunks of one compiled loop.
+
+>>> generate(params, config, prompt, steps=20, sampling=Sampling(temperature=0.8), key=key).tokens
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypedDict, Unpack
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from flaxformer.config import LanguageModel, ModelConfig, RecurrentConfig, Tokens
+from flaxformer.model.interface import extend, new_cache
+from flaxformer.model.sampling import Sampling, sample
+from flaxformer.struct import UserError
+
+SLOTS = 32
+"""A cache has a multiple of so many slots, so that prompts and lengths that differ a little share a compiled loop."""
+
+
+class Read(TypedDict, total=False):
+    """What of `Given` a continuation is given: all that stays the same from token to token."""
+
+    source: Array | None
+    source_valid: Bool[Array, "B S"] | None
+    memory: Float[Array, "B S D"] | None
+    memory_valid: Bool[Array, "B S"] | None
+
+
+class Generation(flax.struct.PyTreeNode):
+    """What follows each prompt of a batch."""
+
+    tokens: Int[Array, "B steps"]
+    """After a row's end, `end` again and again."""
+    lengths: Int[Array, "B"]
+    """How many of the tokens are real, `end` among them."""
+    log_probabilities: Float[Array, "B steps"]
+    """log softmax(logits) of each token under the model itself, in nats, whatever was sampled; 0 after a row's end."""
+
+
+class _State(flax.struct.PyTreeNode):
+    cache: Any
+    logits: Float[Array, "B V"]
+    """What the model says comes next."""
+    step: Int[Array, ""]
+    ended: Bool[Array, "B"]
+
+
+def generate(
+    params: Any,
+    config: ModelConfig | RecurrentConfig,
+    prompt: Int[ArrayLike, "B T"],
+    *,
+    steps: int,
+    valid: Bool[ArrayLike, "B T"] | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
+    end: int | None = None,
+    key: Array | None = None,
+    chunk: int = 32,
+    **given: Unpack[Read],
+) -> Generation:
+    """`steps` tokens after each prompt, w_t ~ softmax(f(w_1 … w_{t−1})), each by `sampling`.
+
+    Args:
+      prompt: at least one token a row; for an encoder-decoder, that of a start. A prefix-LM sees it whole.
+      valid: False at padding, on either side: a row goes on at its own next position, as if it were alone.
+      end: the token after which a row says no more; None for none.
+      key: for a temperature. A token's randomness is of the key, its step and its row alone.
+      chunk: the most tokens between two looks at whether all rows have ended; it changes no token.
+      given: source, source_valid, memory, memory_valid, as `apply` takes them.
+
+    Raises:
+      UserError: a model that does not decode tokens, a prompt that is empty, padding alone, out of the vocabulary or
+        too long to be continued, or a number out of range; the message says which.
+    """
+    parts = list(
+        stream(
+            params, config, prompt, steps=steps, valid=valid, sampling=sampling, end=end, key=key, chunk=chunk, **given
+        )
+    )
+    tokens, numbers = (jnp.concatenate([getattr(part, name) for part in parts], axis=1) for name in _BY_STEP)
+    after = ((0, 0), (0, steps - tokens.shape[1]))
+    return Generation(
+        tokens=jnp.pad(tokens, after, constant_values=0 if end is None else end),
+        lengths=sum(part.lengths for part in parts),  # type: ignore[arg-type]
+        log_probabilities=jnp.pad(numbers, after),
+    )
+
+
+_BY_STEP = ("tokens", "log_probabilities")
+
+
+def stream(
+    params: Any,
+    config: ModelConfig | RecurrentConfig,
+    prompt: Int[ArrayLike, "B T"],
+    *,
+    steps: int,
+    valid: Bool[ArrayLike, "B T"] | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
+    end: int | None = None,
+    key: Array | None = None,
+    chunk: int = 32,
+    **given: Unpack[Read],
+) -> Iterator[Generation]:
+    """`generate`, piece by piece as it is said: each `Generation` holds the next tokens, at most `chunk` of each row.
+
+    The pieces have lengths of their own, and end when all rows have. Mistakes are raised here, not at the first piece.
+    """
+    tokens, real = checked(config, prompt, valid, steps, end, given)
+    if chunk < 1:
+        raise UserError(f"chunk is {chunk}; expected at least 1")
+    if key is None and sampling.temperature is not None:
+        raise UserError(f"key is None with temperature {sampling.temperature}; expected a key to draw with")
+    key = jax.random.key(0) if key is None else key
+    room = slots(config, tokens.shape[1] + steps)
+    cache, logits = _read(params, config, tokens, real, given, room)
+    state = _State(cache, logits, jnp.int32(0), jnp.zeros(len(tokens), bool))
+    return _pieces(params, config, state, sampling, end, key, steps, chunk)
+
+
+def _pieces(
+    params: Any,
+    config: ModelConfig | RecurrentConfig,
+    state: _State,
+    sampling: Sampling,
+    end: int | None,
+    key: Array,
+    steps: int,
+    chunk: int,
+) -> Iterator[Generation]:
+    """Chunks of one length, so of one program: as equal as can be, the last one's surplus dropped."""
+    chunks = -(-steps // chunk)
+    length = -(-steps // chunks)
+    for done in range(0, steps, length):
+        state, piece = _continue(params, config, state, sampling, end, key, length)
+        left = min(length, steps - done)
+        tokens, numbers, real = (x[:left].T for x in piece)
+        yield Generation(tokens=tokens, lengths=real.sum(-1), log_probabilities=numbers)
+        if end is not None and bool(state.ended.all()):
+            return
+
+
+def read_prompt(
+    params: Any,
+    config: ModelConfig | RecurrentConfig,
+    prompt: Int[Array, "*batch T"],
+    valid: Bool[Array, "*batch T"],
+    given: Read,
+    slots: int,
+) -> tuple[Any, Float[Array, "*batch V"]]:
+    """The cache with a prompt in it, and the logits at its last real token."""
+    batch, length = prompt.shape[:-1], prompt.shape[-1]
+    cache = new_cache(params, config, batch, slots, **given)
+    logits, cache = extend(params, config, prompt, cache, valid=valid, prefix=jnp.full(batch, length))
+    last = length - 1 - jnp.argmax(valid[..., ::-1], axis=-1)
+    return cache, jnp.take_along_axis(logits, last[..., None, None], axis=-2)[..., 0, :]
+
+
+_read = jax.jit(read_prompt, static_argnums=5)
+
+
+def _go_on(
+    params: Any,
+    config: ModelConfig | RecurrentConfig,
+    state: _State,
+    sampling: Sampling,
+    end: Int[Array, ""] | None,
+    key: Array,
+    length: int,
+) -> tuple[_State, tuple[Array, Array, Array]]:
+    """The next `length` tokens, their log-probabilities and whether they are real, [length, B] each.
+
+    A cache that is full is written to in its last slot: only surplus tokens, and the last one asked for, come there,
+    and what the model says after those is dropped.
+    """
+
+    def body(state: _State, _: None) -> tuple[_State, tuple[Array, Array, Array]]:
+        token = sample(jax.random.fold_in(key, state.step), state.logits, sampling)
+        number = jnp.take_along_axis(log_softmax(state.logits), token[:, None], axis=-1)[:, 0]
+        real, ended = ~state.ended, state.ended
+        if end is not None:
+            token, number = jnp.where(ended, end, token), jnp.where(ended, 0, number)
+            ended = ended | (token == end)
+        logits, cache = extend(params, config, token[:, None], state.cache)
+        return _State(cache, logits[:, 0], state.step + 1, ended), (token, number, real)
+
+    return jax.lax.scan(body, state, length=length)
+
+
+_continue = jax.jit(_go_on, static_argnums=6)
+
+
+def log_softmax(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch V"]:
+    """log softmax(logits), in float32 or wider."""
+    return jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+
+
+def slots(config: ModelConfig | RecurrentConfig, length: int) -> int:
+    """Slots of a cache for that many tokens, rounded up as far as the model reaches."""
+    rounded = -(-length // SLOTS) * SLOTS
+    return rounded if config.max_length is None else min(rounded, config.max_length)
+
+
+def checked(
+    config: ModelConfig | RecurrentConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: Read
+) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
+    """The prompt, 0 where it is padding, and what of it is real, when all that a search is given is right."""
+    if not isinstance(config.inputs, Tokens) or not isinstance(config.head, LanguageModel):
+        raise UserError(f"inputs are {config.inputs} and head is {config.head}; expected Tokens() and LanguageModel()")
+    if unknown := set(given) - set(Read.__annotations__):
+        raise UserError(f"given are {sorted(unknown)}; expected only {', '.join(Read.__annotations__)}")
+    prompt = np.asarray(prompt)
+    if prompt.ndim != 2 or 0 in prompt.shape:
+        raise UserError(f"prompt is {prompt.shape}; expected [batch, length] with at least one token, such as a start")
+    valid = np.ones(prompt.shape, bool) if valid is None else np.asarray(valid)
+    if valid.shape != prompt.shape or valid.dtype != bool:
+        raise UserError(f"valid is {valid.dtype} {valid.shape}; expected bool {prompt.shape}, as the prompt")
+    if not valid.any(-1).all():
+        raise UserError(f"row {valid.any(-1).argmin()} of the prompt is padding alone; expected at least one token")
+    _check_ids("prompt", prompt, valid, config.vocabulary)
+    _check_numbers(config, prompt.shape[1], steps, end)
+    _check_given(config, len(prompt), given)
+    return jnp.asarray(np.where(valid, prompt, 0), jnp.int32), jnp.asarray(valid)
+
+
+def _check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) -> None:
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise UserError(f"{name} has dtype {ids.dtype}; expected integers, the ids of tokens")
+    wrong = valid & ((ids < 0) | (ids >= vocabulary))
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise UserError(f"{name} has token {ids[place]} at {place}; expected ids from 0 to {vocabulary - 1}")
+
+
+def _check_numbers(config: ModelConfig | RecurrentConfig, length: int, steps: int, end: int | None) -> None:
+    if steps < 1:
+        raise UserError(f"steps is {steps}; expected at least 1")
+    if end is not None and not 0 <= end < config.vocabulary:
+        raise UserError(f"end is {end}; expected an id from 0 to {config.vocabulary - 1}")
+    needed = length + steps - 1  # the last token is said, and never read
+    if config.max_length is not None and needed > config.max_length:
+        raise UserError(
+            f"a prompt of {length} tokens and {steps} steps read {needed} tokens; "
+            f"expected at most the model's max_length {config.max_length}"
+        )
+
+
+def _check_given(config: ModelConfig | RecurrentConfig, rows: int, given: Read) -> None:
+    arrays = {name: np.asarray(x) for name, x in given.items() if x is not None}
+    for name, x in arrays.items():
+        if x.shape[:1] != (rows,):
+            raise UserError(f"{name} is {x.shape}; expected {rows} rows, as the prompt")
+    encoder = getattr(config, "encoder", None)
+    if "source" in arrays and encoder is not None and isinstance(encoder.inputs, Tokens):
+        source = arrays["source"]
+        _check_ids("source", source, arrays.get("source_valid", np.ones(source.shape, bool)), encoder.vocabulary)

@@ -1,0 +1,105 @@
+"""Recurrent cells: one step of each, and the walk along the tokens.
+
+The input products U x_t of all tokens are one matrix product, made before the walk; a step adds what depends on the
+state alone. Everywhere D is the width of the state and G counts the gates, each of which has a block of the matrices:
+inputs [*batch, G, D], recurrent [D, G, D].
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from flaxformer.nn.linear import linear
+
+
+def elman_step(
+    hidden: Float[Array, "*batch D"],
+    inputs: Float[Array, "*batch 1 D"],
+    recurrent: Float[Array, "D 1 D"],
+    activation: Callable[[Array], Array] = jnp.tanh,
+) -> Float[Array, "*batch D"]:
+    """h_t = σ(W h_{t−1} + U x_t + b), where inputs are U x_t + b.
+
+    Sources: Elman 1990; "Self-Attention and Transformers", equation 1 (which leaves b out).
+    """
+    return activation(inputs + linear(hidden, recurrent))[..., 0, :]
+
+
+def gru_step(
+    hidden: Float[Array, "*batch D"],
+    inputs: Float[Array, "*batch 3 D"],
+    recurrent: Float[Array, "D 3 D"],
+    candidate_bias: Float[Array, "D"],
+) -> Float[Array, "*batch D"]:
+    """h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}, with a sigmoid S and, in the order of the gates' blocks,
+
+        reset r = S(W_r h_{t−1} + U_r x_t + b_r)
+        update z = S(W_z h_{t−1} + U_z x_t + b_z)
+        candidate n = tanh(r ⊙ (W_n h_{t−1} + c) + U_n x_t + b_n)
+
+    where inputs are the three U x_t + b, and c is the candidate's recurrent bias, which r keeps apart from b_n.
+
+    The reset gate acts after the recurrent map, as in torch.nn.GRU and cuDNN; in Cho et al. 2014, equation 8, it acts
+    before, W (r ⊙ h_{t−1}), which takes a second matrix product in series.
+    """
+    mapped = linear(hidden, recurrent)
+    reset, update = jnp.unstack(jax.nn.sigmoid(inputs[..., :2, :] + mapped[..., :2, :]), axis=-2)
+    bias = jnp.expand_dims(candidate_bias, range(hidden.ndim - 1))
+    candidate = jnp.tanh(inputs[..., 2, :] + reset * (mapped[..., 2, :] + bias))
+    return (1 - update) * candidate + update * hidden
+
+
+def lstm_step(
+    hidden: Float[Array, "*batch D"],
+    cell: Float[Array, "*batch D"],
+    inputs: Float[Array, "*batch 4 D"],
+    recurrent: Float[Array, "D 4 D"],
+) -> tuple[Float[Array, "*batch D"], Float[Array, "*batch D"]]:
+    """h_t = o ⊙ tanh(c_t) and the cell c_t = f ⊙ c_{t−1} + i ⊙ g, with a sigmoid S and, in the order of the blocks,
+
+        input i = S(W_i h_{t−1} + U_i x_t + b_i)
+        forget f = S(W_f h_{t−1} + U_f x_t + b_f)
+        candidate g = tanh(W_g h_{t−1} + U_g x_t + b_g)
+        output o = S(W_o h_{t−1} + U_o x_t + b_o)
+
+    where inputs are the four U x_t + b. Returns h_t and c_t.
+
+    Sources: Hochreiter & Schmidhuber 1997; the forget gate of Gers et al. 2000; no peepholes, as torch.nn.LSTM.
+    """
+    sigmoid = jax.nn.sigmoid
+    enter, forget, candidate, leave = jnp.unstack(inputs + linear(hidden, recurrent), axis=-2)
+    cell = sigmoid(forget) * cell + sigmoid(enter) * jnp.tanh(candidate)
+    return sigmoid(leave) * jnp.tanh(cell), cell
+
+
+def walk(
+    step: Callable[[Any, Array], Any],
+    state: Any,
+    inputs: Float[Array, "*batch T G D"],
+    valid: Bool[Array, "*batch T"] | None = None,
+) -> tuple[Float[Array, "*batch T D"], Any]:
+    """state_t = step(state_{t−1}, inputs_t), one token after the other.
+
+    Args:
+      step: from a tuple of arrays [*batch, D], h first, and inputs [*batch, G, D] to a tuple like it.
+      state: the one before the first token.
+      valid: False at padding, which leaves the state as it was; its inputs must be finite, so that gradients are.
+
+    Returns:
+      h after each token, and the state after the last.
+    """
+
+    def body(state: Any, token: tuple[Array, Array | None]) -> tuple[Any, Array]:
+        inputs, real = token
+        after = step(state, inputs)
+        if real is not None:
+            after = jax.tree.map(lambda new, old: jnp.where(real[..., None], new, old), after, state)
+        return after, after[0]
+
+    state = jax.tree.map(lambda x: x.astype(inputs.dtype), state)
+    by_token = jnp.moveaxis(inputs, -3, 0), None if valid is None else jnp.moveaxis(valid, -1, 0)
+    state, hidden = jax.lax.scan(body, state, by_token)
+    return jnp.moveaxis(hidden, 0, -2), state

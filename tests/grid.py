@@ -1,0 +1,185 @@
+"""The grid of architectures that the laws are tried on: every choice of every option, mixed with the others.
+
+A row of the grid takes one choice of each option; the options step at different paces, so that choices meet in ever new
+company. Choices that exclude one another are left out of a row in the order of the options.
+"""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer.config import (
+    BRANCH_POST,
+    NO_NORM,
+    POST,
+    PRE,
+    SANDWICH,
+    Alibi,
+    BatchNorm,
+    ConcatenatedIndex,
+    DeepNorm,
+    LanguageModel,
+    LayerNorm,
+    LayerScale,
+    LearnedPositions,
+    ModelConfig,
+    NoPositions,
+    NormSlots,
+    RelativeBuckets,
+    ReZero,
+    RMSNorm,
+    Rotary,
+    Sinusoidal,
+    Tokens,
+)
+from flaxformer.model import init
+from flaxformer.model.transformer import with_layout
+from flaxformer.nn.masks import lengths_to_valid
+from flaxformer.params import path_name
+from flaxformer.struct import UserError
+
+B, T, S, V = 2, 7, 5, 13  # distinct primes, so that a swapped axis fails
+BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, heads=3, d_ff=17)
+PREFIX = 3
+DEFAULT, SLOW = 12, 54
+"""Rows of the grid in the default run of the tests, and in the slow one."""
+ENCODER = {"layers": 1, "d_model": 8, "heads": 2, "key_value_heads": 1, "d_head": None, "d_value": None, "d_ff": 11}
+
+OPTIONS = {
+    "norm": {
+        "pre": {"norm": PRE},
+        "post": {"norm": POST},
+        "sandwich": {"norm": SANDWICH},
+        "branch-post": {"norm": BRANCH_POST},
+        "no norm": {"norm": NO_NORM},
+        "post and embedding": {"norm": NormSlots(stream=True, embedding=True)},
+    },
+    "positions": {
+        "no positions": {"positions": NoPositions()},
+        "sinusoidal": {"positions": Sinusoidal()},
+        "split sinusoidal": {"positions": Sinusoidal(layout="split")},
+        "learned": {"positions": LearnedPositions(max_length=11)},
+        "index": {"positions": ConcatenatedIndex(scale=0.2)},
+        "rotary": {"positions": Rotary()},
+        "interleaved rotary": {"positions": Rotary(layout="interleaved")},
+        "alibi": {"positions": Alibi()},
+        "buckets": {"positions": RelativeBuckets(buckets=4, max_distance=5)},
+    },
+    "kind": {
+        "layer": {"norm_kind": LayerNorm()},
+        "layer gain": {"norm_kind": LayerNorm(affine="gain")},
+        "layer plain": {"norm_kind": LayerNorm(affine="none")},
+        "rms": {"norm_kind": RMSNorm()},
+        "batch": {"norm_kind": BatchNorm()},
+    },
+    "visibility": {"causal": {}, "window": {"window": 3}, "prefix": {"visibility": "prefix"}},
+    "residual": {
+        "plain": {},
+        "rezero": {"residual": ReZero()},
+        "layer scale": {"residual": LayerScale()},
+        "deep norm": {"residual": DeepNorm()},
+        "attention not residual": {"attention_residual": False},
+        "feed-forward not residual": {"feed_forward_residual": False},
+        "parallel": {"parallel": True},
+    },
+    "heads": {
+        "as many": {},
+        "one key-value head": {"key_value_heads": 1},
+        "d_value ≠ d_head": {"d_head": 8, "d_value": 7},
+        "full values": {"value_form": "full"},
+    },
+    "logits": {
+        "1/√d": {},
+        "unscaled": {"logit_scale_exponent": 0.0},
+        "model width": {"logit_scale_width": "model"},
+        "cap": {"logit_cap": 2.0},
+        "query-key norm": {"query_key_norm": RMSNorm()},
+        "shared query-key": {"share_query_key": True},
+        "frozen pattern": {"frozen_pattern": 11},
+    },
+    "feed-forward": {
+        "relu": {},
+        "gelu": {"activation": "gelu"},
+        "linear": {"activation": "linear"},
+        "swiglu": {"feed_forward": "gated", "activation": "silu"},
+        "no feed-forward": {"feed_forward": "none"},
+    },
+    "biases": {
+        "all": {},
+        "no biases": {"query_key_value_bias": False, "out_bias": False, "feed_forward_bias": False},
+        "qkv": {"out_bias": False},
+    },
+    "head": {
+        "untied": {},
+        "tied": {"head": LanguageModel(tied=True, bias=True)},
+        "transform": {"head": LanguageModel(transform=True, scale_exponent=0.5)},
+    },
+    "family": {"decoder": {}, "encoder-decoder": ENCODER},
+    "lookup": {"gather": {}, "one-hot": {"inputs": Tokens(lookup="one-hot", scale_exponent=0.5)}},
+}
+
+
+def mixed(choices: dict[str, str]) -> tuple[ModelConfig, list[str]]:
+    """The config with these choices, and their names; a choice that excludes an earlier one is left out."""
+    config, names = BASE, []
+    for option, choice in choices.items():
+        changes = OPTIONS[option][choice]
+        try:
+            changed = config.replace(**changes) if changes != ENCODER else config.with_encoder(**ENCODER)
+        except UserError:
+            continue
+        config, names = changed, [*names, choice]
+    return config, names
+
+
+def _rows() -> list[dict[str, str]]:
+    """Each option's choices in turn, in a shuffled order: each as often as the others, and in mixed company."""
+    dice, columns = random.Random(1), {}
+    for option, choices in OPTIONS.items():
+        columns[option] = [list(choices)[i % len(choices)] for i in range(DEFAULT)]
+        dice.shuffle(columns[option])
+        columns[option] += dice.choices(list(choices), k=SLOW)
+    return [{option: column[i] for option, column in columns.items()} for i in range(DEFAULT + SLOW)]
+
+
+ROWS = _rows()
+MIXED = [mixed(row) for row in ROWS]
+grid = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=f"{i}: {', '.join(names)}", marks=() if i < DEFAULT else pytest.mark.slow)
+        for i, (config, names) in enumerate(MIXED)
+    ],
+)
+
+
+def random_weights(config, layout="unrolled"):
+    """Weights of the config's shapes, none of them at its initial zero or one, so that no bias or gain is invisible.
+
+    They are drawn by NumPy: `init` compiles a program for every shape, and no law is about its numbers.
+    """
+    dice = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        name = path_name(path).split("/")[-1]
+        near_one = name in ("gain", "variance", "scalar", "vector")
+        spread = 0.1 if near_one or "bias" in name else 0.4
+        return jnp.asarray(near_one + spread * dice.uniform(-1.7, 1.7, leaf.shape), jnp.float32)
+
+    shapes = jax.eval_shape(lambda: init(jax.random.key(0), config))
+    return with_layout(jax.tree_util.tree_map_with_path(draw, shapes), layout)
+
+
+def model_and_tokens(config, layout="unrolled"):
+    """Weights, tokens [B, T], and what else the model is given: a source, in part padding; a prefix."""
+    tokens = jax.random.randint(jax.random.key(1), (B, T), 0, config.vocabulary)
+    given = {}
+    if config.encoder is not None:
+        valid = lengths_to_valid(jnp.array([3, S]), S)
+        given = {"source": jax.random.randint(jax.random.key(2), (B, S), 0, V), "source_valid": valid}
+    if config.visibility == "prefix":
+        given["prefix"] = jnp.full((B,), PREFIX)
+    return random_weights(config, layout), tokens, given

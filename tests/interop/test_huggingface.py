@@ -1,0 +1,428 @@
+"""Hugging Face models, number by number and token by token, and what is refused of them.
+
+The files come from tests/golden/make_huggingface_golden.py, as transformers wrote them.
+"""
+
+import functools
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flaxformer.config import SANDWICH, LearnedPositions, ModelConfig, Normal, Sinusoidal
+from flaxformer.interop import load, save
+from flaxformer.interop.huggingface import FAMILIES
+from flaxformer.interop.huggingface.family import read_attributes, write_attributes
+from flaxformer.model import apply, specs
+from flaxformer.model.decoding import generate
+from flaxformer.model.transformer import with_layout
+from flaxformer.params import count
+from flaxformer.struct import UserError, get_at
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "huggingface"
+CASES = sorted(folder.name for folder in GOLDEN.iterdir())
+DECODERS = [case for case in CASES if case != "bert"]
+SIZES = {
+    "gpt2": dict(vocab_size=7, n_embd=6, n_layer=1, n_head=2),
+    "bert": dict(vocab_size=7, hidden_size=6, num_hidden_layers=1, num_attention_heads=2, intermediate_size=5),
+    "t5": dict(vocab_size=7, d_model=6, d_ff=5, num_layers=1, num_heads=2),
+    "bart": dict(
+        vocab_size=7,
+        d_model=6,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=5,
+        decoder_ffn_dim=5,
+    ),
+    "llama": dict(vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=5),
+}
+
+
+@functools.cache
+def files(case):
+    """The content of config.json, and the tensors."""
+    return json.loads((GOLDEN / case / "config.json").read_text()), load_file(GOLDEN / case / "model.safetensors")
+
+
+@functools.cache
+def loaded(case):
+    return load(GOLDEN / case)
+
+
+@functools.cache
+def expected(case):
+    with np.load(GOLDEN / case / "expected.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def given(case):
+    return {name: expected(case)[name] for name in ("source", "source_valid") if name in expected(case)}
+
+
+@functools.cache
+def compiled(config):
+    return jax.jit(lambda params, tokens, given: apply(params, config, tokens, **given))
+
+
+def logits(case, config, params):
+    found = expected(case)
+    more = {"token_types": found["types"]} if "types" in found else {}
+    return compiled(config)(params, found["tokens"], {"valid": found["valid"], **given(case), **more})
+
+
+def assert_same(found, wanted):
+    """Equal configs, and weights equal bit by bit."""
+    assert found[0] == wanted[0]
+    assert jax.tree.structure(found[1]) == jax.tree.structure(wanted[1])
+    for one, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+# --- what is computed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_transformers(case):
+    found, valid = expected(case), expected(case)["valid"]
+    np.testing.assert_allclose(logits(case, *loaded(case))[valid], found["logits"][valid], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", DECODERS)
+def test_greedy_generation_is_that_of_transformers(case):
+    config, params = loaded(case)
+    found = expected(case)
+    steps = found["generated"].shape[1]
+    answer = generate(params, config, found["prompt"], steps=steps, valid=found["prompt_valid"], **given(case))
+    np.testing.assert_array_equal(answer.tokens, found["generated"])
+
+
+# --- what is read and written -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_number_of_the_file_is_read_once(case):
+    config, params = loaded(case)
+    tensors = files(case)[1]
+    unread = 2 * 2 * 14 if case == "bart" else 0  # the rows before the first position, of both stacks
+    assert count(specs(config)) == sum(tensor.size for tensor in tensors.values()) - unread
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+    numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    rows = {name: tensor[2:] if "embed_positions" in name else tensor for name, tensor in tensors.items()}
+    np.testing.assert_array_equal(np.sort(numbers), np.sort(np.concatenate([np.ravel(row) for row in rows.values()])))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_saved_is_what_was_loaded(case, tmp_path):
+    save(tmp_path, *loaded(case))
+    assert_same(load(tmp_path), loaded(case))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    written, original = load_file(tmp_path / "model.safetensors"), files(case)[1]
+    assert written.keys() == original.keys()
+    for name, tensor in written.items():
+        read = 2 if "embed_positions" in name else 0
+        np.testing.assert_array_equal(tensor[read:], original[name][read:], strict=True)
+    assert set(json.loads((tmp_path / "config.json").read_text())) - {"torch_dtype", "rope_theta"} <= set(
+        files(case)[0]
+    )
+
+
+@pytest.mark.parametrize("case", ["gpt2", "bart"])
+def test_stacked_layers_and_other_initial_values_are_saved_too(case, tmp_path):
+    config, params = loaded(case)
+    save(tmp_path, config.replace(initializer=Normal(), embedding_std=0.5), with_layout(params, "scanned"))
+    assert_same(load(tmp_path), (config, params))
+
+
+def test_a_state_dict_is_read_beside_its_config():
+    assert_same(load(files("gpt2")[1], files("gpt2")[0]), loaded("gpt2"))
+    with pytest.raises(UserError, match=r"config is None beside tensors; expected the content of config\.json"):
+        load(files("gpt2")[1])
+
+
+def test_a_file_may_be_split(tmp_path):
+    attributes, tensors = files("llama")
+    places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(tensors)}
+    for file in set(places.values()):
+        save_file({name: tensor for name, tensor in tensors.items() if places[name] == file}, tmp_path / file)
+    (tmp_path / "config.json").write_text(json.dumps(attributes))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    assert_same(load(tmp_path), loaded("llama"))
+    swapped = dict(zip(places, reversed(places.values()), strict=True))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": swapped}))
+    with pytest.raises(UserError, match=r"index\.json has '.*' in model-\d\.safetensors; expected it there"):
+        load(tmp_path)
+    (tmp_path / "model-1.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model-1\.safetensors cannot be read"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_numbers_of_other_types_are_read_as_float32(dtype, tmp_path):
+    attributes, tensors = files("gpt2")
+    narrow = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
+    save_file(narrow, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(attributes))
+    wide = {name: tensor.astype(np.float32) for name, tensor in narrow.items()}
+    assert_same(load(tmp_path), load(wide, attributes))
+
+
+def test_a_save_replaces_two_files_and_no_others(tmp_path):
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("mine")
+    save(tmp_path, *loaded("gpt2"))
+    assert_same(load(tmp_path), loaded("gpt2"))
+    assert (tmp_path / "tokenizer.json").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("broken", ["config.json", "model.safetensors"])
+def test_a_file_that_cannot_be_read_is_named(broken, tmp_path):
+    shutil.copytree(GOLDEN / "gpt2", tmp_path, dirs_exist_ok=True)
+    (tmp_path / broken).write_bytes((tmp_path / broken).read_bytes()[:100])
+    with pytest.raises(UserError, match=f"{broken} cannot be read"):
+        load(tmp_path)
+    (tmp_path / broken).unlink()
+    with pytest.raises(UserError, match=broken):
+        load(tmp_path)
+
+
+def test_without_safetensors_the_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(UserError, match=r"pip install 'flaxformer\[weights\]'"):
+        load(GOLDEN / "gpt2")
+    with pytest.raises(UserError, match=r"pip install 'flaxformer\[weights\]'"):
+        save(tmp_path, *loaded("gpt2"))
+
+
+# --- names of tensors -------------------------------------------------------------------------------------------------
+
+
+def gpt2_of_old(tensors):
+    """No prefix, and the causal mask as a buffer."""
+    old = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    return old | {"h.0.attn.bias": np.tri(23)[None, None], "h.1.attn.masked_bias": np.array(-1e4)}
+
+
+def bert_of_old(tensors):
+    """Norms by TensorFlow's names, the head's copies, and parts that the masked language model does not have."""
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    old = {functools.reduce(lambda s, pair: s.replace(*pair), names.items(), n): x for n, x in tensors.items()}
+    return old | {
+        "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"],
+        "cls.predictions.decoder.bias": tensors["cls.predictions.bias"],
+        "bert.pooler.dense.weight": np.eye(15),
+        "bert.pooler.dense.bias": np.zeros(15),
+        "cls.seq_relationship.weight": np.zeros((2, 15)),
+        "cls.seq_relationship.bias": np.zeros(2),
+        "bert.embeddings.position_ids": np.arange(17)[None],
+    }
+
+
+def t5_of_old(tensors):
+    """The table four times, and a bias that cross-attention does not have."""
+    copies = dict.fromkeys(("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"))
+    unused = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    return tensors | dict.fromkeys(copies, tensors["shared.weight"]) | {unused: np.zeros((8, 3))}
+
+
+def bart_of_old(tensors):
+    """No prefix, and the table by another name."""
+    old = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    return old | {"encoder.embed_tokens.weight": old.pop("shared.weight"), "encoder.version": np.array([2.0])}
+
+
+def llama_of_old(tensors):
+    return tensors | {"model.layers.1.self_attn.rotary_emb.inv_freq": np.ones(2)}
+
+
+@pytest.mark.parametrize("old", [gpt2_of_old, bert_of_old, t5_of_old, bart_of_old, llama_of_old])
+def test_older_names_are_known(old):
+    case = old.__name__.removesuffix("_of_old")
+    attributes, tensors = files(case)
+    assert_same(load(old(tensors), attributes), loaded(case))
+
+
+def test_a_bias_of_logits_that_is_left_out_is_zero():
+    attributes, tensors = files("bart")
+    bare = {name: tensor for name, tensor in tensors.items() if name != "final_logits_bias"}
+    wanted = load(tensors | {"final_logits_bias": np.zeros((1, 53), np.float32)}, attributes)
+    assert_same(load(bare, attributes), wanted)
+
+
+def test_tensors_that_are_tied_and_differ_are_refused():
+    attributes, tensors = files("gpt2")
+    head = tensors["transformer.wte.weight"] + 1
+    with pytest.raises(UserError, match=r"'lm_head.weight' \(53, 15\) and 'transformer.wte.weight' \(53, 15\) differ"):
+        load(tensors | {"lm_head.weight": head}, attributes)
+    config, params = load(tensors | {"lm_head.weight": head}, attributes | {"tie_word_embeddings": False})
+    np.testing.assert_array_equal(params.head.matrix, head.T)
+    assert not config.head.tied
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tensor_that_is_missing_misshapen_or_unknown_is_named(case):
+    attributes, tensors = files(case)
+    name, tensor = next((name, tensor) for name, tensor in tensors.items() if "0" in name and tensor.ndim == 2)
+    less = {other: tensors[other] for other in tensors if other != name}
+    shape = str(tensor.shape).replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(UserError, match=f"'{name}' is missing; expected {shape}"):
+        load(less, attributes)
+    rows, columns = tensor.shape
+    with pytest.raises(UserError, match=rf"'{name}' is \({columns + 1}, {rows}\); expected {shape}"):
+        load(tensors | {name: np.zeros((columns + 1, rows), np.float32)}, attributes)
+    with pytest.raises(UserError, match=rf"'{name}x' is {shape}; expected no such tensor; did you mean '{name}'"):
+        load(tensors | {f"{name}x": tensor}, attributes)
+    with pytest.raises(UserError, match=f"'{name}' is of int8; expected floating-point numbers"):
+        load(tensors | {name: tensor.astype(np.int8)}, attributes)
+
+
+# --- config.json ------------------------------------------------------------------------------------------------------
+
+
+def read(family, **attributes):
+    """The config that attributes mean."""
+    return read_attributes(FAMILIES[family], {"model_type": family, **SIZES[family], **attributes}, {})
+
+
+MEANINGS = [
+    ("gpt2", {"n_positions": 11}, {"positions.max_length": 11}),
+    ("gpt2", {"n_inner": None}, {"d_ff": 24}),
+    ("gpt2", {"n_inner": 5}, {"d_ff": 5}),
+    ("gpt2", {"activation_function": "relu"}, {"activation": "relu"}),
+    ("gpt2", {"activation_function": "gelu_new"}, {"activation": "gelu_tanh"}),
+    ("gpt2", {"scale_attn_weights": False}, {"logit_scale_exponent": 0.0}),
+    ("gpt2", {"tie_word_embeddings": False}, {"head.tied": False}),
+    ("gpt2", {"resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.3}, {"dropout": 0.2}),
+    ("gpt2", {"resid_pdrop": 0.0, "embd_pdrop": 0.0}, {"dropout": None}),
+    ("bert", {"hidden_act": "gelu"}, {"activation": "gelu"}),
+    ("bert", {"type_vocab_size": 3, "layer_norm_eps": 0.5}, {"inputs.token_types": 3, "norm_kind.epsilon": 0.5}),
+    ("t5", {"num_decoder_layers": 3}, {"layers": 3, "encoder.layers": 1}),
+    ("t5", {"num_decoder_layers": None}, {"layers": 1}),
+    ("t5", {"d_kv": 5}, {"d_head": 5, "encoder.d_head": 5}),
+    ("t5", {"feed_forward_proj": "gelu"}, {"feed_forward": "dense", "encoder.activation": "gelu"}),
+    ("t5", {"feed_forward_proj": "gated-gelu"}, {"encoder.feed_forward": "gated", "activation": "gelu_tanh"}),
+    ("t5", {"feed_forward_proj": "gated-silu"}, {"feed_forward": "gated", "encoder.activation": "silu"}),
+    ("t5", {}, {"head.tied": True, "head.scale_exponent": 0.5}),
+    ("t5", {"tie_word_embeddings": False}, {"head.tied": False, "head.scale_exponent": None}),
+    ("t5", {"scale_decoder_outputs": False}, {"head.tied": True, "head.scale_exponent": None}),
+    ("t5", {"relative_attention_num_buckets": 6}, {"positions.buckets": 6, "encoder.positions.buckets": 6}),
+    ("bart", {"encoder_attention_heads": 3}, {"encoder.heads": 3, "heads": 2}),
+    ("bart", {"decoder_ffn_dim": 11}, {"encoder.d_ff": 5, "d_ff": 11}),
+    ("bart", {"scale_embedding": True}, {"inputs.scale_exponent": 0.5, "encoder.inputs.scale_exponent": 0.5}),
+    ("llama", {}, {"key_value_heads": 2, "d_head": 4, "positions.base": 10_000.0, "head.tied": False}),
+    ("llama", {"num_key_value_heads": 1, "head_dim": 6}, {"key_value_heads": 1, "d_head": 6}),
+    ("llama", {"rope_theta": 500}, {"positions.base": 500.0}),
+    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 7}}, {"positions.base": 7.0}),
+    ("llama", {"rope_scaling": None, "rms_norm_eps": 0.25}, {"norm_kind.epsilon": 0.25}),
+    ("llama", {"attention_bias": True}, {"query_key_value_bias": True, "out_bias": True, "feed_forward_bias": False}),
+    ("llama", {"mlp_bias": True}, {"query_key_value_bias": False, "out_bias": False, "feed_forward_bias": True}),
+]
+
+
+@pytest.mark.parametrize(("family", "attributes", "fields"), MEANINGS, ids=str)
+def test_an_attribute_means_fields_and_the_fields_mean_it(family, attributes, fields):
+    config = read(family, **attributes)
+    assert {path: get_at(config, path) for path in fields} == fields
+    assert read(family, **write_attributes(FAMILIES[family], config)) == config
+
+
+REFUSED = [
+    ("gpt2", {"n_embed": 5}, r"'n_embed' 5, of which it is not known whether .* did you mean 'n_embd'"),
+    ("gpt2", {"quantization_config": {"bits": 4}}, r"'quantization_config' \{'bits': 4\}, of which it is not known"),
+    ("gpt2", {"auto_map": {}}, "'auto_map'"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, r"_layer_idx' True; expected False, the only one known"),
+    ("gpt2", {"add_cross_attention": True}, r"'add_cross_attention' True; expected False"),
+    ("gpt2", {"pruned_heads": {"0": [1]}}, r"'pruned_heads' \{'0': \[1\]\}; expected \{\}"),
+    ("gpt2", {"activation_function": "quick_gelu"}, r"'activation_function' 'quick_gelu'; expected one of 'gelu', "),
+    ("gpt2", {"embd_pdrop": 0.0}, r"'embd_pdrop' 0.0; expected no other dropout than 0.1"),
+    ("gpt2", {"n_embd": None}, r"config.json has no 'n_embd'"),
+    ("gpt2", {"n_embd": 7}, "heads is 2; expected a divisor of d_model 7"),
+    ("bert", {"position_embedding_type": "relative_key"}, r"'relative_key'; expected 'absolute'"),
+    ("bert", {"is_decoder": True}, r"'is_decoder' True; expected False"),
+    ("bert", {"tie_word_embeddings": False}, r"'tie_word_embeddings' False; expected True"),
+    ("t5", {"feed_forward_proj": "gated-quick_gelu"}, r"'feed_forward_proj' 'gated-quick_gelu'; expected one of"),
+    ("t5", {"feed_forward_proj": "relu", "is_gated_act": True}, r"'is_gated_act' True; expected False, as"),
+    ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}, r"'dense_act_fn' 'gelu'; expected 'gelu_new'"),
+    ("t5", {"is_encoder_decoder": False}, r"'is_encoder_decoder' False; expected True"),
+    ("bart", {"normalize_before": True}, r"'normalize_before' True; expected False"),
+    ("bart", {"tie_word_embeddings": False}, r"'tie_word_embeddings' False; expected True"),
+    ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"'rope_type' 'llama3'; expected 'default'"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, r"'rope_type' 'linear'; expected 'default'"),
+    ("llama", {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 7.0}}, r"'rope_theta' 5.0, and 7.0 in 'rope_par"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, r"'partial_rotary_factor' 0.5; expected 1.0"),
+    ("llama", {"sliding_window": 5}, r"'sliding_window' 5, of which it is not known"),
+]
+
+
+@pytest.mark.parametrize(("family", "attributes", "message"), REFUSED, ids=str)
+def test_what_would_change_the_function_is_refused(family, attributes, message):
+    assert read(family)
+    with pytest.raises(UserError, match=message):
+        read(family, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"model_type": "gpt_2"}, r"'model_type' 'gpt_2'; did you mean 'gpt2'"),
+        ({"model_type": None}, r"'model_type' None; it has: gpt2, bert, t5, bart, llama"),
+        (
+            {"architectures": ["GPT2ForSequenceClassification"]},
+            r"Classification'; expected GPT2LMHeadModel or GPT2Model",
+        ),
+    ],
+)
+def test_other_models_are_refused(attributes, message):
+    with pytest.raises(UserError, match=message):
+        load(files("gpt2")[1], files("gpt2")[0] | attributes)
+
+
+def test_version_1_1_is_known_by_transformers_4_and_5():
+    attributes, tensors = files("t5_v1_1")
+    assert (attributes["tie_word_embeddings"], attributes["scale_decoder_outputs"]) == (True, False)
+    old = {name: value for name, value in attributes.items() if name != "scale_decoder_outputs"}
+    assert_same(load(tensors, old | {"tie_word_embeddings": False}), loaded("t5_v1_1"))
+    assert not loaded("t5_v1_1")[0].head.tied
+    with pytest.raises(UserError, match=r"'lm_head.weight' .* and 'shared.weight' .* differ"):
+        load(tensors, old | {"tie_word_embeddings": True})
+
+
+# --- what cannot be saved ---------------------------------------------------------------------------------------------
+
+UNLIKE = [
+    ("gpt2", {"norm": SANDWICH}, r"norm\.post: true -> false"),
+    ("gpt2", {"positions": Sinusoidal()}, "'positions.max_length': Sinusoidal has no field 'max_length'"),
+    ("gpt2", {"window": 3}, r"window: 3 -> null"),
+    ("gpt2", {"logit_scale_exponent": 1.0}, r"logit_scale_exponent is 1.0: 'scale_attn_weights' has no value"),
+    ("gpt2", {"key_value_heads": 1}, r"key_value_heads: 1 -> 3"),
+    ("gpt2", {"d_head": 7}, r"d_head: 7 -> 5"),
+    ("llama", {"activation": "squared_relu", "logit_cap": 3.0}, r"logit_cap: 3.0 -> null"),
+    ("llama", {"out_bias": True}, "'attention_bias' has no value that says so"),
+    ("t5", {"feed_forward": "gated", "activation": "gelu"}, "'feed_forward_proj' has no value that says so"),
+]
+
+
+@pytest.mark.parametrize(("family", "changes", "message"), UNLIKE, ids=str)
+def test_a_config_that_is_no_such_model_is_not_saved(family, changes, message, tmp_path):
+    config, params = loaded(family)
+    with pytest.raises(UserError, match=message):
+        save(tmp_path / "it", config.replace(**changes), params, family=family)
+    assert not (tmp_path / "it").exists()
+
+
+def test_a_model_of_no_family_is_told_so_of_each(tmp_path):
+    with pytest.raises(UserError, match="the config is a model of no family:\n  gpt2: (.*\n)+  llama: "):
+        save(tmp_path, ModelConfig(positions=LearnedPositions(max_length=3), norm=SANDWICH), loaded("gpt2")[1])
+    with pytest.raises(UserError, match="family is 'gpt'; did you mean 'gpt2'"):
+        save(tmp_path, *loaded("gpt2"), family="gpt")
+    with pytest.raises(UserError, match=r"'embedding/tokens' is \(53, 15\); expected \(47, 15\)"):
+        save(tmp_path, loaded("gpt2")[0].replace(vocabulary=47), loaded("gpt2")[1])

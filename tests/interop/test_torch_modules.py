@@ -1,0 +1,387 @@
+"""Every Transformer module of torch.nn, with its weights loaded, computes what torch computes; and goes back unchanged.
+
+The numbers come from tests/golden/make_torch_modules_golden.py; where torch is installed they are also made afresh.
+"""
+
+import functools
+import inspect
+import itertools
+import runpy
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer import model
+from flaxformer.config import (
+    LanguageModel,
+    LayerNorm,
+    ModelConfig,
+    NoHead,
+    NoPositions,
+    RMSNorm,
+    Rotary,
+    Sinusoidal,
+    Stream,
+    Tokens,
+)
+from flaxformer.interop.torch_arguments import CONSTRUCTORS
+from flaxformer.interop.torch_modules import arguments_of, config_of, from_torch, to_torch
+from flaxformer.model.attention import CrossAttention, attention, keys_and_values
+from flaxformer.model.blocks import block
+from flaxformer.model.call import Call
+from flaxformer.model.embedding import Embedding
+from flaxformer.model.head import Head
+from flaxformer.model.transformer import with_layout
+from flaxformer.nn.masks import Explicit
+from flaxformer.struct import REQUIRED, UserError, replace_at
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PLACES = {"pre": True, "post": False}
+BIASES = {"bias": True, "no_bias": False}
+close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+
+
+@functools.cache
+def stored():
+    with np.load(GOLDEN / "torch_modules.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+@functools.cache
+def fresh():
+    pytest.importorskip("torch", reason="torch is not installed; the stored numbers are compared all the same")
+    return runpy.run_path(str(GOLDEN / "make_torch_modules_golden.py"))["cases"](seed=1)
+
+
+@pytest.fixture(scope="module", params=[stored, fresh], ids=["stored", "fresh"])
+def golden(request):
+    return request.param()
+
+
+def state_of(golden, kind, has_bias=True, has_norm=True):
+    """The stored state dict, without the biases, or the last norm of a stack, that a module does not have."""
+    prefix = f"{kind}/weights/"
+    weights = {name.removeprefix(prefix): w for name, w in golden.items() if name.startswith(prefix)}
+    weights = {name: w for name, w in weights.items() if has_bias or "bias" not in name}
+    return {name: w for name, w in weights.items() if has_norm or not name.startswith("norm.")}
+
+
+def config_for(kind, place="pre", biased="bias", activation="relu", **changes):
+    if kind.startswith("MultiheadAttention"):
+        width = 13 if kind.endswith("wide") else None
+        values = {"embed_dim": 6, "num_heads": 3, "bias": BIASES[biased], "kdim": width, "vdim": width}
+        return config_of("MultiheadAttention", **values | changes)
+    values = {"d_model": 6, "nhead": 3, "dim_feedforward": 11, "dropout": 0.0, "activation": activation}
+    values |= {"norm_first": PLACES[place], "bias": BIASES[biased]}
+    if kind in ("TransformerEncoder", "TransformerDecoder"):
+        values |= {"num_layers": 2, "norm": place == "pre"}
+    if kind == "Transformer":
+        values |= {"num_encoder_layers": 2, "num_decoder_layers": 3}
+    return config_of(kind, **values | changes)
+
+
+def masks_of(golden):
+    """None, causal, padding (of the memory too), both: side by side in a leading axis, so that all are one call.
+
+    Returns what each query may see, of its own sequence and of the memory; and which tokens are real.
+    """
+    causal, padded = (np.array(which).reshape(4, 1, 1) for which in ([0, 1, 0, 1], [0, 0, 1, 1]))
+    past = np.tri(golden["valid"].shape[1], dtype=bool) | (causal == 0)
+    valid, memory_valid = (golden[name] | (padded == 0) for name in ("valid", "memory_valid"))
+    own = valid[:, :, None, None, :] & past[:, None, None]
+    return (
+        Explicit(jnp.asarray(own)),
+        Explicit(jnp.asarray(memory_valid[:, :, None, None, :])),
+        jnp.asarray(valid),
+        jnp.asarray(memory_valid),
+    )
+
+
+def check_outputs_and_gradients(function, golden, case, inputs):
+    """What `function` gives of the inputs under every mask, and the gradients of (output · cotangent).sum()."""
+
+    def loss(inputs):
+        output, weights = function(**inputs)
+        return (output * golden["cotangent"][None]).sum(), {"output": output} | ({} if weights is None else weights)
+
+    gradients, found = jax.grad(loss, has_aux=True)({name: jnp.stack([x] * 4) for name, x in inputs.items()})
+    found |= {f"{name}_gradient": gradient for name, gradient in gradients.items()}
+    stored = {name.rpartition("/")[2]: value for name, value in golden.items() if name.startswith(f"{case}/")}
+    assert found.keys() == stored.keys()
+    for name, value in found.items():
+        close(value, stored[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("place", "bias", "activation"), list(itertools.product(PLACES, BIASES, ("relu", "gelu"))))
+@pytest.mark.parametrize("kind", ["TransformerEncoderLayer", "TransformerDecoderLayer"])
+def test_a_block_is_the_torch_layer_under_every_mask(golden, kind, place, bias, activation):
+    config = config_for(kind, place, bias, activation)
+    params = from_torch(kind, state_of(golden, kind, BIASES[bias]), config)
+    mask, memory_mask, _, _ = masks_of(golden)
+    places = jnp.arange(golden["x"].shape[1])
+
+    def function(x, memory=None):
+        call = Call(query_positions=places, key_positions=places, mask=mask, memory=memory, memory_mask=memory_mask)
+        return block(params, config, x, call)[0], None
+
+    inputs = {name: golden[name] for name in ("x", "memory")[: 1 + config.reads_memory]}
+    check_outputs_and_gradients(function, golden, f"{kind}/{place}/{bias}/{activation}", inputs)
+
+
+@pytest.mark.parametrize(("place", "bias", "activation"), [("pre", "bias", "relu"), ("post", "no_bias", "gelu")])
+@pytest.mark.parametrize("kind", ["TransformerEncoder", "TransformerDecoder", "Transformer"])
+def test_a_stack_is_the_torch_stack_under_every_mask(golden, kind, place, bias, activation):
+    config = config_for(kind, place, bias, activation)
+    params = from_torch(kind, state_of(golden, kind, BIASES[bias], place == "pre" or kind == "Transformer"), config)
+    mask, _, valid, memory_valid = masks_of(golden)
+
+    def function(x, memory=None):
+        read = "source" if config.encoder else "memory"
+        more = {} if memory is None else {read: memory, f"{read}_valid": memory_valid}
+        return model.apply(params, config, x, valid=valid, mask=mask, **more), None
+
+    inputs = {name: golden[name] for name in ("x", "memory")[: 1 + config.reads_memory]}
+    check_outputs_and_gradients(function, golden, f"{kind}/{place}/{bias}/{activation}", inputs)
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("kind", ["MultiheadAttention", "MultiheadAttention/wide"])
+def test_attention_is_the_torch_attention(golden, kind, bias):
+    """To a memory of the model's width and of another: output, gradients, and the weights of every head."""
+    config = config_for(kind, biased=bias)
+    params = from_torch("MultiheadAttention", state_of(golden, kind, BIASES[bias]), config)
+    _, mask, _, _ = masks_of(golden)
+
+    def function(x, memory):
+        read = keys_and_values(params, config, memory)
+        output, weights = attention(params, config, x, read, mask, return_weights=True)
+        return output, {"attention": weights}
+
+    inputs = {"x": golden["x"], "memory": golden["wide" if kind.endswith("wide") else "memory"]}
+    check_outputs_and_gradients(function, golden, f"{kind}/{bias}", inputs)
+
+
+EVERY = [*(kind for kind in CONSTRUCTORS), "MultiheadAttention/wide"]
+OPTIONS = list(itertools.product(EVERY, PLACES, BIASES))
+
+
+def same(left, right):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+@pytest.mark.parametrize(("case", "place", "bias"), OPTIONS)
+def test_load_save_load_is_bit_equal(case, place, bias):
+    kind, config = case.partition("/")[0], config_for(case, place, bias)
+    state = state_of(stored(), case, BIASES[bias], place == "pre")
+    params = from_torch(kind, state, config)
+    saved = to_torch(kind, params, config)
+    assert {name: w.dtype for name, w in saved.items()} == {name: np.dtype("float32") for name in state}
+    same(saved, state)
+    same(from_torch(kind, saved, config), params)
+    assert all(w.flags.writeable for w in saved.values())  # torch.from_numpy warns of others
+
+
+def test_scanned_layers_are_saved_as_layers():
+    config = config_for("Transformer")
+    state = state_of(stored(), "Transformer")
+    params = with_layout(from_torch("Transformer", state, config), "scanned")
+    same(to_torch("Transformer", params, config), state)
+
+
+@pytest.mark.parametrize(("case", "place", "bias"), OPTIONS)
+def test_torch_makes_the_module_from_its_arguments_and_takes_the_weights(case, place, bias):
+    torch = pytest.importorskip("torch")
+    kind, config = case.partition("/")[0], config_for(case, place, bias)
+    arguments = arguments_of(kind, config)
+    if kind in ("TransformerEncoder", "TransformerDecoder"):
+        layers, norm = arguments.pop("num_layers"), arguments.pop("norm")
+        made = getattr(torch.nn, f"{kind}Layer")(**arguments)
+        norm = torch.nn.LayerNorm(6, arguments["layer_norm_eps"], bias=arguments["bias"]) if norm else None
+        more = {"enable_nested_tensor": False} if kind == "TransformerEncoder" else {}
+        module = getattr(torch.nn, kind)(made, layers, norm, **more)
+    elif kind == "Transformer":
+        with pytest.warns(UserWarning, match="nested_tensor"):
+            module = torch.nn.Transformer(**arguments)
+    else:
+        module = getattr(torch.nn, kind)(**arguments)
+    params = from_torch(kind, module.state_dict(), config)
+    for name, weight in to_torch(kind, params, config).items():
+        module.state_dict()[name].copy_(torch.from_numpy(weight + 1))
+    same(from_torch(kind, module.state_dict(), config), jax.tree.map(lambda w: w + 1, params))
+
+
+@pytest.mark.parametrize("kind", CONSTRUCTORS)
+def test_arguments_and_their_defaults_are_those_of_torch(kind):
+    torch = pytest.importorskip("torch")
+    theirs = dict(inspect.signature(getattr(torch.nn, kind)).parameters)
+    if kind in ("TransformerEncoder", "TransformerDecoder"):  # a layer stands for its arguments
+        theirs |= inspect.signature(getattr(torch.nn, f"{kind}Layer")).parameters
+    for name, default in CONSTRUCTORS[kind].defaults.items():
+        if name == "norm":
+            assert (default, theirs[name].default) == (False, None)
+        elif name == "activation":
+            assert default == theirs[name].default.__name__
+        else:
+            assert theirs[name].default == (inspect.Parameter.empty if default is REQUIRED else default), name
+    left_out = {"device", "dtype", "custom_encoder", "custom_decoder"}
+    left_out |= {"encoder_layer", "decoder_layer", "enable_nested_tensor", "mask_check"}
+    assert set(theirs) - set(CONSTRUCTORS[kind].defaults) <= left_out
+
+
+@pytest.mark.parametrize(("case", "place", "bias"), OPTIONS)
+def test_arguments_and_config_are_inverses(case, place, bias):
+    kind, config = case.partition("/")[0], config_for(case, place, bias)
+    changes = {"bias": not BIASES[bias]}
+    if kind != "MultiheadAttention":
+        changes |= {"layer_norm_eps": 0.3, "dropout": 0.25, "activation": "gelu"}
+    assert config_for(case, place, bias, **arguments_of(kind, config)) == config
+    changed = config_for(case, place, bias, **changes)
+    assert {name: arguments_of(kind, changed)[name] for name in changes} == changes
+    assert config_of(kind, **arguments_of(kind, changed)) == changed != config
+
+
+def test_a_model_with_embedding_and_head_around_a_torch_stack():
+    stack = config_for("TransformerEncoder")
+    loaded = from_torch("TransformerEncoder", state_of(stored(), "TransformerEncoder"), stack)
+    changes = {"vocabulary": 17, "inputs": Tokens(), "head": LanguageModel(), "visibility": "causal"}
+    config = stack.replace(**changes)
+    random = np.random.default_rng(0)
+    table, matrix = random.normal(size=(17, 6)).astype(np.float32), random.normal(size=(6, 17)).astype(np.float32)
+    params = loaded.replace(embedding=Embedding(tokens=jnp.asarray(table)), head=Head(matrix=jnp.asarray(matrix)))
+    tokens = jnp.asarray(random.integers(17, size=(4, 2, 5)))
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(lambda spec: spec.shape, model.specs(config))
+    hidden = model.apply(loaded, stack.replace(visibility="causal"), jnp.asarray(table)[tokens])
+    close(model.apply(params, config, tokens), hidden @ matrix)
+
+
+def test_a_block_of_a_model_is_a_layer_of_torch():
+    """Whatever stands around the block: inputs, head, the encoder whose output it reads."""
+    whole = config_for("Transformer").replace(vocabulary=17, inputs=Tokens(), head=LanguageModel())
+    params = from_torch("Transformer", state_of(stored(), "Transformer"), config_for("Transformer"))
+    state = to_torch("TransformerDecoderLayer", params.blocks[2], whole)
+    same(from_torch("TransformerDecoderLayer", state, config_for("TransformerDecoderLayer")), params.blocks[2])
+    state = to_torch("MultiheadAttention", params.encoder.blocks[1].attention, whole.encoder)
+    same(from_torch("MultiheadAttention", state, config_for("MultiheadAttention")), params.encoder.blocks[1].attention)
+
+
+def test_a_memory_of_the_models_own_width_has_packed_weights():
+    state = state_of(stored(), "MultiheadAttention")
+    own, other = config_for("MultiheadAttention"), config_for("MultiheadAttention", kdim=6, vdim=6)
+    params = from_torch("MultiheadAttention", state, other)
+    assert isinstance(params, CrossAttention)
+    same(jax.tree.leaves(params), jax.tree.leaves(from_torch("MultiheadAttention", state, own)))
+    same(to_torch("MultiheadAttention", params, other), state)
+
+
+def test_weights_of_half_precision_are_loaded_as_float32():
+    state = {name: w.astype(np.float16) for name, w in state_of(stored(), "MultiheadAttention").items()}
+    params = from_torch("MultiheadAttention", state, config_for("MultiheadAttention"))
+    assert {w.dtype for w in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    same(to_torch("MultiheadAttention", params, config_for("MultiheadAttention")), state)
+
+
+WRONG_STATES = {
+    "missing": ({"linear1.bias": None}, r"'linear1.bias' is missing; expected \(11,\)"),
+    "transposed": ({"linear1.weight": np.zeros((6, 11))}, r"'linear1.weight' is \(6, 11\); expected \(11, 6\)"),
+    "of another rank": (
+        {"self_attn.in_proj_bias": np.zeros((3, 6))},
+        r"'self_attn.in_proj_bias' is \(3, 6\); expected \(18,\)",
+    ),
+    "unexpected": (
+        {"self_attn.bias_k": np.zeros((1, 1, 6))},
+        r"'self_attn.bias_k' is \(1, 1, 6\); expected no such tensor",
+    ),
+    "of integers": ({"norm1.weight": np.zeros(6, np.int8)}, r"'norm1.weight' is of int8; expected floating-point"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG_STATES.values(), ids=WRONG_STATES)
+def test_a_wrong_tensor_is_named_with_both_shapes(changes, message):
+    state = state_of(stored(), "TransformerEncoderLayer") | changes
+    state = {name: w for name, w in state.items() if w is not None}
+    with pytest.raises(UserError, match=message) as raised:
+        from_torch("TransformerEncoderLayer", state, config_for("TransformerEncoderLayer"))
+    assert str(raised.value).count("expected") == 1
+
+
+def test_many_wrong_tensors_are_counted():
+    with pytest.raises(UserError, match=r"'encoder.layers.0.self_attn.in_proj_bias' is \(18,\)[\s\S]*and more$"):
+        from_torch("Transformer", state_of(stored(), "Transformer"), config_for("Transformer", biased="no_bias"))
+
+
+def test_wrong_weights_of_ours_are_named_with_both_shapes():
+    config = config_for("TransformerEncoderLayer")
+    params = from_torch("TransformerEncoderLayer", state_of(stored(), "TransformerEncoderLayer"), config)
+    turned = params.replace(feed_forward=params.feed_forward.replace(up=params.feed_forward.down, up_bias=None))
+    with pytest.raises(UserError, match=r"'feed_forward/up' is \(11, 6\); expected \(6, 11\)") as raised:
+        to_torch("TransformerEncoderLayer", turned, config)
+    assert "'feed_forward/up_bias' is missing; expected (11,)" in str(raised.value)
+
+
+WRONG_ARGUMENTS = {
+    "kind": ("TransformerEncodeLayer", {}, "did you mean 'TransformerEncoderLayer'"),
+    "unknown": ("TransformerEncoderLayer", {"n_head": 3}, "no argument 'n_head'; did you mean 'nhead'"),
+    "of another module": ("TransformerEncoderLayer", {"num_layers": 3}, "no argument 'num_layers'"),
+    "missing": ("TransformerEncoderLayer", {"nhead": REQUIRED}, "without nhead"),
+    "heads": ("TransformerEncoderLayer", {"nhead": 5}, "heads is 5; expected a divisor of d_model 6"),
+    "activation": ("TransformerEncoderLayer", {"activation": "rellu"}, "did you mean 'relu'"),
+    "norm_first": ("TransformerEncoderLayer", {"norm_first": "no"}, "NormSlots.pre is 'no'; expected bool"),
+    "bias keys": ("MultiheadAttention", {"add_bias_kv": True}, "add_bias_kv True; expected False"),
+    "zero keys": ("MultiheadAttention", {"add_zero_attn": True}, "add_zero_attn True; expected False"),
+    "dropout of weights": ("MultiheadAttention", {"dropout": 0.1}, r"dropout 0.1; expected 0.0"),
+    "two memories": ("MultiheadAttention", {"kdim": 5, "vdim": 7}, "kdim is 5 and vdim 7; expected one width"),
+    "half a memory": ("MultiheadAttention", {"kdim": 5}, "kdim is 5 and vdim 6; expected one width"),
+}
+
+
+@pytest.mark.parametrize(("kind", "changes", "message"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
+def test_wrong_arguments_are_refused_by_name(kind, changes, message):
+    known = {"embed_dim": 6, "num_heads": 3} if kind == "MultiheadAttention" else {"d_model": 6, "nhead": 3}
+    with pytest.raises(UserError, match=message):
+        config_of(kind, **known | changes)
+
+
+WRONG_CONFIGS = {
+    "rotary": ("TransformerEncoder", {"positions": Rotary()}, "positions.kind is 'Rotary'; expected 'NoPositions'"),
+    "sinusoidal": ("TransformerEncoder", {"positions": Sinusoidal()}, "positions.kind is 'Sinusoidal'"),
+    "rms": ("TransformerEncoderLayer", {"norm_kind": RMSNorm()}, "norm_kind.kind is 'RMSNorm'; expected 'LayerNorm'"),
+    "gate": ("TransformerEncoderLayer", {"feed_forward": "gated"}, "feed_forward is 'gated'; expected 'dense'"),
+    "half a bias": (
+        "TransformerEncoderLayer",
+        {"feed_forward_bias": False},
+        "feed_forward_bias is False; expected True",
+    ),
+    "norm's bias": ("TransformerEncoderLayer", {"norm_kind": LayerNorm(affine="gain")}, "norm_kind.affine is 'gain'"),
+    "few keys": ("MultiheadAttention", {"key_value_heads": 1}, "key_value_heads is 1; expected 3"),
+    "width of heads": ("MultiheadAttention", {"d_head": 4}, "d_head is 4; expected 2"),
+    "scale": ("MultiheadAttention", {"logit_scale_exponent": 1.0}, "logit_scale_exponent is 1.0; expected 0.5"),
+    "tokens": ("TransformerEncoder", {"inputs": Tokens()}, "inputs.kind is 'Tokens'; expected 'Stream'"),
+    "head": ("TransformerEncoder", {"head": LanguageModel()}, "head.kind is 'LanguageModel'; expected 'NoHead'"),
+    "no encoder": ("Transformer", {"encoder": None, "d_memory": 6}, "encoder.kind is None; expected 'ModelConfig'"),
+    "no memory": ("TransformerDecoder", {"d_memory": None}, "d_memory is None; expected 6"),
+    "wide memory": ("TransformerDecoder", {"d_memory": 7}, "d_memory is 7; expected 6"),
+    "encoder": ("Transformer", {"encoder.activation": "gelu"}, "encoder.activation is 'gelu'; expected 'relu'"),
+}
+
+
+@pytest.mark.parametrize(("kind", "changes", "message"), WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
+def test_a_config_that_is_not_a_torch_module_is_refused_by_its_field(kind, changes, message):
+    config = replace_at(config_for(kind), changes)
+    for refused in (arguments_of, lambda kind, config: from_torch(kind, {}, config)):
+        with pytest.raises(UserError, match=message):
+            refused(kind, config)
+
+
+def test_a_stream_has_no_weights_and_is_taken_as_it_is():
+    config = ModelConfig(d_model=6, heads=3, layers=0, inputs=Stream(), head=NoHead(), positions=NoPositions())
+    config = config.replace(norm=config.norm.replace(final=False))
+    params = model.init(jax.random.key(0), config)
+    x = jax.random.normal(jax.random.key(1), (2, 5, 6))
+    assert jax.tree.leaves(params) == []
+    np.testing.assert_array_equal(model.apply(params, config, x), x)
+    with pytest.raises(ValueError, match=r"\(2, 5, 7\); expected vectors of width 6"):
+        model.apply(params, config, jnp.zeros((2, 5, 7)))

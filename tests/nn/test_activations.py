@@ -1,0 +1,47 @@
+"""Activations against their definitions in the scalar functions of the standard library."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer.nn.activations import ACTIVATIONS
+
+X = np.array([-30.0, -3.1, -1.0, -0.2, 0.0, 0.3, 1.0, 2.7, 30.0])
+
+
+def logistic(x):
+    return 1 / (1 + math.exp(-x)) if x > 0 else math.exp(x) / (1 + math.exp(x))
+
+
+DEFINITIONS = {
+    "linear": lambda x: x,
+    "relu": lambda x: max(x, 0.0),
+    "squared_relu": lambda x: max(x, 0.0) ** 2,
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x * logistic(x),
+    "tanh": math.tanh,
+    "sigmoid": logistic,
+}
+
+
+def test_every_activation_has_a_definition():
+    assert list(ACTIVATIONS) == list(DEFINITIONS)
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_equals_its_definition(name):
+    result = ACTIVATIONS[name](jnp.asarray(X, jnp.float32))
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(result, [DEFINITIONS[name](float(x)) for x in X], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_the_derivative_is_the_slope_of_the_definition(name):
+    smooth = X[X != 0]  # relu has no derivative at 0
+    slopes = [(DEFINITIONS[name](float(x) + 1e-5) - DEFINITIONS[name](float(x) - 1e-5)) / 2e-5 for x in smooth]
+    derivative = jax.jit(jax.vmap(jax.grad(ACTIVATIONS[name])))(jnp.asarray(smooth, jnp.float32))
+    np.testing.assert_allclose(derivative, slopes, rtol=1e-4, atol=1e-5)

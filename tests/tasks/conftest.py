@@ -1,0 +1,9 @@
+"""The files that tasks read, written once."""
+
+import pytest
+from tasks.every import write_files
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("files"))

@@ -1,0 +1,120 @@
+"""Every task, tiny; the files that some of them read; and all that a task gives a training run."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from flaxformer.tasks import (
+    AssociativeRecall,
+    Copy,
+    Digits,
+    Images,
+    Induction,
+    ModularAddition,
+    PairedFiles,
+    Reverse,
+    ScaledIndex,
+    Sort,
+    StandardLibrary,
+    TextFiles,
+    TwoTargetAverage,
+)
+
+TEXT = b"the quick brown fox jumps over the lazy dog; " * 40
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "so", "do", "we"]
+SIZES = {"batch_size": 3, "evaluation_batches": 2}
+
+
+def sentences(seed):
+    """64 lines of 1 to 4 words."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(1, 5))) for _ in range(64)]
+
+
+def word_tokenizer(words, gap=0):
+    """A tokenizer.json whose tokens are words, the ids of the last ones `gap` further on; it also truncates."""
+    ids = {"?": 0} | {word: i + 1 + gap * (i > 3) for i, word in enumerate(words)}
+    truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": "?"}
+    start = {"id": ids["?"], "content": "?", "single_word": False, "lstrip": False, "rstrip": False}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": truncation,
+            "padding": None,
+            "added_tokens": [start | {"normalized": False, "special": True}],
+            "normalizer": None,
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "post_processor": None,
+            "decoder": None,
+            "model": model,
+        }
+    )
+
+
+def write_files(folder: Path) -> Path:
+    """Two of every kind of file that a task reads."""
+    for name, number in (("one", 0), ("two", 1)):
+        (folder / name).mkdir()
+        for i in range(30):
+            (folder / name / f"{i}.txt").write_text(f"the {name} fox {i * 7 + number} ; " * 20)
+            (folder / name / f"{i}.md").write_text(f"# the {name} dog {i * 7 + number}\n" * 20)
+        lines = sentences(number)
+        (folder / f"{name}.en").write_text("\n".join(lines))
+        (folder / f"{name}.de").write_text("\n".join(line.upper()[::-1] for line in lines))
+        (folder / f"{name}.json").write_text(word_tokenizer(WORDS[number:]))
+        rng = np.random.default_rng(number)
+        pictures = {"images": rng.integers(0, 256, (23, 3, 5), np.uint8), "labels": np.arange(23) % 4}
+        np.savez(folder / f"{name}.npz", **pictures)
+    (folder / "text.txt").write_bytes(TEXT)
+    return folder
+
+
+def every_task(files: Path):
+    """One of each task, and for every field another value."""
+    own = {"batch_size": 4, "evaluation_batches": 3}
+    order = {"symbols": 7, "length": 5, "form": "paired"}
+    words, other_words = str(files / "one.json"), str(files / "two.json")
+    text = TextFiles(path=str(files / "one"), length=11, **SIZES)
+    pairs = PairedFiles(source_path=str(files / "one.en"), target_path=str(files / "one.de"), max_length=19, **SIZES)
+    return {
+        StandardLibrary(length=11, **SIZES): own | {"length": 13, "tokenizer": words},
+        text: own
+        | {"length": 13, "tokenizer": words, "path": str(files / "two"), "pattern": "**/*.md", "validation_tenths": 5},
+        pairs: own
+        | {"source_path": str(files / "two.en"), "target_path": str(files / "two.de"), "validation_tenths": 5}
+        | {"max_length": 23, "tokenizer": other_words, "form": "joined"},
+        Copy(symbols=5, length=4, **SIZES): own | order,
+        Reverse(symbols=5, length=4, **SIZES): own | order,
+        Sort(symbols=5, length=4, **SIZES): own | order,
+        AssociativeRecall(pairs=3, queries=2, keys=5, values=7, **SIZES): own
+        | {"pairs": 2, "queries": 3, "keys": 6, "values": 5},
+        Induction(symbols=5, length=7, **SIZES): own | {"symbols": 6, "length": 8},
+        ModularAddition(modulus=7, fraction=0.4, **SIZES): own | {"modulus": 11, "fraction": 0.7, "split_seed": 1},
+        ScaledIndex(length=5, width=3, **SIZES): own | {"length": 7, "width": 2, "normalise": False},
+        TwoTargetAverage(items=5, key_width=3, value_width=2, **SIZES): own
+        | {"items": 7, "key_width": 2, "value_width": 3},
+        Digits(**SIZES): own | {"validation_tenths": 3, "split_seed": 1},
+        Images(path=str(files / "one.npz"), **SIZES): own
+        | {"path": str(files / "two.npz"), "validation_tenths": 3, "split_seed": 1},
+    }
+
+
+def shapes(task):
+    """The shapes of all that a task gives."""
+    source = task.load()
+    parts = jax.eval_shape(lambda: (source, source.batch(jax.random.key(0), 0), source.evaluation()))
+    return [leaf.shape for leaf in jax.tree.leaves(parts)]
+
+
+def some(task):
+    """The numbers of its data and of a batch."""
+    source = task.load()
+    return source, source.batch(jax.random.key(0), 0)
+
+
+def same(one, other):
+    """Whether two trees have the same numbers."""
+    return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
