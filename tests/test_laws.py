@@ -125,7 +125,7 @@ def test_padding_of_the_source_changes_nothing(config):
     params, tokens, given = model_and_tokens(config)
     other = given | {"source": jnp.where(given["source_valid"], given["source"], (given["source"] + 1) % V)}
     np.testing.assert_array_equal(forward(params, config, tokens, **given), forward(params, config, tokens, **other))
-    alone = {"source": given["source"][:, :3], "source_valid": jnp.ones((B, 3), bool)}
+    alone = given | {"source": given["source"][:, :3], "source_valid": jnp.ones((B, 3), bool)}
     close(forward(params, config, tokens, **given)[0], forward(params, config, tokens, **alone)[0])
 
 
@@ -188,7 +188,8 @@ def test_the_intermediates_are_the_stages(config):
         close(kept.encoder.final, memory)
         assert kept.blocks[0].memory.weights.shape == (B, config.heads, T, S)
         close(kept.blocks[0].memory.weights[0, :, :, 3:], np.zeros((config.heads, T, S - 3)))
-        close(apply(params, config, tokens, memory=memory, memory_valid=given["source_valid"]), logits)
+        read = {"memory": memory, "memory_valid": given["source_valid"], "prefix": given.get("prefix")}
+        close(forward(params, config, tokens, **read), logits)
 
 
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])

@@ -94,7 +94,7 @@ OTHER = [
         "model.dropout": 0.5, "model.heads": 4, "model.key_value_heads": 1, "model.d_head": 3, "model.d_value": 3,
         "model.d_ff": 13, "model.norm": POST, "model.norm_kind": RMSNorm(), "model.residual": ReZero(),
         "model.attention_residual": False, "model.feed_forward_residual": False, "model.parallel": True,
-        "model.positions": LearnedPositions(max_length=6), "model.visibility": "prefix", "model.window": 3,
+        "model.positions": LearnedPositions(max_length=6), "model.window": 3,
         "model.logit_scale_exponent": 1.0, "model.logit_scale_width": "model", "model.logit_cap": None,
         "model.query_key_norm": RMSNorm(), "model.share_query_key": True, "model.value_form": "full",
         "model.frozen_pattern": 6, "model.query_key_value_bias": False, "model.out_bias": False,
@@ -116,6 +116,7 @@ OTHER = [
         "model.encoder.inputs.shared": True,
         ("task.form", "model.encoder"): ("joined", None),
     }),
+    (on(PLAIN, model__layers=2), {"model.visibility": "prefix"}),  # one layer's answers do not read what a prefix sees
     (on(BASE, model__norm_kind=RMSNorm()), {"model.norm_kind.affine": "none", "model.norm_kind.epsilon": 0.1}),
     (on(BASE, model__norm_kind=BatchNorm()), {
         "model.norm_kind.affine": "none", "model.norm_kind.epsilon": 0.1, "model.norm_kind.momentum": 0.5,

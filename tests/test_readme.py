@@ -73,6 +73,7 @@ def test_the_model_snippet_gives_the_shape_it_says():
     exec(snippet, names)
     said = tuple(int(size) for size in re.search(r"\[([\d, ]+)\]$", snippet.strip()).group(1).split(","))
     assert names["logits"].shape == said
+    assert names["answer"].tokens.shape == (1, 5)
 
 
 def test_ci_runs_the_two_setup_commands_word_for_word():

@@ -28,7 +28,6 @@ from flaxformer.nn.masks import Causal, Mask, Prefix, Window
 from flaxformer.params import Spec
 from flaxformer.struct import leaf, part, static
 
-
 AnyPositions = NoPositions | Sinusoidal | LearnedPositions | ConcatenatedIndex | Rotary | Alibi | RelativeBuckets
 
 

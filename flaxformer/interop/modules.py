@@ -79,14 +79,7 @@ def as_mask(mask: Mask | Array | None) -> Mask | None:
 
 
 def as_given(mask: Mask | Array | None, others: Mapping[str, Any]) -> Given:
-    """The arguments of a call beside its inputs.
-
-    Raises:
-      TypeError: one that no model takes.
-    """
-    for name in others:
-        if name not in Given.__annotations__:
-            raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(Given.__annotations__))}")
+    """The arguments of a call beside its inputs."""
     return Given(mask=as_mask(mask), **others)  # type: ignore[typeddict-item]
 
 

@@ -3,6 +3,7 @@
 >>> Row("attn.c_attn.bias", ("attention/query_bias", "attention/key_bias", "attention/value_bias"), VECTOR)
 """
 
+import difflib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from flaxformer.params import ParametersT, Spec, path_name
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.struct import UserError
 
 SHOWN = 5
 """Problems that one message names."""
@@ -112,7 +113,8 @@ def from_tensors(rows: Iterable[Row], specs: ParametersT, state: Mapping[str, Ar
         ends = np.cumsum([row.layout.shape(paths[path])[row.layout.axis] for path in row.paths])
         parts = np.split(arrays[row.name], ends[:-1], axis=row.layout.axis)
         for path, part in zip(row.paths, parts, strict=True):
-            weights[path] = jnp.asarray(row.layout.load(part, paths[path]), jnp.float32)
+            # A copy: on a CPU, JAX would share the memory of an array that its owner may change.
+            weights[path] = jnp.array(row.layout.load(part, paths[path]), jnp.float32)
     return jax.tree_util.tree_map_with_path(lambda path, spec: weights[path_name(path)], specs)
 
 
@@ -146,7 +148,9 @@ def _problems(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int,
             yield f"'{name}' is {'missing' if name not in found else found[name].shape}; expected {shape}"
     for name, array in found.items():
         if name not in expected:
-            yield f"'{name}' is {array.shape}; expected no such tensor{did_you_mean(name, list(expected))}"
+            near = difflib.get_close_matches(name, expected, n=1)  # never all names: there may be thousands
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            yield f"'{name}' is {array.shape}; expected no such tensor{hint}"
         elif not jnp.issubdtype(array.dtype, jnp.floating):
             yield f"'{name}' is of {array.dtype}; expected floating-point numbers"
 

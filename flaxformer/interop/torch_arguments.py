@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer.config import ModelConfig, NoHead, NoPositions, Stream
+from flaxformer.config import ModelConfig, NoHead, NoPositions, NormSlots, Stream
 from flaxformer.struct import REQUIRED, UserError, canonical, did_you_mean, flatten, replace_at
 
 
@@ -47,7 +47,14 @@ ARGUMENTS = {
     "add_bias_kv": Argument(lambda has_bias: {}, lambda config: False),
     "add_zero_attn": Argument(lambda has_zero: {}, lambda config: False),
 }
-BASE = ModelConfig(layers=1, inputs=Stream(), head=NoHead(), positions=NoPositions(), visibility="full")
+BASE = ModelConfig(
+    layers=1,
+    inputs=Stream(),
+    head=NoHead(),
+    positions=NoPositions(),
+    visibility="full",
+    norm=NormSlots(final=True),  # unless a stack says otherwise
+)
 
 
 class Constructor(NamedTuple):
@@ -105,8 +112,6 @@ def config_of(kind: str, **arguments: Any) -> ModelConfig:
     fields = {path: value for name in values for path, value in ARGUMENTS[name].to(values[name]).items()}
     if constructor.memory:
         fields["d_memory"] = values["d_model"]
-    if kind == "Transformer":
-        fields["norm.final"] = True  # whatever norm_first says
     config = replace_at(BASE, fields)
     return config.with_encoder(layers=values["num_encoder_layers"]) if kind == "Transformer" else config
 

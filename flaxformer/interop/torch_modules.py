@@ -120,8 +120,7 @@ def from_torch(kind: str, state: Mapping[str, ArrayLike], config: ModelConfig) -
       UserError: the config is not that of such a module; or a tensor is missing, unexpected, of another shape or no
         floating-point numbers: named, with the shape found and the shape expected.
     """
-    # Copies: JAX would share the memory of the tensors, and see torch train them.
-    arrays = {name: np.asarray(tensor).copy() for name, tensor in state.items()}
+    arrays = {name: np.asarray(tensor) for name, tensor in state.items()}
     return from_tensors(*_rows_and_specs(kind, config), arrays, f"state of torch.nn.{kind}")
 
 

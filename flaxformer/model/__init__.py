@@ -1,17 +1,25 @@
 """Parameters + config -> functions: the same ones for every kind of model."""
 
+from flaxformer.model.beam import Beams, beam_search
 from flaxformer.model.call import Given
+from flaxformer.model.decoding import Generation, generate
 from flaxformer.model.interface import apply, apply_with_intermediates, extend, init, new_cache, run, specs
+from flaxformer.model.sampling import Sampling
 from flaxformer.model.transformer import Intermediates, Transformer, encode
 
 __all__ = [
+    "Beams",
+    "Generation",
     "Given",
     "Intermediates",
+    "Sampling",
     "Transformer",
     "apply",
     "apply_with_intermediates",
+    "beam_search",
     "encode",
     "extend",
+    "generate",
     "init",
     "new_cache",
     "run",

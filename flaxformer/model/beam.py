@@ -56,9 +56,9 @@ def beam_search(
     equation 14, divide by ((5 + n) / 6)^α instead).
 
     At each step, every hypothesis is extended by every token. Of the `beams` most probable extensions, those that end
-    go to a list of the best by score; the `beams` most probable that do not end go on. A prompt's search is over
-    when its list is full and no hypothesis scores more, at its present length, than all of the list; hypotheses that
-    are alive after `steps` tokens compete with the list as they stand.
+    go to a list of the `beams` best by score; the `beams` most probable that do not end go on. A prompt's search is
+    over when its list is full and no hypothesis that goes on has, at its length so far, a higher score than the worst
+    of the list. Hypotheses that go on after `steps` tokens compete with the list as they are.
     One beam is greedy decoding; V^steps beams, for V tokens, are an exhaustive search.
 
     Args:

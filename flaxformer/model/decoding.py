@@ -81,16 +81,14 @@ def generate(
             params, config, prompt, steps=steps, valid=valid, sampling=sampling, end=end, key=key, chunk=chunk, **given
         )
     )
-    tokens, numbers = (jnp.concatenate([getattr(part, name) for part in parts], axis=1) for name in _BY_STEP)
+    tokens = jnp.concatenate([part.tokens for part in parts], axis=1)
+    numbers = jnp.concatenate([part.log_probabilities for part in parts], axis=1)
     after = ((0, 0), (0, steps - tokens.shape[1]))
     return Generation(
         tokens=jnp.pad(tokens, after, constant_values=0 if end is None else end),
         lengths=sum(part.lengths for part in parts),  # type: ignore[arg-type]
         log_probabilities=jnp.pad(numbers, after),
     )
-
-
-_BY_STEP = ("tokens", "log_probabilities")
 
 
 def stream(
@@ -181,12 +179,11 @@ def _go_on(
     def body(state: _State, _: None) -> tuple[_State, tuple[Array, Array, Array]]:
         token = sample(jax.random.fold_in(key, state.step), state.logits, sampling)
         number = jnp.take_along_axis(log_softmax(state.logits), token[:, None], axis=-1)[:, 0]
-        real, ended = ~state.ended, state.ended
         if end is not None:
-            token, number = jnp.where(ended, end, token), jnp.where(ended, 0, number)
-            ended = ended | (token == end)
+            token, number = jnp.where(state.ended, end, token), jnp.where(state.ended, 0, number)
         logits, cache = extend(params, config, token[:, None], state.cache)
-        return _State(cache, logits[:, 0], state.step + 1, ended), (token, number, real)
+        ended = state.ended if end is None else token == end
+        return _State(cache, logits[:, 0], state.step + 1, ended), (token, number, ~state.ended)
 
     return jax.lax.scan(body, state, length=length)
 

@@ -9,6 +9,7 @@ from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model import recurrent, transformer
 from flaxformer.model.call import Given
 from flaxformer.model.transformer import Layout, Outcome
+from flaxformer.struct import did_you_mean
 
 KINDS: dict[type, ModuleType] = {ModelConfig: transformer, RecurrentConfig: recurrent}
 """Where each kind of config has its `specs`, `init`, `with_layout`, `run` and `new_cache`."""
@@ -25,7 +26,14 @@ def init(key: Array, config: ModelConfig | RecurrentConfig, layout: Layout = "un
 
 
 def run(params: Any, config: ModelConfig | RecurrentConfig, inputs: Array, given: Given, **how: Any) -> Outcome:
-    """One call of the model with all that it produces: see `transformer.run`."""
+    """One call of the model with all that it produces: see `transformer.run`.
+
+    Raises:
+      TypeError: given something that no model is given, with the nearest name.
+    """
+    for name in given:
+        if name not in Given.__annotations__:
+            raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(Given.__annotations__))}")
     return KINDS[type(config)].run(params, config, inputs, given, **how)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,7 +146,7 @@ def image_file(path: str) -> Pictures:
     if not file.is_file():
         raise UserError(f"path is '{path}', which is not a file; expected a .npz with images and labels")
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:
             images, labels = arrays["images"], arrays["labels"]
     except (ValueError, KeyError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f"path is '{path}'; expected a .npz with arrays images and labels, but: {error}") from None

@@ -13,10 +13,20 @@ import pytest
 from flax import errors, linen, nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from flaxformer.config import BatchNorm, Classifier, LanguageModel, ModelConfig, NoHead, RMSNorm, Tokens
+from flaxformer.config import (
+    BatchNorm,
+    Classifier,
+    LanguageModel,
+    ModelConfig,
+    NoHead,
+    RecurrentConfig,
+    RMSNorm,
+    Tokens,
+)
 from flaxformer.interop import linen as in_linen
 from flaxformer.interop import nnx as in_nnx
 from flaxformer.model import apply, init, run, specs
+from flaxformer.model.recurrent import with_layout as with_recurrent_layout
 from flaxformer.model.transformer import with_layout
 from flaxformer.nn.masks import Explicit
 from flaxformer.params import count, path_name
@@ -26,7 +36,9 @@ B, T, S, V = 2, 7, 5, 13
 DECODER = ModelConfig(vocabulary=V, layers=1, d_model=12, heads=3, d_ff=17)
 ENCODER = DECODER.replace(visibility="full", head=Classifier(classes=3))
 CONFIGS = {"Encoder": ENCODER, "Decoder": DECODER, "EncoderDecoder": DECODER.with_encoder(feed_forward="none")}
+RECURRENT = RecurrentConfig(vocabulary=V, layers=1, d_model=12, dropout=0.2)
 NOISY = ENCODER.replace(dropout=0.3, norm_kind=BatchNorm(), inputs=Tokens(frozen=True), feed_forward="none")
+QUICK = NOISY.replace(layers=0)  # dropout, statistics and a frozen table, and quickly compiled
 random = np.random.default_rng(0)
 TOKENS = jnp.asarray(random.integers(0, V, (B, T)))
 SOURCE = jnp.asarray(random.integers(0, V, (B, S)))
@@ -67,8 +79,8 @@ def names(module):
     return {"/".join(map(str, path)): variable for path, variable in nnx.to_flat_state(nnx.state(module))}
 
 
-def noisy_module(**settings):
-    return in_nnx.Encoder.from_params(NOISY, weights(NOISY), **settings)
+def holding(config, **settings):
+    return in_nnx.Model.from_params(config, weights(config), **settings)
 
 
 def trained(config, key):
@@ -96,8 +108,9 @@ def test_an_nnx_module_says_what_the_pure_function_says(name, mode):
 
 
 def test_rngs_draw_the_weights_of_init(mode):
-    module = in_nnx.Decoder(DECODER, rngs=nnx.Rngs(params=3, dropout=4))
-    equal_trees(module.params, init(nnx.Rngs(params=3).params(), DECODER))
+    config = DECODER.replace(layers=0)
+    module = in_nnx.Decoder(config, rngs=nnx.Rngs(params=3, dropout=4))
+    equal_trees(module.params, init(nnx.Rngs(params=3).params(), config))
     assert module.rngs is None  # nothing to drop
 
 
@@ -112,7 +125,7 @@ def test_a_tied_head_is_one_leaf(mode):
 
 
 def test_each_weight_is_a_variable_of_its_kind():
-    kinds = {name: type(variable) for name, variable in names(noisy_module()).items()}
+    kinds = {name: type(variable) for name, variable in names(holding(NOISY)).items()}
     assert kinds["embedding/tokens"] is in_nnx.Frozen
     statistics = {name for name in kinds if "/running/" in name}
     assert {name for name, kind in kinds.items() if kind is nnx.BatchStat} == statistics
@@ -121,21 +134,22 @@ def test_each_weight_is_a_variable_of_its_kind():
 
 
 def test_training_drops_and_moves_the_statistics_in_place(mode):
-    module = noisy_module(rngs=nnx.Rngs(dropout=4))
+    module = holding(QUICK, rngs=nnx.Rngs(dropout=4))
     train = nnx.jit(lambda m, x: m(x, deterministic=False))
     stream = nnx.Rngs(dropout=4).dropout.fork()
-    output, after = trained(NOISY, stream())
+    output, after = trained(QUICK, stream())
     np.testing.assert_allclose(train(module, TOKENS), output, atol=1e-5)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), module.params, after)
-    moved = np.abs(module.params.final_norm.running.mean - weights(NOISY).final_norm.running.mean)
+    moved = np.abs(module.params.final_norm.running.mean - weights(QUICK).final_norm.running.mean)
     assert (moved > 1e-4).all()
-    again, _ = trained(NOISY, stream())  # statistics do not enter training
+    again, _ = trained(QUICK, stream())  # statistics do not enter training
     np.testing.assert_allclose(train(module, TOKENS), again, atol=1e-5)
     assert (np.abs(again - output) > 1e-3).any()
+    np.testing.assert_allclose(train(module, TOKENS), trained(QUICK, stream())[0], atol=1e-5)
 
 
 def test_evaluation_draws_and_moves_nothing(mode):
-    module = noisy_module(rngs=nnx.Rngs(dropout=4), deterministic=True)
+    module = holding(NOISY, rngs=nnx.Rngs(dropout=4), deterministic=True)
     before = [np.asarray(x) for x in jax.tree.leaves(nnx.state(module, nnx.Not(nnx.RngKey)))]
     np.testing.assert_array_equal(module(TOKENS), apply(weights(NOISY), NOISY, TOKENS))
     equal_trees([np.asarray(x) for x in jax.tree.leaves(nnx.state(module, nnx.Not(nnx.RngKey)))], before)
@@ -143,7 +157,7 @@ def test_evaluation_draws_and_moves_nothing(mode):
 
 @pytest.mark.parametrize("kind", ["rngs", "stream", "key"])
 def test_a_call_may_bring_its_own_randomness(kind):
-    module, rngs = noisy_module(deterministic=False), nnx.Rngs(dropout=4)
+    module, rngs = holding(NOISY, deterministic=False), nnx.Rngs(dropout=4)
     output, _ = trained(NOISY, nnx.Rngs(dropout=4).dropout())
     brought = {"rngs": rngs, "stream": rngs.dropout, "key": nnx.Rngs(dropout=4).dropout()}[kind]
     np.testing.assert_array_equal(module(TOKENS, rngs=brought), output)
@@ -156,14 +170,14 @@ def test_deterministic_must_be_said_where_training_differs():
         with pytest.raises(ValueError, match="deterministic is None"):
             module(TOKENS)
     with pytest.raises(ValueError, match="rngs is None"):
-        noisy_module()(TOKENS, deterministic=False)
+        holding(NOISY)(TOKENS, deterministic=False)
     module = in_nnx.Encoder.from_params(statistics_only, weights(statistics_only), deterministic=False)
     module(TOKENS)  # needs no randomness, and moves
     assert (module.params.final_norm.running.mean != weights(statistics_only).final_norm.running.mean).all()
 
 
 def test_flax_switches_of_mode_reach_the_module():
-    module = noisy_module(rngs=nnx.Rngs(dropout=4))
+    module = holding(NOISY, rngs=nnx.Rngs(dropout=4))
     assert nnx.view(module, deterministic=True).deterministic is True
     assert module.deterministic is None
     module.train()
@@ -174,7 +188,7 @@ def test_flax_switches_of_mode_reach_the_module():
 
 def test_gradients_are_the_pure_functions(mode):
     """With random streams and statistics split off, as both modes allow."""
-    module = noisy_module(rngs=nnx.Rngs(dropout=4))
+    module = holding(QUICK, rngs=nnx.Rngs(dropout=4))
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 
     def gradient(params, rest):
@@ -182,7 +196,7 @@ def test_gradients_are_the_pure_functions(mode):
         return jax.grad(loss)(params)
 
     key = nnx.Rngs(dropout=4).dropout.fork()()
-    expected = jax.grad(lambda w: (apply(w, NOISY, TOKENS, dropout_key=key) ** 2).sum())(weights(NOISY))
+    expected = jax.grad(lambda w: (apply(w, QUICK, TOKENS, dropout_key=key) ** 2).sum())(weights(QUICK))
     expected = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(expected)}
     found = {"/".join(map(str, path)): v[...] for path, v in nnx.to_flat_state(gradient(params, rest))}
     assert set(found) == {name for name in expected if "running" not in name and name != "embedding/tokens"}
@@ -219,6 +233,7 @@ def test_it_trains_inside_a_users_model(mode):
     np.testing.assert_array_equal(model.encoder.embedding.tokens[...], frozen)
 
 
+@pytest.mark.slow
 def test_initialisation_maps_over_seeds(mode):
     config = DECODER.replace(layers=0)
     keys = jax.random.split(jax.random.key(0), 3)
@@ -292,7 +307,7 @@ class LinenReader(linen.Module):
 
     @linen.compact
     def __call__(self, tokens, train):
-        config = NOISY.replace(head=NoHead(), layers=0)
+        config = QUICK.replace(head=NoHead(), dropout=0.1)
         encoder = linen.jit(in_linen.Encoder)(config, deterministic=not train, name="encoder")
         return linen.Dense(2)(encoder(tokens).mean(-2))
 
@@ -302,7 +317,7 @@ def test_it_trains_inside_a_users_linen_model():
     variables = reader.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, PUPILS, True)
     params, statistics = variables["params"], variables["batch_stats"]
     np.testing.assert_array_equal(statistics["encoder"]["final_norm"]["running"]["mean"], 0)  # init moves nothing
-    optimizer = optax.adam(1e-2)
+    optimizer = optax.adam(3e-2)
     state = optimizer.init(params)
 
     @jax.jit
@@ -317,11 +332,12 @@ def test_it_trains_inside_a_users_linen_model():
         return value, optax.apply_updates(params, updates), statistics, state
 
     losses = []
-    for key in jax.random.split(jax.random.key(2), 40):
+    for key in jax.random.split(jax.random.key(2), 80):
         loss, params, statistics, state = step(params, statistics, state, key)
         losses.append(float(loss))
-    assert np.mean(losses[-5:]) < 0.3 * losses[0]
+    assert np.mean(losses[-10:]) < 0.7 * losses[0]
     assert (statistics["encoder"]["final_norm"]["running"]["mean"] != 0).all()
+    assert (params["encoder"]["final_norm"]["gain"] != 1).all()
 
 
 class FirstKey(linen.Module):
@@ -366,6 +382,23 @@ def test_linen_mistakes_are_flax_errors():
         module.apply(variables, TOKENS, deterministic=False, rngs={"dropout": jax.random.key(0)})
     with pytest.raises(errors.ScopeCollectionNotFound):
         module.apply(variables | {"params": {}}, TOKENS, deterministic=True)
+
+
+def test_a_recurrent_model_is_a_model_too():
+    module, variables = holding(RECURRENT), in_linen.to_variables(weights(RECURRENT), RECURRENT)
+    answers = [
+        module(TOKENS, deterministic=True),
+        in_linen.Model(RECURRENT).apply(variables, TOKENS, deterministic=True),
+        in_linen.Model(RECURRENT, layout="scanned").apply(
+            in_linen.to_variables(with_recurrent_layout(weights(RECURRENT), "scanned"), RECURRENT),
+            TOKENS,
+            deterministic=True,
+        ),
+    ]
+    for answer in answers:
+        np.testing.assert_allclose(answer, apply(weights(RECURRENT), RECURRENT, TOKENS), atol=1e-5)
+    with pytest.raises(UserError, match="family recurrent; Decoder expects decoder"):
+        in_linen.Decoder(RECURRENT).init(jax.random.key(0), TOKENS)
 
 
 def test_linen_scanned_layers_keep_their_layout():
@@ -450,16 +483,15 @@ def test_linen_attention_is_flax_attention(case):
 
 
 def test_attention_draws_and_holds_its_weights(mode):
-    layer = in_nnx.MultiHeadAttention(3, 12, out_features=5, rngs=nnx.Rngs(0), options={"d_value": 7})
-    assert layer.params.out.shape == (3, 7, 5)
-    assert layer.params.out_bias.shape == (5,)
-    spread = np.std(in_nnx.MultiHeadAttention(3, 12, out_features=500, rngs=nnx.Rngs(0)).params.out)
-    np.testing.assert_allclose(spread, 12**-0.5, rtol=0.1)  # 1 / √fan-in, whatever the output's width
+    layer = in_nnx.MultiHeadAttention(3, 12, out_features=59, rngs=nnx.Rngs(0))
+    assert layer.params.out.shape == (3, 4, 59)
+    np.testing.assert_allclose(np.std(layer.params.out), 12**-0.5, rtol=0.1)  # 1 / √fan-in, whatever the output's width
+    np.testing.assert_array_equal(layer.params.out_bias, np.zeros(59))
     graph, state = nnx.split(layer)
     np.testing.assert_array_equal(nnx.merge(graph, state)(X), layer(X))
-    again = in_linen.MultiHeadAttention(3, out_features=5, options={"d_value": 7})
-    variables = again.init(jax.random.key(0), X)
-    assert variables["params"]["out"].shape == (3, 7, 5)
+    variables = in_linen.MultiHeadAttention(3, out_features=59).init(jax.random.key(0), X)
+    assert jax.tree.map(jnp.shape, variables["params"]) == {name: w.shape for name, w in names(layer).items()}
+    np.testing.assert_allclose(np.std(variables["params"]["out"]), 12**-0.5, rtol=0.1)
 
 
 def test_options_reach_the_attention():

@@ -21,6 +21,7 @@ from flaxformer.config import (
     ModelConfig,
     NoHead,
     NoPositions,
+    Normal,
     RMSNorm,
     Rotary,
     Sinusoidal,
@@ -374,6 +375,13 @@ def test_a_config_that_is_not_a_torch_module_is_refused_by_its_field(kind, chang
     for refused in (arguments_of, lambda kind, config: from_torch(kind, {}, config)):
         with pytest.raises(UserError, match=message):
             refused(kind, config)
+
+
+def test_masks_and_initial_values_are_no_part_of_a_module():
+    config = config_for("Transformer")
+    free = {"visibility": "causal", "window": 2, "initializer": Normal(), "vocabulary": 17}
+    changed = config.replace(**free, encoder=config.encoder.replace(**free))
+    assert arguments_of("Transformer", changed) == arguments_of("Transformer", config)
 
 
 def test_a_stream_has_no_weights_and_is_taken_as_it_is():

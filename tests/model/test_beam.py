@@ -120,8 +120,8 @@ def test_one_beam_is_greedy(params):
 
 
 def test_an_encoder_decoder_searches_by_its_source():
-    config = CONFIG.with_encoder()
-    params = with_layout(weights(config, 2), "scanned")
+    config = CONFIG.replace(layers=2).with_encoder(layers=1)
+    params = with_layout(weights(config, 7), "scanned")
     start = np.zeros((2, 1), int)
     source = jax.random.randint(jax.random.key(3), (2, S), 0, V)
     valid = jnp.arange(S)[None] < jnp.array([[S], [3]])

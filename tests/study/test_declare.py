@@ -71,7 +71,9 @@ def test_an_axis_may_change_several_fields_together():
     axis = Axis(("optimizer.beta1", "optimizer.beta2"), {"0.9": 0.9, "0.5": 0.5})
     baseline = replace_at(BASELINE, {"optimizer.beta2": 0.9})
     study = tiny(baseline=baseline, axes=(axis,), claims=())
-    assert axis.name == "beta1" and axis.baseline_label(baseline) == "0.9" and axis.baseline_label(BASELINE) is None
+    assert axis.name == "beta1"
+    assert axis.baseline_label(baseline) == "0.9"
+    assert axis.baseline_label(BASELINE) is None
     assert [(arm.run.optimizer.beta1, arm.run.optimizer.beta2) for arm in study.arms()] == [(0.9, 0.9), (0.5, 0.5)]
 
 

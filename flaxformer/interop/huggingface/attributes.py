@@ -111,7 +111,8 @@ IGNORED = {
         "tokenizer_class prefix bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id"
     ),
     "how text is generated": (
-        "forced_bos_token_id forced_eos_token_id max_length min_length do_sample early_stopping num_beams "
+        "forced_bos_token_id forced_eos_token_id force_bos_token_to_be_generated "
+        "max_length min_length do_sample early_stopping num_beams "
         "num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty "
         "no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences remove_invalid_values "
         "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens task_specific_params"

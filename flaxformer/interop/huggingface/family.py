@@ -70,13 +70,14 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
 
 def _refuse_unknown(family: Family, given: Attributes) -> None:
     fixed = FIXED | family.fixed
+    mapped = [attribute.name for attribute in family.attributes]
     words = {**IGNORED, **family.ignored}.values()
-    known = {*fixed, *(attribute.name for attribute in family.attributes), *(name for w in words for name in w.split())}
+    known = {*fixed, *mapped, *(name for listed in words for name in listed.split())}
     for name, value in given.items():
         if name not in known:
             raise UserError(
                 f"config.json has '{name}' {value!r}, of which it is not known whether it changes a {family.name} "
-                f"model{did_you_mean(name, sorted(known))}"
+                f"model{did_you_mean(name, mapped)}"
             )
         if name in fixed and value is not None and value != fixed[name]:
             raise UserError(f"config.json has '{name}' {value!r}; expected {fixed[name]!r}, the only one known here")
@@ -95,7 +96,7 @@ def write_attributes(family: Family, config: ModelConfig) -> dict[str, Any]:
     meant = read_attributes(family, attributes, {})
     if unlike := differences(canonical(_function(config)), canonical(_function(meant))):
         raise UserError(
-            f"a {family.name} model cannot be so; where the config is one thing, it would be another:\n  "
+            f"the config is no {family.name} model's; the config's fields, and those of the nearest such model:\n  "
             + "\n  ".join(unlike)
         )
     return attributes

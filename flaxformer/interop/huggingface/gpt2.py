@@ -55,7 +55,7 @@ GPT2 = Family(
     fixed={"scale_attn_by_inverse_layer_idx": False},
     ignored={
         "an order of computing the same": "reorder_and_upcast_attn",
-        "read by no model": "n_ctx",
+        "read by no model": "n_ctx n_special predict_special_tokens",
         "another task's head": (
             "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"
         ),

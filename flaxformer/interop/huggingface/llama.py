@@ -78,7 +78,7 @@ LLAMA = Family(
     rows=_rows,
     fixed={"rope_type": "default", "partial_rotary_factor": 1.0},
     ignored={
-        "a limit that the function does not have": "max_position_embeddings",
+        "a limit that the function does not have": "max_position_embeddings max_sequence_length",
         "how the same matrices are stored and multiplied": "pretraining_tp",
     },
     settle=_settle,

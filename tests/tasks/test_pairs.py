@@ -1,0 +1,132 @@
+"""Paired files: rows against a plain restatement, the split, what is dropped, and padding that does not count."""
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tasks.every import WORDS
+
+from flaxformer import model
+from flaxformer.config import ModelConfig
+from flaxformer.struct import UserError
+from flaxformer.tasks import PairedFiles
+from flaxformer.tasks.examples import take
+from flaxformer.training import Run
+from flaxformer.training.step import total_loss
+
+
+def paired(files, **changes):
+    paths = {"source_path": str(files / "one.en"), "target_path": str(files / "one.de")}
+    return PairedFiles(**(paths | {"max_length": 19, "batch_size": 4, "evaluation_batches": 3} | changes))
+
+
+def lines(files):
+    """Every pair of lines, and its tenth."""
+    texts = [(files / name).read_text().split("\n") for name in ("one.en", "one.de")]
+    tenth = lambda pair: int(hashlib.sha256("\n".join(pair).encode()).hexdigest()[:8], 16) % 10  # noqa: E731
+    return [(*pair, tenth(pair)) for pair in zip(*texts, strict=True)]
+
+
+def row(batch, i, padding):
+    """A row without its padding: inputs, targets that are scored, and source."""
+    valid, scored = np.asarray(batch.valid[i]), np.asarray(batch.weights[i]) > 0
+    assert (np.asarray(batch.inputs[i])[~valid] == padding).all()
+    source = None if batch.source is None else batch.source[i][batch.source_valid[i]].tolist()
+    return batch.inputs[i][valid].tolist(), batch.targets[i][scored].tolist(), source
+
+
+@pytest.mark.parametrize("form", ["paired", "joined"])
+def test_rows_are_the_lines_in_their_order(files, form):
+    task, start, end, padding = paired(files, form=form, validation_tenths=3), 256, 257, 258
+    source = task.load()
+    short = [(s.encode(), t.encode(), tenth < 3) for s, t, tenth in lines(files) if max(len(s), len(t)) <= 19]
+    sides = {
+        name: [(s, t) for s, t, held_out in short if held_out == side]
+        for name, side in (("train", False), ("held_out", True))
+    }
+    for name, expected in sides.items():
+        batch = jax.device_get(getattr(source, name))
+        assert len(batch.inputs) == len(expected) > 5
+        for i, (s, t) in enumerate(expected):
+            prompt = [*s, start] if form == "joined" else [start]
+            read, said, given = row(batch, i, padding)
+            assert read == [*prompt, *t]
+            assert said == [*t, end]
+            assert given == (None if form == "joined" else list(s))
+            assert batch.prefix[i] == len(prompt)
+            assert batch.targets[i, batch.prefix[i] - 1] == (*t, end)[0]
+    assert not {*sides["train"]} & {*sides["held_out"]}
+
+
+def test_batches_are_rows_of_their_own_side(files):
+    task = paired(files)
+    source = task.load()
+    for side, batch in ((source.train, source.batch(jax.random.key(0), 0)), (source.held_out, source.evaluation())):
+        known = {bytes(np.asarray(targets)) for targets in side.targets.astype(jnp.int32)}
+        assert {bytes(np.asarray(targets)) for targets in batch.targets.reshape(-1, task.sequence_length)} <= known
+
+
+def test_words_of_a_tokenizer(files):
+    task = paired(files, tokenizer=str(files / "one.json"), max_length=3, target_path=str(files / "one.en"))
+    ids = {word: 1 + i for i, word in enumerate(WORDS)}
+    assert (task.start, task.end, task.padding, task.vocabulary) == (14, 15, 16, 17)
+    batch = jax.device_get(task.load().train)
+    expected = [[ids[word] for word in s.split()] for s, *_ in lines(files)]
+    found = [row(batch, i, 16) for i in range(len(batch.inputs))]
+    assert all(given in expected and said == [*given, 15] for _, said, given in found)
+    assert max(len(given) for *_, given in found) == 3
+
+
+def test_empty_and_long_lines_are_dropped_and_counted(files, tmp_path):
+    kinds = [("bb", ""), ("", "B"), ("cccc", "C"), ("d", "DDDD"), (" ", "E")]
+    source, target = zip(*(kind for i in range(20) for kind in [*kinds, (f"x{i}", f"{i}")]), strict=True)
+    (tmp_path / "a").write_text("\n".join(source) + "\n")
+    (tmp_path / "b").write_text("\r\n".join(target))
+    task = PairedFiles(source_path=str(tmp_path / "a"), target_path=str(tmp_path / "b"), max_length=3)
+    found = task.fingerprint()
+    assert {name: found[name] for name in ("pairs", "dropped_empty", "dropped_long")} == {
+        "pairs": 20,
+        "dropped_empty": 60,
+        "dropped_long": 40,
+    }
+    assert found["source_sha256"] == hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()
+    source = task.load()
+    assert len(source.train.inputs) + len(source.held_out.inputs) == 20
+
+
+@pytest.mark.parametrize("form", ["paired", "joined"])
+def test_padding_counts_for_nothing(files, form):
+    tokens = {"tokenizer": str(files / "one.json"), "target_path": str(files / "one.en"), "form": form}
+    config = ModelConfig(vocabulary=17, layers=1, d_model=12, heads=3, d_ff=7, visibility="prefix")
+    config = config.with_encoder() if form == "paired" else config
+    params = model.init(jax.random.key(0), config)
+
+    def loss(max_length):
+        task = paired(files, max_length=max_length, **tokens)
+        batch = take(task.load().train, jnp.arange(5))
+        output = jax.jit(model.apply)(params, config, batch.inputs, **batch.given)
+        total, count = total_loss(Run(task=task, model=config), output, batch)
+        return float(total), float(count)
+
+    assert loss(4) == pytest.approx(loss(7), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source_path": "nowhere"}, "source_path is 'nowhere', which is not a file"),
+        ({"target_path": "nowhere"}, "target_path is 'nowhere', which is not a file"),
+        ({"max_length": 1}, "of 1 pairs of lines of 1 to 1 tokens none is on the validation side"),
+        ({"tokenizer": "nowhere"}, "tokenizer is 'nowhere', which is not a file"),
+    ],
+)
+def test_mistakes_are_named(files, changes, message):
+    with pytest.raises(UserError, match=message):
+        paired(files, **changes).load()
+
+
+def test_files_of_different_lengths_are_refused(files):
+    with pytest.raises(UserError, match=r"one.en' has 64 lines and target_path .*text.txt' has 1; expected as many"):
+        paired(files, target_path=str(files / "text.txt")).load()
