@@ -11,7 +11,7 @@ from jaxtyping import install_import_hook
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-CHECKED = ["attention", "linear", "losses", "norms", "positions"]
+CHECKED = ["attention", "linear", "losses", "norms", "positions", "recurrent"]
 install_import_hook([f"flaxformer.nn.{name}" for name in CHECKED], "beartype.beartype")
 
 OPTIMISED = {"training", "study"}

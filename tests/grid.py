@@ -147,13 +147,20 @@ def _rows() -> list[dict[str, str]]:
 
 ROWS = _rows()
 MIXED = [mixed(row) for row in ROWS]
-grid = pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(config, id=f"{i}: {', '.join(names)}", marks=() if i < DEFAULT else pytest.mark.slow)
-        for i, (config, names) in enumerate(MIXED)
-    ],
-)
+
+
+def rows(default):
+    """A parametrisation by all architectures, of which the first few are in the default run."""
+    return pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(config, id=f"{i}: {', '.join(names)}", marks=() if i < default else pytest.mark.slow)
+            for i, (config, names) in enumerate(MIXED)
+        ],
+    )
+
+
+grid, sparse_grid = rows(DEFAULT), rows(2)
 
 
 def random_weights(config, layout="unrolled"):

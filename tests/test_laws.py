@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from grid import BASE, DEFAULT, ENCODER, MIXED, OPTIONS, PREFIX, B, S, T, V, grid, model_and_tokens
+from grid import BASE, DEFAULT, ENCODER, MIXED, OPTIONS, PREFIX, B, S, T, V, grid, model_and_tokens, sparse_grid
 
 from flaxformer.config import (
     POST,
@@ -19,8 +19,14 @@ from flaxformer.config import (
 from flaxformer.model import apply, apply_with_intermediates, encode, init
 from flaxformer.nn import Segments
 
-forward = jax.jit(apply)
+compiled = jax.jit(apply)
 close = lambda x, y, tolerance=2e-5: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)  # noqa: E731
+
+
+def forward(params, config, tokens, valid=None, **given):
+    """`apply`, always with `valid`, so that the laws share one compiled program for each architecture."""
+    valid = jnp.ones(tokens.shape, bool) if valid is None else valid
+    return compiled(params, config, tokens, valid=valid, **given)
 
 
 def test_the_default_grid_has_every_choice():
@@ -95,38 +101,55 @@ def test_every_position_scheme_and_the_causal_mask_break_the_symmetry(choice):
     assert float(jnp.abs(there).max()) > 1e-3
 
 
+def with_padding(params, config, tokens, keep):
+    """Tokens whose padding is V − 1, with a NaN embedding where that is not a NaN elsewhere too; and `valid`."""
+    table = params.embedding.tokens
+    if not config.head.tied and config.inputs.lookup == "gather":
+        table = table.at[V - 1].set(jnp.nan)
+    params = params.replace(embedding=params.embedding.replace(tokens=table))
+    padded = jnp.where(keep[None], tokens % (V - 1), V - 1)
+    return params, padded, jnp.broadcast_to(keep[None], (B, T))
+
+
+LENGTH = 4
+
+
 @grid
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_changes_nothing_even_when_it_is_nan(config, side):
-    params, tokens, given = model_and_tokens(config.replace(vocabulary=V + 1))
-    config = config.replace(vocabulary=V + 1)
-    rotten = params.embedding.tokens.at[V].set(jnp.nan)
-    padding = V
-    if config.head.tied or config.inputs.lookup == "one-hot":  # a NaN row would be a NaN logit, or NaN everywhere
-        rotten, padding = params.embedding.tokens, 0
-    params = params.replace(embedding=params.embedding.replace(tokens=rotten))
-    length = 4
-    keep = jnp.arange(T) < length if side == "right" else jnp.arange(T) >= T - length
-    valid = jnp.broadcast_to(keep[None], (B, T))
-    tokens = jnp.where(keep[None], tokens, padding)
-    padded = forward(params, config, tokens, valid=valid, **given)[:, keep]
-    assert np.isfinite(padded).all()
-    if side == "right":
-        alone = forward(params, config, tokens[:, :length], **given)
-    else:  # a prefix counts places from the left, so compare with other padding instead
-        alone = forward(params, config, jnp.where(keep[None], tokens, 1), valid=valid, **given)[:, keep]
-    close(padded, alone)
+def test_what_padding_is_changes_nothing_even_when_it_is_nan(config, side):
+    params, tokens, given = model_and_tokens(config)
+    keep = jnp.arange(T) < LENGTH if side == "right" else jnp.arange(T) >= T - LENGTH
+    params, padded, valid = with_padding(params, config, tokens, keep)
+    said = forward(params, config, padded, valid=valid, **given)[:, keep]
+    assert np.isfinite(said).all()
+    other = jnp.where(keep[None], padded, 1)
+    close(said, forward(params, config, other, valid=valid, **given)[:, keep])
+
+
+@sparse_grid
+def test_padding_on_the_right_is_as_if_it_were_not_there(config):
+    params, tokens, given = model_and_tokens(config)
+    params, padded, valid = with_padding(params, config, tokens, jnp.arange(T) < LENGTH)
+    alone = forward(params, config, padded[:, :LENGTH], **given)
+    close(forward(params, config, padded, valid=valid, **given)[:, :LENGTH], alone)
+
+
+ENCODER_DECODER = BASE.with_encoder(**ENCODER)
 
 
 @grid
-def test_padding_of_the_source_changes_nothing(config):
-    if config.encoder is None:
-        config = BASE.with_encoder(**ENCODER).replace(norm_kind=config.norm_kind, norm=config.norm)
+def test_what_padding_of_the_source_is_changes_nothing(config):
+    config = ENCODER_DECODER if config.encoder is None else config
     params, tokens, given = model_and_tokens(config)
     other = given | {"source": jnp.where(given["source_valid"], given["source"], (given["source"] + 1) % V)}
     np.testing.assert_array_equal(forward(params, config, tokens, **given), forward(params, config, tokens, **other))
-    alone = given | {"source": given["source"][:, :3], "source_valid": jnp.ones((B, 3), bool)}
-    close(forward(params, config, tokens, **given)[0], forward(params, config, tokens, **alone)[0])
+
+
+def test_padding_of_the_source_is_as_if_it_were_not_there():
+    params, tokens, given = model_and_tokens(ENCODER_DECODER)
+    alone = {"source": given["source"][:, :3], "source_valid": jnp.ones((B, 3), bool)}
+    one, two = (forward(params, ENCODER_DECODER, tokens, **x)[0] for x in (given, alone))
+    close(one, two)
 
 
 @grid

@@ -130,7 +130,7 @@ OTHER = [
     (on(BASE, model__positions=ConcatenatedIndex()), {"model.positions.scale": 0.5}),
     (on(BASE, model__positions=Rotary()), {"model.positions.base": 10.0, "model.positions.layout": "interleaved"}),
     (on(BASE, model__positions=RelativeBuckets(buckets=4, max_distance=4)), {
-        "model.positions.buckets": 5, "model.positions.max_distance": 3, "model.positions.std": 1.0,
+        "model.positions.buckets": 5, "model.positions.max_distance": 9, "model.positions.std": 1.0,
         "model.positions": Alibi(),
     }),
     (on(BASE, model__initializer=LeCun()), {"model.initializer.gain": 0.5}),

@@ -41,7 +41,7 @@ class ModelConfig(SequenceModel):
     `logit_scale_width` says whether d is the width of a head (the truth of Vaswani et al.) or of the model.
 
     value_form: "factored", heads of width d_value, concatenated and mapped by W_O; or "full",
-    Y = Σ_h A_h X V_h with V_h of D × D ("An Introduction to Transformers", equation 5).
+    Y = Σ_h A_h X V_h with V_h of D × D ("An Introduction to Transformers", the multi-head self-attention layer).
 
     frozen_pattern: attention by fixed random weights over that many places at most, which no input changes.
     """

@@ -13,7 +13,8 @@ GATES = {"elman": 1, "gru": 3, "lstm": 4}
 class RecurrentConfig(SequenceModel):
     """A stack of recurrent layers with the inputs and the head of a Transformer; causal by construction.
 
-    cell: "elman", h_t = σ(W h_{t−1} + U x_t + b) ("Self-Attention and Transformers", equation 1), σ the `activation`;
+    cell: "elman", h_t = σ(W h_{t−1} + U x_t + b) ("Self-Attention and Transformers", problems with
+    RNN), σ the `activation`;
     "gru" (Cho et al. 2014, with the reset gate after the recurrent map); "lstm" (Hochreiter & Schmidhuber 1997, with
     the forget gate of Gers et al. 2000).
 

@@ -86,7 +86,7 @@ def attention(
       return_weights: hand back A too.
 
     Sources: Vaswani et al. 2017, section 3.2; "Transformers like a physicist", equation 1; "An Introduction to
-    Transformers", equation 5.
+    Transformers", the multi-head self-attention layer.
     """
     weights = None
     if params.query is None:

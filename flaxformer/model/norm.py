@@ -1,5 +1,6 @@
 """A norm's weights, and what it computes."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flaxformer.config.base import SequenceModel
@@ -40,6 +41,9 @@ def normalise(
     if norm is None:
         return x, None
     kind, running = config.norm_kind, norm.running
+    if call.valid is not None and (kind.running or kind.leaks):
+        # Where tokens share statistics, a NaN in the padding would reach the gradients of all: 0 · NaN is NaN.
+        x = jnp.where(call.valid[..., None], x, 0)
     if running is None:
         return kind.apply(x, norm.gain, norm.bias, call.valid), norm
     if not call.training:

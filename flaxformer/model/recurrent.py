@@ -126,13 +126,12 @@ def run(
     with jax.named_scope("head"):
         call = Call(query_positions=positions, key_positions=positions, valid=valid)
         output, _ = predict(params.head, config, x, params.embedding.tokens, call)
-    # `Outcome` names the Transformer's own types.
-    produced: dict[str, Any] = {
-        "params": params,
-        "cache": None if cache is None else RecurrentCache(layers=states, used=cache.used + x.shape[-2]),
-        "intermediates": RecurrentIntermediates(embedded, kept, x) if keep else None,
-    }
-    return Outcome(output=output, **produced)
+    return Outcome(
+        output=output,
+        params=params,
+        cache=None if cache is None else RecurrentCache(layers=states, used=cache.used + x.shape[-2]),
+        intermediates=RecurrentIntermediates(embedded, kept, x) if keep else None,
+    )
 
 
 def _check(given: Given) -> None:

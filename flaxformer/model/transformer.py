@@ -47,13 +47,13 @@ class Intermediates(flax.struct.PyTreeNode):
 
 
 class Outcome(flax.struct.PyTreeNode):
-    """All that one call produces."""
+    """All that one call of a model produces, each of the model's own kind."""
 
     output: Array
-    params: Transformer
+    params: Any
     """The weights after the call: running statistics have moved in training, all else is as it was."""
-    cache: Cache | None = None
-    intermediates: Intermediates | None = None
+    cache: Any = None
+    intermediates: Any = None
 
 
 def specs(config: ModelConfig) -> Transformer:

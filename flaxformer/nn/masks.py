@@ -68,8 +68,13 @@ class Window(Mask):
     key: Int[Array, "*batch S"] | None = None
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
-        if self.query is None or self.key is None:
+        if self.query is None and self.key is None:
             return jnp.abs(_distance(queries, keys, 0)) < self.width
+        if self.query is None or self.key is None:
+            raise ValueError("Window has positions of one side alone; expected query and key, or neither")
+        if (self.query.shape[-1], self.key.shape[-1]) != (queries, keys):
+            found = f"{self.query.shape} and {self.key.shape}"
+            raise ValueError(f"Window has positions {found}; expected {queries} and {keys} last")
         near = jnp.abs(self.query[..., :, None] - self.key[..., None, :]) < self.width
         return near if near.ndim == 2 else near[..., None, :, :]
 

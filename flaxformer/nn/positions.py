@@ -94,10 +94,22 @@ def relative_buckets(
     later = jnp.where(relative_positions > 0, count, 0) if bidirectional else 0
     distance = jnp.abs(relative_positions) if bidirectional else jnp.maximum(-relative_positions, 0)
     exact = count // 2
-    # Both logarithms in float32, as in the published weights: a distance on a boundary falls where they trained it.
-    ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(max_distance / exact)
-    far = jnp.minimum(exact + (ratio * (count - exact)).astype(jnp.int32), count - 1)
+    firsts = jnp.asarray(_first_distances(exact, count - exact, max_distance), jnp.int32)
+    far = exact + jnp.searchsorted(firsts, distance, side="right")
     return later + jnp.where(distance < exact, distance, far)
+
+
+def _first_distances(exact: int, far: int, max_distance: int) -> list[int]:
+    """The first distance of every far bucket but the nearest, in whole numbers: a logarithm may fall on either side.
+
+    That of bucket k is the smallest d with (d / exact)^far ≥ (max_distance / exact)^k.
+    """
+    found, distance = [], exact
+    for k in range(1, far):
+        while distance**far * exact**k < max_distance**k * exact**far:
+            distance += 1
+        found.append(distance)
+    return found
 
 
 def relative(

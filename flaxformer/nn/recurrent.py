@@ -23,7 +23,7 @@ def elman_step(
 ) -> Float[Array, "*batch D"]:
     """h_t = σ(W h_{t−1} + U x_t + b), where inputs are U x_t + b.
 
-    Sources: Elman 1990; "Self-Attention and Transformers", equation 1 (which leaves b out).
+    Sources: Elman 1990; "Self-Attention and Transformers", problems with RNN (which leaves b out).
     """
     return activation(inputs + linear(hidden, recurrent))[..., 0, :]
 

@@ -43,7 +43,7 @@ class ScaledIndex(VectorTask):
     """y_n = n · x_n for n = 1 … length, x of `width` standard normal numbers a token; every token is scored.
 
     No model that is equivariant under permutations of the tokens can learn it ("What Happens in A Transformer
-    Layer", first appendix): it takes positions, or a causal mask.
+    Layer", second appendix): it takes positions, or a causal mask, whose model can count tokens where they differ.
 
     normalise: divide by length, so that y_n = (n / length) · x_n stays of the size of x.
     """

@@ -40,4 +40,4 @@ class Run(Config):
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one training step reads."""
-        return self.task.batch_size * self.task.sequence_length
+        return self.task.batch_size * self.task.tokens_read(self.model)

@@ -11,7 +11,7 @@ import pytest
 from flaxformer.nn.positions import alibi, alibi_slopes, relative, relative_buckets
 
 DISTANCES = np.arange(-300, 301)
-SIZES = [(32, 128), (8, 20), (16, 64), (10, 50), (7, 23), (64, 256), (4, 3)]
+SIZES = [(32, 128), (8, 20), (16, 64), (10, 50), (7, 23), (64, 256), (4, 3), (6, 81), (32, 25), (8, 144)]
 sizes = pytest.mark.parametrize(("buckets", "max_distance"), SIZES)
 ways = pytest.mark.parametrize("bidirectional", [True, False], ids=["both ways", "backwards"])
 bucketed = jax.jit(relative_buckets, static_argnames=("buckets", "max_distance", "bidirectional"))

@@ -27,10 +27,10 @@ WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "a
 SIZES = {"batch_size": 3, "evaluation_batches": 2}
 
 
-def sentences(seed):
-    """64 lines of 1 to 4 words."""
+def sentences(seed, lines=64):
+    """Lines of 1 to 4 words."""
     rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, rng.integers(1, 5))) for _ in range(64)]
+    return [" ".join(rng.choice(WORDS, rng.integers(1, 5))) for _ in range(lines)]
 
 
 def word_tokenizer(words, gap=0):
