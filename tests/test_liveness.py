@@ -129,7 +129,7 @@ OTHER = [
     }),
     (on(BASE, model__positions=ConcatenatedIndex()), {"model.positions.scale": 0.5}),
     (on(BASE, model__positions=Rotary()), {"model.positions.base": 10.0, "model.positions.layout": "interleaved"}),
-    (on(BASE, model__positions=RelativeBuckets(buckets=4, max_distance=4)), {
+    (on(PLAIN, model__positions=RelativeBuckets(buckets=4, max_distance=4)), {
         "model.positions.buckets": 5, "model.positions.max_distance": 9, "model.positions.std": 1.0,
         "model.positions": Alibi(),
     }),
@@ -184,7 +184,12 @@ def changes(path, value):
 
 
 CASES = [
-    pytest.param(base, changes(path, value), id=f"{i}: {path if isinstance(path, str) else path[0]}")
+    pytest.param(
+        base,
+        changes(path, value),
+        id=f"{i}: {path if isinstance(path, str) else path[0]}",
+        marks=() if base in (BASE, PAIRED, RECURRENT) else pytest.mark.slow,
+    )
     for i, (base, others) in enumerate(OTHER)
     for path, value in others.items()
 ]

@@ -2,7 +2,7 @@
 
 from flaxformer.model.beam import Beams, beam_search
 from flaxformer.model.call import Given
-from flaxformer.model.decoding import Generation, generate
+from flaxformer.model.decoding import Generation, generate, stream
 from flaxformer.model.interface import apply, apply_with_intermediates, extend, init, new_cache, run, specs
 from flaxformer.model.sampling import Sampling
 from flaxformer.model.transformer import Intermediates, Transformer, encode
@@ -24,4 +24,5 @@ __all__ = [
     "new_cache",
     "run",
     "specs",
+    "stream",
 ]

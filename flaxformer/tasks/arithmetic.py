@@ -1,6 +1,7 @@
 """Modular addition: a table of sums, of which a part is never shown."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,8 @@ class ModularAddition(Task):
     A `fraction` of all modulus² pairs (a, b) is trained on and the rest is held out for evaluation; which is a
     function of `split_seed` alone, so that runs of other seeds share the split.
     """
+
+    answers_are_inputs: ClassVar[bool] = False
 
     modulus: int = static(97, at_least=2)
     fraction: float = static(0.5, above=0, below=1)

@@ -1,7 +1,7 @@
 """What a model learns: a `Task` describes it, its `Source` holds the data and gives `batch(key, step)`."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.struct
 from jaxtyping import Array, Bool, Float, Int
@@ -58,6 +58,9 @@ class Task(Config):
     batch_size: int = static(16, at_least=1)
     evaluation_batches: int = static(16, at_least=1)
 
+    answers_are_inputs: ClassVar[bool] = True
+    """Whether tokens that are asked for stand among the later inputs, where a model that sees all would find them."""
+
     @property
     def vocabulary(self) -> int:
         """Number of different tokens; 0 for a task without tokens."""
@@ -82,6 +85,8 @@ class Task(Config):
         yield from self._token_problems("model", model)
         if not isinstance(model.head, LanguageModel):
             yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
+        if self.answers_are_inputs and isinstance(model, ModelConfig) and model.visibility == "full":
+            yield 'model.visibility is "full"; expected "causal" or "prefix", for the inputs hold the answers'
         yield from self.length_problems(model)
         yield from self.source_problems(model)
 

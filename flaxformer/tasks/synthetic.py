@@ -1,6 +1,7 @@
 """Tasks whose data are drawn as they are needed: bit for bit the same on every machine."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +86,8 @@ class Induction(SyntheticTask):
     … A B … A -> B; the last token is scored (the induction heads of Olsson et al. 2022). No fixed distance and no
     fixed successor gives the answer: it takes a head that looks for A among the tokens' predecessors.
     """
+
+    answers_are_inputs: ClassVar[bool] = False
 
     symbols: int = static(16, at_least=2)
     length: int = static(16, at_least=3)

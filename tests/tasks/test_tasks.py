@@ -151,6 +151,7 @@ IMAGES = CONFIG.replace(inputs=Patches(height=8, width=8, size=2), head=Classifi
         (Copy(), CONFIG.replace(head=Classifier(classes=17)), r"model.head is Classifier.*expected LanguageModel"),
         (Copy(), CONFIG.replace(d_memory=5), "model.d_memory is 5; expected None"),
         (Copy(), BOTH, "model.encoder is given; expected None"),
+        (Copy(), CONFIG.replace(visibility="full"), 'model.visibility is "full"; expected "causal" or "prefix"'),
         (Copy(form="paired"), CONFIG, r"model.encoder is None; expected one, as model.with_encoder\(\)"),
         (Copy(form="paired"), CONFIG.with_encoder(vocabulary=11), "model.encoder.vocabulary is 11; .* 17 tokens"),
         (Copy(form="paired"), CONFIG.with_encoder(positions=SHORT), "model.encoder.positions.max_length is 7; .*8 tok"),
@@ -179,6 +180,8 @@ def test_a_model_that_cannot_learn_a_task_is_refused(task, model, message):
     [
         (Copy(), CONFIG),
         (Copy(), CONFIG.replace(visibility="prefix")),
+        (Induction(), CONFIG.replace(visibility="full")),
+        (ModularAddition(modulus=7), CONFIG.replace(visibility="full")),
         (Copy(form="paired"), BOTH),
         (Copy(form="paired"), CONFIG.with_encoder(inputs=Tokens(shared=True), head=NoHead())),
         (ScaledIndex(width=3), VECTORS),

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer.config import ModelConfig
+from flaxformer.config import LanguageModel, ModelConfig
 from flaxformer.model import init, specs
 from flaxformer.params import decay_mask, table
 from flaxformer.training.optimizer import DECAYS, AdamW, learning_rate, optimizer
