@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig, RecurrentConfig
-from flaxformer.model.decoding import Read, checked, log_softmax, read_prompt, slots
+from flaxformer.model.call import Read
+from flaxformer.model.decoding import checked, log_softmax, read_prompt, slots
 from flaxformer.model.interface import extend
 from flaxformer.struct import UserError
 

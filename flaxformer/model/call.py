@@ -8,7 +8,18 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer.nn.masks import Mask
 
 
-class Given(TypedDict, total=False):
+class Read(TypedDict, total=False):
+    """What of `Given` stays the same from token to token of a continuation."""
+
+    source: Array | None
+    """What the encoder reads, for a config with one."""
+    source_valid: Bool[Array, "*batch S"] | None
+    memory: Float[Array, "*batch S D"] | None
+    """What cross-attention reads, for a config with `d_memory` and no encoder; or an encoder's output, to reuse it."""
+    memory_valid: Bool[Array, "*batch S"] | None
+
+
+class Given(Read, total=False):
     """The keyword arguments of `apply`; each may be left out."""
 
     valid: Bool[Array, "*batch T"] | None
@@ -21,12 +32,6 @@ class Given(TypedDict, total=False):
     """How many tokens at the start all tokens see, where the config's visibility is "prefix"."""
     token_types: Int[Array, "*batch T"] | None
     """Each token's kind, for `Tokens(token_types=…)`; 0 when left out."""
-    source: Array | None
-    """What the encoder reads, for a config with one."""
-    source_valid: Bool[Array, "*batch S"] | None
-    memory: Float[Array, "*batch S D"] | None
-    """What cross-attention reads, for a config with `d_memory` and no encoder; or an encoder's output, to reuse it."""
-    memory_valid: Bool[Array, "*batch S"] | None
 
 
 class Call(flax.struct.PyTreeNode):

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import flax.struct
 import jax
@@ -13,21 +13,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import LanguageModel, ModelConfig, RecurrentConfig, Tokens
+from flaxformer.model.call import Read
 from flaxformer.model.interface import extend, new_cache
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.struct import UserError
 
 SLOTS = 32
 """A cache has a multiple of so many slots, so that prompts and lengths that differ a little share a compiled loop."""
-
-
-class Read(TypedDict, total=False):
-    """What of `Given` a continuation is given: all that stays the same from token to token."""
-
-    source: Array | None
-    source_valid: Bool[Array, "B S"] | None
-    memory: Float[Array, "B S D"] | None
-    memory_valid: Bool[Array, "B S"] | None
 
 
 class Generation(flax.struct.PyTreeNode):

@@ -104,7 +104,9 @@ def moments(
     where = None if valid is None else jnp.broadcast_to(valid[..., None], x.shape)
     # What is not valid may be NaN, and 0 · NaN is NaN in the gradient.
     wide = wide if where is None else jnp.where(where, wide, 0)
-    count = jnp.maximum((jnp.ones(x.shape, bool) if where is None else where).sum(axes, keepdims=True), 1)
+    count: int | Array = math.prod(x.shape[axis] for axis in axes)
+    if where is not None:
+        count = jnp.maximum(where.sum(axes, keepdims=True), 1)
     mean = wide.sum(axes, keepdims=True) / count
     centred = wide - mean if where is None else jnp.where(where, wide - mean, 0)
     return mean, jnp.square(centred).sum(axes, keepdims=True) / count
