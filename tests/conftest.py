@@ -4,6 +4,9 @@ Most tests compile a program to run it once, and so compile it with little optim
 `study`, whose laws are about bits, are compiled as a user's programs are.
 """
 
+import itertools
+from pathlib import Path
+
 import jax
 import pytest
 from jaxtyping import install_import_hook
@@ -21,3 +24,17 @@ OPTIMISED = {"training", "study"}
 def compiled_as_it_is_used(request):
     """How much XLA optimises, by the folder of the test."""
     jax.config.update("jax_disable_most_optimizations", request.path.parent.name not in OPTIMISED)
+
+
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 35_000
+"""Of the 65,530 memory maps that Linux allows a process; past them, XLA crashes in its next compilation."""
+tests_run = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def compiled_programs_are_few():
+    """Forget compiled programs, which hold several memory maps each, before there are too many."""
+    yield
+    if next(tests_run) % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
