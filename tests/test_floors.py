@@ -29,12 +29,14 @@ FLOORS = [
     {"training"},
     {"interop"},
     {"study"},
+    {"claims"},
     {"cli"},
 ]
 STUDY = [
-    {"declare", "statistics", "store", "provenance"},
-    {"plan", "analysis"},
-    {"load", "schedule", "words", "figures"},
+    {"claim", "statistics", "store", "provenance"},
+    {"declare"},
+    {"plan", "analysis", "probe"},
+    {"load", "schedule", "words", "figures", "tables"},
     {"execute", "html", "terminal"},
     {"launch", "progress", "report"},
 ]
@@ -89,7 +91,7 @@ def test_the_study_engine_has_floors_of_its_own(path):
 
 def test_the_walk_sees_imports():
     assert {"struct", "params", "nn.masks"} <= imports(ROOT / "config" / "model.py")
-    assert "study.declare" in imports(ROOT / "cli.py")
+    assert "study.declare" in imports(ROOT / "cli" / "study.py")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "flaxformer")

@@ -1,14 +1,10 @@
-"""The command: `flaxformer plan FILE`, `flaxformer run FILE`, `flaxformer report DIR`."""
+"""The commands of a study: `flaxformer plan FILE`, `flaxformer run FILE`, `flaxformer report DIR`."""
 
 import dataclasses
 import math
 import re
-import signal
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -16,25 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer import model, params
+from flaxformer.cli.options import FAILED, option
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
-from flaxformer.struct import UserError, override
+from flaxformer.struct import override
 from flaxformer.study import terminal
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Execution, one_cpu_device_per_core
+from flaxformer.study.execute import Execution
 from flaxformer.study.launch import missing, run, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.progress import follow
 from flaxformer.study.report import report_path, write
 from flaxformer.study.store import Store
-
-FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
-
-
-def _option(metavar: str, default: str, words: str, name: str | None = None) -> Any:
-    return tyro.conf.arg(name=name, metavar=metavar, help=words, help_behavior_hint=f"(default: {default})")
-
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]
 
@@ -46,16 +36,14 @@ class StudyArguments:
     file: File
     overrides: Annotated[
         tuple[str, ...],
-        _option(
-            "PATH=VALUE …", "none; --set itself may be left out", "change fields, as in model.layers=2", name="set"
-        ),
+        option("PATH=VALUE …", "none; --set itself may be left out", "change fields, as in model.layers=2", name="set"),
     ] = ()
-    seeds: Annotated[int | None, _option("N", "the study's", "use N seeds: 0, 1, …")] = None
-    output: Annotated[Path | None, _option("DIR", "runs/NAME", "folder of results")] = None
-    devices: Annotated[int | None, _option("N", "all; a CPU is one a core", "devices to use")] = None
-    group_size: Annotated[int | None, _option("N", "1 on a CPU, else 8", "runs at a time; 1 is exact")] = None
-    chunk_steps: Annotated[int, _option("N", "50", "steps between two looks at progress")] = 50
-    layout: Annotated[Layout, _option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
+    seeds: Annotated[int | None, option("N", "the study's", "use N seeds: 0, 1, …")] = None
+    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of results")] = None
+    devices: Annotated[int | None, option("N", "all; a CPU is one a core", "devices to use")] = None
+    group_size: Annotated[int | None, option("N", "1 on a CPU, else 8", "runs at a time; 1 is exact")] = None
+    chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress")] = 50
+    layout: Annotated[Layout, option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
 
     def load(self) -> tuple[Study, Execution]:
         """The study as the command line changes it, and how to execute it."""
@@ -161,40 +149,3 @@ def show_report(store: Store, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _with_set(arguments: Sequence[str]) -> list[str]:
-    """Let `path=value` words stand anywhere on the line, without --set before them."""
-    words = [word for word in arguments if re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)]
-    rest = [word for word in arguments if word not in words and word != "--set"]
-    return [*rest, "--set", *words] if words else rest
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 1 for failed runs, 2 for a user's mistake, 130 when interrupted."""
-    console, errors = Console(), Console(stderr=True)
-    signal.signal(signal.SIGTERM, _interrupt)
-    one_cpu_device_per_core()
-    commands: dict[str, Any] = {"plan": Plan, "run": Run, "report": Report}
-    try:
-        command = tyro.extras.subcommand_cli_from_dict(
-            commands,
-            prog="flaxformer",
-            args=_with_set(sys.argv[1:] if arguments is None else arguments),
-            description="State a question in one short file, run it, read the answer with its uncertainty.",
-        )
-        return command(console)
-    except UserError as error:
-        errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        errors.print("Stopped. Finished runs are kept; run the same command again to continue.")
-        return INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

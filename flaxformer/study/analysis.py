@@ -5,7 +5,7 @@ import itertools
 import math
 from typing import Any
 
-from flaxformer.study.declare import Labels
+from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.statistics import (
     FEWEST_SEEDS,
     LEVEL,
@@ -19,7 +19,7 @@ from flaxformer.study.statistics import (
 )
 from flaxformer.study.store import Row, Store
 
-Contrast = list[tuple[float, Labels]]
+Terms = list[tuple[float, Labels]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,9 @@ class JudgedClaim:
     kind: str
     by: float
     within: float | None
-    contrast: Contrast
+    unit: str
+    terms: Terms
+    constant: float
     differences: list[float]
     judgement: Judgement
 
@@ -80,8 +82,15 @@ class Analysis:
     study: Row
     rows: list[Row]
     arms: list[ArmSummary]
+    quantities: list[ArmSummary]
+    """What a probe measured, or was derived from runs: labelled {"quantity": NAME}."""
     claims: list[JudgedClaim]
     explorations: list[Exploration]
+
+    @property
+    def exact(self) -> bool:
+        """Whether its numbers are facts of the program, without a spread."""
+        return self.study.get("exact", False)
 
     @property
     def missing(self) -> int:
@@ -111,7 +120,8 @@ class Analysis:
     def limits(self) -> list[str]:
         """What the study does not show: the author's caveats, and what follows from its size."""
         n = len(self.study["seeds"])
-        few = [f"It has {n} seeds; below {FEWEST_SEEDS} an interval says little."] if n < FEWEST_SEEDS else []
+        short = n < FEWEST_SEEDS and not self.exact
+        few = [f"It has {n} seeds; below {FEWEST_SEEDS} an interval says little."] if short else []
         gone = [f"{self.missing} of {len(self.study['cells'])} runs are missing."] if self.missing else []
         return [*gone, *few, *self.study["caveats"]]
 
@@ -137,29 +147,46 @@ def analyse(store: Store) -> Analysis:
         diverged = sum(row is not None and row["status"] == "diverged" for row in rows)
         arms.append(ArmSummary(own[0]["labels"], scores, rows, diverged))
     by_labels = {_key(arm.labels): arm for arm in arms}
-    return Analysis(study, declared, arms, _judge(study, by_labels), _explore(study, by_labels))
+    quantities = _quantities(study, store)
+    measured = by_labels | {_key(one.labels): one for one in quantities}
+    return Analysis(study, declared, arms, quantities, _judge(study, measured), _explore(study, by_labels))
+
+
+def _quantities(study: Row, store: Store) -> list[ArmSummary]:
+    """One summary for each number that was measured or derived, over the declared seeds."""
+    rows = {row["seed"]: row for row in store.measurements(study)}
+    own = [rows.get(seed) for seed in study["seeds"]]
+    names = dict.fromkeys(name for row in own if row for name in row["values"])
+    return [
+        ArmSummary({QUANTITY: name}, [row["values"].get(name) if row else None for row in own], list(own), 0)
+        for name in names
+    ]
 
 
 def _key(labels: Labels) -> str:
     return ",".join(f"{name}={labels[name]}" for name in sorted(labels))
 
 
-def paired_differences(contrast: Contrast, arms: dict[str, ArmSummary]) -> list[float]:
-    """The contrast's value at each seed at which all of its arms have a run."""
-    weights = [weight for weight, _ in contrast]
-    columns = zip(*(arms[_key(labels)].scores for _, labels in contrast), strict=True)
-    return [sum(w * s for w, s in zip(weights, column, strict=True)) for column in columns if None not in column]
+def paired_differences(terms: Terms, arms: dict[str, ArmSummary], constant: float = 0.0) -> list[float]:
+    """The contrast's value at each seed at which all that it is about was run or measured."""
+    if not all(_key(labels) in arms for _, labels in terms):
+        return []
+    weights = [weight for weight, _ in terms]
+    columns = zip(*(arms[_key(labels)].scores for _, labels in terms), strict=True)
+    return [
+        sum(w * s for w, s in zip(weights, column, strict=True)) + constant for column in columns if None not in column
+    ]
 
 
 def _judge(study: Row, arms: dict[str, ArmSummary]) -> list[JudgedClaim]:
-    drawn, judgements = [], []
+    drawn, judgements, exact = [], [], study.get("exact", False)
     for claim in study["claims"]:
-        differences = paired_differences(claim["contrast"], arms)
+        differences = paired_differences(claim["terms"], arms, claim["constant"])
         drawn.append(differences)
         if claim["kind"] == "equal":
-            judgements.append(judge_equivalence(differences, claim["within"]))
+            judgements.append(judge_equivalence(differences, claim["within"], exact))
         else:
-            judgements.append(judge_difference(differences, claim["by"]))
+            judgements.append(judge_difference(differences, claim["by"], exact))
     return [
         JudgedClaim(**claim, differences=differences, judgement=judgement)
         for claim, differences, judgement in zip(study["claims"], drawn, with_verdicts(judgements), strict=True)
@@ -168,22 +195,18 @@ def _judge(study: Row, arms: dict[str, ArmSummary]) -> list[JudgedClaim]:
 
 def _explore(study: Row, arms: dict[str, ArmSummary]) -> list[Exploration]:
     """Every level against its axis' reference level, in every context that was run and no claim is about."""
-    declared = {
-        _pair(claim["contrast"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["contrast"]), 2)
-    }
+    declared = {_pair(claim["terms"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["terms"]), 2)}
     baseline = {axis["name"]: axis["baseline"] for axis in study["axes"]}
     steps, directions = [], {}
     for axis in study["axes"]:
         name, reference = axis["name"], axis["baseline"] or axis["labels"][0]
         others = [[(other["name"], label) for label in other["labels"]] for other in study["axes"] if other is not axis]
         for label, context in itertools.product(axis["labels"], map(dict, itertools.product(*others))):
-            contrast = [(1.0, {**context, name: label}), (-1.0, {**context, name: reference})]
-            if label == reference or not all(_key(labels) in arms for _, labels in contrast):
-                continue
-            differences = paired_differences(contrast, arms)
+            terms = [(1.0, {**context, name: label}), (-1.0, {**context, name: reference})]
+            differences = [] if label == reference else paired_differences(terms, arms)
             if context.items() <= baseline.items():
                 directions[name, label] = sum(differences)
-            if len(differences) > 1 and _pair(contrast) not in declared:
+            if len(differences) > 1 and _pair(terms) not in declared:
                 steps.append((name, label, reference, context, judge_difference(differences)))
     judged = with_verdicts([step[-1] for step in steps])
     return [
@@ -192,5 +215,5 @@ def _explore(study: Row, arms: dict[str, ArmSummary]) -> list[Exploration]:
     ]
 
 
-def _pair(contrast: Any) -> frozenset[str]:
-    return frozenset(_key(labels) for _, labels in contrast)
+def _pair(terms: Any) -> frozenset[str]:
+    return frozenset(_key(labels) for _, labels in terms)

@@ -1,17 +1,18 @@
 """Declaring a study: a baseline, the axes that vary around it, the seeds, and the claims to be judged."""
 
 import dataclasses
+import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from flaxformer.struct import UserError, canonical_text, did_you_mean, get_at, replace_at
+from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels
 from flaxformer.training.run import Run
 
-Labels = dict[str, str]
 RESERVED = re.compile(
-    "cell|group|seed|status|error|cause|fingerprint|diverged_at|evaluated_at|seconds|tokens_per_second"
+    f"{QUANTITY}|cell|group|seed|status|error|cause|fingerprint|diverged_at|evaluated_at|seconds|tokens_per_second"
     "|group_size|chunk_steps|device|(validation|initial|train)_.*"
 )
 """Column names of the results, which no axis may take."""
@@ -63,67 +64,6 @@ class Axis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
-    """What the author expects, stated before the runs, about a difference that is paired seed by seed.
-
-    Exactly one of three forms, each between two arms that differ only as they say:
-
-    - `lower=A, than=B`: the metric of A is below that of B, by more than `by`;
-    - `higher=A, than=B`: above it, by more than `by`;
-    - `equal=A, to=B, within=m`: they differ by less than m either way (tested by TOST).
-
-    `where` fixes other axes; an axis that is not mentioned stays at the baseline. With `more_than_where`, the claim
-    is an interaction: the effect under `where` exceeds the effect under `more_than_where`.
-    """
-
-    text: str
-    _: dataclasses.KW_ONLY
-    lower: Labels | None = None
-    higher: Labels | None = None
-    than: Labels | None = None
-    equal: Labels | None = None
-    to: Labels | None = None
-    where: Labels = dataclasses.field(default_factory=dict)
-    more_than_where: Labels | None = None
-    by: float = 0.0
-    within: float | None = None
-
-    def __post_init__(self) -> None:
-        given = [name for name in ("lower", "higher", "equal") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise UserError(
-                f"claim '{self.text}' gives {given or 'none'} of lower, higher, equal; expected exactly one"
-            )
-        kind = given[0]
-        other, wrong = ("to", "than") if kind == "equal" else ("than", "to")
-        if getattr(self, other) is None:
-            raise UserError(f"claim '{self.text}' gives {kind} but not {other}; expected the arm to compare with")
-        if getattr(self, wrong) is not None:
-            raise UserError(f"claim '{self.text}' gives {kind} with {wrong}; expected {other} alone")
-        if (kind == "equal") != (self.within is not None):
-            raise UserError(f"claim '{self.text}': within (a margin) belongs to equal, and equal needs it")
-        if (self.within is not None and self.within <= 0) or self.by < 0:
-            raise UserError(
-                f"claim '{self.text}' has by {self.by}, within {self.within}; expected by ≥ 0 and within > 0"
-            )
-
-    @property
-    def kind(self) -> Literal["lower", "higher", "equal"]:
-        """Which of the three forms it has."""
-        return "lower" if self.lower is not None else "higher" if self.higher is not None else "equal"
-
-    def contrast(self, complete: Any) -> list[tuple[float, Labels]]:
-        """The effect as weights on arms, positive where the claim says so; `complete` fills in the labels of an arm."""
-        first, second = (self.lower or self.higher or self.equal), (self.to or self.than)
-        sign = -1.0 if self.kind == "lower" else 1.0
-        terms = [(sign, complete({**self.where, **first})), (-sign, complete({**self.where, **second}))]  # type: ignore[dict-item]
-        if self.more_than_where is not None:
-            where = self.more_than_where
-            terms += [(-sign, complete({**where, **first})), (sign, complete({**where, **second}))]  # type: ignore[dict-item]
-        return terms
-
-
-@dataclasses.dataclass(frozen=True)
 class Arm:
     """One combination of levels."""
 
@@ -154,9 +94,29 @@ class Cell:
         return replace_at(self.arm.run, {"seed": self.seed})
 
 
+METRICS = ("validation_loss", "validation_accuracy")
+"""What every evaluation gives (accuracy only where there are classes)."""
+Measure = Callable[[Any, Run], Mapping[str, Any]]
+"""From a model's weights and its run to named numbers; traced."""
+Derive = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, float]]
+"""From one seed's finished rows, by the name of their arm, to named numbers."""
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot name a folder."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise UserError(f"study name is '{name}'; expected letters, digits, '_', '-' and '.' (it names a folder)")
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that repeat or are none."""
+    if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and 0 <= s < 2**31 for s in seeds):
+        raise UserError(f"seeds are {seeds}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """A question: what to vary, over which seeds, what to measure, and what is claimed.
+    """A question that training answers: what to vary, over which seeds, what to measure, and what is claimed.
 
     Args:
       name: the name of its folder of results.
@@ -165,8 +125,12 @@ class Study:
       axes: what varies. `combine` says how: "product" (every combination), "zip" (level by level, in step), or
         "one-factor" (the baseline, and every level alone).
       seeds: every arm gets the same ones, so that arms are compared seed by seed.
-      metric: a number that evaluation gives: "validation_loss" or "validation_accuracy".
+      metric: the number that arms are compared by: "validation_loss", "validation_accuracy", or one of `measure`'s.
       claims: judged together, with Holm's correction.
+      measure: further numbers of a model, as `measure(params, run)`, a traced function; taken at every evaluation.
+      derive: numbers that need several runs, from the finished rows of one seed by the name of their arm (such as
+        "norm=pre,warmup=none"); a claim calls one {"quantity": NAME}.
+      metric_unit: what the metric counts, where `measure` gives it.
       caveats: what the study does not show; the report says so.
     """
 
@@ -176,26 +140,24 @@ class Study:
     axes: Sequence[Axis] = ()
     seeds: Sequence[int] = range(5)
     combine: Literal["product", "zip", "one-factor"] = "product"
-    metric: Literal["validation_loss", "validation_accuracy"] = "validation_loss"
+    metric: str = "validation_loss"
     claims: Sequence[Claim] = ()
     caveats: Sequence[str] = ()
+    measure: Measure | None = None
+    derive: Derive | None = None
+    metric_unit: str = ""
 
     def __post_init__(self) -> None:
         for name in ("axes", "seeds", "claims", "caveats"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
-            raise UserError(
-                f"study name is '{self.name}'; expected letters, digits, '_', '-' and '.' (it names a folder)"
-            )
+        check_name(self.name)
+        check_seeds(self.seeds)
         if self.combine not in COMBINATIONS:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
-        if self.metric not in ("validation_loss", "validation_accuracy"):
-            raise UserError(f"metric is '{self.metric}'; expected validation_loss or validation_accuracy")
+        if self.metric not in METRICS and self.measure is None:
+            raise UserError(f"metric is '{self.metric}'; expected {' or '.join(METRICS)}, or a number of measure's")
         if self.metric == "validation_accuracy" and self.baseline.model.head.loss != "cross_entropy":
             raise UserError("metric is 'validation_accuracy', which a Regressor has not; expected validation_loss")
-        seeds = tuple(self.seeds)
-        if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and 0 <= s < 2**31 for s in seeds):
-            raise UserError(f"seeds are {seeds}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1")
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")
@@ -205,6 +167,8 @@ class Study:
     @property
     def unit(self) -> str:
         """What the metric counts."""
+        if self.metric not in METRICS:
+            return self.metric_unit
         if self.metric == "validation_accuracy":
             return "of accuracy"
         return "nats" if self.baseline.model.head.loss == "cross_entropy" else "of squared error"
@@ -237,16 +201,18 @@ class Study:
         own = self.baseline_label(axis)
         return [*([own] if own and own not in axis.levels else []), *axis.levels]
 
-    def contrasts(self) -> list[list[tuple[float, Labels]]]:
+    def contrasts(self) -> list[Contrast]:
         """Each claim's weights on arms, with every axis named; refuses claims about arms that do not exist."""
         known = [arm.labels for arm in self.arms()]
         rows = []
         for claim in self.claims:
-            rows.append(claim.contrast(lambda labels, claim=claim: self._complete(labels, f"claim '{claim.text}'")))
-            arms = [labels for _, labels in rows[-1]]
+            rows.append(claim.contrast(functools.partial(self._complete, who=f"claim '{claim.text}'")))
+            arms = [labels for _, labels in rows[-1].terms]
             for labels in arms:
-                if labels not in known:
+                if labels not in known and QUANTITY not in labels:
                     raise UserError(f"claim '{claim.text}' is about {labels}, which this study does not run")
+                if QUANTITY in labels and self.derive is None:
+                    raise UserError(f"claim '{claim.text}' is about {labels}, and the study has no derive to give it")
                 if arms.count(labels) > 1:
                     raise UserError(f"claim '{claim.text}' compares {labels} with itself; expected different arms")
         return rows

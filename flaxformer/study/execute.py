@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from flaxformer.model.transformer import Layout
 from flaxformer.struct import UserError
@@ -26,8 +27,10 @@ from flaxformer.study.declare import Cell
 from flaxformer.study.plan import Group
 from flaxformer.study.schedule import Scheduler
 from flaxformer.study.store import Row
+from flaxformer.tasks.base import Source
 from flaxformer.training import evaluate, start, train_chunk
-from flaxformer.training.step import ALIVE
+from flaxformer.training.run import Run
+from flaxformer.training.step import ALIVE, State
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,8 +129,13 @@ class Program:
         self._advance = self._compile(
             lambda state, run, source: train_chunk(state, run, source, self.chunk), states, runs
         )
-        self._evaluate = self._compile(lambda state, run, source: evaluate(state.params, run, source), states, runs)
+        self._evaluate = self._compile(self._measure, states, runs)
         self.compile_seconds = time.perf_counter() - began
+
+    def _measure(self, state: State, run: Run, source: Source) -> dict[str, Array]:
+        """What an evaluation gives, and what else the study measures."""
+        measure = self.group.measure
+        return evaluate(state.params, run, source) | dict(measure(state.params, run) if measure else {})
 
     def _compile(self, function: Callable[..., Any], *members: Any) -> Callable[..., Any]:
         batch_size = None if self.members == 1 else self.members

@@ -166,7 +166,9 @@ def draw(analysis: Analysis, folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
     with mpl.rc_context(STYLE):
-        figures = {"arms": arms_figure(analysis), "claims": claims_figure(analysis), "curves": curves_figure(analysis)}
+        figures = {"claims": claims_figure(analysis)}
+        if analysis.rows:
+            figures |= {"arms": arms_figure(analysis), "curves": curves_figure(analysis)}
         for name, figure in figures.items():
             if figure is None:
                 continue

@@ -56,7 +56,6 @@ CAPTIONS = {
 def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) -> str:
     """The page: question, findings, limits first; then figures, tables and provenance."""
     study = analysis.study
-    unit = study["unit"]
     body = [
         f"<h1>{escape(study['question'])}</h1>",
         f'<p class="soft">{escape(study["name"])} · {escape("; ".join(words.fixed(analysis)))}</p>',
@@ -64,7 +63,7 @@ def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) 
     if analysis.claims:
         items = [
             f'<li class="{claim.judgement.verdict}"><b>{claim.judgement.verdict}</b> — {escape(claim.text)}'
-            f'<br><span class="soft">{escape(words.finding(claim, unit))}</span></li>'
+            f'<br><span class="soft">{escape(words.finding(claim))}</span></li>'
             for claim in analysis.claims
         ]
         body.append('<h2>What was found</h2><ul class="claims">' + "".join(items) + "</ul>")
@@ -77,7 +76,13 @@ def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) 
         body.append("<h2>What this does not show</h2>" + _list(analysis.limits))
     for name, svg in figures.items():
         body.append(f"<figure>{_inline(svg, name)}<figcaption>{CAPTIONS[name]}</figcaption></figure>")
-    body += [_arms_table(analysis), _claims_table(analysis), _explorations_table(analysis), _failures(analysis)]
+    body += [
+        _arms_table(analysis),
+        _quantities_table(analysis),
+        _claims_table(analysis),
+        _explorations_table(analysis),
+        _failures(analysis),
+    ]
     body.append(_provenance(analysis, provenance))
     return PAGE.format(title=escape(study["name"]), body="\n".join(part for part in body if part))
 
@@ -120,6 +125,15 @@ def _arms_table(analysis: Analysis) -> str:
     return _table(f"Arms: {analysis.study['metric'].replace('_', ' ')}", header, rows, len(names))
 
 
+def _quantities_table(analysis: Analysis) -> str:
+    rows = []
+    for one in analysis.quantities:
+        mean = one.estimate
+        numbers = map(words.number, (mean.mean, mean.low, mean.high, mean.sd))
+        rows.append([*one.labels.values(), str(mean.n), *numbers])
+    return _table("Quantities", ["quantity", "seeds", "mean", "95 % low", "high", "sd"], rows, 1)
+
+
 def _claims_table(analysis: Analysis) -> str:
     rows = []
     for claim in analysis.claims:
@@ -149,6 +163,9 @@ def _failures(analysis: Analysis) -> str:
 
 
 def _provenance(analysis: Analysis, launches: list[dict]) -> str:
+    if not analysis.study["recipes"]:
+        lines = [", ".join(f"{name} {value}" for name, value in launch.items()) for launch in launches[-5:]]
+        return f"<h2>Provenance</h2>{_list(lines)}"
     arm, recipe = next(iter(analysis.study["recipes"].items()))
     data = ", ".join(f"{name} {value}" for name, value in recipe["data"].items()) or "generated from the seed"
     lines = [f"Data: {data}", f"Semantics: {recipe['semantics']}"]

@@ -1,25 +1,33 @@
-"""Reading a study file."""
+"""Reading what a Python file declares."""
 
 import importlib.util
 import sys
 import traceback
 from pathlib import Path
+from typing import TypeVar
 
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 
+T = TypeVar("T")
+
 
 def load_study(file: Path) -> Study:
-    """Execute a study file (it is Python: run only files that you trust) and return its `study`.
+    """The `study` of a file; see `load`."""
+    return load(file, "study", Study)
+
+
+def load(file: Path, name: str, kind: type[T]) -> T:
+    """Execute a file (it is Python: run only files that you trust) and return what it calls by this name.
 
     Raises:
-      UserError: no such file, an error in it (with its line), or no `study` in it.
+      UserError: no such file, an error in it (with its line), or nothing of this name and kind in it.
     """
     if not file.is_file():
-        raise UserError(f"no file '{file}'; expected a Python file that defines `study`")
-    spec = importlib.util.spec_from_file_location(f"study_{file.stem}", file.resolve())
+        raise UserError(f"no file '{file}'; expected a Python file that defines `{name}`")
+    spec = importlib.util.spec_from_file_location(f"{name}_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
-        raise UserError(f"'{file}' is not a Python file; expected one that defines `study`")
+        raise UserError(f"'{file}' is not a Python file; expected one that defines `{name}`")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their own module up
     try:
@@ -32,9 +40,9 @@ def load_study(file: Path) -> Study:
             for frame in traceback.extract_tb(error.__traceback__)
             if Path(frame.filename) == file.resolve()
         ]
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        raise UserError(f"{file}, line {lines[-1] if lines else '?'}: {kind}{error}") from error
-    study = getattr(module, "study", None)
-    if not isinstance(study, Study):
-        raise UserError(f"'{file}' defines no `study`; expected `study = Study(...)`, found {study!r}")
-    return study
+        sort = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise UserError(f"{file}, line {lines[-1] if lines else '?'}: {sort}{error}") from error
+    found = getattr(module, name, None)
+    if not isinstance(found, kind):
+        raise UserError(f"'{file}' defines no `{name}`; expected `{name} = {kind.__name__}(...)`, found {found!r}")
+    return found

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import time
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ import jax.numpy as jnp
 
 import flaxformer
 from flaxformer import model, params
-from flaxformer.struct import canonical
-from flaxformer.study.declare import Cell, Study
+from flaxformer.struct import UserError, canonical, did_you_mean
+from flaxformer.study.claim import QUANTITY
+from flaxformer.study.declare import METRICS, RESERVED, Cell, Measure, Study
 from flaxformer.training import Run, start, train_step
 
 
@@ -25,6 +27,8 @@ class Group:
     cells: tuple[Cell, ...]
     size: int
     """How many cells the whole group has, also when `cells` are only those that are missing."""
+    measure: Measure | None = None
+    """Further numbers of a model, taken at every evaluation."""
 
     @property
     def example(self) -> Run:
@@ -32,12 +36,12 @@ class Group:
         return self.cells[0].run
 
 
-def groups(cells: Sequence[Cell]) -> list[Group]:
+def groups(cells: Sequence[Cell], measure: Measure | None = None) -> list[Group]:
     """Cells by the tree structure of their runs, in the order of first appearance."""
     members: dict[Any, list[Cell]] = {}
     for cell in cells:
         members.setdefault(jax.tree.structure(cell.run), []).append(cell)
-    return [Group(_group_name(own, cells), tuple(own), len(own)) for own in members.values()]
+    return [Group(_group_name(own, cells), tuple(own), len(own), measure) for own in members.values()]
 
 
 def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:
@@ -50,28 +54,59 @@ def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:
     return f"{safe[:80]}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
 
 
-def recipe(cell: Cell, data: dict[str, Any]) -> dict[str, Any]:
-    """All that decides a cell's numbers, but for its seed: the config, the data, and the package's semantics."""
+def check_measured(study: Study) -> None:
+    """Trace `measure` on the baseline, without computing anything.
+
+    Raises:
+      UserError: it gives anything but scalars, a name that is taken, or not the study's metric.
+    """
+    taken = [axis.name for axis in study.axes]
+    shapes = jax.eval_shape(lambda run: _measured(study, run), jax.tree.map(jnp.asarray, study.baseline))
+    for name, shape in shapes.items():
+        if name in taken or RESERVED.fullmatch(name) or name.endswith("_curve"):
+            raise UserError(f"measure gives '{name}', which is the name of another column; expected a name of its own")
+        if shape.shape:
+            raise UserError(f"measure gives '{name}' of shape {list(shape.shape)}; expected a scalar")
+    if study.metric not in (*METRICS, *shapes):
+        raise UserError(f"metric is '{study.metric}'{did_you_mean(study.metric, [*METRICS, *shapes])}")
+
+
+def _measured(study: Study, run: Run) -> dict[str, Any]:
+    return dict(study.measure(start(run).params, run)) if study.measure else {}
+
+
+def recipe(cell: Cell, data: dict[str, Any], measure: Measure | None = None) -> dict[str, Any]:
+    """All that decides a cell's numbers, but for its seed: config, data, the package's semantics, what is measured."""
     run = {name: value for name, value in canonical(cell.arm.run).items() if name != "seed"}
-    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run}
+    measured = {} if measure is None else {"measure": digest(inspect.getsource(measure))}
+    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | measured
 
 
-def fingerprint(cell: Cell, data: dict[str, Any]) -> str:
+def fingerprint(recipe: dict[str, Any], seed: int) -> str:
     """A cell's identity in 16 hexadecimal digits."""
-    text = json.dumps([recipe(cell, data), cell.seed], sort_keys=True, ensure_ascii=False)
+    return digest(json.dumps([recipe, seed], sort_keys=True, ensure_ascii=False))
+
+
+def digest(text: str) -> str:
+    """A text in 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def declaration(study: Study) -> dict[str, Any]:
     """The study as plain data: everything that resuming and reporting need, without the study's file."""
+    check_measured(study)
     cells = study.cells()
     data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
+    recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) for cell in cells}
     claims = [
-        {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within, "contrast": contrast}
+        {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within}
+        | {"unit": "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit}
+        | dataclasses.asdict(contrast)
         for claim, contrast in zip(study.claims, study.contrasts(), strict=True)
     ]
     return {
-        "format": 1,
+        "format": 2,
+        "kind": "study",
         "name": study.name,
         "question": study.question,
         "metric": study.metric,
@@ -95,11 +130,12 @@ def declaration(study: Study) -> dict[str, Any]:
                 "cell": cell.name,
                 "labels": cell.arm.labels,
                 "seed": cell.seed,
-                "fingerprint": fingerprint(cell, data[cell.arm.run.task]),
+                "fingerprint": fingerprint(recipes[cell.arm.name], cell.seed),
             }
             for cell in cells
         ],
-        "recipes": {cell.arm.name: recipe(cell, data[cell.arm.run.task]) for cell in cells},
+        "recipes": recipes,
+        "measured_by": "derived",
     }
 
 

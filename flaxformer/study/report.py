@@ -4,6 +4,7 @@ from pathlib import Path
 
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis, analyse
+from flaxformer.study.claim import QUANTITY
 from flaxformer.study.figures import draw
 from flaxformer.study.html import render
 from flaxformer.study.store import Store, read_lines, write_atomically
@@ -16,14 +17,21 @@ def write(store: Store) -> Analysis:
       UserError: the folder holds no study, or no finished run yet.
     """
     analysis = analyse(store)
-    if not analysis.rows:
+    if not analysis.rows and not analysis.quantities:
         raise UserError(f"{store.root} holds no finished run yet; 'flaxformer run' makes them")
     order = {cell["cell"]: i for i, cell in enumerate(analysis.study["cells"])}
     prints = {cell["cell"]: cell["fingerprint"] for cell in analysis.study["cells"]}
     rows = [
         row | {"fingerprint": prints[row["cell"]]} for row in sorted(analysis.rows, key=lambda row: order[row["cell"]])
     ]
-    store.write_table(store.root / "results.parquet", rows)
+    numbers = [
+        {"quantity": one.labels[QUANTITY], "seed": seed, "value": value}
+        for one in analysis.quantities
+        for seed, value in zip(analysis.study["seeds"], one.scores, strict=True)
+    ]
+    for name, table in (("results", rows), ("quantities", numbers)):
+        if table:
+            store.write_table(store.root / f"{name}.parquet", table)
     figures = draw(analysis, store.root / "figures")
     page = render(analysis, figures, read_lines(store.root / "launches.jsonl"))
     write_atomically(report_path(store), page.encode())

@@ -48,10 +48,12 @@ class Judgement:
     towards: bool = True
 
 
-def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Mean and two-sided (1 − level) t-interval: mean ± t · sd / √n."""
+def estimate(values: Sequence[float], level: float = LEVEL, exact: bool = False) -> Estimate:
+    """Mean and two-sided (1 − level) t-interval: mean ± t · sd / √n; a single exact value is its own interval."""
     x = np.asarray(values, float)
     n, mean = len(x), float(x.mean()) if len(x) else math.nan
+    if exact and n == 1:
+        return Estimate(mean, mean, mean, 0.0, 1)
     sd = float(x.std(ddof=1)) if n > 1 else math.nan
     half = float(stats.t.ppf(1 - level / 2, n - 1)) * sd / math.sqrt(n) if n > 1 else math.nan
     return Estimate(mean, mean - half, mean + half, sd, n)
@@ -59,7 +61,7 @@ def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
 
 def p_above(effect: Estimate, bound: float) -> float:
     """One-sided p-value of "the mean is above bound" (small p: it is)."""
-    if effect.n < 2 or math.isnan(effect.mean):
+    if math.isnan(effect.mean) or math.isnan(effect.sd):
         return 1.0
     if effect.error == 0:
         return 0.0 if effect.mean > bound else 1.0
@@ -71,19 +73,19 @@ def p_below(effect: Estimate, bound: float) -> float:
     return p_above(dataclasses.replace(effect, mean=-effect.mean), -bound)
 
 
-def judge_difference(differences: Sequence[float], by: float = 0.0) -> Judgement:
+def judge_difference(differences: Sequence[float], by: float = 0.0, exact: bool = False) -> Judgement:
     """Test "the mean difference exceeds by", two-sided, paired by seed."""
-    effect = estimate(differences)
+    effect = estimate(differences, exact=exact)
     above, below = p_above(effect, by), p_below(effect, by)
     return _judgement(differences, effect, min(1.0, 2 * min(above, below)), towards=above < below, reference=by)
 
 
-def judge_equivalence(differences: Sequence[float], within: float) -> Judgement:
+def judge_equivalence(differences: Sequence[float], within: float, exact: bool = False) -> Judgement:
     """Two one-sided tests (TOST, Schuirmann 1987): p is small when the mean difference is surely inside ±within.
 
     When the difference is surely outside instead, p is that of the two-sided test of being outside.
     """
-    effect = estimate(differences)
+    effect = estimate(differences, exact=exact)
     inside = max(p_above(effect, -within), p_below(effect, within))
     outside = min(1.0, 2 * min(p_above(effect, within), p_below(effect, -within)))
     return _judgement(differences, effect, min(inside, outside), towards=inside < outside, reference=0.0)

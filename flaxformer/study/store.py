@@ -2,6 +2,7 @@
 
     study.json          the declaration: axes, cells with their fingerprints, claims, data, reference losses
     launches.jsonl      provenance: one line per launch (versions, git commit, devices)
+    measurements.jsonl  numbers that a probe measured, or that were derived from runs: one line a seed
     groups/NAME.jsonl   finished runs of a group that is under way, one line each
     groups/NAME.parquet all runs of a finished group
     results.parquet, report.html, figures/   written by the report
@@ -111,9 +112,23 @@ class Store:
             rows |= {row["cell"]: row for row in read_lines(path)}
         return rows
 
+    def measurements(self, declaration: Row) -> list[Row]:
+        """What was measured or derived by the code that the declaration names, one row a seed."""
+        rows = read_lines(self.root / "measurements.jsonl")
+        return [row for row in rows if row["measured_by"] == declaration.get("measured_by")]
+
+    def append_measurement(self, row: Row) -> None:
+        """Add what was measured at one seed; it is on the disk when this returns."""
+        self._append(self.root / "measurements.jsonl", row)
+
+    def replace_measurements(self, rows: list[Row]) -> None:
+        """Write what was derived from all runs that there are."""
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_atomically(self.root / "measurements.jsonl", lines.encode())
+
     def repair(self) -> None:
         """Cut off the unfinished last lines that a kill left, so that the next line starts on its own."""
-        for path in self.groups.glob("*.jsonl"):
+        for path in (*self.groups.glob("*.jsonl"), *self.root.glob("measurements.jsonl")):
             data = path.read_bytes()
             if data and not data.endswith(b"\n"):
                 write_atomically(path, data[: data.rfind(b"\n") + 1])

@@ -16,9 +16,17 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def signed(effect: Estimate) -> str:
     """An effect with its interval, such as "+0.657 [+0.601, +0.713]"."""
+    if effect.n == 1 and effect.sd == 0:
+        return f"{effect.mean:+.3g} exactly"
     if math.isnan(effect.low):
         return f"{effect.mean:+.3f} (no interval from {effect.n} seed{'s' if effect.n != 1 else ''})"
     return f"{effect.mean:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]"
+
+
+def duration(seconds: float) -> str:
+    """A time span such as "12 s" or "3 min 05 s"."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
 
 
 def p_value(p: float) -> str:
@@ -31,8 +39,9 @@ def labels(items: dict[str, str]) -> str:
     return ", ".join(f"{name} {label}" for name, label in items.items())
 
 
-def finding(claim: JudgedClaim, unit: str) -> str:
+def finding(claim: JudgedClaim) -> str:
     """A claim's result in one clause."""
+    unit = f" {claim.unit}" if claim.unit else ""
     judged, effect = claim.judgement, claim.judgement.effect
     if effect.n == 0:
         return "no seed has all the runs that it needs"
@@ -41,7 +50,7 @@ def finding(claim: JudgedClaim, unit: str) -> str:
     else:
         wanted = f"; above {claim.by:g} is claimed" if claim.by else ""
         detail = f"{wanted}, {judged.agreeing} of {effect.n} seeds agree"
-    return f"{signed(effect)} {unit}{detail}, p {p_value(judged.p_holm)} after Holm"
+    return f"{signed(effect)}{unit}{detail}, p {p_value(judged.p_holm)} after Holm"
 
 
 def surprise(one: Exploration, metric: str, unit: str) -> str:
@@ -67,6 +76,11 @@ def surprises(analysis: Analysis, at_most: int = 5) -> list[str]:
 def fixed(analysis: Analysis) -> Iterable[str]:
     """How the answer was reached, in clauses: runs, seeds and parameters; what diverged; what failed."""
     study = analysis.study
+    if study["kind"] == "probe":
+        yield f"{len(analysis.quantities)} quantities, " + (
+            "exact" if analysis.exact else f"{len(study['seeds'])} seeds"
+        )
+        return
     diverged, finished, low, high = analysis.divergence
     yield f"{finished} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds"
     yield f"{study['parameters']:,} parameters"

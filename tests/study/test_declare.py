@@ -10,6 +10,7 @@ from flaxformer.config import POST, PRE
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.study.analysis import analyse
+from flaxformer.study.claim import Contrast
 
 WARMUP = Axis("optimizer.warmup_steps", {"none": 0, "2": 2, "4": 4}, name="warmup")
 HIGH, LOW = {"rate": "high"}, {"rate": "low"}
@@ -178,10 +179,12 @@ def test_a_claim_stays_at_the_baseline_where_it_says_nothing():
         claims=[Claim("c", lower=HIGH, than=LOW)],
     )
     assert study.contrasts() == [
-        [
-            (-1.0, {"norm": "post", "rate": "high", "warmup": "2"}),
-            (1.0, {"norm": "post", "rate": "low", "warmup": "2"}),
-        ]
+        Contrast(
+            [
+                (-1.0, {"norm": "post", "rate": "high", "warmup": "2"}),
+                (1.0, {"norm": "post", "rate": "low", "warmup": "2"}),
+            ]
+        )
     ]
 
 
@@ -189,7 +192,7 @@ def test_an_interaction_has_four_arms():
     [contrast] = tiny(
         claims=[Claim("c", higher=HIGH, than=LOW, where={"norm": "post"}, more_than_where={"norm": "pre"})]
     ).contrasts()
-    assert [(weight, tuple(labels.values())) for weight, labels in contrast] == [
+    assert [(weight, tuple(labels.values())) for weight, labels in contrast.terms] == [
         (1.0, ("post", "high")), (-1.0, ("post", "low")), (-1.0, ("pre", "high")), (1.0, ("pre", "low")),
     ]  # fmt: skip
 
@@ -197,7 +200,8 @@ def test_an_interaction_has_four_arms():
 @pytest.mark.parametrize("kind", ["lower", "higher", "equal"])
 def test_an_effect_is_positive_as_claimed(kind):
     other = {"to": LOW, "within": 1.0} if kind == "equal" else {"than": LOW}
-    [[first, second]] = tiny(claims=[Claim("c", **{kind: HIGH}, **other)]).contrasts()
+    [contrast] = tiny(claims=[Claim("c", **{kind: HIGH}, **other)]).contrasts()
+    first, second = contrast.terms
     assert (first[0], second[0]) == ((-1.0, 1.0) if kind == "lower" else (1.0, -1.0))
     assert (first[1]["rate"], second[1]["rate"]) == ("high", "low")
 
@@ -223,7 +227,7 @@ def test_one_factor_at_a_time_has_a_baseline_arm_to_claim_against_and_to_explore
     claim = Claim("double is better", lower={"rate": "double"}, than={"rate": "baseline"})
     study = tiny(axes=(NORM, rates), combine="one-factor", claims=[claim])
     assert study.contrasts() == [
-        [(-1.0, {"norm": "pre", "rate": "double"}), (1.0, {"norm": "pre", "rate": "baseline"})]
+        Contrast([(-1.0, {"norm": "pre", "rate": "double"}), (1.0, {"norm": "pre", "rate": "baseline"})])
     ]
     assert study.labels(rates) == ["baseline", "half", "double"]
     with pytest.raises(UserError, match="baseline"):

@@ -1,0 +1,81 @@
+"""Running a case: every probe and study of it that is not done yet, and what they say together."""
+
+import dataclasses
+import json
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from flaxformer.claims.case import Case, Evidence
+from flaxformer.struct import UserError
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.execute import Execution
+from flaxformer.study.launch import missing, run
+from flaxformer.study.probe import Probe, run_probe
+from flaxformer.study.progress import follow
+from flaxformer.study.provenance import provenance
+from flaxformer.study.report import write
+from flaxformer.study.store import Store, read_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a case's evidence says, each with the folder of its report; and what failed, if anything did."""
+
+    case: Case
+    analyses: Sequence[tuple[Path, Analysis]]
+    seconds: float
+    """Spent on it, in this launch and in earlier ones."""
+    failure: str = ""
+
+
+def run_case(case: Case, folder: Path, execution: Execution, quick: bool, console: Console) -> Outcome:
+    """Measure and train what is missing, and write each report; an error ends this case alone."""
+    console.print(Text.assemble((f"{case.number}  ", "bold"), (case.claim, "bold"), ("  ", ""), (case.source, "dim")))
+    analyses, failure = [], ""
+    for evidence in (case.quick if quick else case.evidence) or ():
+        store, began = Store(folder / evidence.name), time.perf_counter()
+        try:
+            worked = _work(evidence, store, execution, console)
+            analyses.append((store.root, write(store)))
+            failure = failure or _failed(analyses[-1][1])
+        except UserError as error:
+            worked, failure = True, str(error)
+        except Exception as error:
+            store.root.mkdir(parents=True, exist_ok=True)
+            (store.root / "failure.txt").write_text(traceback.format_exc())
+            worked, failure = True, f"{type(error).__name__}: {error}; see {store.root / 'failure.txt'}"
+        if worked:
+            _note(folder, evidence.name, time.perf_counter() - began)
+    if failure:
+        console.print(Text(f"failed: {failure}", style="red"))
+    return Outcome(case, analyses, sum(line["seconds"] for line in read_lines(folder / "time.jsonl")), failure)
+
+
+def _work(evidence: Evidence, store: Store, execution: Execution, console: Console) -> bool:
+    """Run what is missing of a probe or a study; whether there was anything."""
+    if isinstance(evidence, Probe):
+        rows = list(run_probe(evidence, store))
+        if rows:
+            store.record_launch(provenance())
+        return bool(rows)
+    execution = dataclasses.replace(execution, output=store.root)
+    todo = missing(evidence, store)
+    runs = sum(len(group.cells) for group in todo)
+    follow(run(evidence, execution), console, runs, sum(len(g.cells) * g.example.training.steps for g in todo))
+    return runs > 0
+
+
+def _failed(analysis: Analysis) -> str:
+    return f"{len(analysis.failed)} runs failed: {analysis.failed[0]['cause']}" if analysis.failed else ""
+
+
+def _note(folder: Path, name: str, seconds: float) -> None:
+    """Add the time that was spent, to be summed over launches."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "time.jsonl").open("a") as file:
+        file.write(json.dumps({"evidence": name, "seconds": seconds}) + "\n")

@@ -1,0 +1,190 @@
+"""`flaxformer claims`: which files it runs, that it goes on where it stopped, and what its table says."""
+
+import json
+import re
+
+import pytest
+
+from flaxformer.claims import Case
+from flaxformer.claims.case import find_cases
+from flaxformer.cli import main
+from flaxformer.struct import UserError
+from flaxformer.study import Claim, Probe
+
+FILE = '''
+"""A claim."""
+from flaxformer.claims import Case
+from flaxformer.study import Claim, Probe
+
+
+def measure(seed):
+    with open({log!r}, "a") as file:
+        file.write(f"{name} {{seed}}\\n")
+    return {{"size": {size} + 0.1 * seed}}
+
+
+case = Case(
+    claim="The size of {name} is {size}.",
+    source="A text, section 2",
+    evidence=[
+        Probe(
+            name="size",
+            question="How large?",
+            measure=measure,
+            seeds=range(5),
+            claims=[Claim("it is below 3", lower={{"quantity": "size"}}, than=3)],
+        )
+    ],
+    quick=[
+        Probe(
+            name="size",
+            question="How large?",
+            measure=measure,
+            seeds=range(2),
+            claims=[Claim("it is below 3", lower={{"quantity": "size"}}, than=3)],
+        )
+    ],
+)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Three claims, of which the third is false; they log what they measure."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    own = tmp_path / "claims"
+    own.mkdir()
+    for number, (name, size) in enumerate({"small": 1, "medium": 2, "large": 5}.items(), 1):
+        text = FILE.format(name=name, size=size, log=str(tmp_path / "log"))
+        (own / f"{number:02d}_{name}.py").write_text(text)
+    return own
+
+
+@pytest.fixture
+def claims(folder, capsys):
+    """Run the command; returns its exit code, output and errors."""
+
+    def call(*arguments):
+        code = main(["claims", *arguments, "--folder", str(folder)])
+        out, err = capsys.readouterr()
+        return code, " ".join(out.split()), " ".join(err.split())
+
+    return call
+
+
+def measured(folder):
+    """What was measured so far, in order."""
+    log = folder.parent / "log"
+    return log.read_text().split("\n")[:-1] if log.exists() else []
+
+
+def test_every_claim_is_measured_once_and_told_in_one_table(claims, folder):
+    code, out, err = claims()
+    assert (code, err) == (0, "")
+    assert measured(folder) == [f"{name} {seed}" for name in ("small", "medium", "large") for seed in range(5)]
+    for name, size, verdict in (("small", 1, "supported"), ("medium", 2, "supported"), ("large", 5, "refuted")):
+        assert f"The size of {name} is {size}." in out
+        page = (folder.parent / f"runs/claims/{verdict and _number(name)}_{name}/size/report.html").read_text()
+        assert verdict in page
+    lines = (folder.parent / "runs/claims/claims.md").read_text().splitlines()
+    assert len([line for line in lines if "it is below 3" in line]) == 3
+    assert [word for line in lines for word in re.findall("supported|refuted|inconclusive", line)] == [
+        "supported", "supported", "refuted",
+    ]  # fmt: skip
+    assert "A text, section 2" in lines[2]
+    assert r"\begin{tabular}" in (folder.parent / "runs/claims/claims.tex").read_text()
+    again = claims()
+    assert again[0] == 0
+    assert len(measured(folder)) == 15
+
+
+def _number(name):
+    return {"small": "01", "medium": "02", "large": "03"}[name]
+
+
+@pytest.mark.parametrize("names", [("2",), ("02",), ("medium",), ("02_medium",), ("02_medium.py",), ("2", "medium")])
+def test_a_claim_is_called_by_its_number_or_its_name(folder, names):
+    assert [case.name for case in find_cases(folder, names)] == ["02_medium"]
+
+
+def test_claims_come_in_the_order_of_their_numbers(folder):
+    assert [case.number for case in find_cases(folder, ["large", "1"])] == [1, 3]
+
+
+def test_the_quick_form_says_that_it_is_weaker_and_has_a_folder_of_its_own(claims, folder):
+    _, out, _ = claims("--quick", "small")
+    assert measured(folder) == ["small 0", "small 1"]
+    assert "weaker" in out
+    assert (folder.parent / "runs/claims-quick/01_small/size/report.html").exists()
+    assert "weaker" in (folder.parent / "runs/claims-quick/claims.md").read_text()
+    _, out, _ = claims("small")
+    assert "weaker" not in out
+    assert len(measured(folder)) == 7
+
+
+def test_time_is_summed_over_launches(claims, folder):
+    claims("small")
+    claims("small")
+    lines = (folder.parent / "runs/claims/01_small/time.jsonl").read_text().splitlines()
+    assert [json.loads(line)["evidence"] for line in lines] == ["size"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [("    return 1 / 0\n", "ZeroDivisionError"), ("    return {'another': 1.0}\n", "names the quantity 'size'")],
+)
+def test_a_claim_that_fails_is_told_and_the_others_go_on(claims, folder, broken, message):
+    path = folder / "02_medium.py"
+    path.write_text(re.sub(r"    return \{\"size\".*\n", broken, path.read_text()))
+    code, out, _ = claims()
+    assert code == 1
+    assert message in out
+    assert "failed" in out
+    assert "Traceback" not in out
+    assert (folder.parent / "runs/claims/03_large/size/report.html").exists()
+
+
+def test_a_corrected_claim_goes_on(claims, folder):
+    path = folder / "02_medium.py"
+    text = path.read_text()
+    path.write_text(re.sub(r"    return \{\"size\".*\n", "    return 1 / (seed - 3)\n", text))
+    assert claims("medium")[0] == 1
+    path.write_text(text)
+    assert claims("medium")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("smal",), "no claim is called 'smal'; did you mean 'small'"),
+        (("7",), "no claim is called '7'"),
+    ],
+)
+def test_an_unknown_claim_is_refused(claims, arguments, message):
+    code, _, err = claims(*arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_a_folder_without_claims_is_refused(tmp_path):
+    with pytest.raises(UserError, match="holds no claims; expected a folder of files"):
+        find_cases(tmp_path)
+
+
+def test_a_case_needs_something_to_decide():
+    probe = Probe(name="p", question="?", measure=lambda seed: {})
+    with pytest.raises(UserError, match="evidence claims nothing"):
+        Case(claim="c", source="s", evidence=[probe])
+    decided = Probe(
+        name="p", question="?", measure=lambda seed: {}, claims=[Claim("c", lower={"quantity": "x"}, than=0)]
+    )
+    with pytest.raises(UserError, match="expected different names"):
+        Case(claim="c", source="s", evidence=[decided, decided])
+
+
+def test_the_quick_form_is_the_probes_where_nothing_is_said():
+    decided = Probe(
+        name="p", question="?", measure=lambda seed: {}, claims=[Claim("c", lower={"quantity": "x"}, than=0)]
+    )
+    assert Case(claim="c", source="s", evidence=[decided]).quick == [decided]
