@@ -27,18 +27,22 @@ FLOORS = [
     {"model"},
     {"tasks"},
     {"training"},
+    {"diagnostics"},
     {"interop"},
     {"study"},
     {"claims"},
     {"cli"},
 ]
 STUDY = [
-    {"claim", "statistics", "store", "provenance"},
+    {"claim", "statistics", "store", "provenance", "numbers", "tex"},
     {"declare"},
     {"plan", "analysis", "probe"},
-    {"load", "schedule", "words", "figures", "tables"},
-    {"execute", "html", "terminal"},
-    {"launch", "progress", "report"},
+    {"load", "schedule", "words", "drawing"},
+    {"tables", "effects", "scores"},
+    {"execute", "html", "terminal", "figures", "origins"},
+    {"launch", "progress", "page"},
+    {"report"},
+    {"index"},
 ]
 MODULES = sorted(ROOT.rglob("*.py"))
 

@@ -1,6 +1,5 @@
-"""What the README shows works: its commands (made small), its Python, its links; and the notebook reads the result."""
+"""What the README shows works: its commands (made small), its Python, its links."""
 
-import json
 import re
 import shlex
 import subprocess
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer import cli
+from flaxformer.study.load import load_study
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -51,18 +51,10 @@ def test_every_command_runs(folder, monkeypatch, capsys):
         assert cli.main(line[1:]) == 0, line
     assert "Traceback" not in capsys.readouterr().err
     assert (folder / "runs/norm_and_scale/report.html").stat().st_size > 10_000
-    notebook = json.loads((ROOT / "notebooks/read_a_study.ipynb").read_text())
-    monkeypatch.setenv("STUDY", str(folder / "runs/norm_and_scale"))
-    names = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            exec("".join(cell["source"]), names)  # our own notebook
-    assert len(names["runs"]) == 24
-    assert "post − pre:" in capsys.readouterr().out
 
 
 def test_the_readmes_own_study_is_ten_lines_of_declaration_and_loads(folder):
-    study = cli.load_study(folder / "heads.py")
+    study = load_study(folder / "heads.py")
     assert study.name in README
     assert len(study.cells()) == 12
 

@@ -59,10 +59,12 @@ def run_case(case: Case, folder: Path, execution: Execution, quick: bool, consol
 def _work(evidence: Evidence, store: Store, execution: Execution, console: Console) -> bool:
     """Run what is missing of a probe or a study; whether there was anything."""
     if isinstance(evidence, Probe):
-        rows = list(run_probe(evidence, store))
-        if rows:
-            store.record_launch(provenance())
-        return bool(rows)
+        measured = run_probe(evidence, store)
+        if next(measured, None) is None:
+            return False
+        store.record_launch(provenance())
+        list(measured)
+        return True
     execution = dataclasses.replace(execution, output=store.root)
     todo = missing(evidence, store)
     runs = sum(len(group.cells) for group in todo)

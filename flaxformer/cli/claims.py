@@ -37,5 +37,5 @@ class Claims:
         for case in cases:
             outcomes.append(run_case(case, root / case.name, Execution(devices=self.devices), self.quick, console))
         show(console, outcomes, self.quick)
-        console.print(f"\nTable: {write(root, outcomes, self.quick)}", highlight=False, soft_wrap=True)
+        console.print(f"\nPage: {write(root, outcomes, self.quick)}", highlight=False, soft_wrap=True)
         return FAILED if any(outcome.failure for outcome in outcomes) else 0

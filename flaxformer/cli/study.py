@@ -12,11 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer import model, params
+from flaxformer.claims.record import holds_claims
+from flaxformer.claims.table import rewrite
 from flaxformer.cli.options import FAILED, option
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
 from flaxformer.struct import override
-from flaxformer.study import terminal
+from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution
 from flaxformer.study.launch import missing, run, store_of
@@ -44,6 +46,7 @@ class StudyArguments:
     group_size: Annotated[int | None, option("N", "1 on a CPU, else 8", "runs at a time; 1 is exact")] = None
     chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress")] = 50
     layout: Annotated[Layout, option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
+    diagnostics: Annotated[bool, tyro.conf.arg(help="also record norms, attention entropy and logits")] = False
 
     def load(self) -> tuple[Study, Execution]:
         """The study as the command line changes it, and how to execute it."""
@@ -115,12 +118,21 @@ class Run(StudyArguments):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Write and show the report of a folder of results again, from what is on disk; the study's file is not needed."""
+    """Write and show the report of a folder of results again, from what is on disk; the study's file is not needed.
+
+    For a folder of such folders, as runs or runs/claims, write every report in it and the page that leads to them.
+    """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="the output folder of 'run'")]
 
     def __call__(self, console: Console) -> int:
-        show_report(Store(self.directory), console)
+        if (self.directory / "study.json").exists() or not index.stores(self.directory):
+            show_report(Store(self.directory), console)
+            return 0
+        index.write_reports(self.directory)
+        page = rewrite(self.directory) if holds_claims(self.directory) else index.write_index(self.directory)
+        terminal.show_answers(console, [(one.name, one.verdict) for one in index.entries(self.directory)])
+        console.print(f"\nIndex: {page}", highlight=False, soft_wrap=True)
         return 0
 
 

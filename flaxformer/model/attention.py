@@ -5,11 +5,11 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.model.norm import HeadNorm
-from flaxformer.nn.attention import dot_product_attention, dot_product_weights, fixed_weights, mix
+from flaxformer.nn.attention import dot_product_attention, dot_product_logits, fixed_weights, mix
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask
 from flaxformer.params import Parameters, param, subtree
@@ -47,6 +47,19 @@ class KeysValues(flax.struct.PyTreeNode):
 
     key: Float[Array, "*batch S K d_k"] | None
     value: Float[Array, "*batch S K d_v"]
+
+
+class Scores(flax.struct.PyTreeNode):
+    """What every query and every key are to each other; None where it was not asked for.
+
+    logits: scaled, capped and biased, before the mask.
+    allowed: whether the query may attend to the key; broadcasts to the others from the right, None allows all.
+    weights: the softmax of the logits over the keys allowed.
+    """
+
+    logits: Float[Array, "*batch N T S"] | None = None
+    allowed: Bool[Array, "*#batch #N T S"] | None = None
+    weights: Float[Array, "*batch N T S"] | None = None
 
 
 def keys_and_values(
@@ -88,9 +101,24 @@ def attention(
     Sources: Vaswani et al. 2017, section 3.2; "Transformers like a physicist", equation 1; "An Introduction to
     Transformers", the multi-head self-attention layer.
     """
-    weights = None
+    y, scores = attention_with_scores(params, config, x, read, mask, bias, positions, return_weights)
+    return y, scores.weights
+
+
+def attention_with_scores(
+    params: Attention,
+    config: ModelConfig,
+    x: Float[Array, "*batch T D"],
+    read: KeysValues,
+    mask: Mask | None,
+    bias: Float[Array, "*batch N T S"] | None = None,
+    positions: tuple[Int[Array, "*#batch T"], Int[Array, "*#batch S"]] | None = None,
+    keep: bool = False,
+) -> tuple[Float[Array, "*batch T D"], Scores]:
+    """`attention`, and how its weights came about where that is to be kept."""
+    logits, scores = None, Scores()
     if params.query is None:
-        weights = _frozen_weights(params, positions, mask, x.shape[:-2])  # type: ignore[arg-type]
+        logits = _frozen_logits(params, positions)  # type: ignore[arg-type]
     else:
         query = _into_heads(
             x, params.query, params.query_bias, params.query_norm, config, None if positions is None else positions[0]
@@ -101,17 +129,20 @@ def attention(
             "scale": logit_scale(config),
             "logit_cap": config.logit_cap,
         }
-        if return_weights:
-            weights = dot_product_weights(query, read.key, **numbers)  # type: ignore[arg-type]
-    mixed = (
-        dot_product_attention(query, read.key, read.value, **numbers)  # type: ignore[arg-type]
-        if weights is None
-        else mix(weights, read.value, mask=mask)
-    )
+        if keep:
+            logits = dot_product_logits(query, read.key, **numbers)  # type: ignore[arg-type]
+    if logits is None:
+        mixed = dot_product_attention(query, read.key, read.value, **numbers)  # type: ignore[arg-type]
+    else:
+        weights = fixed_weights(logits, mask, x.shape[:-2])
+        mixed = mix(weights, read.value, mask=mask)
+        if keep:
+            allowed = None if mask is None else mask.matrix(*weights.shape[-2:])
+            scores = Scores(jnp.broadcast_to(logits, weights.shape), allowed, weights)
     if params.out is not None:
-        return linear(mixed, params.out, params.out_bias, contract=2), weights
+        return linear(mixed, params.out, params.out_bias, contract=2), scores
     y = mixed.sum(-2)
-    return (y if params.out_bias is None else y + _as_row(params.out_bias, y)), weights
+    return (y if params.out_bias is None else y + _as_row(params.out_bias, y)), scores
 
 
 def logit_scale(config: ModelConfig) -> Float[Array, ""]:
@@ -135,12 +166,10 @@ def _into_heads(
     return y if positions is None else config.positions.turn(y, positions)
 
 
-def _frozen_weights(
-    params: Attention, positions: tuple[Array, Array], mask: Mask | None, batch: tuple[int, ...]
-) -> Float[Array, "*batch N T S"]:
+def _frozen_logits(params: Attention, positions: tuple[Array, Array]) -> Float[Array, "*#batch N T S"]:
     query, key = positions
     logits = params.pattern[:, query[..., :, None], key[..., None, :]]  # type: ignore[index]
-    return fixed_weights(jax.lax.stop_gradient(jnp.moveaxis(logits, 0, -3)), mask, batch)
+    return jax.lax.stop_gradient(jnp.moveaxis(logits, 0, -3))
 
 
 def _as_row(bias: Array, x: Array) -> Array:

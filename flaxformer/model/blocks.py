@@ -5,10 +5,10 @@ from typing import Any
 
 import flax.struct
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.attention import Attention, CrossAttention, attention, keys_and_values
+from flaxformer.model.attention import Attention, CrossAttention, Scores, attention_with_scores, keys_and_values
 from flaxformer.model.cache import LayerCache
 from flaxformer.model.call import Call
 from flaxformer.model.feed_forward import FeedForward, feed_forward
@@ -39,12 +39,14 @@ class Block(Parameters):
 
 
 class Branch(flax.struct.PyTreeNode):
-    """What one residual branch saw and did, [..., T, D] each; and the weights [..., N, T, S] of an attention."""
+    """What one residual branch saw and did; and the `Scores` of an attention."""
 
-    input: Array
-    update: Array
-    stream: Array
-    weights: Array | None = None
+    input: Float[Array, "*batch T D"]
+    update: Float[Array, "*batch T D"]
+    stream: Float[Array, "*batch T D"]
+    logits: Float[Array, "*batch N T S"] | None = None
+    allowed: Bool[Array, "*#batch #N T S"] | None = None
+    weights: Float[Array, "*batch N T S"] | None = None
 
 
 class BlockIntermediates(flax.struct.PyTreeNode):
@@ -55,8 +57,8 @@ class BlockIntermediates(flax.struct.PyTreeNode):
     feed_forward: Branch | None = None
 
 
-Update = Callable[[Array], tuple[Array, Array | None]]
-"""A branch: from the normalised stream to its update, and attention weights where it has them."""
+Update = Callable[[Array], tuple[Array, Scores]]
+"""A branch: from the normalised stream to its update, and the scores of an attention where they are to be kept."""
 
 
 def residual(
@@ -75,7 +77,7 @@ def residual(
     Returns what the branch did, and the connection after it (running statistics may have moved).
     """
     entering, pre = normalise(connection.pre, config, read, call)
-    update, weights = branch(entering)
+    update, scores = branch(entering)
     update, post = normalise(connection.post, config, update, call)
     update = dropout(key, config.dropout, update)
     for gain in (connection.scalar, connection.vector):
@@ -83,7 +85,7 @@ def residual(
     skip = config.residual.skip(config.layers, config.reads_memory)
     joined = update if not keep else (x if skip is None else skip * x) + update
     joined, after = normalise(connection.stream, config, joined, call)
-    done = Branch(input=entering, update=update, stream=joined, weights=weights)
+    done = Branch(entering, update, joined, scores.logits, scores.allowed, scores.weights)
     return done, connection.replace(pre=pre, post=post, stream=after)
 
 
@@ -100,22 +102,22 @@ def block(
     Returns the stream, what the branches did, the block after it (running statistics may have moved), and its cache.
     """
 
-    def self_attention(y: Array) -> tuple[Array, Array | None]:
+    def self_attention(y: Array) -> tuple[Array, Scores]:
         nonlocal cache
         read = keys_and_values(params.attention, config, y, call.query_positions)
         if cache is not None:
             cache = cache.extended(read, call.offset)  # type: ignore[arg-type]
             read = cache.own
         places = (call.query_positions, call.key_positions)
-        return attention(params.attention, config, y, read, call.mask, call.bias, places, call.weights)
+        return attention_with_scores(params.attention, config, y, read, call.mask, call.bias, places, call.weights)
 
-    def attention_to_memory(y: Array) -> tuple[Array, Array | None]:
+    def attention_to_memory(y: Array) -> tuple[Array, Scores]:
         memory: Any = params.memory
         read: Any = keys_and_values(memory, config, call.memory) if cache is None else cache.memory  # type: ignore[arg-type]
-        return attention(memory, config, y, read, call.memory_mask, return_weights=call.weights)
+        return attention_with_scores(memory, config, y, read, call.memory_mask, keep=call.weights)
 
-    def each_token_alone(y: Array) -> tuple[Array, Array | None]:
-        return feed_forward(params.feed_forward, config, y), None  # type: ignore[arg-type]
+    def each_token_alone(y: Array) -> tuple[Array, Scores]:
+        return feed_forward(params.feed_forward, config, y), Scores()  # type: ignore[arg-type]
 
     branches: dict[str, tuple[Update, bool]] = {
         "attention": (self_attention, config.attention_residual),

@@ -34,23 +34,31 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
     return exponentials / jnp.where(total > 0, total, 1)
 
 
-def attention_weights(
+def attention_logits(
     query: Float[Array, "*#batch T d_k"],
     key: Float[Array, "*#batch S d_k"],
-    mask: Bool[Array, "*#batch T S"] | None = None,
     bias: Float[Array, "*#batch T S"] | None = None,
     *,
     scale: float | Float[Array, ""],
     logit_cap: float | Float[Array, ""] | None = None,
 ) -> Float[Array, "... T S"]:
-    """A = softmax_over_S(cap(Q Kᵀ · scale) + bias), where cap(z) = logit_cap · tanh(z / logit_cap)."""
+    """Z = cap(Q Kᵀ · scale) + bias, where cap(z) = logit_cap · tanh(z / logit_cap), in float32 or wider."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     logits = jnp.matmul(query, jnp.matrix_transpose(key), preferred_element_type=wide) * scale
     if logit_cap is not None:
         logits = logit_cap * jnp.tanh(logits / logit_cap)
-    if bias is not None:
-        logits = logits + bias
-    return masked_softmax(logits, mask)
+    return logits if bias is None else logits + bias
+
+
+def attention_weights(
+    query: Float[Array, "*#batch T d_k"],
+    key: Float[Array, "*#batch S d_k"],
+    mask: Bool[Array, "*#batch T S"] | None = None,
+    bias: Float[Array, "*#batch T S"] | None = None,
+    **numbers: Any,
+) -> Float[Array, "... T S"]:
+    """A = softmax_over_S(Z), over the keys that mask allows, for the logits Z of `attention_logits`."""
+    return masked_softmax(attention_logits(query, key, bias, **numbers), mask)
 
 
 def attend(
@@ -139,7 +147,7 @@ def dot_product_attention(
     return _heads_last(mixed, query.shape[:-1])
 
 
-def dot_product_weights(
+def dot_product_logits(
     query: Float[Array, "*batch T N d_k"],
     key: Float[Array, "*batch S K d_k"],
     *,
@@ -148,22 +156,37 @@ def dot_product_weights(
     scale: float | Float[Array, ""] | None = None,
     logit_cap: float | Float[Array, ""] | None = None,
 ) -> Float[Array, "*batch N T S"]:
-    """The weights of `dot_product_attention` (same arguments): what each query takes from each key."""
+    """The logits of `dot_product_attention` (same arguments), cap(Q Kᵀ · scale) + bias, of every pair, masked or not.
+
+    Of the mask, they know no more than that what no query may attend to is not read: there they are those of a key 0.
+    """
     _check_shapes(query, key, key, "xla")
     full = _full_shape(query, key)
     mask = _as_booleans(mask, full)
     if mask is not None:
         (key,) = _without_unreachable(mask, key)
     q, k = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key)[:, :, None]
-    numbers: dict[str, Any] = {"scale": query.shape[-1] ** -0.5 if scale is None else scale, "logit_cap": logit_cap}
-    weights = attention_weights(q, k, _spread(mask, full, key.shape[-2]), _spread(bias, full, key.shape[-2]), **numbers)
-    return weights.reshape(full)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return attention_logits(q, k, _spread(bias, full, key.shape[-2]), scale=scale, logit_cap=logit_cap).reshape(full)
+
+
+def dot_product_weights(
+    query: Float[Array, "*batch T N d_k"],
+    key: Float[Array, "*batch S K d_k"],
+    *,
+    mask: Mask | Bool[Array, "..."] | None = None,
+    **options: Any,
+) -> Float[Array, "*batch N T S"]:
+    """The weights of `dot_product_attention` (same arguments): what each query takes from each key."""
+    _check_shapes(query, key, key, "xla")
+    mask = _as_booleans(mask, _full_shape(query, key))
+    return fixed_weights(dot_product_logits(query, key, mask=mask, **options), mask, query.shape[:-3])
 
 
 def fixed_weights(
     logits: Float[Array, "*#batch N T S"], mask: Mask | Bool[Array, "..."] | None, batch: tuple[int, ...]
 ) -> Float[Array, "*batch N T S"]:
-    """Attention weights that no query and no key decide: the softmax of given logits over the keys that mask allows."""
+    """Attention weights of given logits, be they of queries and keys or fixed: their softmax over what mask allows."""
     full = (*batch, *logits.shape[-3:])
     logits = _with_rank(logits, len(full))
     allowed = _as_booleans(mask, full)

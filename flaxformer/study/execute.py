@@ -21,7 +21,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from flaxformer.diagnostics import diagnose, summary
 from flaxformer.model.transformer import Layout
+from flaxformer.params import stream
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Cell
 from flaxformer.study.plan import Group
@@ -43,6 +45,7 @@ class Execution:
       group_size: members trained at a time on one device; 1 is exact, more fill an accelerator.
       chunk_steps: steps between two looks at progress; rounded down to a divisor of the evaluation interval.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
+      diagnostics: at every evaluation, also record what `diagnostics.summary` tells of the next step's batch.
     """
 
     output: Path | None = None
@@ -50,6 +53,7 @@ class Execution:
     group_size: int | None = None
     chunk_steps: int = 50
     layout: Layout = "auto"
+    diagnostics: bool = False
 
     def __post_init__(self) -> None:
         for name in ("devices", "group_size", "chunk_steps"):
@@ -130,6 +134,7 @@ class Program:
             lambda state, run, source: train_chunk(state, run, source, self.chunk), states, runs
         )
         self._evaluate = self._compile(self._measure, states, runs)
+        self._diagnose = self._compile(_diagnose, states, runs) if execution.diagnostics else None
         self.compile_seconds = time.perf_counter() - began
 
     def _measure(self, state: State, run: Run, source: Source) -> dict[str, Array]:
@@ -157,20 +162,25 @@ class Program:
         training, began = self.group.example.training, time.perf_counter()
         runs = self.stacked(cells)
         states = self._start(runs, self.source)
-        evaluations, chunks = [self._evaluate(states, runs, self.source)], []
+        evaluations, chunks, looks = [self._evaluate(states, runs, self.source)], [], [self._look(states, runs)]
         for step in range(self.chunk, training.steps + 1, self.chunk):
             states, metrics = self._advance(states, runs, self.source)
             chunks.append(jax.device_get(metrics))
             if step % training.interval == 0:
                 evaluations.append(self._evaluate(states, runs, self.source))
+                looks.append(self._look(states, runs))
             report(self.chunk)
-        evaluations, diverged_at = jax.device_get((evaluations, states.diverged_at))
+        evaluations, looks, diverged_at = jax.device_get((evaluations, looks, states.diverged_at))
         seconds = time.perf_counter() - began
-        return [self._row(cell, i, chunks, evaluations, int(diverged_at[i]), seconds) for i, cell in enumerate(cells)]
+        rows = [self._row(cell, i, chunks, evaluations, int(diverged_at[i]), seconds) for i, cell in enumerate(cells)]
+        return [row | _curves(looks, i) for i, row in enumerate(rows)]
+
+    def _look(self, states: State, runs: Any) -> dict[str, Array]:
+        """The diagnostics of the next step, if they are wanted."""
+        return self._diagnose(states, runs, self.source) if self._diagnose else {}
 
     def _row(self, cell: Cell, i: int, chunks: Any, evaluations: Any, diverged_at: int, seconds: float) -> Row:
         training, tokens = cell.run.training, cell.run.tokens_per_step * cell.run.training.steps
-        curves = {f"{name}_curve": [float(e[name][i]) for e in evaluations] for name in evaluations[0]}
         losses = [float(loss) for chunk in chunks for loss in chunk["loss"][i]]
         return {
             "status": "done" if diverged_at == ALIVE else "diverged",
@@ -178,7 +188,7 @@ class Program:
             **{name: float(evaluations[-1][name][i]) for name in evaluations[-1]},
             **{f"initial_{name}": float(evaluations[0][name][i]) for name in evaluations[0]},
             "evaluated_at": list(range(0, training.steps + 1, training.interval)),
-            **curves,
+            **_curves(evaluations, i),
             "train_loss_curve": losses,
             "seconds": seconds,
             "tokens_per_second": tokens * self.members / seconds,
@@ -186,6 +196,16 @@ class Program:
             "chunk_steps": self.chunk,
             "device": str(self.device),
         }
+
+
+def _curves(looks: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:
+    """Each number of a member over the evaluations."""
+    return {f"{name}_curve": [float(look[name][i]) for look in looks] for name in looks[0]}
+
+
+def _diagnose(state: State, run: Run, source: Source) -> dict[str, Array]:
+    batch = source.batch(stream(jax.random.key(run.seed), "data"), state.step)
+    return {f"diagnostics/{name}": x for name, x in summary(diagnose(state, run, batch)).items()}
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it

@@ -1,43 +1,67 @@
-"""The report as one HTML file that opens offline: figures inlined, no script, no link to anywhere."""
+"""Pages of HTML that stand alone: no script, nothing fetched, readable on a phone, on a desk and on paper."""
 
-import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
-from flaxformer.study import words
-from flaxformer.study.analysis import Analysis
+from flaxformer.study.tables import Table
 
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <title>{title}</title>
 <style>
-:root {{ --ink: #1d1f23; --soft: #676b73; --line: #e4e4e0; --paper: #fdfdfb;
-  --supported: #2f7d4f; --refuted: #b23b3b; --inconclusive: #8a6d1f; }}
-body {{ font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; color: var(--ink);
-  background: var(--paper); max-width: 54rem; margin: 2.5rem auto 5rem; padding: 0 1.2rem; }}
-h1 {{ font-size: 1.55rem; line-height: 1.25; margin: 0 0 .3rem; }}
-h2 {{ font-size: 1.1rem; margin: 2.4rem 0 .6rem; }}
-.soft, figcaption, th {{ color: var(--soft); }}
+:root {{ --ink: #1d1f23; --soft: #5f636b; --line: #dcdcd7; --paper: #fdfdfb; --box: #f3f3ef; --link: #004488;
+  --supported: #00695c; --refuted: #b3391f; --inconclusive: #5c5c5c; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --ink: #e6e6e3; --soft: #a3a7ae; --line: #3a3c41; --paper: #191a1d;
+  --box: #24262a; --link: #8fbcee; --supported: #5cc4b3; --refuted: #ef8a70; --inconclusive: #b5b5b5; }} }}
+* {{ box-sizing: border-box; }}
+body {{ font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; color: var(--ink);
+  background: var(--paper); max-width: 60rem; margin: 2rem auto 4rem; padding: 0 1rem; overflow-wrap: anywhere; }}
+h1 {{ font-size: 1.5rem; line-height: 1.25; margin: 0 0 .3rem; text-wrap: balance; }}
+h2 {{ font-size: 1.1rem; margin: 2.2rem 0 .5rem; }}
+a {{ color: var(--link); }}
+.soft, figcaption, th, dt {{ color: var(--soft); }}
+.soft, figcaption {{ font-size: .88rem; }}
+.answer {{ font-size: 1.12rem; margin: 1.1rem 0; border-left: 4px solid var(--soft); padding-left: .8rem; }}
 ul {{ padding-left: 1.2rem; }}
-li {{ margin: .35rem 0; }}
-.claims {{ list-style: none; padding: 0; }}
-.claims li {{ border-left: 3px solid; padding: .1rem 0 .1rem .8rem; margin: .8rem 0; }}
-.claims .supported {{ border-color: var(--supported); }} .supported b {{ color: var(--supported); }}
-.claims .refuted {{ border-color: var(--refuted); }} .refuted b {{ color: var(--refuted); }}
-.claims .inconclusive {{ border-color: var(--inconclusive); }} .inconclusive b {{ color: var(--inconclusive); }}
-.scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); }}
-td:not(:first-child), th {{ white-space: nowrap; }}
-td.number, th.number {{ text-align: right; }}
-figure {{ margin: 1.6rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
-figcaption {{ font-size: .88rem; }}
-pre {{ background: #f4f4f0; padding: .8rem; overflow-x: auto; font-size: .8rem; }}
-@media print {{ body {{ margin: 0; max-width: none; }} }}
+li {{ margin: .3rem 0; }}
+ul.claims {{ list-style: none; padding: 0; }}
+.claims li {{ border-left: 4px solid; padding-left: .8rem; margin: .8rem 0; }}
+li.supported, p.supported {{ border-color: var(--supported); }} .supported b {{ color: var(--supported); }}
+li.refuted, p.refuted {{ border-color: var(--refuted); }} .refuted b {{ color: var(--refuted); }}
+li.inconclusive, p.inconclusive {{ border-color: var(--inconclusive); }}
+.inconclusive b {{ color: var(--inconclusive); }}
+.scroll {{ overflow-x: auto; max-width: 100%; }}
+table {{ border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
+th, td {{ text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0;
+  border-bottom: 1px solid var(--line); }}
+th {{ font-weight: 600; vertical-align: bottom; }}
+td {{ white-space: nowrap; }}
+td.long {{ white-space: normal; min-width: 12rem; }}
+.number {{ text-align: right; }}
+figure {{ margin: 1.4rem 0; }}
+.sheet {{ background: #fff; border: 1px solid var(--line); border-radius: 4px; padding: .5rem; overflow-x: auto; }}
+figure svg {{ display: block; width: 100%; height: auto; margin: 0 auto; }}
+figure.column .sheet {{ max-width: 36rem; }}
+figure.page svg {{ min-width: 40rem; }}
+figcaption {{ margin-top: .4rem; }}
+dl {{ display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; font-size: .9rem; margin: 0; }}
+dd {{ margin: 0; min-width: 0; }}
+pre {{ background: var(--box); padding: .7rem; overflow-x: auto; font-size: .8rem; overflow-wrap: normal; }}
+pre.wrapped {{ white-space: pre-wrap; }}
+summary {{ cursor: pointer; }}
+@media (max-width: 30rem) {{ dl {{ grid-template-columns: 1fr; gap: 0; }} dd {{ margin-bottom: .4rem; }}
+  body {{ margin-top: 1rem; }} h1 {{ font-size: 1.3rem; }}
+  .cards thead {{ display: none; }}
+  .cards td {{ display: inline-block; white-space: normal; border: 0; padding: .1rem .8rem .1rem 0; }}
+  .cards td.short::before {{ content: attr(data-name) " "; color: var(--soft); }}
+  .cards td:first-child, .cards td.long {{ display: block; }}
+  .cards tr {{ display: block; border-bottom: 1px solid var(--line); padding: .5rem 0; }} }}
+@media print {{ body {{ margin: 0; max-width: none; }} figure, tr {{ break-inside: avoid; }} }}
 </style>
 </head>
 <body>
@@ -45,131 +69,84 @@ pre {{ background: #f4f4f0; padding: .8rem; overflow-x: auto; font-size: .8rem; 
 </body>
 </html>
 """
-CAPTIONS = {
-    "arms": "Every run is a dot; diamonds are means with 95 % t-intervals over seeds. Dashed: byte-count models "
-    "fitted to the training text, on the same evaluation windows.",
-    "claims": "The declared claims: each seed's paired difference, and the mean with its 95 % t-interval.",
-    "curves": "During training: means over seeds; bands are pointwise 95 % intervals.",
-}
+LONG = 34
+"""Characters from which a cell is wrapped."""
 
 
-def render(analysis: Analysis, figures: dict[str, str], provenance: list[dict]) -> str:
-    """The page: question, findings, limits first; then figures, tables and provenance."""
-    study = analysis.study
-    body = [
-        f"<h1>{escape(study['question'])}</h1>",
-        f'<p class="soft">{escape(study["name"])} · {escape("; ".join(words.fixed(analysis)))}</p>',
-    ]
-    if analysis.claims:
-        items = [
-            f'<li class="{claim.judgement.verdict}"><b>{claim.judgement.verdict}</b> — {escape(claim.text)}'
-            f'<br><span class="soft">{escape(words.finding(claim))}</span></li>'
-            for claim in analysis.claims
-        ]
-        body.append('<h2>What was found</h2><ul class="claims">' + "".join(items) + "</ul>")
-    if analysis.surprises:
-        body.append("<h2>What nobody claimed, and is there all the same</h2>")
-        body.append(_list(words.surprises(analysis)))
-        remark = f"Exploratory, among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
-        body.append(f'<p class="soft">{remark}A new study has to confirm them.</p>')
-    if analysis.limits:
-        body.append("<h2>What this does not show</h2>" + _list(analysis.limits))
-    for name, svg in figures.items():
-        body.append(f"<figure>{_inline(svg, name)}<figcaption>{CAPTIONS[name]}</figcaption></figure>")
-    body += [
-        _arms_table(analysis),
-        _quantities_table(analysis),
-        _claims_table(analysis),
-        _explorations_table(analysis),
-        _failures(analysis),
-    ]
-    body.append(_provenance(analysis, provenance))
-    return PAGE.format(title=escape(study["name"]), body="\n".join(part for part in body if part))
+def page(title: str, parts: Iterable[str]) -> str:
+    """A page of the parts that are not empty."""
+    return PAGE.format(title=escape(title), body="\n".join(part for part in parts if part))
 
 
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+def section(title: str, body: str) -> str:
+    """A heading and what is under it; nothing where that is empty."""
+    return f"<h2>{escape(title)}</h2>\n{body}" if body else ""
 
 
-def _inline(svg: str, name: str) -> str:
-    """An SVG ready to stand beside others in one page: no XML prologue, ids of its own."""
+def listed(items: Iterable[str]) -> str:
+    """A list of texts."""
+    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f"<ul>{rows}</ul>" if rows else ""
+
+
+def defined(items: Iterable[tuple[str, str]]) -> str:
+    """Names and what they are; those that are nothing are left out."""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in items if text)
+    return f"<dl>{rows}</dl>" if rows else ""
+
+
+def code(text: str, wrapped: bool = False) -> str:
+    """Text as it is; wrapped where its lines are sentences to be typed, as commands are."""
+    form = ' class="wrapped"' if wrapped else ""
+    return f"<pre{form}>{escape(text)}</pre>"
+
+
+def folded(summary: str, body: str) -> str:
+    """Something long behind its summary."""
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+def table(one: Table, links: Sequence[str | None] = (), cards: bool = False) -> str:
+    """A table in a box that scrolls by itself.
+
+    Args:
+      one: what is in it.
+      links: where each row's first cell leads.
+      cards: on a phone, a block a row rather than a table that scrolls; for few columns of much text.
+    """
+
+    def cell(tag: str, i: int, text: str, link: str | None) -> str:
+        shown = f'<a href="{escape(link)}">{escape(text)}</a>' if link and i == 0 else escape(text)
+        if not one.is_text(i):
+            return f'<{tag} class="number">{shown}</{tag}>'
+        if tag == "th":
+            return f"<th>{shown}</th>"
+        if text in VERDICTS:
+            return f'<td class="{text}"><b>{shown}</b></td>'
+        if len(text) > LONG or i == 0:
+            return f'<td class="long">{shown}</td>' if len(text) > LONG else f"<td>{shown}</td>"
+        return f'<td class="short" data-name="{escape(one.header[i])}">{shown}</td>'
+
+    def line(tag: str, cells: Sequence[str], link: str | None = None) -> str:
+        return f"<tr>{''.join(cell(tag, i, text, link) for i, text in enumerate(cells))}</tr>"
+
+    targets = links or [None] * len(one.rows)
+    rows = "".join(line("td", row, link) for row, link in zip(one.rows, targets, strict=True))
+    head = line("th", one.header)
+    form = "cards" if cards else "plain"
+    return f'<div class="scroll"><table class="{form}"><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+
+
+VERDICTS = {"supported", "refuted", "inconclusive"}
+
+
+def figure(svg: str, name: str, caption: str) -> str:
+    """An SVG inlined beside others: no XML prologue, ids of its own; a wide one scrolls on a phone."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
-
-
-def _table(caption: str, header: list[str], rows: list[list[str]], numbers_from: int) -> str:
-    if not rows:
-        return ""
-
-    def line(cells: list[str], tag: str) -> str:
-        marked = (
-            f"<{tag}{' class=number' if i >= numbers_from else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells)
-        )
-        return f"<tr>{''.join(marked)}</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    head = line(header, "th")
-    table = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
-    return f'<h2>{caption}</h2><div class="scroll">{table}</div>'
-
-
-def _arms_table(analysis: Analysis) -> str:
-    names = [axis["name"] for axis in analysis.study["axes"]]
-    rows = []
-    for arm in analysis.arms:
-        mean = arm.estimate
-        numbers = map(words.number, (mean.mean, mean.low, mean.high, mean.sd))
-        rows.append([*arm.labels.values(), str(mean.n), *numbers, str(arm.diverged)])
-    header = [*names, "seeds", "mean", "95 % low", "high", "sd", "diverged"]
-    return _table(f"Arms: {analysis.study['metric'].replace('_', ' ')}", header, rows, len(names))
-
-
-def _quantities_table(analysis: Analysis) -> str:
-    rows = []
-    for one in analysis.quantities:
-        mean = one.estimate
-        numbers = map(words.number, (mean.mean, mean.low, mean.high, mean.sd))
-        rows.append([*one.labels.values(), str(mean.n), *numbers])
-    return _table("Quantities", ["quantity", "seeds", "mean", "95 % low", "high", "sd"], rows, 1)
-
-
-def _claims_table(analysis: Analysis) -> str:
-    rows = []
-    for claim in analysis.claims:
-        judged = claim.judgement
-        effect = (judged.effect.mean, judged.effect.low, judged.effect.high, judged.detectable)
-        numbers = [*map(words.number, effect), words.number(judged.t, 1)]
-        rows.append([claim.text, judged.verdict, *numbers, *map(words.p_value, (judged.p, judged.p_holm))])
-    header = ["claim", "verdict", "effect", "95 % low", "high", "detectable", "t", "p", "p (Holm)"]
-    return _table("Claims", header, rows, 2)
-
-
-def _explorations_table(analysis: Analysis) -> str:
-    rows = []
-    for one in analysis.explorations:
-        effect = one.judgement.effect
-        numbers = [words.number(value) for value in (effect.mean, effect.low, effect.high)]
-        contrast = [one.axis, f"{one.label} − {one.reference}", words.labels(one.context) or "–"]
-        mark = "clear" if one.clear else "hint" if one.hint else ""
-        rows.append([*contrast, *numbers, words.p_value(one.judgement.p_holm), mark])
-    header = ["axis", "contrast", "with", "difference", "95 % low", "high", "p (Holm)", ""]
-    return _table("Every one-step contrast that no claim is about", header, rows, 3)
-
-
-def _failures(analysis: Analysis) -> str:
-    shown = "".join(f"<p>{escape(row['cell'])}</p><pre>{escape(row['error'])}</pre>" for row in analysis.failed[:3])
-    return f"<h2>Failed runs</h2>{shown}" if shown else ""
-
-
-def _provenance(analysis: Analysis, launches: list[dict]) -> str:
-    if not analysis.study["recipes"]:
-        lines = [", ".join(f"{name} {value}" for name, value in launch.items()) for launch in launches[-5:]]
-        return f"<h2>Provenance</h2>{_list(lines)}"
-    arm, recipe = next(iter(analysis.study["recipes"].items()))
-    data = ", ".join(f"{name} {value}" for name, value in recipe["data"].items()) or "generated from the seed"
-    lines = [f"Data: {data}", f"Semantics: {recipe['semantics']}"]
-    lines += [", ".join(f"{name} {value}" for name, value in launch.items()) for launch in launches[-5:]]
-    shown = escape(json.dumps(recipe["run"], indent=1, ensure_ascii=False))
-    details = f"<details><summary>The whole recipe of '{escape(arm)}'</summary><pre>{shown}</pre></details>"
-    return f"<h2>Provenance</h2>{_list(lines)}{details}"
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
+    width = float(re.search(r'width="([\d.]+)pt"', svg)[1])  # type: ignore[index]
+    form = "column" if width < 300 else "page"
+    told = f"<figcaption>{escape(caption)}</figcaption>"
+    label = f'role="img" aria-label="{escape(caption)}"'
+    return f'<figure class="{form}"><div class="sheet">{svg.replace("<svg", f"<svg {label}", 1)}</div>{told}</figure>'

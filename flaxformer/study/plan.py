@@ -16,6 +16,8 @@ from flaxformer import model, params
 from flaxformer.struct import UserError, canonical, did_you_mean
 from flaxformer.study.claim import QUANTITY
 from flaxformer.study.declare import METRICS, RESERVED, Cell, Measure, Study
+from flaxformer.study.store import FORMAT
+from flaxformer.tasks import Task
 from flaxformer.training import Run, start, train_step
 
 
@@ -71,6 +73,12 @@ def check_measured(study: Study) -> None:
         raise UserError(f"metric is '{study.metric}'{did_you_mean(study.metric, [*METRICS, *shapes])}")
 
 
+def _own_code(task: Task) -> dict[str, str]:
+    """The code of a task that is not the package's; the package's own is known by its semantics."""
+    kind = type(task)
+    return {} if kind.__module__.startswith("flaxformer.") else {kind.__name__: digest(inspect.getsource(kind))}
+
+
 def _measured(study: Study, run: Run) -> dict[str, Any]:
     return dict(study.measure(start(run).params, run)) if study.measure else {}
 
@@ -96,7 +104,7 @@ def declaration(study: Study) -> dict[str, Any]:
     """The study as plain data: everything that resuming and reporting need, without the study's file."""
     check_measured(study)
     cells = study.cells()
-    data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
+    data = {task: task.fingerprint() | _own_code(task) for task in {arm.run.task for arm in study.arms()}}
     recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) for cell in cells}
     claims = [
         {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within}
@@ -105,7 +113,7 @@ def declaration(study: Study) -> dict[str, Any]:
         for claim, contrast in zip(study.claims, study.contrasts(), strict=True)
     ]
     return {
-        "format": 2,
+        "format": FORMAT,
         "kind": "study",
         "name": study.name,
         "question": study.question,

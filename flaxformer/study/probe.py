@@ -12,7 +12,7 @@ import flaxformer
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.claim import QUANTITY, Claim
 from flaxformer.study.declare import check_name, check_seeds
-from flaxformer.study.store import Row, Store
+from flaxformer.study.store import FORMAT, Row, Store
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Probe:
         """The probe as plain data, in the form that a study has."""
         claims = [dataclasses.asdict(c.contrast(self._quantities_alone)) for c in self.claims]
         return {
-            "format": 2,
+            "format": FORMAT,
             "kind": "probe",
             "name": self.name,
             "question": self.question,

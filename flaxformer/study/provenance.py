@@ -1,8 +1,14 @@
-"""Where a result comes from: versions, commit, machine. Recorded with every launch, never part of a cell's identity."""
+"""Where a result comes from: command, versions, commit, machine.
+
+Recorded with every launch, never part of a cell's identity.
+"""
 
 import datetime
 import platform
+import shlex
 import subprocess
+import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,7 @@ def provenance() -> dict[str, Any]:
         "launched": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "flaxformer": flaxformer.__version__,
         "commit": commit(),
+        "command": command(sys.argv),
         "python": platform.python_version(),
         "jax": jax.__version__,
         "jaxlib": version("jaxlib"),
@@ -26,7 +33,35 @@ def provenance() -> dict[str, Any]:
         "optax": version("optax"),
         "platform": platform.platform(),
         "devices": f"{len(devices)} × {devices[0].device_kind}",
+        "precision": precision(),
     }
+
+
+def precision() -> str:
+    """The numbers that weights are, and how exactly they are multiplied."""
+    products = jax.config.jax_default_matmul_precision or "the backend's default"  # type: ignore[attr-defined]
+    wide = ", with float64 enabled" if jax.config.jax_enable_x64 else ""  # type: ignore[attr-defined]
+    return f"float32{wide}; matrix products in {products} precision"
+
+
+def command(arguments: Sequence[str]) -> str | None:
+    """The command line of a launch, as a reader of another machine can type it; None outside the command.
+
+    Absolute paths become relative to the working folder, or where they are not below it, their last name alone.
+    """
+    program, *words = arguments
+    if Path(program).name != "flaxformer" and not Path(program).match("flaxformer/cli/__main__.py"):
+        return None
+    return shlex.join(["flaxformer", *map(_portable, words)])
+
+
+def _portable(word: str) -> str:
+    name, equals, value = word.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return word
+    here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else Path(path.name)
+    return f"{name}{equals}{here}"
 
 
 def commit() -> str | None:

@@ -1,12 +1,13 @@
-"""Writing a study's report, from the store alone: results.parquet, figures/, report.html."""
+"""Writing a report, from the store alone: results.parquet, results.md, results.tex, figures/, report.html."""
 
 from pathlib import Path
 
 from flaxformer.struct import UserError
+from flaxformer.study import tables
 from flaxformer.study.analysis import Analysis, analyse
 from flaxformer.study.claim import QUANTITY
 from flaxformer.study.figures import draw
-from flaxformer.study.html import render
+from flaxformer.study.page import render
 from flaxformer.study.store import Store, read_lines, write_atomically
 
 
@@ -33,8 +34,13 @@ def write(store: Store) -> Analysis:
         if table:
             store.write_table(store.root / f"{name}.parquet", table)
     figures = draw(analysis, store.root / "figures")
-    page = render(analysis, figures, read_lines(store.root / "launches.jsonl"))
-    write_atomically(report_path(store), page.encode())
+    launches = read_lines(store.root / "launches.jsonl")
+    for name, text in {
+        "report.html": render(analysis, figures, launches),
+        "results.md": tables.document(analysis),
+        "results.tex": tables.paper(analysis),
+    }.items():
+        write_atomically(store.root / name, text.encode())
     return analysis
 
 

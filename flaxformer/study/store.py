@@ -5,7 +5,7 @@
     measurements.jsonl  numbers that a probe measured, or that were derived from runs: one line a seed
     groups/NAME.jsonl   finished runs of a group that is under way, one line each
     groups/NAME.parquet all runs of a finished group
-    results.parquet, report.html, figures/   written by the report
+    results.parquet, results.md, results.tex, report.html, figures/   written by the report
 
 One writer per file; a file is replaced by writing beside it and renaming, and a line that a kill cut short is
 dropped. Nothing here is ever unpickled or evaluated.
@@ -24,6 +24,8 @@ import polars as pl
 from flaxformer.struct import UserError, differences
 
 Row = dict[str, Any]
+FORMAT = 2
+"""Of study.json; raised when a folder cannot be read as before."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -55,16 +57,20 @@ class Store:
         """What the study declared when it last ran.
 
         Raises:
-          UserError: the folder holds no study.
+          UserError: the folder holds no study, or one in another format.
         """
         try:
-            return json.loads((self.root / "study.json").read_bytes())
+            declaration = json.loads((self.root / "study.json").read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.root} holds no study (no study.json); expected the output folder of 'run'"
             ) from None
         except json.JSONDecodeError as error:
             raise UserError(f"{self.root / 'study.json'} is damaged ({error}); expected JSON") from None
+        if declaration.get("format") != FORMAT:
+            found = declaration.get("format")
+            raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
+        return declaration
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -1,18 +1,20 @@
 """The report in the terminal."""
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer.study import words
+from flaxformer.study import tables, words
 from flaxformer.study.analysis import Analysis
 
 STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
 
 
 def show(console: Console, analysis: Analysis) -> None:
-    """Print the question, what was found, what was not asked, what is not shown, and the table of arms."""
+    """Print the question, what was found, what was not asked, what is not shown, and the tables of numbers."""
     study = analysis.study
     console.print(Text(study["question"], style="bold"))
     console.print(Text("; ".join(words.fixed(analysis)), style="dim"))
@@ -27,41 +29,26 @@ def show(console: Console, analysis: Analysis) -> None:
             console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2)))
     for limit in analysis.limits:
         console.print(Text.assemble(("Not shown: ", "dim"), limit))
-    if analysis.arms:
-        console.print(_arms(analysis))
-    if analysis.quantities:
-        console.print(_quantities(analysis))
-    lines = ", ".join(f"{name} {loss:.3f}" for name, loss in study["references"].items())
-    if lines:
-        console.print(Text(f"Simple models on the same evaluation data: {lines}", style="dim"))
+    for table in (tables.arms(analysis), tables.quantities(analysis)):
+        if table.rows:
+            console.print(as_rich(table))
+    if study["references"]:
+        console.print(Text(f"Simple models on the same evaluation data: {words.references(analysis)}", style="dim"))
 
 
-def _quantities(analysis: Analysis) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for header in ("quantity", "mean", "95 % interval", "sd", "seeds"):
-        table.add_column(header, justify="left" if header == "quantity" else "right")
-    for one in analysis.quantities:
-        mean = one.estimate
-        interval = f"{words.number(mean.low)} to {words.number(mean.high)}"
-        table.add_row(*one.labels.values(), words.number(mean.mean), interval, words.number(mean.sd), str(mean.n))
-    return table
+def show_answers(console: Console, answers: Iterable[tuple[str, str]]) -> None:
+    """Print a line for each of several studies: its name and its answer."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for name, answer in answers:
+        table.add_row(Text(name, style="bold"), Text(answer))
+    console.print(table)
 
 
-def _arms(analysis: Analysis) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for axis in analysis.study["axes"]:
-        table.add_column(axis["name"])
-    for header in (analysis.study["metric"].replace("_", " "), "95 % interval", "sd", "seeds", "diverged"):
-        table.add_column(header, justify="right")
-    for arm in analysis.arms:
-        mean = arm.estimate
-        interval = f"{words.number(mean.low)} to {words.number(mean.high)}"
-        table.add_row(
-            *arm.labels.values(),
-            words.number(mean.mean),
-            interval,
-            words.number(mean.sd),
-            str(mean.n),
-            str(arm.diverged),
-        )
-    return table
+def as_rich(table: tables.Table) -> Table:
+    """A table as rich prints it."""
+    own = Table(box=None, pad_edge=False, header_style="dim")
+    for i, header in enumerate(table.header):
+        own.add_column(header, justify="left" if table.is_text(i) else "right")
+    for row in table.rows:
+        own.add_row(*map(Text, row))
+    return own

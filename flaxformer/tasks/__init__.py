@@ -43,5 +43,6 @@ AnyTask = (
     | TwoTargetAverage
     | Digits
     | Images
+    | Task
 )
-"""Every task that a run can have."""
+"""Every task that a run can have: those that a command line can name, and your own."""

@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from flaxformer import model
-from flaxformer.model.transformer import Layout
+from flaxformer.model.transformer import Layout, Outcome
 from flaxformer.nn.losses import correct, cross_entropy, squared_error
 from flaxformer.params import stream, trained_mask
 from flaxformer.tasks.base import Batch, Source
@@ -36,14 +36,16 @@ def start(run: Run, layout: Layout = "unrolled") -> State:
     return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE))
 
 
-def loss(params: Any, run: Run, batch: Batch, dropout_key: Array | None) -> tuple[Float[Array, ""], Any]:
-    """Mean loss over the scored targets, cross-entropy in nats or squared error; and the weights after the call.
+def loss(
+    params: Any, run: Run, batch: Batch, dropout_key: Array | None, keep: bool = False
+) -> tuple[Float[Array, ""], Outcome]:
+    """Mean loss over the scored targets, cross-entropy in nats or squared error; and all that the call produced.
 
     Without a key, nothing moves but what gradients move. With one, a BatchNorm's running statistics have moved.
     """
-    outcome = model.run(params, run.model, batch.inputs, batch.given, dropout_key=dropout_key)
+    outcome = model.run(params, run.model, batch.inputs, batch.given, dropout_key=dropout_key, keep=keep)
     total, count = total_loss(run, outcome.output, batch, run.training.label_smoothing)
-    return total / jnp.maximum(count, 1), outcome.params
+    return total / jnp.maximum(count, 1), outcome
 
 
 def total_loss(
@@ -61,10 +63,29 @@ def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, F
     A step whose loss or gradient is not finite changes nothing, is recorded in `diverged_at`, and is the last one
     that could have: the run is frozen from there on, and its neighbours in a mapped group are not touched.
     """
+    value, gradient, outcome = backward(state, run, batch)
+    return descend(state, run, value, gradient, outcome.params)
+
+
+def backward(state: State, run: Run, batch: Batch, keep: bool = False) -> tuple[Float[Array, ""], Any, Outcome]:
+    """The loss of the next step, its gradient (0 at what no gradient trains), and all that the forward pass produced.
+
+    With `keep`, the intermediates too.
+    """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
-    (value, moved), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key)
+    (value, outcome), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key, keep)
     trained = trained_mask(state.params, run.model)
-    gradient = jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained)
+    return value, jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained), outcome
+
+
+def descend(
+    state: State, run: Run, value: Float[Array, ""], gradient: Any, moved: Any
+) -> tuple[State, dict[str, Float[Array, ""]]]:
+    """The other half of `train_step`: the state after a loss and a gradient, and the metrics.
+
+    `moved` is the weights as the forward pass left them.
+    """
+    trained = trained_mask(state.params, run.model)
     rate = learning_rate(run.optimizer, state.step, run.training.steps)
     norm = optax.tree.norm(gradient)
 

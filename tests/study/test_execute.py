@@ -10,6 +10,8 @@ import pytest
 from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, results, tiny
 
 from flaxformer.config import LayerNorm, RMSNorm
+from flaxformer.diagnostics import diagnose, summary
+from flaxformer.params import stream
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
 from flaxformer.study.execute import Compiled, Execution, Finished, Program, execute
@@ -322,3 +324,27 @@ def test_mapped_members_resume_bitwise_whoever_is_left(tmp_path):
     _, resumed = train(STUDY, tmp_path / "cut", **execution)
     assert results(resumed) == results(whole)
     assert {row["group_size"] for row in resumed.values()} == {4}
+
+
+def test_diagnostics_are_of_the_next_step_and_change_no_result(whole):
+    name = "norm=post,rate=high,seed=1"
+    study = tiny(axes=(NORM, RATE), claims=())
+    [group] = [group for group in groups(study.cells()) if any(cell.name == name for cell in group.cells)]
+    group = dataclasses.replace(group, cells=tuple(cell for cell in group.cells if cell.name == name))
+    events = execute([group], Execution(devices=1, chunk_steps=3, diagnostics=True))
+    [row] = [event.row for event in events if isinstance(event, Finished)]
+    looks = {column: row.pop(column) for column in list(row) if column.startswith("diagnostics/")}
+    expected, found = results({name: whole(1)[name]})[name], results({name: row})[name]
+    assert {key for key in expected if expected[key] != found.get(key)} == set(), row.get("error")
+    run = CELLS[name].run
+    source = run.task.load()
+    state, after = initial(name), {0: initial(name)}
+    for step in (3, 6):
+        state, _ = jax.jit(train_chunk, static_argnums=3)(state, run, source, 3)
+        after[step] = state
+    for i, step in enumerate((0, 3, 6)):
+        batch = source.batch(stream(jax.random.key(run.seed), "data"), step)
+        expected = summary(diagnose(after[step], run, batch))
+        assert {f"diagnostics/{key}_curve" for key in expected} == set(looks)
+        for key, value in expected.items():
+            np.testing.assert_allclose(looks[f"diagnostics/{key}_curve"][i], value, rtol=1e-4, atol=1e-6)

@@ -15,10 +15,12 @@ from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
 from flaxformer.study.execute import Execution
 from flaxformer.study.launch import run
-from flaxformer.study.plan import declaration
+from flaxformer.study.load import load
+from flaxformer.study.plan import _own_code, declaration
 from flaxformer.study.probe import measured_by, run_probe
 from flaxformer.study.report import write
 from flaxformer.study.store import Store
+from flaxformer.tasks import Task
 
 SPREAD = [0.3, -0.1, 0.2, 0.0, -0.4, 0.1]
 
@@ -239,6 +241,34 @@ def test_what_is_measured_belongs_to_a_recipe(measured):
     with pytest.raises(UserError, match="measure"):
         store.declare(declaration(other))
     store.declare(declaration(study))
+
+
+TASK_FILE = """
+import jax.numpy as jnp
+
+from flaxformer.tasks import Batch, Task
+from flaxformer.tasks.regression import VectorTask
+
+
+class Double(VectorTask):
+    width = 1
+    sequence_length = 3
+
+    def example(self, key):
+        return Batch(inputs=jnp.ones((3, 1)), targets={factor} * jnp.ones((3, 1)), weights=jnp.ones(3))
+"""
+
+
+def test_a_task_of_ones_own_is_known_by_its_code(tmp_path):
+    found = []
+    for name, factor in (("one", 2), ("same", 2), ("other", 3)):
+        (tmp_path / f"{name}.py").write_text(TASK_FILE.format(factor=factor) + "\n\nstudy = Double(batch_size=2)\n")
+        found.append(_own_code(load(tmp_path / f"{name}.py", "study", Task)))
+    one, same, other = found
+    assert one == same
+    assert one != other
+    assert list(one) == ["Double"]
+    assert _own_code(tiny().baseline.task) == {}
 
 
 def test_a_mistaken_claim_or_metric_is_refused():

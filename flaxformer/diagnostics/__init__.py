@@ -1,0 +1,18 @@
+"""A model under training, looked at: norms, activations, attention, growth with width, and the first bad number."""
+
+from flaxformer.diagnostics.attention import AttentionStatistics
+from flaxformer.diagnostics.coordinate import CoordinateCheck, coordinate_check
+from flaxformer.diagnostics.diagnose import Diagnostics, diagnose
+from flaxformer.diagnostics.nonfinite import NonFinite, first_nonfinite
+from flaxformer.diagnostics.summary import summary
+
+__all__ = [
+    "AttentionStatistics",
+    "CoordinateCheck",
+    "Diagnostics",
+    "NonFinite",
+    "coordinate_check",
+    "diagnose",
+    "first_nonfinite",
+    "summary",
+]

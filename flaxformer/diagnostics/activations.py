@@ -1,0 +1,101 @@
+"""One number from each activation of a call, over what is real of it: no padding, no pair that a mask forbids."""
+
+import functools
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from flaxformer.diagnostics.places import ENCODER, in_layers, stacked
+from flaxformer.model.blocks import Branch
+from flaxformer.params import path_name
+from flaxformer.tasks.base import Batch
+
+Measure = Callable[[Array, Bool[Array, "..."]], Array]
+"""From an activation, and which of its entries are real, to a number."""
+STREAMS = ("update", "stream")
+"""What a branch says, after its norm and gain, and the stream after it; more of a branch: its `input`, `logits` and
+`weights`."""
+
+
+def rms(x: Float[Array, "..."], real: Bool[Array, "..."]) -> Float[Array, ""]:
+    """Root mean square, √(mean x²), over the real entries."""
+    return jnp.sqrt(mean(jnp.square(x), real))
+
+
+def magnitude(x: Float[Array, "..."], real: Bool[Array, "..."]) -> Float[Array, ""]:
+    """mean |x| over the real entries."""
+    return mean(jnp.abs(x), real)
+
+
+def mean(
+    x: Float[Array, "..."], real: Bool[Array, "..."], axis: tuple[int, ...] | None = None, keepdims: bool = False
+) -> Float[Array, "..."]:
+    """The mean over the real entries of some axes, or of all; 0 where nothing is real."""
+    total, count = (y.sum(axis, keepdims=keepdims) for y in (jnp.where(real, x, 0), real))
+    return total / jnp.maximum(count, 1)
+
+
+def measured(
+    kept: Any, batch: Batch, measure: Measure, streams: Collection[str] = STREAMS
+) -> dict[str, Float[Array, "*L"]]:
+    """The measure of every activation of a call, by place; [L] for one in the layers.
+
+    The places are those of the intermediates: "embedded", "blocks/attention/update", "blocks/feed_forward/stream",
+    "final" and so on; those of an encoder begin with "encoder/". A recurrent model's are "embedded", "layers", "final".
+
+    Args:
+      kept: the intermediates of the call, of a Transformer or a recurrent model.
+      batch: what was read; its padding is not real.
+      streams: what is measured of each branch.
+    """
+    found: dict[str, Array] = {}
+    for place, node, valid in nodes(kept, batch):
+        of_one = functools.partial(_of_node, valid=valid, measure=measure, streams=streams)
+        values = jax.vmap(of_one)(node) if in_layers(place) else of_one(node)
+        found |= {place + name: value for name, value in values.items()}
+    return found
+
+
+def _of_node(
+    node: Any, valid: Bool[Array, "*batch T"] | None, measure: Measure, streams: Collection[str]
+) -> dict[str, Array]:
+    if not isinstance(node, Branch):
+        return {"": measure(node, real_entries(node, valid))}
+    found = {}
+    for name in streams:
+        x = getattr(node, name)
+        if x is not None:
+            real = real_pairs(node, valid) if name in ("logits", "weights") else real_entries(x, valid)
+            found[f"/{name}"] = measure(x, real)
+    return found
+
+
+def of_output(output: Array, batch: Batch, measure: Measure) -> Array:
+    """The measure of what the head says where it is scored: of the logits of a language model or a classifier."""
+    return measure(output, jnp.broadcast_to(batch.weights[..., None] > 0, output.shape))
+
+
+def nodes(kept: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Array, "*batch T"] | None]]:
+    """Every activation outside of the branches and every branch: its place, itself, and which tokens are real.
+
+    What is in the layers is stacked.
+    """
+    whole = jax.tree_util.tree_leaves_with_path(stacked(kept), is_leaf=lambda node: isinstance(node, Branch))
+    for path, node in whole:
+        place = path_name(path)
+        yield place, node, batch.source_valid if place.startswith(ENCODER) else batch.valid
+
+
+def real_entries(x: Float[Array, "*batch T D"], valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch T D"]:
+    """Which entries belong to real tokens."""
+    return jnp.ones(x.shape, bool) if valid is None else jnp.broadcast_to(valid[..., None], x.shape)
+
+
+def real_pairs(branch: Branch, valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch N T S"]:
+    """Which pairs are of a real query and a key that it may attend to."""
+    shape = branch.logits.shape  # type: ignore[union-attr]
+    allowed = jnp.ones(shape, bool) if branch.allowed is None else jnp.broadcast_to(branch.allowed, shape)
+    return allowed if valid is None else allowed & jnp.broadcast_to(valid[..., None, :, None], shape)

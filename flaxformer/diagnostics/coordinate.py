@@ -1,0 +1,119 @@
+"""The coordinate check: how the size of activations grows with the width of the model, step by step."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.diagnostics.activations import magnitude, measured, of_output
+from flaxformer.diagnostics.places import one_by_one
+from flaxformer.params import stream
+from flaxformer.struct import UserError
+from flaxformer.tasks.base import Batch, Source
+from flaxformer.training.run import Run
+from flaxformer.training.step import State, backward, descend, start
+
+GROWING = {"heads": ("d_head", "d_value"), "d_head": ("heads", "key_value_heads")}
+"""What grows with the model's width, beside d_ff and the memory's width, where the other is fixed."""
+STREAMS = ("logits", "update", "stream")
+Fixed = Literal["heads", "d_head"]
+ModelT = TypeVar("ModelT", bound=ModelConfig | RecurrentConfig)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CoordinateCheck:
+    """Sizes of activations by width and step.
+
+    Args:
+      widths: the values of d_model, W of them.
+      sizes: by place, mean |activation| [steps + 1, W]: before training, and after 1, 2 … steps. Places are those of
+        `Diagnostics.rms` in one layer each, and "blocks/0/attention/logits", of the pairs that may attend.
+    """
+
+    widths: tuple[int, ...]
+    sizes: dict[str, np.ndarray]
+
+    @property
+    def slopes(self) -> dict[str, np.ndarray]:
+        """By place and step [steps + 1], the least-squares slope of ln size against ln width.
+
+        0 where the size does not depend on the width, ½ where it grows as √width; NaN where a size is 0 or not finite.
+        """
+        return {place: slope(self.widths, sizes) for place, sizes in self.sizes.items()}
+
+
+def coordinate_check(run: Run, widths: Sequence[int], steps: int = 3, fixed: Fixed = "heads") -> CoordinateCheck:
+    """Train the run at several widths for a few steps, and measure mean |activation| of each stage before each step.
+
+    All else is as in the run: learning rate, initialiser, seed and batches. A parametrisation in which wide models
+    train as narrow ones do has slopes near 0 at every step; where a slope grows, so does the change that one step
+    makes, and the best learning rate falls with the width (Yang et al. 2021, "Tensor Programs V", and its package).
+
+    Args:
+      widths: values of d_model, two at least; d_ff, where it is given, keeps its ratio to d_model.
+      steps: training steps.
+      fixed: "heads" keeps the number of heads and grows them; "d_head" keeps their width and adds heads.
+
+    Raises:
+      UserError: a width that another size of the model cannot follow in proportion; fewer than two widths.
+    """
+    if len(set(widths)) < 2:
+        raise UserError(f"widths is {list(widths)}; expected two different ones at least, for a slope")
+    source = run.task.load()
+    runs = [run.replace(model=at_width(run.model, width, fixed)) for width in widths]
+    found = [jax.device_get(_sizes(own, source, steps)) for own in runs]
+    return CoordinateCheck(tuple(widths), {place: np.stack([one[place] for one in found], 1) for place in found[0]})
+
+
+def at_width(model: ModelT, width: int, fixed: Fixed = "heads") -> ModelT:
+    """The model with d_model = width and all that depends on it in proportion, its encoder too.
+
+    Raises:
+      UserError: a size that is not whole at this width.
+    """
+
+    if fixed not in GROWING:
+        raise UserError(f"fixed is {fixed!r}; expected one of {', '.join(GROWING)}")
+    return _scaled(model, width, model.d_model, ("d_model", "d_ff", "d_memory", *GROWING[fixed]))
+
+
+def _scaled(model: Any, width: int, before: int, names: Sequence[str]) -> Any:
+    """The model with the sizes of these names times width / before."""
+    changes: dict[str, Any] = {}
+    for name in names:
+        value = getattr(model, name, None)
+        if value is not None:
+            changes[name], rest = divmod(value * width, before)
+            if rest:
+                raise UserError(f"{name} is {value} at d_model {before}; expected a whole number at {width}")
+    if isinstance(model, ModelConfig) and model.encoder is not None:
+        changes["encoder"] = _scaled(model.encoder, width, before, names)
+    return model.replace(**changes)
+
+
+def slope(widths: Sequence[int], sizes: np.ndarray) -> np.ndarray:
+    """The least-squares slope of ln sizes [..., W] against ln widths, in float64."""
+    x = np.log(np.asarray(widths, np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y = np.log(np.asarray(sizes, np.float64))
+        return (y - y.mean(-1, keepdims=True)) @ (x - x.mean()) / np.square(x - x.mean()).sum()
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
+    """mean |activation| by place in one layer each, [steps + 1]: of the forward pass of each training step."""
+    key = stream(jax.random.key(run.seed), "data")
+
+    def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
+        batch: Batch = source.batch(key, state.step)
+        loss, gradient, outcome = backward(state, run, batch, keep=True)
+        sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)
+        sizes["output"] = of_output(outcome.output, batch, magnitude)
+        return descend(state, run, loss, gradient, outcome.params)[0], one_by_one(sizes)
+
+    return jax.lax.scan(body, start(run), length=steps + 1)[1]

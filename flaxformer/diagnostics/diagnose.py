@@ -1,0 +1,54 @@
+"""All that one look at a model under training tells, from one forward and one backward pass."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flaxformer.diagnostics.activations import measured, of_output, rms
+from flaxformer.diagnostics.attention import AttentionStatistics, attention_statistics
+from flaxformer.diagnostics.weights import norms
+from flaxformer.tasks.base import Batch
+from flaxformer.training.run import Run
+from flaxformer.training.step import State, backward, descend
+
+
+class Diagnostics(flax.struct.PyTreeNode):
+    """What the next training step is about to do. Places are paths; in the layers, arrays have a leading axis L.
+
+    >>> found = diagnose(start(run), run, batch)
+    >>> found.gradient_norm["blocks/feed_forward/down"][-1]    # of the last block's second matrix
+    """
+
+    loss: Float[Array, ""]
+    gradient_norm: dict[str, Float[Array, "*L"]]
+    """|∂loss/∂w| (L2, before clipping) of every weight, "blocks/attention/query", and of all that a path leads to:
+    "embedding", "blocks/attention", "blocks", "head", "encoder/blocks" …; 0 at what no gradient trains."""
+    parameter_norm: dict[str, Float[Array, "*L"]]
+    """|w|, before the step."""
+    update_norm: dict[str, Float[Array, "*L"]]
+    """|w after the step − w before it|, of running statistics too; 0 of a run that diverged."""
+    rms: dict[str, Float[Array, "*L"]]
+    """Root mean square over real tokens: "embedded", "blocks/attention/update" (what the branch says),
+    "blocks/attention/stream" (the stream after it), "final" (what the head reads), "output" (what it says)."""
+    attention: dict[str, AttentionStatistics]
+    """By attention: "blocks/attention", "blocks/memory", "encoder/blocks/attention"; none of a recurrent model."""
+
+
+@jax.jit
+def diagnose(state: State, run: Run, batch: Batch) -> Diagnostics:
+    """The diagnostics of the training step that would come next: same batch, same dropout, same optimizer.
+
+    Pure, and compiled when it is called. For a deep model, a state with scanned layers compiles fastest.
+    """
+    loss, gradient, outcome = backward(state, run, batch, keep=True)
+    after, _ = descend(state, run, loss, gradient, outcome.params)
+    kept = outcome.intermediates
+    return Diagnostics(
+        loss=loss,
+        gradient_norm=norms(gradient),
+        parameter_norm=norms(state.params),
+        update_norm=norms(jax.tree.map(jnp.subtract, after.params, state.params)),
+        rms=measured(kept, batch, rms) | {"output": of_output(outcome.output, batch, rms)},
+        attention=attention_statistics(kept, batch),
+    )

@@ -1,0 +1,95 @@
+"""Text for LaTeX: every character as plain ASCII, so that any engine with any font sets it."""
+
+import re
+import unicodedata
+
+ESCAPED = {character: "\\" + character for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "−": "$-$",
+    "\ue000": "$^{",
+    "\ue001": "$_{",
+    "\ue002": "}$",
+    "|": "$|$",
+}
+PUNCTUATION = {
+    "–": "--", "—": "---", "…": r"\dots{}", "‘": "`", "’": "'", "“": "``", "”": "''", '"': "''", "\u00a0": "~",
+    "«": r"\guillemotleft{}", "»": r"\guillemotright{}", "§": r"\S{}", "•": r"\textbullet{}", "°": r"$^{\circ}$",
+    "ß": r"\ss{}", "æ": r"\ae{}", "ø": r"\o{}", "Æ": r"\AE{}", "Ø": r"\O{}", "ł": r"\l{}", "Ł": r"\L{}", "ı": r"\i{}",
+    "′": "'",
+}  # fmt: skip
+SIGNS = {
+    "√": "surd", "±": "pm", "∓": "mp", "×": "times", "·": "cdot", "⋅": "cdot", "÷": "div", "∞": "infty", "≤": "leq",
+    "≥": "geq", "≠": "neq", "≈": "approx", "≡": "equiv", "∼": "sim", "∝": "propto", "→": "to", "←": "leftarrow",
+    "↔": "leftrightarrow", "↑": "uparrow", "↓": "downarrow", "⇒": "Rightarrow", "∈": "in", "∑": "sum", "∏": "prod",
+    "∂": "partial", "∇": "nabla", "∫": "int", "‖": "Vert", "⊙": "odot", "⊗": "otimes", "⊕": "oplus", "∘": "circ",
+    "⊤": "top", "⟨": "langle", "⟩": "rangle", "ℓ": "ell", "∀": "forall", "∃": "exists", "∧": "wedge", "∨": "vee",
+    "∪": "cup", "∩": "cap", "⊂": "subset", "⌊": "lfloor", "⌋": "rfloor", "⌈": "lceil", "⌉": "rceil", "µ": "mu",
+    "✓": "surd", "✗": "times",
+}  # fmt: skip
+ACCENTS = {0x300: "`", 0x301: "'", 0x302: "^", 0x303: "~", 0x304: "=", 0x306: "u", 0x307: ".", 0x308: '"', 0x30A: "r",
+           0x30B: "H", 0x30C: "v", 0x327: "c", 0x328: "k"}  # fmt: skip
+MARKS = {"<super>": "\ue000", "<sub>": "\ue001"}
+"""Where a superscript or a subscript begins, from the range that no text uses; END is where it ends."""
+END = "\ue002"
+RAISED = re.compile(
+    "|".join(
+        f"[{''.join(c for c in map(chr, range(0x80, 0x2100)) if unicodedata.decomposition(c).startswith(form))}]+"
+        for form in MARKS
+    )
+)
+LATIN = {"alpha": "A", "beta": "B", "epsilon": "E", "zeta": "Z", "eta": "H", "iota": "I", "kappa": "K", "mu": "M",
+         "nu": "N", "omicron": "O", "rho": "P", "tau": "T", "chi": "X"}  # fmt: skip
+"""Greek capitals that LaTeX writes as Latin ones."""
+
+
+def text(words: str) -> str:
+    """The same words in ASCII for LaTeX's text mode; what has no form there is named by its code point."""
+    words = re.sub(r"(?<![\w-])-(?=[\d∞])", "−", words)  # a minus, not a hyphen
+    words = RAISED.sub(_raised, words)
+    spelled = "".join(_spelled(character) for character in words)
+    return re.sub(r"(?<!\\)\$\$", "", spelled)  # $a$$b$ is one formula
+
+
+def _raised(match: re.Match[str]) -> str:
+    """A run of superscripts or subscripts as one."""
+    form = unicodedata.decomposition(match[0][0]).split()[0]
+    return MARKS[form] + unicodedata.normalize("NFKC", match[0]).replace("−", "-") + END
+
+
+def _spelled(character: str) -> str:
+    for table in (ESCAPED, PUNCTUATION):
+        if character in table:
+            return table[character]
+    if character in SIGNS:
+        return f"$\\{SIGNS[character]}$"
+    if character.isascii():
+        return character
+    return _greek(character) or _composed(character) or f"[U+{ord(character):04X}]"
+
+
+def _greek(character: str) -> str:
+    """A Greek letter by its name: Σ is \\Sigma, or a Latin capital where it looks like one."""
+    found = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(character, ""))
+    if not found:
+        return ""
+    name = found[2].lower().replace("lamda", "lambda")
+    if found[1] == "SMALL":
+        return "o" if name == "omicron" else f"$\\{name}$"
+    return LATIN.get(name) or f"$\\{name.capitalize()}$"
+
+
+def _composed(character: str) -> str:
+    """A fraction, a compatibility form, or a letter with an accent."""
+    parts = unicodedata.decomposition(character).split()
+    if parts and parts[0] == "<fraction>":
+        above, _, below = unicodedata.normalize("NFKC", character).partition("\u2044")
+        return f"$\\frac{{{above}}}{{{below}}}$"
+    if parts and parts[0].startswith("<"):
+        return "".join(map(_spelled, unicodedata.normalize("NFKC", character)))
+    if len(parts) == 2 and int(parts[1], 16) in ACCENTS:
+        return f"\\{ACCENTS[int(parts[1], 16)]}{{{_spelled(chr(int(parts[0], 16)))}}}"
+    return ""

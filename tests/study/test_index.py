@@ -1,0 +1,97 @@
+"""The index: every study and probe of a folder, finished, begun or damaged, on one page that leads to each."""
+
+import re
+import signal
+
+import pytest
+from study.tiny import LOWER, fill, tiny
+
+from flaxformer.claims.record import NAME
+from flaxformer.cli import main
+from flaxformer.struct import UserError
+from flaxformer.study import Claim, Probe, figures, index
+from flaxformer.study.probe import run_probe
+from flaxformer.study.store import Store
+
+
+def losses(cell):
+    return 2.0 + 0.1 * cell.seed - (cell.arm.labels["rate"] == "high")
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """A finished study, one with a missing run, a probe two folders down, one without runs, and a damaged one."""
+    monkeypatch.setattr(figures, "STAMPS", {"svg": figures.STAMPS["svg"]})
+    fill(tmp_path / "whole", tiny(claims=[LOWER]), losses)
+    part = fill(tmp_path / "part", tiny(claims=[LOWER]), losses)
+    [rows] = part.groups.glob("*")
+    part.write_table(rows, list(part.rows().values())[:-1])
+    claims = [Claim("it is < 3", lower={"quantity": "x"}, than=3)]
+    probe = Probe(
+        name="p", question="How <large>?", measure=lambda seed: {"x": 1.0 + seed}, seeds=[0, 1], claims=claims
+    )
+    list(run_probe(probe, Store(tmp_path / "claims/01_size/p")))
+    [rows] = fill(tmp_path / "begun", tiny(), losses).groups.glob("*")
+    rows.unlink()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/study.json").write_text("{")
+    return tmp_path
+
+
+@pytest.fixture
+def report(capsys):
+    """Run `flaxformer report`; returns exit code, output and errors."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(folder):
+        code = main(["report", str(folder)])
+        out, err = capsys.readouterr()
+        return code, " ".join(out.split()), " ".join(err.split())
+
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_every_study_below_the_folder_has_its_line(runs):
+    found = {one.name: one for one in index.entries(runs)}
+    assert list(found) == ["begun", "claims/01_size/p", "damaged", "part", "whole"]
+    assert found["whole"].runs == "12 runs"
+    assert found["whole"].verdict.startswith("Supported: high is better than low")
+    assert found["part"].runs == "11 of 12 runs, 1 missing"
+    assert found["part"].verdict.startswith("With 1 run missing: Supported")
+    assert (found["claims/01_size/p"].runs, found["claims/01_size/p"].seeds) == ("2 seeds", "2")
+    assert found["begun"].verdict == "Nothing is measured yet."
+    assert "damaged" in found["damaged"].verdict
+
+
+def test_the_report_of_a_folder_of_studies_is_every_report_and_the_page_that_leads_to_them(runs, report):
+    code, out, err = report(runs)
+    assert (code, err) == (0, "")
+    assert "Supported: high is better than low" in out
+    text = (runs / "index.html").read_text()
+    assert "How &lt;large&gt;?" in text
+    links = re.findall(r'<a href="([^"]*)"', text)
+    assert links == ["claims/01_size/p/report.html", "part/report.html", "whole/report.html"]
+    assert all((runs / link).is_file() for link in links)
+    assert report(runs / "whole")[1].startswith("Does it run?")
+    assert not (runs / "whole/index.html").exists()
+
+
+def test_the_index_of_claims_is_their_table(runs, report):
+    case = '{"number": 1, "claim": "Sizes are <small>.", "source": "A text", "seconds": 3.0, "quick": false, '
+    (runs / "claims/01_size" / NAME).write_text(case + '"evidence": ["p", "never_run"], "failure": "no luck"}')
+    assert report(runs / "claims")[0] == 0
+    text = (runs / "claims/index.html").read_text()
+    for part in ("1. Sizes are &lt;small&gt;.", "A text", "1 inconclusive, 1 failed", "no luck", "weaker"):
+        assert (part in text) == (part != "weaker")
+    assert '<a href="01_size/p/report.html">it is &lt; 3</a>' in text
+    lines = (runs / "claims/claims.md").read_text().splitlines()
+    assert lines[0].count("|") == lines[2].count("|")
+    assert "1. Sizes are <small>." in lines[2]
+    assert "Sizes" not in lines[3]
+    assert (runs / "claims/claims.tex").read_text().isascii()
+
+
+def test_a_folder_without_studies_has_no_index(tmp_path):
+    with pytest.raises(UserError, match="holds no study"):
+        index.write_index(tmp_path)

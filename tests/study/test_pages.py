@@ -1,0 +1,217 @@
+"""The pages: the answer first, nothing fetched, no sideways scrolling on a phone or a desk, figures for a paper."""
+
+import html
+import itertools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from study.tiny import LOWER, fill, tiny
+
+from flaxformer.claims.record import Line, Record
+from flaxformer.claims.table import page
+from flaxformer.study import Axis, Claim, Probe, figures, index
+from flaxformer.study.analysis import analyse
+from flaxformer.study.drawing import COLUMN, PAGE, STYLE, look
+from flaxformer.study.effects import claims_figure
+from flaxformer.study.probe import run_probe
+from flaxformer.study.provenance import command, provenance
+from flaxformer.study.scores import arms_figure, curves_figure, quantities_figure
+from flaxformer.study.store import Store
+
+LONG = "under a condition that takes many words to say, the first of the two arms ends below the second"
+RATES = Axis("optimizer.learning_rate", {f"a rate with a long label {i}": 10.0**-i for i in range(2, 5)}, name="rate")
+LAUNCH = {"launched": "2026-05-04T03:02:01+00:00", "devices": "2 × cpu", "commit": "0123456789ab"}
+VERSIONS = dict.fromkeys(("flaxformer", "python", "jax", "jaxlib", "flax", "optax"), "1.2.3")
+
+
+def draw(seed):
+    """Numbers of very different sizes."""
+    wiggle = 1 + 0.01 * ((seed * 7) % 5)
+    return {"small": 4.9e-7 * wiggle, "one": wiggle, "a" * 70: 1.2e9 * wiggle}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Results of a study with long labels and a missing run, and of a probe."""
+    root = tmp_path_factory.mktemp("runs")
+    levels = list(RATES.levels)
+    claims = [
+        Claim(LONG, lower={"rate": levels[0]}, than={"rate": levels[1]}),
+        Claim("b", lower={"rate": levels[2]}, than=9),
+    ]
+    study = tiny(
+        question="Is <b>this</b> & that escaped?", axes=(RATES,), claims=claims, seeds=range(4), caveats=["x" * 200]
+    )
+    store = fill(
+        root / "study", study, lambda cell: 2.0 + 0.1 * cell.seed + 0.3 * levels.index(cell.arm.labels["rate"])
+    )
+    [rows] = store.groups.glob("*")
+    store.write_table(rows, list(store.rows().values())[:-1])
+    store.record_launch(LAUNCH | VERSIONS | {"command": "flaxformer run study.py", "precision": "float32"})
+    numbers = [
+        Claim("the small one is small", equal={"quantity": "small"}, to=5e-7, within=1e-7),
+        Claim("the large one is below a thousand, which it is not", lower={"quantity": "a" * 70}, than=1000),
+    ]
+    probe = Probe(name="probe", question="How large?", measure=draw, seeds=range(5), claims=numbers)
+    list(run_probe(probe, Store(root / "nested" / "probe")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "STAMPS", {"svg": figures.STAMPS["svg"]})  # the pages need no other form
+        index.write_reports(root)
+    index.write_index(root)
+    lines = [
+        Line(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", root / "study"),
+        Line("b", "–", "–", 0, "failed"),
+    ]
+    (root / "claims.html").write_text(page.render(root, [Record(1, LONG, LONG, 12.0, True, lines)]))
+    return root
+
+
+PAGES = ["study/report.html", "nested/probe/report.html", "index.html", "claims.html"]
+FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MEASURE = """<script>
+onload = () => {
+  for (const frame of document.querySelectorAll("iframe")) {
+    const inner = frame.contentDocument.documentElement
+    const seen = [...inner.querySelectorAll("svg")].every(svg => svg.getBoundingClientRect().width > 200)
+    document.body.append(`[${frame.title} ${inner.scrollWidth} ${frame.contentWindow.innerWidth} ${seen}]`)
+  }
+}
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which lays the pages out")
+def test_no_page_scrolls_sideways_on_a_phone_or_a_desk(folder, tmp_path):
+    frames = [
+        f'<iframe title="{name}@{width}" width="{width}" height="800" style="border: 0" srcdoc="'
+        f'{html.escape((folder / name).read_text())}"></iframe>'
+        for name in PAGES
+        for width in (360, 1280)
+    ]
+    (tmp_path / "frames.html").write_text(f"<!doctype html><body>{''.join(frames)}{MEASURE}</body>")
+    flags = [
+        *FLAGS.split(),
+        "--disable-component-update",
+        "--disable-sync",
+        "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'user'}",
+    ]
+    address = (tmp_path / "frames.html").as_uri()
+    shown = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    sizes = re.findall(r"\[(\S+)@(\d+) (\d+) (\d+) (true|false)\]", shown)
+    assert sizes == [(name, width, width, width, "true") for name in PAGES for width in ("360", "1280")]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fetches_nothing_and_runs_nothing(folder, name):
+    text = (folder / name).read_text()
+    assert "<script" not in text
+    assert not re.search(r"\son[a-z]+=|@import|<link|<img|<iframe|javascript:", text)
+    assert not re.search(r"""(src|href|url\()["'(=\s]*(https?:|//|data:|file:)""", text)
+    assert all(link.startswith("#") for link in re.findall(r"url\(([^)]*)\)", text))
+    for link in re.findall(r'<a href="([^"]*)"', text):
+        assert (folder / name).parent.joinpath(link).is_file(), link
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"""(?:url\(|href=["'])#([^)"']+)""", text)) <= set(ids)
+
+
+def test_a_report_says_the_question_the_answer_the_figure_and_then_the_rest(folder):
+    text = (folder / "study/report.html").read_text()
+    assert "Is &lt;b&gt;this&lt;/b&gt; &amp; that escaped?</h1>" in text
+    order = ["<h1>", 'class="answer', "<figure", "What was found", "What this does not show", ">Arms<", ">Claims<"]
+    order += ["Learning curves", "What ran where", "How to reproduce"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    answer = re.search(r'<p class="answer[^>]*>(.*?)</p>', text)[1]
+    assert answer.startswith("With 1 run missing: ")
+    for part in ("flaxformer run study.py", "0123456789ab", "2 × cpu", "float32", "jax 1.2.3", "2026-05-04 03:02 UTC"):
+        assert part in text
+
+
+def test_a_probe_has_its_claims_as_the_figure_and_its_numbers_as_a_table(folder):
+    text = (folder / "nested/probe/report.html").read_text()
+    assert text.count("<svg") == 1
+    for part in ("claimed 5e-7 ± 1e-7", "claimed below 1,000", ">Quantities<", "e9"):
+        assert part in text
+    assert "Arms" not in text
+    assert "Learning curves" not in text
+
+
+@pytest.fixture
+def style():
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def test_figures_fit_a_column_or_a_page_of_a_paper(folder, style):
+    study, probe = analyse(Store(folder / "study")), analyse(Store(folder / "nested/probe"))
+    found = [figure for one in (study, probe) for draw in (claims_figure, arms_figure, curves_figure)
+             if (figure := draw(one))]  # fmt: skip
+    found.append(quantities_figure(probe))
+    assert len(found) == 5
+    for figure in found:
+        assert figure.get_size_inches()[0] in (COLUMN, PAGE)
+    assert [figure.get_size_inches()[0] for figure in found if figure in (found[0], found[3])] == [COLUMN, COLUMN]
+
+
+def test_claims_of_very_different_size_have_axes_of_their_own(folder, style):
+    [small, large] = claims_figure(analyse(Store(folder / "nested/probe"))).axes
+    assert small.get_xlim()[1] < 1e-6
+    assert large.get_xlim()[1] > 1e9
+    for ax, (low, high) in ((small, (4e-7, 6e-7)), (large, (1000, 1000))):
+        drawn = {float(x) for line in ax.get_lines() for x in line.get_xdata()}
+        assert {low, high} <= drawn
+        band = ax.collections[0]
+        edges = band.get_paths()[0].vertices[:, 0]
+        assert (edges.min(), edges.max()) == (low if ax is small else ax.get_xlim()[0], high)
+        assert ax.get_xlim()[0] < low
+
+
+def test_claims_of_like_size_share_an_axis(tmp_path, style):
+    claims = [LOWER, Claim("so it is at post", lower={"rate": "high"}, than={"rate": "low"}, where={"norm": "post"})]
+    store = fill(tmp_path, tiny(claims=claims), lambda cell: cell.seed + (cell.arm.labels["rate"] == "low"))
+    assert len(claims_figure(analyse(store)).axes) == 1
+
+
+def test_looks_differ_without_colour():
+    looks = [look(i) for i in range(35)]
+    assert len({(one.marker, str(one.dashes)) for one in looks}) == 35
+    neighbours = itertools.pairwise(looks)
+    assert all(a.marker != b.marker and a.dashes != b.dashes and a.colour != b.colour for a, b in neighbours)
+
+
+def test_a_metric_of_the_studys_own_has_learning_curves(tmp_path, style):
+    store = fill(tmp_path, tiny(), lambda cell: 1.0 + 0.1 * cell.seed)
+    [rows] = store.groups.glob("*")
+    found = [
+        row | {"entropy": 1e-3, "initial_entropy": 9.0, "entropy_curve": [9.0, 1e-3 * (1 + row["seed"])]}
+        for row in store.rows().values()
+    ]
+    store.write_table(rows, found)
+    declared = store.root / "study.json"
+    declared.write_text(declared.read_text().replace('"metric": "validation_loss"', '"metric": "entropy"'))
+    figure = curves_figure(analyse(store))
+    assert figure.axes[0].get_ylabel().startswith("entropy")
+    assert figure.axes[0].get_yscale() == "log"
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["norm pre", "norm post"]
+    assert [len(ax.collections) for ax in figure.axes] == [2, 2]  # a band each
+
+
+def test_the_command_is_kept_without_the_paths_of_the_machine():
+    here = Path.cwd()
+    words = ["run", f"{here}/studies/a b.py", "--output=/secret/place/out", "model.layers=2", "--set", "x=1/2"]
+    assert command(["/secret/bin/flaxformer", *words]) == (
+        "flaxformer run 'studies/a b.py' --output=out model.layers=2 --set x=1/2"
+    )
+    assert command(["/secret/flaxformer/cli/__main__.py", "report", "/x/runs"]) == "flaxformer report runs"
+    assert command(["/usr/bin/pytest", "run"]) is None
+    launch = provenance()
+    assert launch["command"] is None
+    assert launch["precision"].startswith("float32")
