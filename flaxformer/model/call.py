@@ -48,4 +48,4 @@ class Call(flax.struct.PyTreeNode):
     """Slots of a cache that are written already; None without a cache."""
     training: bool = flax.struct.field(pytree_node=False, default=False)
     weights: bool = flax.struct.field(pytree_node=False, default=False)
-    """Whether to hand back the attention weights."""
+    """Whether to hand back attention's logits and weights, and who may attend to whom."""

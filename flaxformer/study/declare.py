@@ -98,7 +98,7 @@ METRICS = ("validation_loss", "validation_accuracy")
 """What every evaluation gives (accuracy only where there are classes)."""
 Measure = Callable[[Any, Run], Mapping[str, Any]]
 """From a model's weights and its run to named numbers; traced."""
-Derive = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, float]]
+Derive = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Any]]
 """From one seed's finished rows, by the name of their arm, to named numbers."""
 
 

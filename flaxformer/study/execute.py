@@ -8,6 +8,7 @@ on the number of devices.
 
 import contextlib
 import dataclasses
+import operator
 import os
 import queue
 import time
@@ -21,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flaxformer.diagnostics import diagnose, summary
+from flaxformer.diagnostics import Diagnostics, diagnose, summary
 from flaxformer.model.transformer import Layout
 from flaxformer.params import stream
 from flaxformer.struct import UserError
@@ -173,11 +174,11 @@ class Program:
         evaluations, looks, diverged_at = jax.device_get((evaluations, looks, states.diverged_at))
         seconds = time.perf_counter() - began
         rows = [self._row(cell, i, chunks, evaluations, int(diverged_at[i]), seconds) for i, cell in enumerate(cells)]
-        return [row | _curves(looks, i) for i, row in enumerate(rows)]
+        return [row | _told(looks, i) for i, row in enumerate(rows)]
 
-    def _look(self, states: State, runs: Any) -> dict[str, Array]:
+    def _look(self, states: State, runs: Any) -> Diagnostics | None:
         """The diagnostics of the next step, if they are wanted."""
-        return self._diagnose(states, runs, self.source) if self._diagnose else {}
+        return self._diagnose(states, runs, self.source) if self._diagnose else None
 
     def _row(self, cell: Cell, i: int, chunks: Any, evaluations: Any, diverged_at: int, seconds: float) -> Row:
         training, tokens = cell.run.training, cell.run.tokens_per_step * cell.run.training.steps
@@ -203,9 +204,14 @@ def _curves(looks: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:
     return {f"{name}_curve": [float(look[name][i]) for look in looks] for name in looks[0]}
 
 
-def _diagnose(state: State, run: Run, source: Source) -> dict[str, Array]:
-    batch = source.batch(stream(jax.random.key(run.seed), "data"), state.step)
-    return {f"diagnostics/{name}": x for name, x in summary(diagnose(state, run, batch)).items()}
+def _diagnose(state: State, run: Run, source: Source) -> Diagnostics:
+    return diagnose(state, run, source.batch(stream(jax.random.key(run.seed), "data"), state.step))
+
+
+def _told(looks: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
+    """A member's diagnostics as columns."""
+    own = [summary(jax.tree.map(operator.itemgetter(i), look)) for look in looks if look is not None]
+    return {f"diagnostics/{name}_curve": [float(one[name]) for one in own] for name in own[0]} if own else {}
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it

@@ -22,7 +22,7 @@ class Probe:
     Args:
       name: the name of its folder of results.
       question: one sentence; the first line of the report.
-      measure: from a seed to named numbers; claims call them {"quantity": NAME}.
+      measure: from a seed to named numbers (Python or scalar arrays); claims call them {"quantity": NAME}.
       seeds: each is one independent draw.
       exact: the numbers are facts of the program (operations, ranks, exact zeros), the same for every seed: one seed
         is enough, and the interval is a point.
@@ -33,7 +33,7 @@ class Probe:
 
     name: str
     question: str
-    measure: Callable[[int], Mapping[str, float]]
+    measure: Callable[[int], Mapping[str, Any]]
     seeds: Sequence[int] = range(5)
     exact: bool = False
     claims: Sequence[Claim] = ()

@@ -1,0 +1,71 @@
+"""Runs of every family, tiny, and a batch for each whose sequences and sources are in part padding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer.config import SANDWICH, BatchNorm, LayerScale, ModelConfig, RecurrentConfig, Tokens
+from flaxformer.model.interface import KINDS
+from flaxformer.nn.masks import lengths_to_valid
+from flaxformer.params import path_name
+from flaxformer.tasks import Batch, Copy
+from flaxformer.training import AdamW, Run, start
+
+B, T, S, V = 2, 7, 5, 13
+LENGTHS, SOURCE_LENGTHS = (7, 4), (3, 5)
+BASE = ModelConfig(
+    vocabulary=V, layers=2, d_model=6, heads=2, d_ff=11, inputs=Tokens(scale_exponent=0.0), query_key_value_bias=False
+)
+MODELS = {
+    "decoder": BASE.replace(
+        dropout=0.2, norm=SANDWICH, norm_kind=BatchNorm(), residual=LayerScale(), key_value_heads=1, layers=1
+    ),
+    "encoder-decoder": BASE.with_encoder(layers=1, d_model=10, heads=5),
+    "recurrent": RecurrentConfig(vocabulary=V, layers=2, d_model=6),
+}
+# The epsilon keeps Adam from making something of gradients that are nothing but rounding.
+OPTIMIZER = AdamW(learning_rate=1e-2, warmup_steps=3.0, weight_decay=0.1, epsilon=1e-3)
+
+
+def run_of(model):
+    """A run of the model. Its task only has to suit it: the tests bring their own batch."""
+    paired = getattr(model, "encoder", None) is not None
+    task = Copy(symbols=V - 1, length=T if paired else 3, form="paired" if paired else "joined")
+    return Run(model=model, task=task, optimizer=OPTIMIZER)
+
+
+def state_of(run, layout="unrolled"):
+    """A state before the first step, none of its weights 0 or 1. NumPy draws them: `start` compiles much."""
+    dice, shapes = np.random.default_rng(0), jax.eval_shape(lambda: start(run))
+
+    def draw(path, leaf):
+        near_one = path_name(path).split("/")[-1] in ("gain", "variance", "vector")
+        return jnp.asarray(near_one + 0.4 * dice.uniform(-1.7, 1.7, leaf.shape), jnp.float32)
+
+    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    state = state.replace(diverged_at=jnp.int32(-1), params=jax.tree_util.tree_map_with_path(draw, shapes.params))
+    return in_layout(state, run, layout)
+
+
+def in_layout(state, run, layout):
+    """The same state before the first step, with its layers unrolled or scanned."""
+    shapes = jax.eval_shape(lambda: start(run, layout))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.optimizer)
+    return state.replace(params=KINDS[type(run.model)].with_layout(state.params, layout), optimizer=zeros)
+
+
+def batch_of(run):
+    """Tokens of which the second sequence is in part padding, and a source of which the first one is."""
+    dice, valid = np.random.default_rng(1), lengths_to_valid(jnp.array(LENGTHS), T)
+    inputs, targets = (jnp.asarray(dice.integers(0, V, (B, T)), jnp.int32) for _ in range(2))
+    batch = Batch(inputs=inputs, targets=targets, weights=valid.astype(jnp.float32), valid=valid)
+    if getattr(run.model, "encoder", None) is None:
+        return batch
+    source = jnp.asarray(dice.integers(0, V, (B, S)), jnp.int32)
+    return batch.replace(source=source, source_valid=lengths_to_valid(jnp.array(SOURCE_LENGTHS), S))
+
+
+def case(name, layout="unrolled"):
+    """A run, a state before its first step, and a batch."""
+    run = run_of(MODELS[name])
+    return run, state_of(run, layout), batch_of(run)

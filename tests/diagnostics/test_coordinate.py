@@ -1,0 +1,100 @@
+"""The coordinate check: exact slopes of powers, models in proportion, and a linear model whose slopes are known."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer.config import NO_NORM, ModelConfig, NoPositions, Normal, RecurrentConfig, Tokens
+from flaxformer.diagnostics import CoordinateCheck, coordinate_check
+from flaxformer.diagnostics.coordinate import _sizes, at_width
+from flaxformer.model import apply
+from flaxformer.params import stream
+from flaxformer.struct import UserError
+from flaxformer.tasks import Copy
+from flaxformer.training import AdamW, Run, start
+
+TASK = Copy(symbols=10, length=4, batch_size=3)
+LINEAR = Run(
+    model=ModelConfig(
+        vocabulary=11, layers=0, heads=1, norm=NO_NORM, positions=NoPositions(), inputs=Tokens(frozen=True),
+        initializer=Normal(deviation=1e-3),
+    ),
+    task=TASK,
+    optimizer=AdamW(learning_rate=1.0, decay="constant"),
+)  # fmt: skip
+WIDTHS = (64, 1024)
+
+
+@functools.cache
+def checked():
+    return coordinate_check(LINEAR, WIDTHS, steps=2)
+
+
+def test_the_slope_of_a_power_is_its_exponent():
+    widths, exponents = (4, 8, 64), np.array([-1.0, 0.0, 0.5, 2.0])
+    sizes = 7 * np.power(np.array(widths, float), exponents[:, None])
+    np.testing.assert_allclose(CoordinateCheck(widths, {"x": sizes}).slopes["x"], exponents, atol=1e-12)
+    # Off the line, the least-squares fit is that of NumPy.
+    sizes = np.random.default_rng(0).uniform(1, 9, (4, 3))
+    fitted = [np.polyfit(np.log(widths), np.log(row), 1)[0] for row in sizes]
+    np.testing.assert_allclose(CoordinateCheck(widths, {"x": sizes}).slopes["x"], fitted, atol=1e-12)
+    assert np.isnan(CoordinateCheck(widths, {"x": np.array([[1.0, 0.0, 2.0]])}).slopes["x"]).all()
+
+
+def test_a_linear_model_grows_as_the_square_root_and_once_trained_as_the_width():
+    """z = x W with x of D standard normal numbers. At first W is random and |z| ~ √D. Adam's first step subtracts the
+    sign of the gradient times the rate from every entry, all of which agree with x, so that |z| ~ D from then on."""
+    check = checked()
+    assert check.widths == WIDTHS
+    assert {place: sizes.shape for place, sizes in check.sizes.items()} == dict.fromkeys(
+        ["embedded", "final", "output"], (3, 2)
+    )
+    np.testing.assert_allclose(check.slopes["embedded"], 0, atol=0.05)
+    np.testing.assert_allclose(check.sizes["embedded"], np.sqrt(2 / np.pi), rtol=0.1)
+    np.testing.assert_allclose(check.slopes["output"], [0.5, 1, 1], atol=0.1)
+    np.testing.assert_allclose(check.sizes["output"][0], 1e-3 * np.sqrt(2 / np.pi * np.array(WIDTHS)), rtol=0.3)
+
+
+@pytest.mark.slow
+def test_sizes_are_of_the_batches_that_the_run_trains_on():
+    run = LINEAR.replace(model=at_width(LINEAR.model, WIDTHS[0]))
+    batch = TASK.load().batch(stream(jax.random.key(0), "data"), 0)
+    logits = np.asarray(apply(start(run).params, run.model, batch.inputs), np.float64)
+    size = np.abs(logits)[np.asarray(batch.weights) > 0].mean()
+    np.testing.assert_allclose(checked().sizes["output"][0, 0], size, rtol=1e-5)
+
+
+def test_every_branch_of_every_layer_has_its_size():
+    run = LINEAR.replace(model=ModelConfig(vocabulary=11, layers=2, d_model=8, heads=2, d_ff=12))
+    sizes = jax.eval_shape(functools.partial(_sizes, steps=3), run, TASK.load())
+    branches = {"attention": ("logits", "update", "stream"), "feed_forward": ("update", "stream")}
+    places = {f"blocks/{i}/{branch}/{x}" for i in range(2) for branch, xs in branches.items() for x in xs}
+    assert sizes.keys() == {"embedded", "final", "output"} | places
+    assert {x.shape for x in sizes.values()} == {(4,)}
+
+
+def test_sizes_of_a_model_stay_in_proportion():
+    model = ModelConfig(d_model=12, heads=4, key_value_heads=2, d_head=5, d_ff=30)
+    sizes = lambda m: (m.d_model, m.heads, m.key_value_heads, m.d_head, m.d_ff)  # noqa: E731
+    assert sizes(at_width(model, 24)) == (24, 4, 2, 10, 60)
+    assert sizes(at_width(model, 24, "d_head")) == (24, 8, 4, 5, 60)
+    assert sizes(at_width(model, 6, "d_head")) == (6, 2, 1, 5, 15)
+    both = at_width(model.with_encoder(d_model=8, d_head=None, key_value_heads=None), 24)
+    assert (both.encoder.d_model, both.encoder.heads, both.encoder.d_ff) == (16, 4, 60)
+    assert at_width(RecurrentConfig(d_model=5, layers=2), 10) == RecurrentConfig(d_model=10, layers=2)
+
+
+def test_widths_that_do_not_fit_are_refused_by_name():
+    model = ModelConfig(d_model=12, heads=4, d_ff=30)
+    with pytest.raises(UserError, match="d_ff is 30 at d_model 12; expected a whole number at 13"):
+        at_width(model, 13)
+    with pytest.raises(UserError, match="heads is 4 at d_model 12; expected a whole number at 20"):
+        at_width(model.replace(d_ff=None), 20, "d_head")
+    with pytest.raises(UserError, match="heads is 4; expected a divisor of d_model 18"):
+        at_width(model, 18)
+    with pytest.raises(UserError, match="fixed is 'width'; expected one of heads, d_head"):
+        at_width(model, 24, "width")
+    with pytest.raises(UserError, match=r"widths is \[64, 64\]; expected two different ones"):
+        coordinate_check(LINEAR, (64, 64))

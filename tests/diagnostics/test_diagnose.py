@@ -1,0 +1,187 @@
+"""Diagnostics equal float64 loops over what the training step computes, whatever the family and the layout."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import BASE, LENGTHS, MODELS, SOURCE_LENGTHS, batch_of, case, in_layout, run_of, state_of
+
+from flaxformer import model
+from flaxformer.diagnostics import diagnose
+from flaxformer.diagnostics.activations import magnitude, measured
+from flaxformer.params import path_name
+from flaxformer.training import train_step
+
+close = functools.partial(np.testing.assert_allclose, rtol=2e-5)
+
+
+step = jax.jit(train_step)
+
+
+@functools.cache
+def looked_at(name):
+    """A case, its diagnostics, and the training step itself."""
+    run, state, batch = case(name)
+    return run, state, batch, diagnose(state, run, batch), step(state, run, batch)
+
+
+def gradient_of(run, after):
+    """Adam's first moment after the first step is (1 − β1) times the gradient."""
+    return jax.tree.map(lambda moment: np.float64(moment) / (1 - run.optimizer.beta1), after.optimizer[0].mu)
+
+
+def loop_norms(tree):
+    """{place: norms}: of every weight, and of every prefix of its path; the layers of a stack in a list."""
+    squares = {}
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        parts, layer = path_name(path).split("/"), 0
+        own = sum(float(entry) ** 2 for entry in np.asarray(x, np.float64).ravel())
+        numbers = [part for part in parts if part.isdigit()]
+        if numbers:
+            layer = int(numbers[0])
+            parts.remove(numbers[0])
+        for end in range(1, len(parts) + 1):
+            place = squares.setdefault("/".join(parts[:end]), {})
+            place[layer] = place.get(layer, 0.0) + own
+    squares.pop("encoder", None)
+    return {place: np.sqrt([layers[i] for i in range(len(layers))]) for place, layers in squares.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_norms_equal_float64_loops_over_the_gradient_the_weights_and_what_the_step_changes(name):
+    run, before, _, found, (after, metrics) = looked_at(name)
+    change = jax.tree.map(lambda new, old: np.float64(new) - np.float64(old), after.params, before.params)
+    wanted = {"gradient_norm": gradient_of(run, after), "parameter_norm": before.params, "update_norm": change}
+    for quantity, tree in wanted.items():
+        norms, expected = getattr(found, quantity), loop_norms(tree)
+        assert norms.keys() == expected.keys()
+        for place, numbers in expected.items():
+            close(np.atleast_1d(norms[place]), numbers, rtol=2e-4, atol=1e-7, err_msg=f"{quantity} {place}")
+    close(found.loss, metrics["loss"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_squares_of_the_modules_gradient_norms_sum_to_the_steps(name):
+    *_, found, (_, metrics) = looked_at(name)
+    outermost = [x for place, x in found.gradient_norm.items() if "/" not in place.removeprefix("encoder/")]
+    close(np.sqrt(sum(np.square(x).sum() for x in outermost)), metrics["gradient_norm"])
+
+
+@pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
+def test_both_layouts_are_told_alike(name):
+    run, state, batch, unrolled, _ = looked_at(name)
+    scanned = diagnose(in_layout(state, run, "scanned"), run, batch)
+    assert jax.tree.structure(scanned) == jax.tree.structure(unrolled)
+    jax.tree.map(lambda x, y: close(x, y, rtol=1e-4, atol=1e-6), scanned, unrolled)
+
+
+def root_mean_square(x, lengths):
+    """Over the first lengths[b] tokens of each sequence."""
+    numbers = [
+        float(entry) for row, n in zip(np.asarray(x, np.float64), lengths, strict=True) for entry in row[:n].flat
+    ]
+    return np.sqrt(sum(number**2 for number in numbers) / len(numbers))
+
+
+def test_activations_and_attention_equal_float64_loops_over_real_tokens():
+    run, state, batch, found, _ = looked_at("encoder-decoder")
+    see = jax.jit(model.apply_with_intermediates)
+    output, kept = see(state.params, run.model, batch.inputs, **batch.given)
+    expected = {"output": root_mean_square(output, LENGTHS)}
+    for prefix, own, lengths in (("", kept, LENGTHS), ("encoder/", kept.encoder, SOURCE_LENGTHS)):
+        expected[f"{prefix}embedded"] = root_mean_square(own.embedded, lengths)
+        expected[f"{prefix}final"] = root_mean_square(own.final, lengths)
+        for branch in ("attention", "memory", "feed_forward"):
+            for stage in ("update", "stream") if getattr(own.blocks[0], branch) is not None else ():
+                xs = [getattr(getattr(block, branch), stage) for block in own.blocks]
+                expected[f"{prefix}blocks/{branch}/{stage}"] = [root_mean_square(x, lengths) for x in xs]
+    assert found.rms.keys() == expected.keys()
+    for place, numbers in expected.items():
+        close(found.rms[place], numbers, err_msg=place)
+    assert found.rms["blocks/memory/update"].shape == (2,)
+
+    assert found.attention.keys() == {"blocks/attention", "blocks/memory", "encoder/blocks/attention"}
+    sees = {
+        "blocks/attention": lambda b, t, s: s <= t and s < LENGTHS[b],
+        "blocks/memory": lambda b, t, s: s < SOURCE_LENGTHS[b],
+        "encoder/blocks/attention": lambda b, t, s: s < SOURCE_LENGTHS[b],
+    }
+    sizes = measured(kept, batch, magnitude, ("logits",))
+    for place, allowed in sees.items():
+        own, params = (kept.encoder, state.params.encoder) if place.startswith("encoder") else (kept, state.params)
+        lengths = SOURCE_LENGTHS if place.startswith("encoder") else LENGTHS
+        branch = place.split("/")[-1]
+        for layer, (block, weights) in enumerate(zip(own.blocks, params.blocks, strict=True)):
+            entering = np.asarray(getattr(block, branch).input, np.float64)
+            read = np.asarray(kept.encoder.final, np.float64) if branch == "memory" else entering
+            entropies, logits = loop_attention(getattr(weights, branch), entering, read, lengths, allowed)
+            statistics = jax.tree.map(lambda x, layer=layer: x[layer], found.attention[place])
+            close(statistics.entropy, np.mean(entropies, 1), rtol=1e-4, err_msg=place)
+            close(statistics.largest_logit, np.abs(logits).max(1), rtol=1e-4, err_msg=place)
+            close(statistics.logit_variance, np.var(logits, 1), rtol=1e-3, err_msg=place)
+            close(sizes[f"{place}/logits"][layer], np.abs(logits).mean(), rtol=1e-4, err_msg=place)
+
+
+def loop_attention(params, x, memory, lengths, allowed):
+    """Entropies [N, queries] and logits [N, pairs] of real queries, from the weights, one number at a time."""
+    w = {name: np.float64(getattr(params, name)) for name in ("query", "key")}
+    entropies, logits = [], []
+    for head in range(w["query"].shape[1]):
+        for b in range(len(x)):
+            for t in range(lengths[b]):
+                query = x[b, t] @ w["query"][:, head]
+                keys = [s for s in range(memory.shape[1]) if allowed(b, t, s)]
+                row = [query @ (memory[b, s] @ w["key"][:, head]) for s in keys]
+                row = np.array(row) / np.sqrt(len(query))
+                weights = np.exp(row) / np.exp(row).sum()
+                entropies.append(-(weights * np.log(weights)).sum())
+                logits.extend(row)
+    heads = w["query"].shape[1]
+    return np.reshape(entropies, (heads, -1)), np.reshape(logits, (heads, -1))
+
+
+def test_the_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys():
+    run, state, batch, *_ = looked_at("decoder")
+    blocks = tuple(
+        block.replace(attention=block.attention.replace(query=jnp.zeros_like(block.attention.query)))
+        for block in state.params.blocks
+    )
+    found = diagnose(state.replace(params=state.params.replace(blocks=blocks)), run, batch).attention
+    entropy = np.mean([np.log(t + 1) for length in LENGTHS for t in range(length)])
+    close(found["blocks/attention"].entropy, np.full((1, 2), entropy))
+    for name in ("largest_logit", "logit_variance", "head_diversity"):
+        close(getattr(found["blocks/attention"], name), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_members_of_a_group_are_told_as_lone_runs_are(size):
+    run = run_of(BASE.replace(layers=1, dropout=0.2))
+    state, batch = state_of(run), batch_of(run)
+    runs = [
+        run.replace(seed=seed, optimizer=run.optimizer.replace(learning_rate=rate))
+        for seed, rate in ((0, 1e-2), (5, 3e-3))
+    ]
+    states = [state, state.replace(params=jax.tree.map(lambda x: 1.5 * x, state.params))]
+    lone = [diagnose(*pair, batch) for pair in zip(states, runs, strict=True)]
+    assert float(lone[0].update_norm["head"]) > 2 * float(lone[1].update_norm["head"])
+    members = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(states, runs, strict=True))
+    mapped = jax.jit(lambda pairs: jax.lax.map(lambda pair: diagnose(*pair, batch), pairs, batch_size=size))(members)
+    jax.tree.map(lambda x, *alone: close(x, jnp.stack(alone), rtol=2e-4, atol=1e-6), mapped, *lone)
+
+
+def test_a_run_that_diverged_is_updated_no_more():
+    run, state, batch, found, _ = looked_at("decoder")
+    frozen = diagnose(state.replace(diverged_at=jnp.int32(0)), run, batch)
+    assert not any(np.any(x) for x in frozen.update_norm.values())
+    jax.tree.map(np.testing.assert_array_equal, frozen.gradient_norm, found.gradient_norm)
+
+
+def test_a_model_without_layers_has_none_to_tell_of():
+    run = run_of(MODELS["decoder"].replace(layers=0))
+    found = jax.eval_shape(diagnose, state_of(run), run, batch_of(run))
+    assert found.attention == {}
+    assert found.rms.keys() == {"embedded", "final", "output"}
+    assert found.gradient_norm.keys() >= {"embedding", "final_norm", "head"}
+    assert found.parameter_norm["head"].shape == ()

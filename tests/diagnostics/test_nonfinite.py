@@ -1,0 +1,151 @@
+"""The first number that is not finite is named, forward or backward, in both layouts, with how many there are."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import LENGTHS, SOURCE_LENGTHS, case, in_layout
+
+from flaxformer.diagnostics import first_nonfinite
+
+REAL, D = sum(LENGTHS), 6
+
+
+@functools.cache
+def healthy(name="encoder-decoder"):
+    return case(name)
+
+
+def planted(state, place, change):
+    """The state with the weight at a place, such as "blocks/1/attention/query", changed."""
+
+    def at(tree, parts):
+        if not parts:
+            return change(tree)
+        if isinstance(tree, tuple):
+            layer = int(parts[0])
+            return (*tree[:layer], at(tree[layer], parts[1:]), *tree[layer + 1 :])
+        return tree.replace(**{parts[0]: at(getattr(tree, parts[0]), parts[1:])})
+
+    return state.replace(params=at(state.params, place.split("/")))
+
+
+def everywhere(number):
+    return lambda x: jnp.full_like(x, number)
+
+
+def one(number):
+    """In the first entry alone."""
+    return lambda x: x.at[(0,) * x.ndim].set(number)
+
+
+def found(state, run, batch, layout="unrolled"):
+    bad = first_nonfinite(in_layout(state, run, layout), run, batch)
+    return bad and (bad.direction, bad.place, bad.bad, bad.of)
+
+
+# Real pairs of a head of a decoder's attention, and of one that reads a memory.
+PAIRS = sum(t + 1 for length in LENGTHS for t in range(length))
+READ = sum(queries * keys for queries, keys in zip(LENGTHS, SOURCE_LENGTHS, strict=True))
+# One entry of a weight spoils one feature of every real token, or all that is computed of it.
+FORWARD = {
+    "blocks/1/feed_forward/down_bias": (one(jnp.nan), "blocks/1/feed_forward/update", REAL, REAL * D),
+    "blocks/1/feed_forward/up": (one(jnp.inf), "blocks/1/feed_forward/update", None, REAL * D),
+    "blocks/1/feed_forward_connection/pre/gain": (one(jnp.nan), "blocks/1/feed_forward/input", REAL, REAL * D),
+    "blocks/0/attention/query": (one(jnp.nan), "blocks/0/attention/logits", PAIRS, 2 * PAIRS),
+    "blocks/0/attention/value": (everywhere(-jnp.inf), "blocks/0/attention/update", REAL * D, REAL * D),
+    "blocks/1/memory/key": (everywhere(jnp.inf), "blocks/1/memory/logits", 2 * READ, 2 * READ),
+    "encoder/blocks/0/attention/out_bias": (
+        one(jnp.nan), "encoder/blocks/0/attention/update", sum(SOURCE_LENGTHS), sum(SOURCE_LENGTHS) * 10
+    ),
+    "encoder/embedding/tokens": (everywhere(jnp.nan), "encoder/embedded", sum(SOURCE_LENGTHS) * 10, None),
+    "embedding/tokens": (everywhere(jnp.nan), "embedded", REAL * D, REAL * D),
+    "final_norm/gain": (one(jnp.inf), "final", REAL, REAL * D),
+    "head/matrix": (one(jnp.nan), "output", REAL, REAL * 13),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+@pytest.mark.parametrize("place", FORWARD)
+def test_what_a_bad_weight_breaks_first_is_named(place, layout):
+    run, state, batch = healthy()
+    change, first, bad, of = FORWARD[place]
+    direction, name, count, total = found(planted(state, place, change), run, batch, layout)
+    assert (direction, name) == ("forward", first)
+    assert bad in (None, count)
+    assert of in (None, total)
+    assert 0 < count <= total
+
+
+def test_logits_that_overflow_are_named_before_the_weights_that_they_spoil():
+    """Queries and keys are finite, their product is not."""
+    run, state, batch = healthy()
+    for weight in ("query", "key"):
+        state = planted(state, f"blocks/1/attention/{weight}", lambda x: x * 1e25)
+    assert found(state, run, batch)[:2] == ("forward", "blocks/1/attention/logits")
+
+
+def test_a_loss_that_overflows_is_named():
+    run, state, batch = healthy()
+    state = planted(state, "head/matrix", lambda x: jnp.sign(x) * 3e37)
+    assert found(state, run, batch) == ("forward", "loss", 1, 1)
+
+
+@pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+def test_a_healthy_run_has_no_such_place(layout):
+    run, state, batch = healthy()
+    assert found(state, run, batch, layout) is None
+
+
+def test_a_recurrent_layer_is_named():
+    run, state, batch = healthy("recurrent")
+    state = state.replace(
+        params=state.params.replace(
+            layers=(state.params.layers[0], jax.tree.map(everywhere(jnp.nan), state.params.layers[1]))
+        )
+    )
+    bad = first_nonfinite(state, run, batch)
+    assert (bad.place, bad.bad, bad.of) == ("layers/1", REAL * D, REAL * D)
+
+
+def test_padding_does_not_count_forward():
+    """What padding is reaches no real number before the gradient of the head, where 0 · NaN is added to it."""
+    run, state, batch = healthy()
+    unseen = batch.replace(inputs=jnp.where(batch.valid, batch.inputs % 12, 12))
+    state = planted(state, "embedding/tokens", lambda x: x.at[12].set(jnp.nan))
+    assert found(state, run, unseen) == ("backward", "head", 13 * D, 13 * D)
+
+
+@pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+@pytest.mark.parametrize(
+    ("branch", "inner", "outer"), [("feed_forward", ["up", "up_bias"], "down"), ("attention", ["value"], "out")]
+)
+def test_a_gradient_that_overflows_behind_a_finite_loss_is_named(branch, inner, outer, layout):
+    """The head's gradient is near 1e24. A branch that divides by 1e30 and multiplies by it says what it
+    always said, but what its first matrix sends back is beyond float32."""
+    run, state, batch = healthy()
+    state = planted(state, "head/matrix", lambda x: x * 1e24)
+    assert found(state, run, batch, layout) is None
+    for layer in (0, 1):
+        for name in inner:
+            state = planted(state, f"blocks/{layer}/{branch}/{name}", lambda x: x * 1e-30)
+        state = planted(state, f"blocks/{layer}/{branch}/{outer}", lambda x: x * 1e30)
+        assert found(state, run, batch, layout)[:2] == ("backward", f"blocks/{layer}/{branch}")
+
+
+def test_the_gradient_of_the_embedding_comes_last():
+    """x = E · D^e with a tiny E: the gradient of E alone is beyond float32."""
+    run, state, batch = healthy()
+    state = planted(state, "head/matrix", lambda x: x * 1e20)
+    exponent = 25 / np.log10(D)
+    run = run.replace(model=run.model.replace(inputs=run.model.inputs.replace(scale_exponent=exponent)))
+    state = planted(state, "embedding/tokens", lambda x: x * 1e-25)
+    assert found(state, run, batch)[:2] == ("backward", "embedding")
+
+
+def test_what_is_found_is_said_in_one_line():
+    run, state, batch = healthy()
+    bad = first_nonfinite(planted(state, "head/matrix", one(jnp.nan)), run, batch)
+    assert str(bad) == f"forward, output breaks first: {REAL} of {REAL * 13} numbers are not finite"
