@@ -153,6 +153,45 @@ def trained_mask(params: ParametersT, config: Any) -> ParametersT:
     return _marked(params, config, {}, "trained")
 
 
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """The named axes of a weight as it is held: of a stacked layer's, the first is "layers"."""
+
+    names: tuple[str, ...]
+    fan_in: tuple[str, ...]
+    """Those that are summed over when the weight is applied; none of a weight that is no linear map's."""
+    in_layer: bool
+    """Whether it belongs to a layer of a stack, in either layout."""
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it holds all the layers of a stack."""
+        return self.names[:1] == ("layers",)
+
+
+def axes(params: ParametersT) -> ParametersT:
+    """A tree like params with the `Axes` of each weight, by declaration and layout."""
+    return _axes(params, (), False)
+
+
+def _axes(node: Any, leading: tuple[str, ...], in_layer: bool) -> Any:
+    if type(node) is tuple:
+        return tuple(_axes(item, leading, in_layer) for item in node)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(node):
+        value, rule = getattr(node, field.name), field.metadata
+        if value is None:
+            values[field.name] = None
+        elif "init" in rule:
+            kind, *_ = alternatives(type_hints(type(node))[field.name])
+            values[field.name] = Axes((*leading, *kind.dim_str.split()), rule["fan_in"], in_layer)
+        else:
+            repeated = rule["repeat"] is not None
+            own = ("layers",) if repeated and type(value) is not tuple else leading
+            values[field.name] = _axes(value, own, in_layer or repeated)
+    return type(node)(**values)
+
+
 def _marked(node: Any, config: Any, rule: Any, mark: str) -> Any:
     """A tree like node with each weight's mark, read off its declaration."""
     if node is None:

@@ -10,10 +10,10 @@ import flaxformer
 
 ROOT = Path(flaxformer.__file__).parent
 FLOORS = [
-    {"struct"},
+    {"struct", "files"},
     {"params", "nn"},
     {"config"},
-    {"model.call"},
+    {"model.call", "model.remat"},
     {"model.norm"},
     {"model.attention", "model.feed_forward", "model.embedding", "model.head"},
     {"model.cache"},
@@ -25,8 +25,10 @@ FLOORS = [
     {"model.decoding"},
     {"model.beam"},
     {"model"},
+    {"data"},
     {"tasks"},
     {"training"},
+    {"checkpoint"},
     {"diagnostics"},
     {"interop"},
     {"study"},

@@ -39,16 +39,36 @@ from flaxformer.tasks import (
     Digits,
     Images,
     Induction,
+    MaskedTokens,
     ModularAddition,
     PairedFiles,
+    PairedTokens,
     Reverse,
     ScaledIndex,
     Sort,
+    SpanCorruption,
     StandardLibrary,
+    Task,
     TextFiles,
+    TokenFiles,
     TwoTargetAverage,
 )
-from flaxformer.training import AdamW, Run, Training, evaluate, start, train_chunk
+from flaxformer.training import (
+    SGD,
+    Adafactor,
+    AdamW,
+    Adopt,
+    Lamb,
+    Lion,
+    Muon,
+    Run,
+    ScheduleFree,
+    Training,
+    evaluate,
+    evaluation_params,
+    start,
+    train_chunk,
+)
 
 MODEL = ModelConfig(vocabulary=7, layers=1, d_model=8, heads=2, d_ff=11, window=2, logit_cap=3.0, dropout=0.1)
 SMALL = {"batch_size": 2, "evaluation_batches": 2}
@@ -110,6 +130,7 @@ OTHER = [
         "optimizer.final_fraction": 0.9, "optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.1,
         "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01,
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
+        "training.micro_batches": 2, "training.ema": 0.5, "training.precision": "bfloat16",
     }),
     (PAIRED, {
         "model.encoder": PLAIN.model.with_encoder(layers=2).encoder, "model.memory_residual": False,
@@ -167,6 +188,25 @@ for _task in (Reverse, Sort):
     OTHER.append(
         (on(PAIRED, task=base.task.replace(form="paired")), {("task.form", "model.encoder"): ("joined", None)})
     )
+OPTIMIZERS = {  # other values of the fields that an optimizer has for itself
+    SGD: {"momentum": 0.5, "nesterov": True},
+    Lion: {"beta1": 0.5, "beta2": 0.5},
+    Adopt: {"beta1": 0.5, "beta2": 0.5, "epsilon": 0.1},
+    Lamb: {"beta1": 0.5, "beta2": 0.5, "epsilon": 0.1},
+    Adafactor: {"decay_exponent": 0.4, "threshold": 0.1, "epsilon": 0.1, "factored_from": 4},
+    Muon: {
+        "momentum": 0.5, "nesterov": False, "iterations": 3, "rms": None, "beta1": 0.5, "beta2": 0.5, "epsilon": 0.1,
+    },
+    ScheduleFree: {"beta1": 0.5, "beta2": 0.5, "epsilon": 0.1},
+}  # fmt: skip
+SHARED = {
+    "learning_rate": 0.01, "warmup_steps": 3.0, "decay": "cosine", "final_fraction": 0.9, "weight_decay": 1.0,
+    "clip": 10.0,
+}  # fmt: skip
+for _kind, _own in OPTIMIZERS.items():
+    numbers = {"warmup_steps": 1.0, "final_fraction": 0.1, "weight_decay": 0.1, "clip": 0.1, "learning_rate": 0.1}
+    fields = {f"optimizer.{name}": value for name, value in (SHARED | _own).items()}
+    OTHER.append((on(BASE, optimizer=_kind(decay="linear", **numbers)), fields))
 BY_DESIGN = {
     (Tokens, "lookup"): "two ways to the same numbers",
     (ModelConfig, "d_memory"): "the caller gives a memory, a task does not",
@@ -174,8 +214,10 @@ BY_DESIGN = {
     (Patches, "width"): "the task's images decide",
     (Patches, "channels"): "the task's images decide",
     (Regressor, "pool"): "the task decides",
+    (Training, "remat"): "another way to the same numbers",
 }
-ELSEWHERE = {StandardLibrary, TextFiles, PairedFiles, Images, Induction, ModularAddition}
+ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
+ELSEWHERE |= {PairedTokens, ModularAddition, Task}
 """Their fields are tested with the tasks."""
 
 
@@ -205,7 +247,7 @@ def shapes(run):
 @functools.partial(jax.jit, static_argnames="steps")
 def train(run, source, steps):
     state, metrics = train_chunk(start(run), run, source, steps)
-    return metrics["loss"], state.params, evaluate(state.params, run, source)
+    return metrics["loss"], state.params, evaluate(evaluation_params(state, run), run, source)
 
 
 @functools.cache

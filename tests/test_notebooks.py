@@ -10,6 +10,7 @@ import pytest
 from study.tiny import fill
 
 from flaxformer.study.load import load_study
+from flaxformer.study.report import write
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
@@ -45,6 +46,7 @@ def finished_study(tmp_path, monkeypatch):
     """The default study's folder, as if it had been run."""
     study = load_study(ROOT / "experiments/norm_and_scale.py")
     store = fill(tmp_path / "norm_and_scale", study, lambda cell: 2.5 + 0.5 * (cell.arm.labels["norm"] == "post"))
+    write(store)
     monkeypatch.setenv("STUDY", str(store.root))
 
 
@@ -71,6 +73,7 @@ def test_attention(capsys):
     assert "rows sum to [1.]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_norm_placement(finished_study, capsys):
     names = run("norm_placement")
     assert set(names["norms"]["pre"]) == {2, 3}
@@ -79,6 +82,7 @@ def test_norm_placement(finished_study, capsys):
     assert "post − pre, warm-up none: +0.500" in out
 
 
+@pytest.mark.slow
 def test_your_own_ablation(capsys):
     names = run("your_own_ablation")
     assert len(names["runs"]) == 8

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import jax
 import pytest
 
 from flaxformer import cli
@@ -68,6 +69,18 @@ def test_the_model_snippet_gives_the_shape_it_says():
     said = tuple(int(size) for size in re.search(r"\[([\d, ]+)\]$", snippet.strip()).group(1).split(","))
     assert names["logits"].shape == said
     assert names["answer"].tokens.shape == (1, 5)
+
+
+def test_the_data_snippet_makes_batches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    for number in range(20):
+        (tmp_path / f"books/{number}.txt").write_text(f"Chapter {number}. " * 100)
+    snippet = next(block for block in blocks("python") if "prepare(" in block)
+    names = {}
+    exec(snippet.replace("8192", "300").replace("length=256", "length=16"), names)
+    batch = names["task"].load().batch(jax.random.key(0), 0)
+    assert batch.inputs.shape == (64, 16)
 
 
 def test_ci_runs_the_two_setup_commands_word_for_word():

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flaxformer.claims.run import Outcome
+from flaxformer.files import write_atomically
 from flaxformer.study import words
 from flaxformer.study.analysis import Analysis, analyse
-from flaxformer.study.store import Store, write_atomically
+from flaxformer.study.store import Store
 
 NAME = "case.json"
 

@@ -11,9 +11,9 @@ from rich.text import Text
 from flaxformer.claims import page, record
 from flaxformer.claims.record import Record
 from flaxformer.claims.run import Outcome
+from flaxformer.files import write_atomically
 from flaxformer.study import tables, words
 from flaxformer.study.numbers import duration
-from flaxformer.study.store import write_atomically
 from flaxformer.study.terminal import STYLES
 
 HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "time")

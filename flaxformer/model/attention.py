@@ -142,7 +142,7 @@ def attention_with_scores(
     if params.out is not None:
         return linear(mixed, params.out, params.out_bias, contract=2), scores
     y = mixed.sum(-2)
-    return (y if params.out_bias is None else y + _as_row(params.out_bias, y)), scores
+    return (y if params.out_bias is None else (y + _as_row(params.out_bias, y)).astype(y.dtype)), scores
 
 
 def logit_scale(config: ModelConfig) -> Float[Array, ""]:

@@ -81,7 +81,9 @@ def residual(
     update, post = normalise(connection.post, config, update, call)
     update = dropout(key, config.dropout, update)
     for gain in (connection.scalar, connection.vector):
-        update = update if gain is None else update * gain.reshape((1,) * (update.ndim - gain.ndim) + gain.shape)
+        if gain is not None:
+            row = gain.reshape((1,) * (update.ndim - gain.ndim) + gain.shape)
+            update = (update * row).astype(update.dtype)
     skip = config.residual.skip(config.layers, config.reads_memory)
     joined = update if not keep else (x if skip is None else skip * x) + update
     joined, after = normalise(connection.stream, config, joined, call)

@@ -49,6 +49,7 @@ def embed(
         wrong rank or width.
     """
     x = _content(params, config, inputs, token_types, table)
+    dtype = x.dtype
     length = x.shape[-2]
     positions = jnp.arange(length) if positions is None else positions
     _check_range(config, length, positions)
@@ -59,7 +60,8 @@ def embed(
     if config.positions.width:
         index = config.positions.scale * positions[..., None].astype(x.dtype)
         x = jnp.concatenate([jnp.broadcast_to(index, (*x.shape[:-1], 1)), x], axis=-1)
-    return (x if added is None else x + jnp.expand_dims(added, range(x.ndim - added.ndim))), positions
+    x = x if added is None else x + jnp.expand_dims(added, range(x.ndim - added.ndim))
+    return x.astype(dtype), positions
 
 
 def _check_range(config: SequenceModel, length: int, positions: Int[Array, "*batch T"]) -> None:
@@ -87,7 +89,7 @@ def _content(
     if params.class_token is None:
         return x
     first = jnp.broadcast_to(params.class_token, (*x.shape[:-2], 1, x.shape[-1]))
-    return jnp.concatenate([first, x], axis=-2)
+    return jnp.concatenate([first.astype(x.dtype), x], axis=-2)
 
 
 def _token_vectors(
@@ -98,11 +100,15 @@ def _token_vectors(
         raise ValueError("inputs.shared is True; expected the decoder's embedding table to be given")
     if not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(f"inputs have dtype {tokens.dtype}; expected integers, the ids of tokens")
-    x = table[tokens] if kind.lookup == "gather" else jax.nn.one_hot(tokens, table.shape[0], dtype=table.dtype) @ table
+    if kind.lookup == "gather":
+        # The gradient of a row is a sum over all its tokens: widened, it is summed in float32.
+        x = table.astype(jnp.promote_types(table.dtype, jnp.float32))[tokens].astype(table.dtype)
+    else:
+        x = jax.nn.one_hot(tokens, table.shape[0], dtype=table.dtype) @ table
     if kind.scale_exponent is not None:
-        x = x * jnp.exp2(kind.scale_exponent * jnp.log2(d_model))
+        x = (x * jnp.exp2(kind.scale_exponent * jnp.log2(d_model))).astype(x.dtype)
     if params.types is not None:
-        x = x + params.types[jnp.zeros_like(tokens) if token_types is None else token_types]
+        x = (x + params.types[jnp.zeros_like(tokens) if token_types is None else token_types]).astype(x.dtype)
     return x
 
 

@@ -36,7 +36,7 @@ def predict(
 ) -> tuple[Float[Array, "..."], Head]:
     """x G + b of every token, or of one vector a sequence; x Eᵀ when tied; x itself without a head.
 
-    Returns the answer and the head after it, whose norm's running statistics may have moved.
+    The answer is float32 or wider. Returns it and the head after it, whose norm's running statistics may have moved.
     """
     head = config.head
     if head.loss is None:
@@ -47,8 +47,8 @@ def predict(
         params = params.replace(transform=params.transform.replace(norm=norm))
     x = pool(x, head.pool, call.valid)
     if head.scale_exponent is not None:
-        x = x * jnp.exp2(-head.scale_exponent * jnp.log2(config.d_model))
-    return linear(x, table.T if params.matrix is None else params.matrix, params.bias), params  # type: ignore[union-attr]
+        x = (x * jnp.exp2(-head.scale_exponent * jnp.log2(config.d_model))).astype(x.dtype)
+    return linear(x, table.T if params.matrix is None else params.matrix, params.bias, wide=True), params  # type: ignore[union-attr]
 
 
 def pool(x: Float[Array, "*batch T D"], kind: str, valid: Bool[Array, "*batch T"] | None) -> Float[Array, "..."]:

@@ -65,7 +65,7 @@ def apply_with_intermediates(
     dropout_key: Array | None = None,
     **given: Unpack[Given],
 ) -> tuple[Float[Array, "..."], Any]:
-    """`apply`, and what every stage produced, attention logits and weights too; under `jit`, only what is used costs."""
+    """`apply`, and what every stage produced, attention logits and weights too; under `jit` only what is used costs."""
     outcome = run(params, config, inputs, given, dropout_key=dropout_key, keep=True)
     return outcome.output, outcome.intermediates
 

@@ -12,6 +12,7 @@ from flaxformer.config import RecurrentConfig, Stream, Vectors
 from flaxformer.model.call import Call, Given
 from flaxformer.model.embedding import Embedding, embed
 from flaxformer.model.head import Head, predict
+from flaxformer.model.remat import rematerialised
 from flaxformer.model.transformer import DEEPEST_UNROLLED, Layout, Outcome
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.dropout import dropout
@@ -102,6 +103,7 @@ def run(
     dropout_key: Array | None = None,
     cache: RecurrentCache | None = None,
     keep: bool = False,
+    remat: str = "none",
 ) -> Outcome:
     """One call of the model, with all that it produces; `model.apply` and `model.extend` are its public faces.
 
@@ -111,6 +113,7 @@ def run(
       dropout_key: gives training behaviour; None evaluates.
       cache: the inputs follow its tokens.
       keep: hand back the intermediates.
+      remat: what a backward pass computes again, see `model.remat`.
 
     Raises:
       ValueError: given a mask, a source or a memory, which no recurrent model reads.
@@ -122,7 +125,7 @@ def run(
         x, positions = _embedded(params.embedding, config, inputs, given)
         x = embedded = dropout(keys["embedding"], config.dropout, x)
     before = new_cache(params, config, x.shape[:-2], 0) if cache is None else cache
-    x, kept, states = _layers(params.layers, config, x, valid, keys["layers"], before.layers)
+    x, kept, states = _layers(params.layers, config, x, valid, keys["layers"], before.layers, remat)
     with jax.named_scope("head"):
         call = Call(query_positions=positions, key_positions=positions, valid=valid)
         output, _ = predict(params.head, config, x, params.embedding.tokens, call)
@@ -159,6 +162,7 @@ def _layers(
     valid: Bool[Array, "*batch T"] | None,
     key: Array | None,
     states: Any,
+    remat: str,
 ) -> tuple[Float[Array, "*batch T D"], Any, Any]:
     """Every layer in turn: the one place that knows whether layers are unrolled or scanned.
 
@@ -171,6 +175,7 @@ def _layers(
         hidden, state = walk(_step(params, config), state, linear(x, params.input, params.bias), valid)
         return dropout(own_key, config.dropout, hidden), (hidden, state)
 
+    body = rematerialised(body, remat, scanned=not isinstance(layers, tuple))
     if isinstance(layers, tuple):
         ends = []
         for index, params in enumerate(layers):

@@ -15,6 +15,7 @@ from flaxformer.model.call import Call, Given
 from flaxformer.model.embedding import Embedding, embed
 from flaxformer.model.head import Head, predict
 from flaxformer.model.norm import Norm, normalise
+from flaxformer.model.remat import rematerialised
 from flaxformer.nn.dropout import dropout
 from flaxformer.nn.masks import Mask, Padding
 from flaxformer.params import Parameters, declare, initialise, param, stack, stream, subtree, unstack
@@ -127,6 +128,7 @@ def run(
     dropout_key: Array | None = None,
     cache: Cache | None = None,
     keep: bool = False,
+    remat: str = "none",
     table: Array | None = None,
 ) -> Outcome:
     """One call of the model, with all that it produces; `model.apply` and `model.extend` are its public faces.
@@ -136,13 +138,14 @@ def run(
       dropout_key: gives training behaviour; None evaluates.
       cache: the inputs follow its tokens.
       keep: hand back the intermediates.
+      remat: what a backward pass computes again, see `model.remat`.
       table: the embedding table that an encoder shares with its decoder.
     """
     keys = {name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks")}
     offset: Any = 0
     positions, valid = given.get("positions"), given.get("valid")
     if cache is None:
-        memory, memory_valid, encoder = _memory(params, config, given, dropout_key, keep)
+        memory, memory_valid, encoder = _memory(params, config, given, dropout_key, keep, remat)
     else:
         tokens = inputs.shape if isinstance(config.inputs, Tokens) else inputs.shape[:-1]
         offset, memory, memory_valid, encoder = cache.used, None, cache.memory_valid, None
@@ -167,7 +170,9 @@ def run(
         )
         x, embedding_norm = normalise(params.embedding_norm, config, x, call)
         x = embedded = dropout(keys["embedding"], config.dropout, x)
-    x, kept, blocks, layers = _layers(params.blocks, config, x, call, keys["blocks"], cache and cache.layers, keep)
+    x, kept, blocks, layers = _layers(
+        params.blocks, config, x, call, keys["blocks"], cache and cache.layers, keep, remat
+    )
     with jax.named_scope("head"):
         final, final_norm = normalise(params.final_norm, config, x, call)
         output, head = predict(params.head, config, final, params.embedding.tokens, call)
@@ -194,7 +199,12 @@ def _mask(
 
 
 def _memory(
-    params: Transformer, config: ModelConfig, given: Given, dropout_key: Array | None = None, keep: bool = False
+    params: Transformer,
+    config: ModelConfig,
+    given: Given,
+    dropout_key: Array | None = None,
+    keep: bool = False,
+    remat: str = "none",
 ) -> tuple[Array | None, Array | None, Outcome | None]:
     """What cross-attention reads, which of it is real, and the encoder's outcome where it has one to read."""
     memory, source = given.get("memory"), given.get("source")
@@ -204,12 +214,17 @@ def _memory(
         raise ValueError(f"the config needs {wanted}, to attend to; given is {found}")
     if source is None or memory is not None:
         return memory, given.get("memory_valid"), None
-    encoder = _encoded(params, config, given, dropout_key, keep)
+    encoder = _encoded(params, config, given, dropout_key, keep, remat)
     return encoder.output, given.get("source_valid"), encoder
 
 
 def _encoded(
-    params: Transformer, config: ModelConfig, given: Given, dropout_key: Array | None = None, keep: bool = False
+    params: Transformer,
+    config: ModelConfig,
+    given: Given,
+    dropout_key: Array | None = None,
+    keep: bool = False,
+    remat: str = "none",
 ) -> Outcome:
     key = None if dropout_key is None else stream(dropout_key, "encoder")
     table = params.embedding.tokens
@@ -221,6 +236,7 @@ def _encoded(
             {"valid": given.get("source_valid")},
             dropout_key=key,
             keep=keep,
+            remat=remat,
             table=table,
         )
 
@@ -233,6 +249,7 @@ def _layers(
     key: Array | None,
     caches: Any,
     keep: bool,
+    remat: str,
 ) -> tuple[Array, Any, Any, Any]:
     """Every block in turn: the one place that knows whether layers are unrolled or scanned.
 
@@ -246,6 +263,7 @@ def _layers(
         x, did, after, cache = block(params, config, x, call, own_key, cache)
         return x, (did if keep else None, after if moving else None, cache)
 
+    body = rematerialised(body, remat, scanned=not isinstance(layers, tuple))
     if isinstance(layers, tuple):
         ends = []
         for index, params in enumerate(layers):

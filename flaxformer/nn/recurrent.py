@@ -48,7 +48,7 @@ def gru_step(
     mapped = linear(hidden, recurrent)
     reset, update = jnp.unstack(jax.nn.sigmoid(inputs[..., :2, :] + mapped[..., :2, :]), axis=-2)
     bias = jnp.expand_dims(candidate_bias, range(hidden.ndim - 1))
-    candidate = jnp.tanh(inputs[..., 2, :] + reset * (mapped[..., 2, :] + bias))
+    candidate = jnp.tanh(inputs[..., 2, :] + reset * (mapped[..., 2, :] + bias).astype(mapped.dtype))
     return (1 - update) * candidate + update * hidden
 
 

@@ -31,7 +31,7 @@ from flaxformer.study.plan import Group
 from flaxformer.study.schedule import Scheduler
 from flaxformer.study.store import Row
 from flaxformer.tasks.base import Source
-from flaxformer.training import evaluate, start, train_chunk
+from flaxformer.training import evaluate, evaluation_params, start, train_chunk
 from flaxformer.training.run import Run
 from flaxformer.training.step import ALIVE, State
 
@@ -141,7 +141,8 @@ class Program:
     def _measure(self, state: State, run: Run, source: Source) -> dict[str, Array]:
         """What an evaluation gives, and what else the study measures."""
         measure = self.group.measure
-        return evaluate(state.params, run, source) | dict(measure(state.params, run) if measure else {})
+        params = evaluation_params(state, run)
+        return evaluate(params, run, source) | dict(measure(params, run) if measure else {})
 
     def _compile(self, function: Callable[..., Any], *members: Any) -> Callable[..., Any]:
         batch_size = None if self.members == 1 else self.members

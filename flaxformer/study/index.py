@@ -4,11 +4,12 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
+from flaxformer.files import write_atomically
 from flaxformer.struct import UserError
 from flaxformer.study import html, origins, words
 from flaxformer.study.analysis import analyse
 from flaxformer.study.report import report_path, write
-from flaxformer.study.store import Store, read_lines, write_atomically
+from flaxformer.study.store import Store, read_lines
 from flaxformer.study.tables import Table
 
 

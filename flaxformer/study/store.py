@@ -21,21 +21,12 @@ from typing import Any
 
 import polars as pl
 
+from flaxformer.files import write_atomically
 from flaxformer.struct import UserError, differences
 
 Row = dict[str, Any]
 FORMAT = 2
 """Of study.json; raised when a folder cannot be read as before."""
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, and a kill at any moment, sees the old content or the new, never a part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def read_lines(path: Path) -> list[Row]:

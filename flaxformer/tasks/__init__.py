@@ -1,13 +1,15 @@
-"""What a model learns: text, images and synthetic tasks, each with pure device-resident `batch(key, step)`."""
+"""What a model learns: text, images and synthetic tasks, each with a pure `batch(key, step)`."""
 
 from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
 from flaxformer.tasks.images import Digits, Images
-from flaxformer.tasks.pairs import PairedFiles
+from flaxformer.tasks.pairs import PairedFiles, PairedTokens
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
 from flaxformer.tasks.sequence_to_sequence import Copy, Reverse, Sort
 from flaxformer.tasks.synthetic import AssociativeRecall, Induction
 from flaxformer.tasks.text import StandardLibrary, TextFiles
+from flaxformer.tasks.token_files import TokenFiles
 
 __all__ = [
     "AnyTask",
@@ -17,22 +19,30 @@ __all__ = [
     "Digits",
     "Images",
     "Induction",
+    "MaskedTokens",
     "ModularAddition",
     "PairedFiles",
+    "PairedTokens",
     "Reverse",
     "ScaledIndex",
     "Sort",
     "Source",
+    "SpanCorruption",
     "StandardLibrary",
     "Task",
     "TextFiles",
+    "TokenFiles",
     "TwoTargetAverage",
 ]
 
 AnyTask = (
     StandardLibrary
     | TextFiles
+    | TokenFiles
+    | MaskedTokens
+    | SpanCorruption
     | PairedFiles
+    | PairedTokens
     | Copy
     | Reverse
     | Sort

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer.config import LanguageModel, ModelConfig, Tokens
 from flaxformer.config.base import SequenceModel
 from flaxformer.model.call import Given
+from flaxformer.nn.masks import Segments
 from flaxformer.struct import Config, static
 
 
@@ -30,11 +31,25 @@ class Batch(flax.struct.PyTreeNode):
     source: Array | None = None
     """What an encoder reads."""
     source_valid: Bool[Array, "*batch S"] | None = None
+    segments: Int[Array, "*batch T"] | None = None
+    """Which of the documents packed into a sequence each token belongs to: tokens attend within their own."""
+    positions: Int[Array, "*batch T"] | None = None
+    """Each token's position; 0, 1, 2 … where a task gives none."""
 
     @property
     def given(self) -> Given:
         """What `apply` is given beside the inputs."""
-        return {"valid": self.valid, "prefix": self.prefix, "source": self.source, "source_valid": self.source_valid}
+        given: Given = {
+            "valid": self.valid,
+            "prefix": self.prefix,
+            "source": self.source,
+            "source_valid": self.source_valid,
+        }
+        if self.segments is not None:
+            given["mask"] = Segments(self.segments, self.segments)
+        if self.positions is not None:
+            given["positions"] = self.positions
+        return given
 
 
 class Source(flax.struct.PyTreeNode):

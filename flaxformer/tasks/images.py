@@ -14,10 +14,10 @@ import numpy as np
 
 from flaxformer.config import Classifier, Patches
 from flaxformer.config.base import SequenceModel
+from flaxformer.data.extras import library
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Task
 from flaxformer.tasks.examples import ExampleSource, shuffled
-from flaxformer.tasks.extras import library
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,16 +116,17 @@ class Digits(ImageTask):
 
 
 class Images(ImageTask):
-    """Your own images: a .npz file with arrays `images` and `labels`.
+    """Your own images: a .npz file with arrays `images` and `labels`, or a folder with a folder of images a class.
 
     images are [n, height, width] or [n, height, width, channels], whole numbers from 0 to 255 (divided by 255) or
-    real numbers (taken as they are); labels are [n], whole numbers from 0.
+    real numbers (taken as they are); labels are [n], whole numbers from 0. A folder's classes are its folders in the
+    order of their names; images are of one size (PNG, JPEG, …), and grey where all of them are, else red, green, blue.
     """
 
     path: str = static()
 
     def pictures(self) -> Pictures:
-        return image_file(self.path)
+        return image_folder(self.path) if Path(self.path).expanduser().is_dir() else image_file(self.path)
 
 
 @functools.cache
@@ -144,7 +145,7 @@ def image_file(path: str) -> Pictures:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UserError(f"path is '{path}', which is not a file; expected a .npz with images and labels")
+        raise UserError(f"path is '{path}', which is not a file or folder; expected images and their classes")
     try:
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:
             images, labels = arrays["images"], arrays["labels"]
@@ -153,6 +154,40 @@ def image_file(path: str) -> Pictures:
     for problem in _array_problems(images, labels):
         raise UserError(f"{path}: {problem}")
     return _pictures(images / 255 if np.issubdtype(images.dtype, np.integer) else images, labels)
+
+
+@functools.cache
+def image_folder(path: str) -> Pictures:
+    """The images in the folders of a folder; hidden files are passed over.
+
+    Raises:
+      UserError: no images, one that cannot be read, or one of another size; the message says which.
+    """
+    root = Path(path).expanduser()
+    classes = sorted(folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    files = [(label, file) for label, folder in enumerate(classes) for file in sorted(folder.iterdir())]
+    read = [(label, file, _image(file)) for label, file in files if not file.name.startswith(".")]
+    if not read:
+        raise UserError(f"path is '{path}', a folder without images; expected a folder for each class, with images")
+    _, first, image = read[0]
+    for _, file, other in read:
+        if other.size != image.size:
+            found = "{} × {}".format(*other.size)
+            raise UserError(
+                f"{file} has {found} pixels and {first} {image.size[0]} × {image.size[1]}; expected one size"
+            )
+    mode = "L" if all(image.mode in ("1", "L") for *_, image in read) else "RGB"
+    images = np.stack([np.asarray(image.convert(mode)) for *_, image in read])
+    return _pictures(images / 255, np.array([label for label, *_ in read]))
+
+
+def _image(file: Path) -> Any:
+    try:
+        with library("PIL.Image", "images", f"reading {file}").open(file) as image:
+            image.load()
+            return image
+    except OSError as error:  # what Pillow raises for what is no image, or is cut short
+        raise UserError(f"{file}: expected an image, but: {error}") from None
 
 
 def _array_problems(images: np.ndarray, labels: np.ndarray) -> Iterator[str]:

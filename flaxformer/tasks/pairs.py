@@ -1,4 +1,4 @@
-"""Sequence to sequence from two text files: line i of one translates line i of the other."""
+"""Sequence to sequence from pairs of lines, of two text files or prepared: one translates the other."""
 
 import functools
 import hashlib
@@ -9,43 +9,40 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer.data.corpus import tenth
+from flaxformer.data.token_files import TokenFolder, open_tokens
+from flaxformer.data.tokenizer import Tokenizer, token_dtype, tokenizer
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Task
 from flaxformer.tasks.examples import ExampleSource
 from flaxformer.tasks.sequence_to_sequence import FORMS
-from flaxformer.tasks.tokenizer import Tokenizer, token_dtype, tokenizer
 
 
 class Pair(NamedTuple):
-    """A line and its translation as tokens, and which tenth of the data they fall in."""
+    """A line and its translation as tokens; and which tenth of the data they fall in, where that is yet to tell."""
 
     source: np.ndarray
     target: np.ndarray
-    tenth: int
+    tenth: int = 0
 
 
-class PairedFiles(Task):
-    """Say the line of `target_path` that translates a line of `source_path`; UTF-8 text, as many lines in each.
+class PairTask(Task):
+    """Say the second line of a pair, given the first.
 
-    Held out are `validation_tenths` of the pairs, by a hash of both lines: equal pairs fall on one side. A pair with
-    an empty line, or a line of more than `max_length` tokens, is dropped; the fingerprint counts them.
+    A pair with an empty line, or a line of more than `max_length` tokens, is dropped; the fingerprint counts them.
 
     form: "paired", the source for an encoder, and a decoder that reads start, target; or "joined", one sequence
     source, start, target for a decoder, the source and the start being its prefix. What is scored is target, end.
-    tokenizer: the path of a tokenizer.json; None for bytes. Start, end and padding are the three ids after its own.
+    Start, end and padding are the three ids after those of the lines.
     """
 
-    source_path: str = static()
-    target_path: str = static()
-    validation_tenths: int = static(1, at_least=1, at_most=9)
     max_length: int = static(64, at_least=1)
-    tokenizer: str | None = static(None)
     form: str = static("paired", choices=FORMS)
 
     @property
     def start(self) -> int:
         """The id before a target."""
-        return tokenizer(self.tokenizer).vocabulary
+        raise NotImplementedError
 
     @property
     def end(self) -> int:
@@ -69,33 +66,28 @@ class PairedFiles(Task):
     def source_length(self) -> int:
         return self.max_length if self.form == "paired" else 0
 
+    def sides(self) -> dict[str, list[Pair]]:
+        """All pairs to train on ("training"), and all that are held out ("validation")."""
+        raise NotImplementedError
+
     def load(self) -> ExampleSource:
-        kept, _ = self._pairs()
-        sides = {
-            "training": [pair for pair in kept if pair.tenth >= self.validation_tenths],
-            "validation": [pair for pair in kept if pair.tenth < self.validation_tenths],
-        }
+        sides = {side: self._kept(pairs) for side, pairs in self.sides().items()}
         for side, pairs in sides.items():
             if not pairs:
-                found = f"{len(kept)} pairs of lines of 1 to {self.max_length} tokens"
-                raise UserError(f"PairedFiles: of {found} none is on the {side} side; expected at least one")
+                found = f"{sum(map(len, sides.values()))} pairs of lines of 1 to {self.max_length} tokens"
+                raise UserError(f"{type(self).__name__}: of {found} none is on the {side} side; expected at least one")
         return ExampleSource(self._examples(sides["training"]), self._examples(sides["validation"]), self)
 
-    def fingerprint(self) -> dict[str, Any]:
-        kept, dropped = self._pairs()
-        digests = {
-            f"{side}_sha256": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
-            for side, path in (("source", self.source_path), ("target", self.target_path))
-        }
-        return digests | tokenizer(self.tokenizer).fingerprint | {"pairs": len(kept)} | dropped
+    def counts(self) -> dict[str, int]:
+        """How many pairs there are to use, and how many were dropped and why."""
+        pairs = [pair for side in self.sides().values() for pair in side]
+        empty, kept = sum(not pair.source.size or not pair.target.size for pair in pairs), len(self._kept(pairs))
+        return {"pairs": kept, "dropped_empty": empty, "dropped_long": len(pairs) - empty - kept}
 
-    def _pairs(self) -> tuple[list[Pair], dict[str, int]]:
-        """The pairs that are short enough and not empty, and how many are not."""
-        pairs = read_pairs(self.source_path, self.target_path, tokenizer(self.tokenizer))
-        sizes = [(pair, sorted((len(pair.source), len(pair.target)))) for pair in pairs]
-        empty = sum(shorter == 0 for _, (shorter, _) in sizes)
-        kept = [pair for pair, (shorter, longer) in sizes if shorter and longer <= self.max_length]
-        return kept, {"dropped_empty": empty, "dropped_long": len(pairs) - empty - len(kept)}
+    def _kept(self, pairs: list[Pair]) -> list[Pair]:
+        """The pairs that are short enough and not empty."""
+        sizes = [(pair, sorted((pair.source.size, pair.target.size))) for pair in pairs]
+        return [pair for pair, (shorter, longer) in sizes if shorter and longer <= self.max_length]
 
     def _examples(self, pairs: list[Pair]) -> Batch:
         if self.form == "joined":
@@ -126,6 +118,69 @@ class PairedFiles(Task):
         return table
 
 
+class PairedFiles(PairTask):
+    """Say the line of `target_path` that translates a line of `source_path`; UTF-8 text, as many lines in each.
+
+    Held out are `validation_tenths` of the pairs, by a hash of both lines: equal pairs fall on one side.
+
+    tokenizer: the path of a tokenizer.json; None for bytes.
+    """
+
+    source_path: str = static()
+    target_path: str = static()
+    validation_tenths: int = static(1, at_least=1, at_most=9)
+    tokenizer: str | None = static(None)
+
+    @property
+    def start(self) -> int:
+        return tokenizer(self.tokenizer).vocabulary
+
+    def sides(self) -> dict[str, list[Pair]]:
+        pairs = read_pairs(self.source_path, self.target_path, tokenizer(self.tokenizer))
+        return {
+            "training": [pair for pair in pairs if pair.tenth >= self.validation_tenths],
+            "validation": [pair for pair in pairs if pair.tenth < self.validation_tenths],
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        digests = {
+            f"{side}_sha256": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+            for side, path in (("source", self.source_path), ("target", self.target_path))
+        }
+        return digests | tokenizer(self.tokenizer).fingerprint | self.counts()
+
+
+class PairedTokens(PairTask):
+    """Pairs that `flaxformer.data.prepare` wrote, given a target: the folder `path` has the split and the tokens."""
+
+    path: str = static()
+
+    @property
+    def folder(self) -> TokenFolder:
+        """The folder, opened and checked once."""
+        return open_tokens(self.path).holding(pairs=True)
+
+    @property
+    def start(self) -> int:
+        return self.folder.vocabulary
+
+    def sides(self) -> dict[str, list[Pair]]:
+        folder = self.folder
+        return {
+            "training": cut_pairs(folder.train, folder.train_documents),
+            "validation": cut_pairs(folder.validation, folder.validation_documents),
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self.folder.fingerprint() | self.counts()
+
+
+def cut_pairs(tokens: np.ndarray, documents: np.ndarray) -> list[Pair]:
+    """Documents 0 and 1 are a pair, 2 and 3 the next."""
+    lines = np.split(tokens, documents[1:-1])
+    return [Pair(source, target) for source, target in zip(lines[::2], lines[1::2], strict=True)]
+
+
 @functools.cache
 def read_pairs(source_path: str, target_path: str, encoding: Tokenizer) -> list[Pair]:
     """Every pair of lines, stripped and encoded.
@@ -140,7 +195,7 @@ def read_pairs(source_path: str, target_path: str, encoding: Tokenizer) -> list[
             f"{len(targets)}; expected as many, line i translating line i"
         )
     return [
-        Pair(encoding.encode(source), encoding.encode(target), _hash(source + b"\n" + target) % 10)
+        Pair(encoding.encode(source), encoding.encode(target), tenth(source + b"\n" + target))
         for source, target in zip(sources, targets, strict=True)
     ]
 
@@ -150,7 +205,3 @@ def _lines(name: str, path: str) -> Iterator[bytes]:
     if not file.is_file():
         raise UserError(f"{name}_path is '{path}', which is not a file; expected text, a sentence a line")
     return (line.strip() for line in file.read_bytes().splitlines())
-
-
-def _hash(text: bytes) -> int:
-    return int(hashlib.sha256(text).hexdigest()[:8], 16)

@@ -1,62 +1,174 @@
-"""AdamW with a warm-up and a decay, built from config leaves inside the traced function, so that all can be mapped."""
+"""The optimizers by name, built from config leaves inside the traced function, so that all numbers can be mapped.
 
-from collections.abc import Callable
+To add one, write the class that has its numbers and its `direction`, and add it to `AnyOptimizer`.
+"""
 
-import jax.numpy as jnp
+from typing import Any
+
+import jax
 import optax
-from jaxtyping import Array, Float, Int
+import optax.contrib
+from jaxtyping import Array, Float
 
 from flaxformer.params import decay_mask
-from flaxformer.struct import Config, leaf, static
+from flaxformer.struct import leaf, static
+from flaxformer.training.by_layer import by_layer, matrices_or_other, matrix_dimensions
+from flaxformer.training.schedule import DECAYS, Optimizer, learning_rate
 
-DECAYS: dict[str, Callable[[Array, Array], Array]] = {
-    # progress runs from 0 (end of the warm-up) to 1 (last step); ratio is steps taken / warm-up steps
-    "constant": lambda progress, ratio: jnp.ones_like(progress),
-    "linear": lambda progress, ratio: 1 - progress,
-    "cosine": lambda progress, ratio: 0.5 * (1 + jnp.cos(jnp.pi * progress)),
-    "inverse_sqrt": lambda progress, ratio: jnp.maximum(ratio, 1.0) ** -0.5,
-}
+__all__ = ["DECAYS", "AdamW", "AnyOptimizer", "Optimizer", "averaged_weights", "learning_rate", "optimizer"]
 
 
-class AdamW(Config):
-    """Adam with decoupled weight decay, gradient clipping by global norm, warm-up and decay.
+class AdamW(Optimizer):
+    """m / (√v + ε), with bias-corrected running means m of the gradient and v of its square.
 
     Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019; the warm-up of Vaswani et al. 2017, section 5.3.
     """
 
-    learning_rate: float = leaf(1e-3, at_least=0)
-    warmup_steps: float = leaf(0.0, at_least=0)
-    decay: str = static("linear", choices=DECAYS)
-    final_fraction: float = leaf(0.0, at_least=0, at_most=1)
     beta1: float = leaf(0.9, at_least=0, below=1)
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
-    weight_decay: float | None = leaf(None, at_least=0)
-    clip: float | None = leaf(None, above=0)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
 
 
-def learning_rate(config: AdamW, step: int | Int[Array, ""], steps: int) -> Float[Array, ""]:
-    """The learning rate of step number `step` (from 0) of `steps`.
+class SGD(Optimizer):
+    """The sum m ← momentum · m + g; with nesterov, g + momentum · m (Sutskever et al. 2013)."""
 
-    It rises linearly, lr · (step + 1) / warmup_steps, during the warm-up, then falls from lr to
-    lr · final_fraction as `decay` says: constant; linear; cosine; or inverse_sqrt, lr · √(warmup / (step + 1)),
-    which takes final_fraction as its floor.
+    momentum: float = leaf(0.9, at_least=0, below=1)
+    nesterov: bool = static(False)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.trace(decay=self.momentum, nesterov=self.nesterov)
+
+
+class Lion(Optimizer):
+    """sign(β₁ m + (1 − β₁) g), then m ← β₂ m + (1 − β₂) g (Chen et al. 2023, algorithm 2).
+
+    Each number moves by the rate itself: a rate 3 to 10 times below AdamW's, and as many times its weight decay.
     """
-    taken, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.asarray(config.warmup_steps, jnp.float32)
-    progress = jnp.clip((taken - 1 - warmup) / jnp.maximum(steps - warmup, 1.0), 0, 1)
-    decay = DECAYS[config.decay](progress, taken / jnp.maximum(warmup, 1.0))
-    if config.decay == "inverse_sqrt":
-        decayed = jnp.maximum(decay, config.final_fraction)
-    else:
-        decayed = config.final_fraction + (1 - config.final_fraction) * decay
-    return config.learning_rate * jnp.where(taken < warmup, taken / jnp.maximum(warmup, 1.0), decayed)
+
+    beta1: float = leaf(0.9, at_least=0, below=1)
+    beta2: float = leaf(0.99, at_least=0, below=1)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_lion(b1=self.beta1, b2=self.beta2)
 
 
-def optimizer(config: AdamW, rate: float | Float[Array, ""]) -> optax.GradientTransformation:
-    """The Optax chain at one learning rate; its state does not depend on any number in the config."""
-    chain = [optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)]
-    if config.clip is not None:
-        chain.insert(0, optax.clip_by_global_norm(config.clip))
+class Adopt(Optimizer):
+    """A running mean of g / max(√v, ε), v that of g² before this step, clipped to ±step^¼ (Taniguchi et al. 2024).
+
+    The first step only takes v: it changes no weight.
+    """
+
+    beta1: float = leaf(0.9, at_least=0, below=1)
+    beta2: float = leaf(0.9999, at_least=0, below=1)
+    epsilon: float = leaf(1e-6, above=0)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.contrib.adopt(-1.0, b1=self.beta1, b2=self.beta2, eps=self.epsilon)
+
+
+class Lamb(Optimizer):
+    """AdamW's step of each weight u, weight decay in it, times |w| / |u| (You et al. 2020, algorithm 2)."""
+
+    beta1: float = leaf(0.9, at_least=0, below=1)
+    beta2: float = leaf(0.999, at_least=0, below=1)
+    epsilon: float = leaf(1e-6, above=0)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
+
+
+class Adafactor(Optimizer):
+    """g / √v, with v factored into row and column means, at most `threshold` in root mean square.
+
+    v is a running mean of g² with rate 1 − step^(−decay_exponent); a weight of which two axes have `factored_from`
+    places or more keeps its rows' and columns' means alone. The step is not scaled by the weight's own size: the
+    learning rate is an absolute one. Source: Shazeer & Stern 2018, algorithms 4 and 5.
+    """
+
+    decay_exponent: float = leaf(0.8, above=0)
+    threshold: float = leaf(1.0, above=0)
+    epsilon: float = leaf(1e-30, above=0)
+    factored_from: int = static(128, at_least=2)
+
+    def direction(self) -> optax.GradientTransformation:
+        scaled = optax.scale_by_factored_rms(
+            decay_rate=self.decay_exponent, epsilon=self.epsilon, min_dim_size_to_factor=self.factored_from
+        )
+        return by_layer(optax.chain(scaled, optax.clip_by_block_rms(self.threshold)))
+
+
+class Muon(Optimizer):
+    """Each layer's matrices move by their momentum made orthogonal; all other weights, by Adam.
+
+    For the momentum U S Vᵀ of a matrix, `iterations` of Newton and Schulz give about U Vᵀ, here times
+    rms · √max(fan-in, fan-out), so that its root mean square is about that of Adam's step and both share a learning
+    rate; rms=None is √max(1, fan-out / fan-in). A map into or out of heads is one matrix, all heads together.
+
+    Sources: Jordan et al. 2024 (Muon); Liu et al. 2025, section 2.2 (the scale).
+    """
+
+    momentum: float = leaf(0.95, at_least=0, below=1)
+    nesterov: bool = static(True)
+    iterations: int = static(5, at_least=1)
+    rms: float | None = leaf(0.2, above=0)
+    beta1: float = leaf(0.9, at_least=0, below=1)
+    beta2: float = leaf(0.98, at_least=0, below=1)
+    epsilon: float = leaf(1e-8, above=0)
+
+    def direction(self) -> optax.GradientTransformation:
+        # Optax's own part for what is no matrix is left empty: with nesterov, it would be NAdam.
+        muon = optax.contrib.muon(
+            -1.0,
+            beta=self.momentum,
+            nesterov=self.nesterov,
+            ns_steps=self.iterations,
+            consistent_rms=self.rms,
+            muon_weight_dimension_numbers=matrix_dimensions,
+        )
+        adam = optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
+        return optax.partition({"matrix": muon, "other": adam}, matrices_or_other)
+
+
+class ScheduleFree(Optimizer):
+    """AdamW without a decay of its rate: weights z take its steps, x is their average, gradients are taken between.
+
+    y = (1 − β₁) z + β₁ x is what trains (`State.params`); x is what is evaluated (`evaluation_params`). The average
+    weighs each step by the square of its rate. Source: Defazio et al. 2024.
+    """
+
+    decay: str = static("constant", choices=DECAYS)
+    beta1: float = leaf(0.9, above=0, below=1)
+    beta2: float = leaf(0.98, at_least=0, below=1)
+    epsilon: float = leaf(1e-8, above=0)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_rms(decay=self.beta2, eps=self.epsilon, eps_in_sqrt=False, bias_correction=True)
+
+
+AnyOptimizer = AdamW | SGD | Lion | Adopt | Lamb | Adafactor | Muon | ScheduleFree
+
+
+def optimizer(config: Optimizer, rate: float | Float[Array, ""]) -> optax.GradientTransformation:
+    """The Optax chain at one learning rate; the shapes of its state do not depend on any number in the config."""
+    chain = [config.direction()]
     if config.weight_decay is not None:
         chain.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
-    return optax.chain(*chain, optax.scale_by_learning_rate(rate))
+    if isinstance(config, Lamb):
+        chain.append(by_layer(optax.scale_by_trust_ratio()))
+    chain.append(optax.scale_by_learning_rate(rate))
+    if isinstance(config, ScheduleFree):
+        chain = [optax.contrib.schedule_free(optax.chain(*chain), rate, b1=config.beta1)]
+    if config.clip is not None:
+        chain.insert(0, optax.clip_by_global_norm(config.clip))
+    return optax.chain(*chain)
+
+
+def averaged_weights(config: Optimizer, state: optax.OptState, params: Any) -> Any:
+    """The weights to evaluate, given those that train and the optimizer's state: the same, but for ScheduleFree."""
+    if not isinstance(config, ScheduleFree):
+        return params
+    [own] = [one for one in state if isinstance(one, optax.contrib.ScheduleFreeState)]
+    return jax.tree.map(lambda y, z: (y - (1 - config.beta1) * z) / config.beta1, params, own.z)

@@ -3,17 +3,32 @@
 from collections.abc import Iterator
 
 from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.model.remat import REMATS
 from flaxformer.struct import Config, leaf, part, static
 from flaxformer.tasks import AnyTask, StandardLibrary
-from flaxformer.training.optimizer import AdamW
+from flaxformer.training.optimizer import AdamW, AnyOptimizer, ScheduleFree
+from flaxformer.training.precision import PRECISIONS
 
 
 class Training(Config):
-    """How long to train, and how often to look."""
+    """How long to train, how often to look, and how a step is computed.
+
+    micro_batches: parts of a batch, computed one after another to save memory; the gradient is that of the whole
+    batch, up to rounding, with other draws of dropout.
+
+    ema: evaluate a running mean of the weights after each step, in which a step counts `ema` times the one after it.
+
+    precision: "bfloat16" computes products and the stream in bfloat16; weights, norms, softmax, loss and optimizer stay
+    float32 (`training.precision`). remat: what the backward pass computes again to save memory (`model.remat`).
+    """
 
     steps: int = static(200, at_least=1)
     evaluate_every: int | None = static(None, at_least=1)
     label_smoothing: float | None = leaf(None, at_least=0, below=1)
+    micro_batches: int = static(1, at_least=1)
+    ema: float | None = leaf(None, at_least=0, below=1)
+    precision: str = static("float32", choices=PRECISIONS)
+    remat: str = static("none", choices=REMATS)
 
     def problems(self) -> Iterator[str]:
         if self.steps % self.interval:
@@ -30,12 +45,20 @@ class Run(Config):
 
     model: ModelConfig | RecurrentConfig = part(ModelConfig())
     task: AnyTask = part(StandardLibrary())
-    optimizer: AdamW = part(AdamW())
+    optimizer: AnyOptimizer = part(AdamW())
     training: Training = part(Training())
     seed: int = leaf(0, at_least=0, below=2**31)
 
     def problems(self) -> Iterator[str]:
         yield from self.task.problems_with(self.model)
+        parts, batch_size = self.training.micro_batches, self.task.batch_size
+        if batch_size % parts:
+            yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {batch_size}"
+        stacks = (self.model, getattr(self.model, "encoder", None))
+        if parts > 1 and any(stack is not None and stack.norm_kind.running for stack in stacks):
+            yield f"training.micro_batches is {parts} with BatchNorm, which needs the whole batch; expected 1"
+        if self.training.ema is not None and isinstance(self.optimizer, ScheduleFree):
+            yield f"training.ema is {self.training.ema} with ScheduleFree, which averages the weights; expected None"
 
     @property
     def tokens_per_step(self) -> int:

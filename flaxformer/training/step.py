@@ -13,7 +13,8 @@ from flaxformer.model.transformer import Layout, Outcome
 from flaxformer.nn.losses import correct, cross_entropy, squared_error
 from flaxformer.params import stream, trained_mask
 from flaxformer.tasks.base import Batch, Source
-from flaxformer.training.optimizer import learning_rate, optimizer
+from flaxformer.training.optimizer import averaged_weights, learning_rate, optimizer
+from flaxformer.training.precision import narrowed, narrowed_inputs, restored
 from flaxformer.training.run import Run
 
 ALIVE = -1
@@ -27,13 +28,33 @@ class State(flax.struct.PyTreeNode):
     optimizer: optax.OptState
     diverged_at: Int[Array, ""]
     """The step whose loss or gradient was not finite, after which nothing changes; −1 while alive."""
+    average: Any = None
+    """The running mean of the weights after each step, under `Training.ema`; before the first, the weights."""
 
 
 def start(run: Run, layout: Layout = "unrolled") -> State:
     """The state before the first step."""
     params = model.init(jax.random.key(run.seed), run.model, layout)
     moments = optimizer(run.optimizer, 0.0).init(params)
-    return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE))
+    # A copy, so that both may be donated.
+    average = None if run.training.ema is None else jax.tree.map(jnp.copy, params)
+    return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average)
+
+
+def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = None, keep: bool = False) -> Outcome:
+    """One call of the model on a batch, in the precision of the run and with its `remat`; the answer is float32."""
+    precision = run.training.precision
+    inputs, given = narrowed_inputs((batch.inputs, batch.given), precision)
+    outcome = model.run(
+        narrowed(params, precision),
+        run.model,
+        inputs,
+        given,
+        dropout_key=dropout_key,
+        keep=keep,
+        remat=run.training.remat,
+    )
+    return outcome.replace(params=restored(outcome.params, params))
 
 
 def loss(
@@ -43,7 +64,7 @@ def loss(
 
     Without a key, nothing moves but what gradients move. With one, a BatchNorm's running statistics have moved.
     """
-    outcome = model.run(params, run.model, batch.inputs, batch.given, dropout_key=dropout_key, keep=keep)
+    outcome = forward(params, run, batch, dropout_key, keep)
     total, count = total_loss(run, outcome.output, batch, run.training.label_smoothing)
     return total / jnp.maximum(count, 1), outcome
 
@@ -70,12 +91,38 @@ def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, F
 def backward(state: State, run: Run, batch: Batch, keep: bool = False) -> tuple[Float[Array, ""], Any, Outcome]:
     """The loss of the next step, its gradient (0 at what no gradient trains), and all that the forward pass produced.
 
-    With `keep`, the intermediates too.
+    With `keep`, the intermediates too; then the batch is computed whole, be there micro-batches or not.
     """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
-    (value, outcome), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key, keep)
+    if run.training.micro_batches > 1 and not keep:
+        value, gradient = accumulated(state.params, run, batch, dropout_key)
+        outcome = Outcome(output=None, params=state.params)  # type: ignore[arg-type]
+    else:
+        (value, outcome), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key, keep)
     trained = trained_mask(state.params, run.model)
     return value, jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained), outcome
+
+
+def accumulated(params: Any, run: Run, batch: Batch, dropout_key: Array) -> tuple[Float[Array, ""], Any]:
+    """`loss` and its gradient, micro-batch by micro-batch: sums over each, divided once by the count of them all.
+
+    Micro-batch i of n has the examples i, i + n, i + 2n …, so that each device of a sharded batch has its share of it.
+    """
+    parts = run.training.micro_batches
+    split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1), batch)
+
+    def summed(params: Any, part: Batch, index: Array) -> tuple[Array, Array]:
+        output = forward(params, run, part, jax.random.fold_in(dropout_key, index)).output
+        return total_loss(run, output, part, run.training.label_smoothing)
+
+    def body(sums: Any, part: Any) -> tuple[Any, None]:
+        (total, count), gradient = jax.value_and_grad(summed, has_aux=True)(params, *part)
+        return jax.tree.map(jnp.add, sums, (total, count, gradient)), None
+
+    zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
+    (total, count, gradient), _ = jax.lax.scan(body, zeros, (split, jnp.arange(parts)))
+    count = jnp.maximum(count, 1)
+    return total / count, jax.tree.map(lambda g: g / count, gradient)
 
 
 def descend(
@@ -95,12 +142,36 @@ def descend(
     params = jax.tree.map(lambda new, after, own: new if own else after, params, moved, trained)
     alive = state.diverged_at == ALIVE
     finite = jnp.isfinite(value) & jnp.isfinite(norm)
-    params, moments = jax.tree.map(
-        lambda new, old: jnp.where(alive & finite, new, old), (params, moments), (state.params, state.optimizer)
+    params, moments, average = jax.tree.map(
+        lambda new, old: jnp.where(alive & finite, new, old),
+        (params, moments, averaged(state, run, params)),
+        (state.params, state.optimizer, state.average),
     )
     diverged_at = jnp.where(alive & ~finite, state.step, state.diverged_at)
-    state = State(step=state.step + 1, params=params, optimizer=moments, diverged_at=diverged_at)
+    state = State(step=state.step + 1, params=params, optimizer=moments, diverged_at=diverged_at, average=average)
     return state, {"loss": value, "gradient_norm": norm, "learning_rate": rate}
+
+
+def averaged(state: State, run: Run, params: Any) -> Any:
+    """The average with the weights after step t = 1, 2 …: Σ_i ema^(t−i) w_i / Σ_i ema^(t−i), a mean from the first on.
+
+    None where none is kept. Running statistics of a BatchNorm are averaged like weights.
+    """
+    ema = run.training.ema
+    if ema is None:
+        return None
+    past = 1 - jnp.power(ema, state.step)
+    own = (1 - ema) / (1 - ema + ema * past)
+    return jax.tree.map(lambda mean, new: (1 - own) * mean + own * new, state.average, params)
+
+
+def evaluation_params(state: State, run: Run) -> Any:
+    """The weights to evaluate, to sample from and to publish: those that train, or the mean that the run keeps."""
+    if state.average is not None:
+        return state.average
+    mean = averaged_weights(run.optimizer, state.optimizer, state.params)
+    trained = trained_mask(state.params, run.model)
+    return jax.tree.map(lambda own, other, train: other if train else own, state.params, mean, trained)
 
 
 def train_chunk(state: State, run: Run, source: Source, steps: int) -> tuple[State, dict[str, Float[Array, " steps"]]]:
@@ -117,7 +188,7 @@ def evaluate(params: Any, run: Run, source: Source) -> dict[str, Float[Array, ""
     """Mean loss over the fixed evaluation set, without dropout or label smoothing; and accuracy, where there is one."""
 
     def one(batch: Batch) -> dict[str, tuple[Array, Array]]:
-        output = model.apply(params, run.model, batch.inputs, **batch.given)
+        output = forward(params, run, batch).output
         found = {"validation_loss": total_loss(run, output, batch)}
         if run.model.head.loss == "cross_entropy":
             found["validation_accuracy"] = correct(output, batch.targets, batch.weights)

@@ -7,10 +7,11 @@ import polars as pl
 import pytest
 from study.tiny import BASELINE, NORM, tiny
 
+from flaxformer.files import write_atomically
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import declaration
-from flaxformer.study.store import Store, read_lines, write_atomically
+from flaxformer.study.store import Store, read_lines
 
 ROWS = [
     {"cell": "a", "status": "done", "diverged_at": None, "loss": 0.1 + 0.2, "curve": [1e-30, 3.0], "scale": "1/√d"},

@@ -6,19 +6,24 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from flaxformer.data import prepare
 from flaxformer.tasks import (
     AssociativeRecall,
     Copy,
     Digits,
     Images,
     Induction,
+    MaskedTokens,
     ModularAddition,
     PairedFiles,
+    PairedTokens,
     Reverse,
     ScaledIndex,
     Sort,
+    SpanCorruption,
     StandardLibrary,
     TextFiles,
+    TokenFiles,
     TwoTargetAverage,
 )
 
@@ -64,10 +69,12 @@ def write_files(folder: Path) -> Path:
         lines = sentences(number)
         (folder / f"{name}.en").write_text("\n".join(lines))
         (folder / f"{name}.de").write_text("\n".join(line.upper()[::-1] for line in lines))
+        prepare(folder / f"{name}.en", folder / f"{name}.pairs", target=folder / f"{name}.de", validation_tenths=2)
         (folder / f"{name}.json").write_text(word_tokenizer(WORDS[number:]))
         rng = np.random.default_rng(number)
         pictures = {"images": rng.integers(0, 256, (23, 3, 5), np.uint8), "labels": np.arange(23) % 4}
         np.savez(folder / f"{name}.npz", **pictures)
+        prepare(folder / name, folder / f"{name}.tokens")
     (folder / "text.txt").write_bytes(TEXT)
     return folder
 
@@ -79,13 +86,21 @@ def every_task(files: Path):
     words, other_words = str(files / "one.json"), str(files / "two.json")
     text = TextFiles(path=str(files / "one"), length=11, **SIZES)
     pairs = PairedFiles(source_path=str(files / "one.en"), target_path=str(files / "one.de"), max_length=19, **SIZES)
+    tokens = TokenFiles(path=str(files / "one.tokens"), length=11, **SIZES)
+    few = TextFiles(path=str(files / "one"), length=11)
     return {
         StandardLibrary(length=11, **SIZES): own | {"length": 13, "tokenizer": words},
         text: own
         | {"length": 13, "tokenizer": words, "path": str(files / "two"), "pattern": "**/*.md", "validation_tenths": 5},
+        tokens: own | {"length": 13, "path": str(files / "two.tokens"), "pack": "documents"},
+        MaskedTokens(text=few, **SIZES): own
+        | {"text": few.replace(length=13), "rate": 0.5, "masked": 0.1, "random": 0.0},
+        SpanCorruption(text=few, **SIZES): own | {"text": few.replace(length=13), "density": 0.5, "mean_span": 1.0},
         pairs: own
         | {"source_path": str(files / "two.en"), "target_path": str(files / "two.de"), "validation_tenths": 5}
         | {"max_length": 23, "tokenizer": other_words, "form": "joined"},
+        PairedTokens(path=str(files / "one.pairs"), max_length=19, **SIZES): own
+        | {"path": str(files / "two.pairs"), "max_length": 23, "form": "joined"},
         Copy(symbols=5, length=4, **SIZES): own | order,
         Reverse(symbols=5, length=4, **SIZES): own | order,
         Sort(symbols=5, length=4, **SIZES): own | order,

@@ -5,6 +5,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from flaxformer.config import Classifier, ModelConfig, Patches
 from flaxformer.struct import UserError
@@ -63,6 +64,52 @@ def test_your_own_images(files, tmp_path):
     Run(task=own, model=ModelConfig(inputs=patches, head=Classifier(classes=10)))
     with pytest.raises(UserError, match=r"expected Patches\(height=2, width=3, channels=5"):
         Run(task=own, model=ModelConfig(inputs=patches.replace(channels=1), head=Classifier(classes=10)))
+
+
+def drawn(folder, modes=("L", "L", "L")):
+    """Twelve images in three classes, each of one mode, and their numbers from 0 to 255."""
+    rng = np.random.default_rng(0)
+    images = []
+    for label, (name, mode) in enumerate(zip(("b", "a", "c"), modes, strict=True)):
+        (folder / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = rng.integers(0, 256, (3, 5) if mode == "L" else (3, 5, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+            images.append((pixels, [1, 0, 2][label]))
+    (folder / "c" / ".hidden").write_text("no image")
+    return images
+
+
+@pytest.mark.parametrize("modes", [("L", "L", "L"), ("L", "RGB", "L")])
+def test_a_folder_has_a_folder_of_images_a_class(tmp_path, modes):
+    images = drawn(tmp_path / "own", modes)
+    task = Images(path=str(tmp_path / "own"), **SMALL)
+    channels = 1 if "RGB" not in modes else 3
+    assert (task.shape, task.classes) == ((3, 5, channels), 3)
+    stacked = [np.broadcast_to(pixels.reshape(3, 5, -1), (3, 5, channels)) for pixels, _ in images]
+    expected = listed(np.float32(np.array(stacked) / 255), np.array([label for _, label in images]))
+    source = task.load()
+    assert sorted(rows(source.train) + rows(source.held_out)) == expected
+
+
+def test_a_folder_that_is_not_images_is_refused_by_file(tmp_path):
+    drawn(tmp_path / "size")
+    Image.fromarray(np.zeros((5, 3), np.uint8)).save(tmp_path / "size" / "c" / "z.png")
+    drawn(tmp_path / "text")
+    (tmp_path / "text" / "c" / "z.png").write_text("no image")
+    drawn(tmp_path / "short")
+    file = tmp_path / "short" / "c" / "3.png"
+    file.write_bytes(file.read_bytes()[:60])
+    (tmp_path / "empty").mkdir()
+    for name, message in {
+        "size": r"z.png has 3 × 5 pixels and .*0.png 5 × 3; expected one size",
+        "text": r"z.png: expected an image, but",
+        "short": r"3.png: expected an image, but",
+        "empty": r"a folder without images; expected a folder for each class",
+        "nowhere": r"which is not a file or folder; expected images and their classes",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            Images(path=str(tmp_path / name)).load()
 
 
 GOOD = {"images": np.zeros((10, 2, 3), np.uint8), "labels": np.arange(10)}

@@ -11,7 +11,7 @@ from tasks.every import WORDS
 from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.struct import UserError
-from flaxformer.tasks import PairedFiles
+from flaxformer.tasks import PairedFiles, PairedTokens, TokenFiles
 from flaxformer.tasks.examples import take
 from flaxformer.training import Run
 from flaxformer.training.step import total_loss
@@ -66,6 +66,24 @@ def test_batches_are_rows_of_their_own_side(files):
     for side, batch in ((source.train, source.batch(jax.random.key(0), 0)), (source.held_out, source.evaluation())):
         known = {bytes(np.asarray(targets)) for targets in side.targets.astype(jnp.int32)}
         assert {bytes(np.asarray(targets)) for targets in batch.targets.reshape(-1, task.sequence_length)} <= known
+
+
+@pytest.mark.parametrize("form", ["paired", "joined"])
+def test_prepared_pairs_are_the_pairs_of_the_files(files, form):
+    task, own = PairedTokens(path=str(files / "one.pairs"), max_length=19, form=form), paired(files, form=form)
+    own = own.replace(validation_tenths=2)
+    assert task.vocabulary == own.vocabulary
+    one, other = task.load(), own.load()
+    jax.tree.map(np.testing.assert_array_equal, (one.train, one.held_out), (other.train, other.held_out))
+    shared = {"pairs", "dropped_empty", "dropped_long"}
+    assert {n: task.fingerprint()[n] for n in shared} == {n: own.fingerprint()[n] for n in shared}
+
+
+def test_a_folder_of_another_kind_is_refused(files):
+    with pytest.raises(UserError, match=r"one.tokens', which holds a text, which TokenFiles reads; expected pairs"):
+        PairedTokens(path=str(files / "one.tokens")).load()
+    with pytest.raises(UserError, match=r"one.pairs', which holds pairs, which PairedTokens reads; expected a text"):
+        TokenFiles(path=str(files / "one.pairs")).load()
 
 
 def test_words_of_a_tokenizer(files):

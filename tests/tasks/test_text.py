@@ -8,10 +8,10 @@ import pytest
 from tasks.every import TEXT, WORDS, word_tokenizer
 
 from flaxformer.config import ModelConfig
+from flaxformer.data.corpus import by_file_name, count_model_losses, standard_library
+from flaxformer.data.tokenizer import PIECE, token_dtype, tokenizer
 from flaxformer.struct import UserError
 from flaxformer.tasks import StandardLibrary, TextFiles
-from flaxformer.tasks.corpus import by_file_name, count_model_losses, standard_library
-from flaxformer.tasks.tokenizer import PIECE, token_dtype, tokenizer
 from flaxformer.training import Run
 
 HERE = {"length": 11, "batch_size": 4, "evaluation_batches": 3}

@@ -74,13 +74,14 @@ def text_files(path: str, pattern: str, validation_tenths: int) -> Corpus:
 def by_file_name(root: Path, files: list[Path], validation_tenths: int = 1) -> Corpus:
     """Split by a hash of each file's name, so that a file stays on its side whatever else is there."""
     named = sorted((file.relative_to(root).as_posix(), file.read_bytes()) for file in files)
-    held_out = {name for name, _ in named if _name_hash(name) % 10 < validation_tenths}
+    held_out = {name for name, _ in named if tenth(name.encode()) < validation_tenths}
     train = b"\n".join(data for name, data in named if name not in held_out)
     return _corpus(named, train, b"\n".join(data for name, data in named if name in held_out))
 
 
-def _name_hash(name: str) -> int:
-    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
+def tenth(data: bytes) -> int:
+    """Which of ten parts of the data something falls in, 0 to 9, by its digest alone."""
+    return int(hashlib.sha256(data).hexdigest()[:8], 16) % 10
 
 
 def _corpus(named: list[tuple[str, bytes]], train: bytes, validation: bytes) -> Corpus:
@@ -99,6 +100,14 @@ def count_model_losses(
 
     unigram: p(b); bigram: p(b | the token before).
     """
+    unigram, bigram = count_models(train, inputs, targets, vocabulary)
+    return {"unigram": float(unigram.mean()), "bigram": float(bigram.mean())}
+
+
+def count_models(
+    train: np.ndarray, inputs: np.ndarray, targets: np.ndarray, vocabulary: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The losses of `count_model_losses` at each target: of the unigram model, and of the bigram model."""
     singles = np.bincount(train, minlength=vocabulary)
     unigram = np.log((singles + 1.0) / (train.size + vocabulary))
     # Pairs as numbers in order: a count is a difference of two places, and no table of vocabulary² is needed.
@@ -108,4 +117,4 @@ def count_model_losses(
     together = np.searchsorted(pairs, asked, "right") - np.searchsorted(pairs, asked, "left")
     before = np.bincount(train[:-1], minlength=vocabulary)[inputs]
     bigram = np.log((together + 1.0) / (before + vocabulary))
-    return {"unigram": float(-unigram[targets].mean()), "bigram": float(-bigram.mean())}
+    return -unigram[targets], -bigram

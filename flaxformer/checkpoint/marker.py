@@ -1,0 +1,57 @@
+"""The marker of a published step: what it holds, and how to tell that it still does."""
+
+import dataclasses
+import json
+from typing import Any
+
+from flaxformer.checkpoint.leaves import Leaf, digest
+
+NAME = "published.json"
+FORMAT = 1
+
+
+class Damaged(Exception):  # noqa: N818
+    """What is wrong with a step on disk."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Marker:
+    """What a published step says of itself."""
+
+    step: int
+    metrics: dict[str, float | None]
+    leaves: dict[str, Leaf]
+    digests: dict[str, str]
+    """Of every leaf."""
+    files: dict[str, str]
+    """Digests too, of every file that Orbax wrote, so that it never reads one that has changed."""
+
+    def encoded(self) -> bytes:
+        """JSON with a digest of its own."""
+        rows = {name: [list(leaf.shape), leaf.dtype, self.digests[name]] for name, leaf in self.leaves.items()}
+        body = {"format": FORMAT, "step": self.step, "metrics": self.metrics, "files": self.files, "leaves": rows}
+        return json.dumps({"digest": digest(_text(body)), "body": body}, indent=1).encode()
+
+    @classmethod
+    def decoded(cls, data: bytes, step: int) -> "Marker":
+        """The inverse of `encoded`.
+
+        Raises:
+          Damaged: anything else than what `encoded` wrote for this step.
+        """
+        try:
+            held = json.loads(data)
+            body = held["body"]
+            if held["digest"] != digest(_text(body)):
+                raise Damaged(f"{NAME} does not match its digest")
+            if (body["format"], body["step"]) != (FORMAT, step):
+                raise Damaged(f"{NAME} is of format {body['format']}, step {body['step']}")
+            leaves = {name: Leaf(tuple(shape), dtype) for name, (shape, dtype, _) in body["leaves"].items()}
+            digests = {name: found for name, (_, _, found) in body["leaves"].items()}
+            return cls(step, body["metrics"], leaves, digests, body["files"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Damaged(f"{NAME} is not whole ({error})") from None
+
+
+def _text(body: Any) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()

@@ -1,0 +1,80 @@
+"""Files that are durable, and folders that are removed without leaving them."""
+
+import functools
+import hashlib
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file so that a reader, a kill or a loss of power sees the old content or the new, never a part."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Have a file's content, or a folder's list of names, on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_all(folder: Path) -> None:
+    """Have everything in a folder, and the folder's own name, on the disk when this returns."""
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            flush(Path(path, name))
+        flush(Path(path))
+    flush(folder.parent)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """A digest of every file in a folder, by its path in it."""
+    kind = functools.partial(hashlib.blake2b, digest_size=16)
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, kind).hexdigest()
+    return found
+
+
+def remove(folder: Path, first: str) -> None:
+    """Remove a folder, and before all else the file in it that makes it count; links are not followed.
+
+    Raises:
+      OSError: the folder is a link, or something in it cannot be removed.
+    """
+    if folder.is_symlink():
+        raise OSError(f"{folder} is a symbolic link; it is left alone")
+    if folder.exists():
+        (folder / first).unlink(missing_ok=True)
+        flush(folder)
+        shutil.rmtree(folder)
+        flush(folder.parent)
+
+
+def set_aside(folder: Path, why: str) -> Path:
+    """Rename a folder to NAME.WHY, or the first of NAME.WHY.1, NAME.WHY.2, ... that is not there."""
+    names = itertools.chain([""], (f".{number}" for number in itertools.count(1)))
+    target = next(path for name in names if not (path := folder.with_name(f"{folder.name}.{why}{name}")).exists())
+    folder.rename(target)
+    flush(folder.parent)
+    return target
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that may still be written where the folder lies."""
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,61 @@
+"""Optimizers that look at a weight as a whole, made to look at each layer's weight, whatever the layout."""
+
+from typing import Any
+
+import jax
+import optax
+import optax.contrib
+
+from flaxformer.params import Axes, axes
+
+GATES = "gates"
+"""The axis of a recurrent cell's matrices, of which each gate has its own."""
+ALONE = "alone"
+
+
+def by_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """A transform that treats each weight alone, applied to each layer's own part of a stacked weight.
+
+    Norms and factors of a weight (trust ratios, row and column means) are then those that unrolled layers have.
+    """
+    mapped = optax.GradientTransformation(jax.vmap(transform.init), jax.vmap(transform.update))
+    # Decoder and encoder may differ in depth, and one vmap has one size: a partition for each depth.
+    return optax.GradientTransformation(
+        lambda params: _partition(params, transform, mapped).init(params),
+        lambda updates, state, params=None: _partition(updates, transform, mapped).update(updates, state, params),
+    )
+
+
+def _partition(tree: Any, single: optax.GradientTransformation, mapped: optax.GradientTransformation) -> Any:
+    depths = jax.tree.map(lambda weight, own: f"{len(weight)} layers" if own.stacked else ALONE, tree, axes(tree))
+    found = sorted(set(jax.tree.leaves(depths)))
+    return optax.partition({depth: single if depth == ALONE else mapped for depth in found}, depths)
+
+
+def matrices_or_other(params: Any) -> Any:
+    """ "matrix" at the weights that have `matrix_dimensions`, "other" at the rest."""
+    return jax.tree.map(lambda own: "matrix" if _is_matrix(own) else "other", axes(params))
+
+
+def _is_matrix(own: Axes) -> bool:
+    return own.in_layer and bool(own.fan_in)
+
+
+def matrix_dimensions(params: Any) -> Any:
+    """Which axes of a layer's matrices are summed over and which come out of them; None at all other weights.
+
+    A map into or out of heads is one matrix, all heads together; each gate and each layer has a matrix of its own.
+    Embeddings, heads and what else stands outside the layers is no matrix here, nor are biases and gains.
+    """
+
+    def dimensions(own: Axes) -> optax.contrib.MuonDimensionNumbers | None:
+        if not _is_matrix(own):
+            return None
+        places = {name: place for place, name in enumerate(own.names)}
+        apart = {*own.fan_in, "layers", GATES}
+        return optax.contrib.MuonDimensionNumbers(
+            reduction_axis=tuple(places[name] for name in own.fan_in),
+            output_axis=tuple(place for name, place in places.items() if name not in apart),
+        )
+
+    return jax.tree.map(dimensions, axes(params))

@@ -1,0 +1,38 @@
+"""In which floating-point numbers a model is computed: the one place that says what is narrowed, and when.
+
+float32: all of it. bfloat16: the products and the stream between them. Float32 stay, or are taken of widened numbers,
+  - the weights that the optimizer holds, their gradients and all that it keeps;
+  - norms, softmax and attention's logits, every bias and learned gain, position encodings, the answer and its loss.
+
+The layers follow what they are given: each gives back the dtype of the stream it read.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer.params import axes
+
+PRECISIONS = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+def narrowed(params: Any, precision: str) -> Any:
+    """The weights to compute with: a rounded copy of the matrices and of the embedding's table, all else as it is."""
+    if precision == "float32":
+        return params
+    matrix = jax.tree.map(lambda own: bool(own.fan_in) or "vocabulary" in own.names, axes(params))
+    return jax.tree.map(lambda x, own: x.astype(PRECISIONS[precision]) if own else x, params, matrix)
+
+
+def narrowed_inputs(inputs: Any, precision: str) -> Any:
+    """What the model reads, rounded where it is vectors or images; tokens are as they are."""
+    if precision == "float32":
+        return inputs
+    real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
+    return jax.tree.map(lambda x: x.astype(PRECISIONS[precision]) if real(x) else x, inputs)
+
+
+def restored(after: Any, params: Any) -> Any:
+    """The weights after a call of `narrowed` ones: what was rounded is as it was before, what the call moved stays."""
+    return jax.tree.map(lambda moved, own: moved if moved.dtype == own.dtype else own, after, params)

@@ -1,0 +1,219 @@
+"""What is saved comes back bit for bit, in either layout; what stays, by age and by merit; what a mismatch is told."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import bits, numbers
+
+from flaxformer.checkpoint import Checkpoints, checkpoints
+from flaxformer.checkpoint.leaves import described, digest, on_host
+from flaxformer.config import ModelConfig
+from flaxformer.model import init
+from flaxformer.model.transformer import with_layout
+from flaxformer.struct import UserError
+
+MODEL = ModelConfig(vocabulary=7, layers=3, d_model=6, heads=2, d_ff=5)
+LAYOUTS = ("unrolled", "scanned")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Save some steps with their losses, and say which there are and which is best."""
+
+    def save(losses, **how):
+        kept = Checkpoints(tmp_path, **how)
+        for step, loss in losses.items():
+            kept.save(step, numbers(step, 2), {"validation_loss": loss})
+        kept.wait()
+        return kept
+
+    return save
+
+
+def test_what_is_saved_comes_back_bit_for_bit(saved):
+    kept = saved({3: 0.5, 7: 0.25})
+    for wanted, step in ((7, None), (3, 3)):
+        found, state = kept.restore(numbers(0, 2), step)
+        assert found == wanted
+        assert bits(state) == bits(numbers(wanted, 2))
+    assert kept.metrics(3) == {"validation_loss": 0.5}
+
+
+def test_a_state_comes_back_as_what_was_asked_for(saved):
+    like = jax.eval_shape(lambda: {name: value for name, value in numbers(0, 2).items() if name != "host"})
+    device = jax.devices()[1]
+    like["half"] = jax.device_put(numbers(0, 2)["half"], device)
+    kept = saved({3: 0.5})
+    _, state = kept.restore(like, whole=False)
+    assert jax.random.key_impl(state["key"]) == "threefry2x32"
+    assert state["half"].devices() == {device}
+    assert not kept.restore(numbers(0, 2))[1]["step"].committed
+    assert bits(state) == bits({name: value for name, value in numbers(3, 2).items() if name != "host"})
+
+
+def test_what_happens_to_the_state_after_the_call_does_not_reach_the_disk(tmp_path):
+    kept, mine, donated = Checkpoints(tmp_path), np.arange(5.0), jnp.arange(100_003.0)
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    kept.save(1, {"mine": mine, "donated": donated})
+    mine += 1
+    add(donated).block_until_ready()
+    _, state = kept.restore({"mine": mine, "donated": jax.ShapeDtypeStruct((100_003,), jnp.float32)})
+    np.testing.assert_array_equal(state["mine"], np.arange(5.0))
+    np.testing.assert_array_equal(state["donated"], np.arange(100_003.0))
+
+
+def test_what_lies_on_one_mesh_is_read_onto_another(tmp_path):
+    values = np.arange(24.0, dtype=np.float32).reshape(4, 6)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, columns = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (("data",), (None, "data")))
+    kept = Checkpoints(tmp_path)
+    kept.save(1, {"x": jax.device_put(values, rows)})
+    for sharding in (columns, rows, jax.sharding.SingleDeviceSharding(jax.devices()[1])):
+        _, state = kept.restore({"x": jax.ShapeDtypeStruct((4, 6), jnp.float32, sharding=sharding)})
+        assert state["x"].sharding == sharding
+        np.testing.assert_array_equal(state["x"], values)
+
+
+@pytest.fixture(scope="module")
+def states():
+    """Weights, with an encoder's, and moments, the same in both layouts."""
+    draw = np.random.default_rng(3)
+    shapes = jax.eval_shape(lambda: init(jax.random.key(0), MODEL.with_encoder()))
+    trees = [jax.tree.map(lambda x: draw.normal(size=x.shape).astype(x.dtype), shapes) for _ in range(3)]
+    count = optax.scale_by_adam().init(jnp.zeros(2)).count
+
+    def state(layout):
+        params, mu, nu = (jax.tree.map(jnp.asarray, with_layout(tree, layout)) for tree in trees)
+        return {"params": params, "optimizer": (optax.ScaleByAdamState(count, mu, nu), optax.EmptyState())}
+
+    return {layout: state(layout) for layout in LAYOUTS}
+
+
+@pytest.mark.parametrize("writer", LAYOUTS)
+def test_one_layout_reads_what_the_other_wrote(states, tmp_path, writer):
+    kept = Checkpoints(tmp_path)
+    kept.save(1, states[writer])
+    for state in states.values():
+        assert bits(kept.restore(jax.eval_shape(lambda x=state: x))[1]) == bits(state)
+
+
+def test_names_on_disk_are_per_layer_whatever_the_layout(states):
+    unrolled, scanned = (described(states[layout]) for layout in LAYOUTS)
+    assert unrolled == scanned
+    assert unrolled["params/encoder/blocks/2/attention/query"].shape == (6, 2, 3)
+    assert "optimizer/0/mu/blocks/0/attention/query" in unrolled
+
+
+def test_a_stack_without_a_common_leading_axis_is_left_as_it_is(states, tmp_path):
+    params = states["scanned"]["params"]
+    factored = {"v_row": jax.tree.map(lambda x: jnp.ones(1) if x.ndim < 3 else x, params)}
+    assert "v_row/blocks/attention/query" in described(factored)
+    kept = Checkpoints(tmp_path)
+    kept.save(1, factored)
+    assert bits(kept.restore(factored)[1]) == bits(factored)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s | {"half": jnp.zeros((7, 5), jnp.bfloat16)}, r"half \[5, 7\], the config wants \[7, 5\]"),
+        (lambda s: s | {"half": jnp.zeros((5, 7), jnp.float16)}, "half in bfloat16, the config wants float16"),
+        (lambda s: s | {"key": jax.random.key(0, impl="rbg")}, r"key \[2\], the config wants \[4\]"),
+        (lambda s: s | {"more": jnp.zeros(3)}, r"checkpoint has no more, the config wants \[3\]"),
+        (lambda s: {k: v for k, v in s.items() if k != "half"}, r"checkpoint has half \[5, 7\], the config has none"),
+    ],
+)
+def test_another_structure_names_the_first_leaf_that_differs(saved, change, message):
+    kept = saved({1: 0.5, 2: 0.5})
+    with pytest.raises(UserError, match=message):
+        kept.restore(change(numbers(0, 2)))
+    assert kept.steps() == [1, 2]  # such a step is whole, and stays
+
+
+def test_another_model_names_its_weight(states, tmp_path):
+    kept = Checkpoints(tmp_path)
+    kept.save(1, states["scanned"])
+    state = states["unrolled"]
+    like = state | {"params": state["params"].replace(encoder=None)}
+    with pytest.raises(
+        UserError, match=r"checkpoint has params/encoder/embedding/tokens \[7, 6\], the config has none"
+    ):
+        kept.restore(like)
+
+
+def test_a_structure_is_compared_before_anything_is_read(saved, monkeypatch):
+    kept = saved({1: 0.5})
+    monkeypatch.setattr(checkpoints.storage, "read", lambda *_: pytest.fail("read"))
+    with pytest.raises(UserError, match="the config wants"):
+        kept.restore(numbers(0, 3))
+
+
+LOSSES = {1: 0.7, 2: 0.3, 3: 0.5, 4: float("nan"), 5: 0.9}
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "best"),
+    [
+        ({"keep_last": 1, "keep_best": 0}, [5], 5),
+        ({"keep_last": 2, "keep_best": 1}, [2, 4, 5], 2),
+        ({"keep_last": 1, "keep_best": 2}, [2, 3, 5], 2),
+        ({"keep_last": 1, "keep_best": 3, "lower_is_better": False}, [1, 3, 5], 5),
+        ({"keep_last": 2, "keep_best": 1, "metric": "absent"}, [4, 5], None),
+    ],
+)
+def test_the_last_and_the_best_stay(saved, how, steps, best):
+    kept = saved(LOSSES, **how)
+    assert (kept.steps(), kept.best()) == (steps, best)
+    # From the disk, not from memory; a step that is not finite has no metric.
+    assert Checkpoints(kept.folder).steps() == steps
+    assert all(kept.metrics(step)["validation_loss"] == (None if step == 4 else LOSSES[step]) for step in steps)
+
+
+def test_a_step_again_is_the_same_step_or_a_mistake(saved):
+    kept = saved({3: 0.5, 7: 0.5})
+    kept.save(7, numbers(7, 2))
+    kept.wait()
+    kept.save(7, numbers(8, 2))
+    with pytest.raises(UserError, match=r"step 7 was not saved in .*: the step is there with other numbers"):
+        kept.wait()
+    with pytest.raises(UserError, match="holds step 7; expected a step from there on, not 5"):
+        kept.save(5, numbers(5, 2))
+    assert bits(kept.restore(numbers(0, 2))[1]) == bits(numbers(7, 2))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda kept: kept.restore({}, 4), "holds no step 4; it holds: 3"),
+        (lambda kept: kept.metrics(4), "holds no step 4"),
+        (lambda kept: Checkpoints(kept.folder / "absent").restore({}), "holds no checkpoint that can be read"),
+        (lambda kept: Checkpoints(kept.folder, keep_last=0), "keep_last is 0"),
+    ],
+)
+def test_a_mistake_gets_one_clear_message(saved, ask, message):
+    with pytest.raises(UserError, match=message):
+        ask(saved({3: 0.5}))
+
+
+def test_a_step_is_a_whole_number_from_zero(tmp_path):
+    kept = Checkpoints(tmp_path / "inner")
+    with pytest.raises(ValueError, match="step is -1"):
+        kept.save(-1, {})
+    with pytest.raises(TypeError):
+        kept.save("../../7", {})
+    assert not (tmp_path / "inner").exists()
+
+
+def test_two_leaves_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two leaves are named a/b"):
+        described({"a": {"b": 1.0}, "a/b": 2.0})
+
+
+def test_a_digest_is_of_the_bytes():
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert digest(array) == digest(array.tobytes())
+    assert digest(array) != digest(np.ascontiguousarray(array.T))
+    assert digest(array.T) == digest(np.ascontiguousarray(array.T))
+    assert len({digest(x) for x in on_host(numbers(5, 2)).values()}) == len(numbers(5, 2)) + 1

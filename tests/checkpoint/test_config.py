@@ -1,0 +1,129 @@
+"""A folder says what run it is of; what its file may name is a closed list."""
+
+import json
+
+import pytest
+
+from flaxformer.checkpoint import config_of, write_config
+from flaxformer.checkpoint.config import classes_within, from_canonical
+from flaxformer.config import SANDWICH, Alibi, LearnedPositions, ModelConfig, RecurrentConfig, ReZero, Rotary
+from flaxformer.struct import Config, UserError, canonical, part, replace_at
+from flaxformer.tasks import Copy, ModularAddition
+from flaxformer.training import AdamW, Run
+
+COPY = Copy(symbols=5, length=3)
+TINY = ModelConfig(vocabulary=7, layers=1, d_model=8, heads=2, d_ff=11)
+RUNS = {
+    "default": Run(),
+    "placed": Run(model=TINY.replace(norm=SANDWICH, positions=Rotary(base=3.5)), task=COPY, seed=5),
+    "recurrent": Run(model=RecurrentConfig(vocabulary=7), task=COPY),
+    "learned": Run(model=TINY.replace(positions=LearnedPositions(max_length=31)), task=COPY),
+    "residual": Run(model=TINY.replace(residual=ReZero(), positions=Alibi(), logit_cap=3.0), task=COPY),
+    "addition": Run(model=TINY, task=ModularAddition(modulus=5), optimizer=AdamW(clip=1)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_a_run_comes_back_equal(tmp_path, run):
+    write_config(tmp_path / "run", run)
+    write_config(tmp_path / "run", run)
+    assert config_of(tmp_path / "run") == run
+    assert type(config_of(tmp_path / "run").model) is type(run.model)
+
+
+def test_every_class_that_a_run_may_hold_is_known():
+    classes = classes_within(Run)
+    assert {"Run", "ModelConfig", "RecurrentConfig", "Rotary", "ReZero", "Copy", "AdamW"} <= set(classes)
+    for cls in classes.values():
+        try:
+            config = cls()
+        except TypeError:  # it asks for values
+            continue
+        assert from_canonical(canonical(config), classes) == config
+
+
+def test_lists_in_a_file_are_tuples_in_a_config():
+    assert from_canonical(canonical((1, (2.5, "a"), None)), {}) == (1, (2.5, "a"), None)
+
+
+def test_another_run_in_the_same_folder_is_refused_field_by_field(tmp_path):
+    write_config(tmp_path, Run())
+    with pytest.raises(UserError, match=r"holds another run:\n  model.layers: \d+ -> 1\n  seed: 0 -> 3"):
+        write_config(tmp_path, replace_at(Run(seed=3), {"model.layers": 1}))
+    assert config_of(tmp_path) == Run()
+
+
+def changed(**change):
+    return canonical(RUNS["placed"]) | change
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (changed(kind="os.system"), "run is of kind 'os.system'"),
+        (changed(kind="Rum"), "run is of kind 'Rum'; did you mean 'Run'"),
+        (changed(kind=None), "run is of kind None"),
+        (changed(kind=["Run"]), r"run is of kind \['Run'\]"),
+        (changed(optimizer={"kind": "Adamw"}), "run.optimizer is of kind 'Adamw'; did you mean 'AdamW'"),
+        (changed(optimizer={"kind": "Copy"}), "run.optimizer, a Copy, lacks 'batch_size'"),
+        (changed(optimizer=canonical(COPY)), "Run.optimizer is .*; expected "),
+        (changed(optimizer=3), "Run.optimizer is 3; expected "),
+        (changed(sed=3), "run: Run has no field 'sed'; did you mean 'seed'"),
+        (changed(self=3), "run: Run has no field 'self'"),
+        (changed(seed=-1), "Run.seed is -1; expected a number at least 0"),
+        (changed(seed=[1]), r"run.seed is \[1\]; expected one value"),
+        ({k: v for k, v in changed().items() if k != "seed"}, "run, a Run, lacks 'seed'; expected every field"),
+        (canonical(COPY), "holds a Copy; expected a Run"),
+    ],
+)
+def test_what_a_file_says_wrongly_is_one_clear_message(tmp_path, data, message):
+    (tmp_path / "config.json").write_text(json.dumps({"format": 1, "run": data}))
+    with pytest.raises(UserError, match=message):
+        config_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "is damaged"),
+        (b"\xff", "is damaged"),
+        (b'{"format": 1', "is damaged"),
+        (b"[" * 100_000, "is damaged"),
+        (b"3", "is in format None; expected 1"),
+        (b'{"format": 2, "run": {}}', "is in format 2; expected 1"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_message(tmp_path, text, message):
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(UserError, match=message):
+        config_of(tmp_path)
+
+
+def test_a_folder_without_a_run_says_so(tmp_path):
+    with pytest.raises(UserError, match="holds no run"):
+        config_of(tmp_path / "absent")
+
+
+class Mine(Copy):
+    """A task of a user's own."""
+
+
+def test_classes_of_your_own_are_named_by_you(tmp_path):
+    run = RUNS["placed"].replace(task=Mine(symbols=5, length=3))
+    write_config(tmp_path, run)
+    with pytest.raises(UserError, match=r"run.task is of kind 'Mine'"):
+        config_of(tmp_path)
+    assert config_of(tmp_path, {"Mine": Mine}) == run
+
+
+def test_two_classes_of_one_name_are_refused():
+    class Rotary(Config):
+        pass
+
+    class Both(Config):
+        first: Rotary = part()
+        model: ModelConfig = part()
+
+    Both.__annotations__["first"] = Rotary
+    with pytest.raises(TypeError, match="two config classes are named Rotary"):
+        classes_within(Both)

@@ -1,0 +1,359 @@
+"""Kills, damage and full disks: never a wrong number, never a step that was not whole, nothing older lost."""
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import bits, numbers
+
+from flaxformer.checkpoint import Checkpoints, SaveFailed, checkpoints
+from flaxformer.checkpoint.marker import Damaged, Marker
+from flaxformer.struct import UserError
+
+# Where Orbax fails midway, what it was doing beside the failure ends in threads of its own, whose event loop is gone.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+NEWEST, BEFORE = 7, 3
+TREES = {step: bits(numbers(step, 300)) for step in (BEFORE, NEWEST)}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder with two steps, to be copied and damaged."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    kept = Checkpoints(folder)
+    for step in TREES:
+        kept.save(step, numbers(step, 300), {"validation_loss": 0.5})
+    kept.wait()
+    return folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A copy of it, and what is reported about it."""
+    said = []
+    return Checkpoints(shutil.copytree(whole, tmp_path / "run"), report=said.append), said
+
+
+def files_of(folder, step=NEWEST):
+    return sorted(path.relative_to(folder) for path in (folder / str(step)).rglob("*") if path.is_file())
+
+
+def flipped(data, place, bit=0):
+    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+DAMAGE = {
+    "deleted": None,
+    "emptied": lambda data: b"",
+    "halved": lambda data: data[: len(data) // 2],
+    "flipped": lambda data: flipped(data, len(data) // 2),
+}
+
+
+def damage(path, how):
+    if DAMAGE[how] is None:
+        path.unlink()
+    else:
+        path.write_bytes(DAMAGE[how](path.read_bytes()))
+
+
+def assert_falls_back(kept, said):
+    """The step before comes back bit for bit; the newest no longer counts, and this is said in one line."""
+    step, state = kept.restore(numbers(0, 300))
+    assert step == BEFORE
+    assert bits(state) == TREES[BEFORE]
+    assert kept.steps() == [BEFORE]
+    assert len(said) == 1
+    assert f"step {NEWEST} of {kept.folder}" in said[0]
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_to_any_file_of_the_newest_step_falls_back(whole, tmp_path, how):
+    names = files_of(whole)
+    assert len(names) > 7
+    for number, name in enumerate(names):
+        said = []
+        kept = Checkpoints(shutil.copytree(whole, tmp_path / str(number)), report=said.append)
+        damage(kept.folder / name, how)
+        assert_falls_back(kept, said)
+        # A marker that is deleted is a step that was never published; all else is set aside.
+        lost = how == "deleted" and name.name == "published.json"
+        assert (kept.folder / f"{NEWEST}.corrupt").is_dir() != lost
+
+
+@pytest.mark.parametrize("how", ["deleted", "flipped"])
+def test_a_number_is_never_wrong_even_where_a_file_is_as_it_was_written(whole, tmp_path, how, monkeypatch):
+    """Without the digests of files, those of leaves: what Orbax does not notice is noticed, or changes nothing."""
+    marked = {step: Marker.decoded((whole / str(step) / "published.json").read_bytes(), step).files for step in TREES}
+    monkeypatch.setattr(checkpoints.files, "contents", lambda folder: marked[int(folder.parent.name)])
+    fell_back = set()
+    for number, name in enumerate(files_of(whole)):
+        said = []
+        kept = Checkpoints(shutil.copytree(whole, tmp_path / str(number)), report=said.append)
+        damage(kept.folder / name, how)
+        step, state = kept.restore(numbers(0, 300))
+        assert bits(state) == TREES[step]
+        fell_back |= {name} if said else set()
+    assert len(fell_back) >= 3  # marker, metadata, and at least one file of numbers
+
+
+def test_a_disk_that_cannot_be_read_falls_back(copy, monkeypatch):
+    kept, said = copy
+    contents = checkpoints.files.contents
+
+    def bad_sector(folder):
+        if folder.parent.name == str(NEWEST):
+            raise OSError(5, "Input/output error")
+        return contents(folder)
+
+    monkeypatch.setattr(checkpoints.files, "contents", bad_sector)
+    assert_falls_back(kept, said)
+
+
+def test_a_step_without_its_numbers_falls_back(copy):
+    kept, said = copy
+    shutil.rmtree(kept.folder / str(NEWEST) / "state")
+    assert_falls_back(kept, said)
+
+
+@pytest.mark.slow
+def test_bits_flipped_anywhere_are_never_silent(whole, tmp_path):
+    draw = random.Random(3)
+    names = files_of(whole)
+    for number in range(400):
+        said, name = [], draw.choice(names)
+        kept = Checkpoints(shutil.copytree(whole, tmp_path / str(number)), report=said.append)
+        data = (kept.folder / name).read_bytes()
+        (kept.folder / name).write_bytes(flipped(data, draw.randrange(len(data)), draw.randrange(8)))
+        assert_falls_back(kept, said)
+
+
+def test_both_steps_damaged_is_one_clear_message(copy):
+    kept, said = copy
+    for step in TREES:
+        (kept.folder / str(step) / "published.json").write_bytes(b"{}")
+    with pytest.raises(UserError, match=r"holds no checkpoint that can be read\nstep 7 .* is now 7.corrupt\nstep 3"):
+        kept.restore(numbers(0, 300))
+    assert len(said) == 2
+    assert sorted(os.listdir(kept.folder)) == ["3.corrupt", "7.corrupt"]
+
+
+def test_a_step_asked_for_by_number_has_no_substitute(copy):
+    kept, _ = copy
+    (kept.folder / str(NEWEST) / "published.json").write_bytes(b"{}")
+    with pytest.raises(UserError, match="holds no step 7; it holds: 3"):
+        kept.metrics(NEWEST)
+    with pytest.raises(UserError, match=r"is now 7.corrupt"):
+        kept.restore(numbers(0, 300), NEWEST)
+
+
+def test_a_damaged_step_is_set_aside_and_saved_again(copy):
+    kept, said = copy
+    for number in ("corrupt", "corrupt.1"):
+        data = next(path for path in (kept.folder / str(NEWEST)).rglob("manifest.ocdbt"))
+        data.write_bytes(b"")
+        kept.save(NEWEST, numbers(NEWEST, 300))
+        kept.wait()
+        assert f"is now {NEWEST}.{number}" in said[-1]
+    assert kept.restore(numbers(0, 300))[0] == NEWEST
+
+
+def test_a_marker_cut_short_anywhere_or_with_any_byte_changed_is_no_marker(whole):
+    data = (whole / str(NEWEST) / "published.json").read_bytes()
+    marker = Marker.decoded(data, NEWEST)
+    assert marker.encoded() == data
+    for end in range(len(data)):
+        with pytest.raises(Damaged):
+            Marker.decoded(data[:end], NEWEST)
+    for place in range(len(data)):
+        with contextlib.suppress(Damaged):  # or it says the same
+            assert Marker.decoded(flipped(data, place), NEWEST) == marker
+    with pytest.raises(Damaged, match="step 7"):
+        Marker.decoded(data, 8)
+
+
+# --- saves that fail ------------------------------------------------------------------------------------
+
+
+def fails(kept, said, message):
+    """The next save fails in these words, once, leaves nothing, takes nothing, and the one after it succeeds."""
+    before = sorted(os.listdir(kept.folder))
+    kept.save(NEWEST + 1, numbers(NEWEST + 1, 300))
+    kept._settle()
+    assert kept.steps() == [BEFORE, NEWEST]
+    assert sorted(os.listdir(kept.folder)) == before
+    assert len(said) == 1
+    with pytest.raises(SaveFailed, match=message):
+        kept.wait()
+    kept.wait()
+    assert bits(kept.restore(numbers(0, 300))[1]) == TREES[NEWEST]
+
+
+def recovers(kept):
+    kept.save(NEWEST + 2, numbers(NEWEST + 2, 300))
+    kept.wait()
+    assert kept.restore(numbers(0, 300))[0] == NEWEST + 2
+
+
+def test_no_space_is_seen_before_anything_is_written(copy, monkeypatch):
+    kept, said = copy
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.files, "free_bytes", lambda folder: 1234)
+        patch.setattr(checkpoints.storage, "write", lambda *_: pytest.fail("written"))
+        fails(
+            kept, said, r"step 8 was not saved in .*: the disk is full: a save needs 16,78\d,\d\d\d bytes free, 1,234"
+        )
+    recovers(kept)
+
+
+def test_no_space_in_the_middle_of_a_save(copy, monkeypatch):
+    kept, said = copy
+
+    def full(folder, arrays):
+        folder.mkdir()
+        (folder / "part").write_bytes(b"part")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.storage, "write", full)
+        fails(kept, said, "No space left on device")
+    recovers(kept)
+
+
+def test_a_file_system_that_refuses_to_write_on(copy):
+    kept, said = copy
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, former[1]))
+    try:
+        fails(kept, said, "step 8 was not saved")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    recovers(kept)
+
+
+def test_numbers_that_come_back_otherwise_are_not_published(copy, monkeypatch):
+    kept, said = copy
+    read = checkpoints.storage.read
+
+    def wrong(folder, names):
+        found = read(folder, names)
+        return found | {"half": found["half"] + np.ones_like(found["half"])} if folder.parent.name == "8" else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.storage, "read", wrong)
+        fails(kept, said, "half does not match its digest")
+    recovers(kept)
+
+
+@pytest.mark.parametrize("call", ["flush_all", "write_atomically"])
+def test_a_failure_between_commit_and_marker_publishes_nothing(copy, monkeypatch, call):
+    kept, said = copy
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.files, call, broken)
+        fails(kept, said, "Input/output error")
+    recovers(kept)
+
+
+def test_a_step_without_a_marker_is_ignored_and_removed_by_the_next_save(copy):
+    kept, said = copy
+    (kept.folder / str(NEWEST) / "published.json").unlink()
+    assert kept.restore(numbers(0, 300))[0] == BEFORE
+    assert said == [f"step {NEWEST} of {kept.folder} is ignored: it was never published"]
+    kept.save(NEWEST + 1, numbers(NEWEST + 1, 300))
+    kept.wait()
+    assert sorted(os.listdir(kept.folder)) == [str(BEFORE), str(NEWEST + 1)]
+
+
+def test_nothing_older_goes_before_the_newer_is_durable_verified_and_published(copy, monkeypatch):
+    kept, _ = copy
+    kept.keep_last, kept.keep_best = 1, 0
+    order = []
+    for module, names in (
+        (checkpoints.storage, ["write", "read"]),
+        (checkpoints.files, ["flush_all", "write_atomically", "remove"]),
+    ):
+        for name in names:
+            own = getattr(module, name)
+            monkeypatch.setattr(module, name, lambda *given, name=name, own=own: (order.append(name), own(*given))[1])
+    kept.save(NEWEST + 1, numbers(NEWEST + 1, 300))
+    kept.wait()
+    assert order == ["write", "flush_all", "read", "write_atomically", "remove", "remove"]
+    assert kept.steps() == [NEWEST + 1]
+
+
+def test_links_are_neither_steps_nor_followed(copy, tmp_path):
+    kept, _ = copy
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "published.json").write_text("mine")
+    (kept.folder / "9").symlink_to(mine)
+    (kept.folder / str(BEFORE) / "state" / "link").symlink_to(mine)
+    assert kept.steps() == [BEFORE, NEWEST]
+    kept.keep_last, kept.keep_best = 1, 0
+    kept.save(8, numbers(8, 300))
+    kept.wait()
+    assert kept.steps() == [8]
+    assert (mine / "published.json").read_text() == "mine"
+    kept.save(9, numbers(9, 300))  # where the link is: refused, and left alone
+    with pytest.raises(SaveFailed, match="File exists"):
+        kept.wait()
+    assert (mine / "published.json").read_text() == "mine"
+
+
+# --- kills ----------------------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+from flaxformer.checkpoint import Checkpoints
+from cases import numbers
+kept = Checkpoints(sys.argv[1], keep_last=2, keep_best=0)
+for step in range(1 + max(kept.steps(), default=0), 10_000):
+    kept.save(step, numbers(step, 300))
+    print(step, flush=True)
+"""
+
+
+def killed_round(folder, draw):
+    """Let a process save step after step, and kill it at a random moment of its third save or later."""
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parents[1])])
+    environment = os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", CHILD, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        begun = [int(child.stdout.readline()) for _ in range(3)]
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(draw.uniform(0, 0.3))
+        child.kill()
+        begun += [int(line) for line in child.stdout.read().split()]
+    assert child.returncode == -signal.SIGKILL
+    said = []
+    kept = Checkpoints(folder, report=said.append)
+    step, state = kept.restore(numbers(0, 300))
+    # All that was begun before the last two saves is there; nothing is damaged; and the numbers are the step's own.
+    assert begun[-1] - 2 <= step <= begun[-1] + 1
+    assert not any("corrupt" in line for line in said)
+    assert bits(state) == bits(numbers(step, 300))
+
+
+def test_a_process_killed_while_it_saves_loses_at_most_that_save(tmp_path):
+    killed_round(tmp_path, random.Random(3))
+
+
+@pytest.mark.slow
+def test_a_process_killed_again_and_again_goes_on_from_what_it_published(tmp_path):
+    draw = random.Random(7)
+    for _ in range(20):
+        killed_round(tmp_path, draw)

@@ -1,0 +1,56 @@
+"""Files are replaced whole, and only what is in a folder goes with it."""
+
+import os
+
+import pytest
+
+from flaxformer import files
+
+
+@pytest.mark.parametrize(("module", "call"), [(os, "fsync"), (files.Path, "replace")])
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, module, call):
+    path = tmp_path / "file"
+    files.write_atomically(path, b"old")
+    seen = []
+
+    def power_fails(*_):
+        seen.append(path.read_bytes())
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, call, power_fails)
+        with pytest.raises(OSError, match="Input/output"):
+            files.write_atomically(path, b"new")
+    assert seen == [b"old"]
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+    files.write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_link_is_not_removed_nor_what_it_leads_to(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "marker").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic link"):
+        files.remove(tmp_path / "link", "marker")
+    assert (tmp_path / "mine" / "marker").read_text() == "mine"
+
+
+def test_the_marker_goes_first_and_then_the_rest(tmp_path, monkeypatch):
+    folder = tmp_path / "7"
+    (folder / "state").mkdir(parents=True)
+    (folder / "marker").write_text("published")
+    with monkeypatch.context() as patch:
+        patch.setattr(files.shutil, "rmtree", lambda path: None)  # killed here
+        files.remove(folder, "marker")
+    assert os.listdir(folder) == ["state"]
+    files.remove(folder, "marker")
+    files.remove(folder, "marker")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_set_aside_takes_the_place_of_nothing(tmp_path):
+    for name in ("7.corrupt", "7.corrupt.1", "7.corrupt.2"):
+        (tmp_path / "7").mkdir()
+        assert files.set_aside(tmp_path / "7", "corrupt").name == name

@@ -1,0 +1,40 @@
+"""A training run that is stopped and read back, from its folder alone, goes on as if nothing had been."""
+
+import jax
+import numpy as np
+from cases import bits
+
+from flaxformer.checkpoint import Checkpoints, config_of, write_config
+from flaxformer.config import ModelConfig
+from flaxformer.model import init
+from flaxformer.tasks import Copy
+from flaxformer.training import AdamW, Run, Training, start, train_chunk
+
+RUN = Run(
+    model=ModelConfig(vocabulary=7, layers=2, d_model=6, heads=2, d_ff=5, dropout=0.1),
+    task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=1),
+    optimizer=AdamW(weight_decay=0.1, clip=0.5),
+    training=Training(steps=6),
+    seed=3,
+)
+
+
+def test_a_run_restored_from_its_folder_goes_on_bit_for_bit(tmp_path):
+    chunk, source = jax.jit(train_chunk, static_argnames="steps"), RUN.task.load()
+    halfway, _ = chunk(start(RUN), RUN, source, steps=3)
+    write_config(tmp_path, RUN)
+    kept = Checkpoints(tmp_path)
+    kept.save(3, halfway, {"validation_loss": np.float32(0.5)})
+    kept.wait()
+
+    run = config_of(tmp_path)
+    step, state = Checkpoints(tmp_path).restore(jax.eval_shape(start, run))
+    assert (step, int(state.step), run) == (3, 3, RUN)
+    ended, losses = chunk(halfway, RUN, source, steps=3)
+    assert bits(chunk(state, run, source, steps=3)) == bits((ended, losses))
+    assert chunk._cache_size() == 1  # the very same program
+
+    weights = {"params": jax.eval_shape(lambda: init(jax.random.key(0), run.model, "scanned"))}
+    _, found = Checkpoints(tmp_path).restore(weights, whole=False)
+    query = [block.attention.query for block in halfway.params.blocks]
+    np.testing.assert_array_equal(found["params"].blocks.attention.query, np.stack(query))

@@ -1,0 +1,197 @@
+"""Prepared tokens: the same batches from the device and from the file, documents that do not see each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer import model
+from flaxformer.config import LearnedPositions, ModelConfig, RecurrentConfig
+from flaxformer.data import open_tokens, prepare
+from flaxformer.params import stream
+from flaxformer.struct import UserError
+from flaxformer.tasks import MaskedTokens, TextFiles, TokenFiles, token_files
+from flaxformer.tasks.host import HostSource, ahead
+from flaxformer.tasks.text import TextSource, random_starts
+from flaxformer.training import AdamW, Run, Training, start, train_chunk
+
+KEY = jax.random.key(3)
+
+
+@pytest.fixture(scope="module")
+def path(files, tmp_path_factory):
+    """Short documents, each with an end."""
+    folder = tmp_path_factory.mktemp("documents")
+    for i in range(60):
+        (folder / f"{i}.txt").write_text(chr(97 + i % 26) * (3 + i % 11))
+    prepare(folder, folder / "tokens", end=True)
+    return str(folder / "tokens")
+
+
+def task_of(path, **changes):
+    return TokenFiles(path=path, **({"length": 29, "batch_size": 7, "evaluation_batches": 2} | changes))
+
+
+@pytest.mark.parametrize("pack", ["none", "documents"])
+def test_batches_from_the_device_and_from_the_file_are_the_same(path, monkeypatch, pack):
+    task = task_of(path, pack=pack)
+    near = task.load()
+    monkeypatch.setattr(token_files, "RESIDENT", 100)
+    far = task.load()
+    assert (type(near), type(far)) == (TextSource, HostSource)
+    for one, other in [
+        (near.batch(KEY, 5), far.batch(KEY, 5)),
+        (near.batch(KEY, 6), far.batch(KEY, 6)),
+        (near.evaluation(), far.evaluation()),
+    ]:
+        assert jax.tree.structure(one) == jax.tree.structure(other)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_windows_are_those_of_the_text_itself(files):
+    tokens = TokenFiles(path=str(files / "one.tokens"), length=11)
+    text = TextFiles(path=str(files / "one"), length=11)
+    prepared, joined = tokens.tokens()[0].tobytes(), text.tokens()[0].tobytes()
+    assert sorted(joined.split(b"\n")) == sorted(prepared[a:b] for a, b in documents(tokens.folder.train_documents))
+    batch = tokens.load().batch(KEY, 0)
+    assert all(bytes(row.astype(np.uint8)) in prepared for row in np.asarray(batch.inputs))
+
+
+def documents(starts):
+    return list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
+
+
+def test_packed_windows_against_a_plain_loop(path):
+    task = task_of(path, pack="documents")
+    folder = open_tokens(path)
+    starts = np.asarray(jax.random.randint(jax.random.fold_in(KEY, 5), (7,), 0, folder.train.size - 29))
+    batch = jax.device_get(task.load().batch(KEY, 5))
+    of = [i for i, (a, b) in enumerate(documents(folder.train_documents)) for _ in range(a, b)]
+    for row, begin in enumerate(starts.tolist()):
+        place = 0
+        for t in range(29):
+            at = begin + t
+            place = place + 1 if t and of[at] == of[at - 1] else 0
+            assert batch.inputs[row, t] == folder.train[at]
+            assert batch.targets[row, t] == folder.train[at + 1]
+            assert batch.weights[row, t] == (of[at] == of[at + 1])
+            assert batch.segments[row, t] == of[at] - of[begin]
+            assert batch.positions[row, t] == place
+    assert batch.weights.min() == 0
+
+
+@pytest.mark.parametrize("visibility", ["causal", "full"])
+def test_a_document_is_nothing_to_another_in_its_window(path, visibility):
+    config = ModelConfig(vocabulary=257, layers=2, d_model=12, heads=3, d_ff=7, visibility=visibility)
+    config = config.replace(positions=LearnedPositions(max_length=29))
+    batch = task_of(path, pack="documents").load().batch(KEY, 5)
+    params = model.init(jax.random.key(0), config)
+    changed = np.asarray(batch.segments == 1)
+    other = batch.replace(inputs=jnp.where(changed, 99, batch.inputs))
+    before, after = (np.asarray(APPLY(params, config, given)) for given in (batch, other))
+    np.testing.assert_array_equal(before[~changed], after[~changed])
+    assert not np.array_equal(before[changed], after[changed])
+    # And its place in the window is nothing to it: alone, it is what it was.
+    inputs, valid = np.zeros((7, 29), np.int32), np.zeros((7, 29), bool)
+    mine = [np.nonzero(np.asarray(batch.segments[row]) == 2)[0] for row in range(7)]
+    for row, places in enumerate(mine):
+        inputs[row, : len(places)] = batch.inputs[row][places]
+        valid[row, : len(places)] = True
+    alone = np.asarray(APPLY(params, config, batch.replace(inputs=inputs, valid=valid, segments=None, positions=None)))
+    for row, places in enumerate(mine):
+        np.testing.assert_allclose(alone[row, : len(places)], before[row, places], atol=2e-6)
+
+
+APPLY = jax.jit(lambda params, config, batch: model.apply(params, config, batch.inputs, **batch.given))
+
+
+@pytest.mark.slow
+def test_training_on_chunks_that_are_read_ahead_is_training_on_the_device(path, monkeypatch):
+    task = task_of(path, pack="documents", batch_size=3)
+    run = Run(
+        model=ModelConfig(vocabulary=257, layers=1, d_model=8, heads=2, d_ff=7),
+        task=task,
+        optimizer=AdamW(learning_rate=1e-2),
+        training=Training(steps=4),
+    )
+    run = jax.tree.map(jnp.asarray, run)
+    train = jax.jit(train_chunk, static_argnames="steps")
+    state, expected = start(run), []
+    for _ in range(2):
+        state, metrics = train(state, run, task.load(), steps=2)
+        expected.append(metrics["loss"])
+    held_out = task.load().evaluation()
+    monkeypatch.setattr(token_files, "RESIDENT", 100)
+    other, found = start(run), []
+    for chunk, steps in ahead(task.load(), stream(jax.random.key(0), "data"), 0, 4, 2):
+        other, metrics = train(other, run, chunk, steps=steps)
+        found.append(metrics["loss"])
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
+    jax.tree.map(np.testing.assert_array_equal, chunk.evaluation(), held_out)
+
+
+def test_the_last_chunk_is_as_short_as_need_be(path, monkeypatch):
+    monkeypatch.setattr(token_files, "RESIDENT", 100)
+    source = task_of(path).load()
+    chunks = list(ahead(source, KEY, 3, 8, 2))
+    assert [(int(chunk.first), steps) for chunk, steps in chunks] == [(3, 2), (5, 2), (7, 1)]
+    for chunk, steps in chunks:
+        for step in range(int(chunk.first), int(chunk.first) + steps):
+            np.testing.assert_array_equal(chunk.batch(KEY, step).inputs, source.batch(KEY, step).inputs)
+    assert list(ahead(source, KEY, 8, 8, 2)) == []
+
+
+def test_masked_tokens_of_a_file_are_those_of_the_device(path, monkeypatch):
+    task = MaskedTokens(text=TokenFiles(path=path, length=29, pack="documents"), batch_size=3)
+    near, plain = task.load().batch(KEY, 2), task.text.replace(batch_size=3).load().batch(KEY, 2)
+    np.testing.assert_array_equal(near.targets, plain.inputs)
+    np.testing.assert_array_equal(near.segments, plain.segments)
+    np.testing.assert_array_equal(near.positions, plain.positions)
+    monkeypatch.setattr(token_files, "RESIDENT", 100)
+    (chunk, _), *_ = ahead(task.load(), KEY, 2, 4, 2)
+    jax.tree.map(np.testing.assert_array_equal, chunk.batch(KEY, 2), near)
+
+
+def test_a_text_on_the_host_is_refused_inside_a_compiled_function(path, monkeypatch):
+    monkeypatch.setattr(token_files, "RESIDENT", 100)
+    source = task_of(path).load()
+    with pytest.raises(UserError, match="too large for the device and stays on the host"):
+        jax.jit(lambda source: source.batch(KEY, jnp.int32(0)))(source)
+
+
+@pytest.mark.parametrize("size", [2**24 + 29 + 5, 2**30 + 3, 5 * 2**32 + 3])
+def test_places_of_a_long_text_are_drawn_evenly(size):
+    task = TokenFiles(path="", length=29, batch_size=4001)
+    starts = random_starts(np, KEY, 0, task, size)
+    assert starts.dtype == np.int64
+    assert 0 <= starts.min() < starts.max() < size - 29
+    assert np.abs(np.bincount(starts * 4 // (size - 29), minlength=4) / 4001 - 0.25).max() < 0.03
+    assert np.bincount(starts % 2, minlength=2).min() > 0.45 * 4001
+    if size < 2**31:
+        np.testing.assert_array_equal(random_starts(jnp, KEY, 0, task, size), starts)
+
+
+def test_references_are_over_what_is_scored(path):
+    task = task_of(path, pack="documents")
+    found, every = task.references(), task_of(path).references()
+    assert found["bigram"] < every["bigram"]
+    assert set(found) == {"unigram", "bigram"}
+
+
+def test_the_fingerprint_is_that_of_the_files(path):
+    found = task_of(path).fingerprint()
+    assert found["train.bin_sha256"] == open_tokens(path).about["files"]["train.bin"]["sha256"]
+    assert found["train_tokens"] == open_tokens(path).train.size
+
+
+def test_mistakes_are_named(path):
+    with pytest.raises(UserError, match=r"the training text has \d+ tokens; expected more than length 4000"):
+        task_of(path, length=4000).load()
+    with pytest.raises(UserError, match=r"which has no data.json; expected a folder that `prepare` wrote"):
+        task_of("nowhere").load()
+    recurrent = RecurrentConfig(vocabulary=257, d_model=8)
+    with pytest.raises(UserError, match='pack is "documents"; expected "none", for a recurrent model'):
+        Run(model=recurrent, task=task_of(path, pack="documents"))
+    assert Run(model=recurrent, task=task_of(path)).task.vocabulary == 257
