@@ -1,11 +1,16 @@
 """Files that are durable, and folders that are removed without leaving them."""
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import itertools
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+
+from flaxformer.struct import UserError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -21,6 +26,22 @@ def write_atomically(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)
         raise
     flush(path.parent)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder for one writer; the lock ends with the process, however it ends.
+
+    Raises:
+      UserError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output") from None
+        yield
 
 
 def flush(path: Path) -> None:

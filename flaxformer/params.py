@@ -23,10 +23,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from flaxformer.pytree import Node
 from flaxformer.struct import alternatives, type_hints
 
 
-class Parameters(flax.struct.PyTreeNode):
+class Parameters(Node):
     """Base of every parameter tree: fields are weights (`param`) or other parameter trees (`subtree`)."""
 
 

@@ -18,8 +18,9 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-import flax.struct
 import numpy as np
+
+from flaxformer.pytree import Node
 
 REQUIRED: Any = dataclasses.MISSING
 BOUNDS = {
@@ -56,8 +57,8 @@ def _field(default: Any, node: bool, choices: Collection[str] | None, bounds: di
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclass_transform(kw_only_default=True)
-class Config(flax.struct.PyTreeNode):
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Config(Node):
     """Base of every config: a frozen keyword-only dataclass, a pytree, checked when it is built.
 
     A class may name ready-made values in `named`, so that `model.norm=post` works on the command line.

@@ -10,7 +10,9 @@ import flaxformer
 
 ROOT = Path(flaxformer.__file__).parent
 FLOORS = [
-    {"struct", "files"},
+    {"pytree"},
+    {"struct"},
+    {"files"},
     {"params", "nn"},
     {"config"},
     {"model.call", "model.remat"},
@@ -32,7 +34,7 @@ FLOORS = [
     {"diagnostics"},
     {"interop"},
     {"study"},
-    {"claims"},
+    {"claims", "jobs"},
     {"cli"},
 ]
 STUDY = [

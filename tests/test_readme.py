@@ -21,6 +21,10 @@ SMALL = {
     "heads.py": ["training.steps=2", "task.evaluation_batches=1", "--seeds", "2"],
 }
 ONE_CLAIM = ["claims", "1", "--quick"]
+TRAINED = [  # small, on a text that is there; the checkpoint is what `generate` reads
+    *("model.layers=1", "model.d_model=8", "model.heads=2", "training.steps=2", "training.evaluate_every=1"),
+    "task.evaluation_batches=1",
+]
 
 
 def blocks(language):
@@ -44,9 +48,12 @@ def folder(tmp_path_factory):
 
 def test_every_command_runs(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    assert {line[1] for line in commands()} == {"plan", "run", "report", "claims"}
+    assert {line[1] for line in commands()} == {"plan", "run", "report", "claims", "train", "generate"}
+    (folder / "input.txt").write_text("To be, or not to be, that is the question. " * 100)
     for line in commands():
         line = [line[0], *ONE_CLAIM] if line[1] == "claims" else line
+        line = [*line, *TRAINED] if line[1] == "train" else line
+        line = [*line, "--tokens", "5"] if line[1] == "generate" else line
         for file, small in SMALL.items():
             if file in line:  # the user's own overrides come last and stay
                 line = [*line[: line.index(file) + 1], *small, *line[line.index(file) + 1 :]]

@@ -12,12 +12,21 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.cli.claims import Claims
+from flaxformer.cli.generate import Generate
 from flaxformer.cli.options import INTERRUPTED, USER_ERROR
 from flaxformer.cli.study import Plan, Report, Run
+from flaxformer.cli.train import Train
 from flaxformer.struct import UserError
 from flaxformer.study.execute import one_cpu_device_per_core
 
-COMMANDS: dict[str, Any] = {"plan": Plan, "run": Run, "report": Report, "claims": Claims}
+COMMANDS: dict[str, Any] = {
+    "plan": Plan,
+    "run": Run,
+    "report": Report,
+    "claims": Claims,
+    "train": Train,
+    "generate": Generate,
+}
 
 
 def _with_set(arguments: Sequence[str]) -> list[str]:

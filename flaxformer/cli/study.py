@@ -15,6 +15,7 @@ from flaxformer import model, params
 from flaxformer.claims.record import holds_claims
 from flaxformer.claims.table import rewrite
 from flaxformer.cli.options import FAILED, option
+from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
 from flaxformer.struct import override
@@ -67,7 +68,7 @@ class Plan(StudyArguments):
         devices, found = len(execution.use_devices()), groups(study.cells())
         left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
         console.print(Text(study.question, style="bold"))
-        console.print(weights_table(study))
+        console.print(weights_table(study.baseline.model))
         table = Table(box=None, pad_edge=False, header_style="dim")
         for header in ("program", "runs", "to do", "parameters", "MFLOP/step", "MB/run", "ms/step", "min"):
             table.add_column(header, justify="left" if header == "program" else "right", no_wrap=True)
@@ -136,13 +137,13 @@ class Report:
         return 0
 
 
-def weights_table(study: Study) -> Table:
-    """The baseline's weights as they are declared, the layers' together."""
+def weights_table(config: ModelConfig | RecurrentConfig) -> Table:
+    """A model's weights as they are declared, the layers' together."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("weight", "shape", "copies", "parameters", "decay"):
         table.add_column(header, justify="left" if header in ("weight", "shape") else "right", no_wrap=True)
     copies: dict[tuple[str, Spec], int] = {}
-    for path, spec in params.table(model.specs(study.baseline.model)):
+    for path, spec in params.table(model.specs(config)):
         name = re.sub(r"^blocks/\d+/", "blocks/*/", path)
         copies[name, spec] = copies.get((name, spec), 0) + 1
     for (name, spec), n in copies.items():

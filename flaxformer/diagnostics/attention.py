@@ -3,17 +3,17 @@
 import functools
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.diagnostics.activations import mean, nodes, real_pairs
 from flaxformer.model.blocks import Branch
+from flaxformer.pytree import Node
 from flaxformer.tasks.base import Batch
 
 
-class AttentionStatistics(flax.struct.PyTreeNode):
+class AttentionStatistics(Node):
     """What became of the pairs of a real query and a key that it may attend to, over a batch; the axes: layer, head.
 
     A query counts if it is real and may attend to something.

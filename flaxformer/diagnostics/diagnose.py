@@ -1,6 +1,5 @@
 """All that one look at a model under training tells, from one forward and one backward pass."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -8,12 +7,13 @@ from jaxtyping import Array, Float
 from flaxformer.diagnostics.activations import measured, of_output, rms
 from flaxformer.diagnostics.attention import AttentionStatistics, attention_statistics
 from flaxformer.diagnostics.weights import norms
+from flaxformer.pytree import Node
 from flaxformer.tasks.base import Batch
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, backward, descend
 
 
-class Diagnostics(flax.struct.PyTreeNode):
+class Diagnostics(Node):
     """What the next training step is about to do. Places are paths; in the layers, arrays have a leading axis L.
 
     >>> found = diagnose(start(run), run, batch)

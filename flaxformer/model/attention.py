@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -13,6 +12,7 @@ from flaxformer.nn.attention import dot_product_attention, dot_product_logits, f
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask
 from flaxformer.params import Parameters, param, subtree
+from flaxformer.pytree import Node
 
 
 class Attention(Parameters):
@@ -42,14 +42,14 @@ class CrossAttention(Attention):
     value: Float[Array, "d_memory key_value_heads d_value"] = param(fan_in="d_memory", init="branch")
 
 
-class KeysValues(flax.struct.PyTreeNode):
+class KeysValues(Node):
     """What queries read: keys (None under a frozen pattern) and values, [..., S, K, width]."""
 
     key: Float[Array, "*batch S K d_k"] | None
     value: Float[Array, "*batch S K d_v"]
 
 
-class Scores(flax.struct.PyTreeNode):
+class Scores(Node):
     """What every query and every key are to each other; None where it was not asked for.
 
     logits: scaled, capped and biased, before the mask.

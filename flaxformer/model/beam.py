@@ -3,7 +3,6 @@
 import functools
 from typing import Any, Unpack
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
@@ -12,10 +11,11 @@ from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.call import Read
 from flaxformer.model.decoding import checked, log_softmax, read_prompt, slots
 from flaxformer.model.interface import extend
+from flaxformer.pytree import Node
 from flaxformer.struct import UserError
 
 
-class Beams(flax.struct.PyTreeNode):
+class Beams(Node):
     """The best continuations of each prompt, best first."""
 
     tokens: Int[Array, "*batch K steps"]
@@ -26,7 +26,7 @@ class Beams(flax.struct.PyTreeNode):
     """log P(tokens | prompt) / length^length_penalty, in nats; −∞, of length 0, where there are fewer continuations."""
 
 
-class _Search(flax.struct.PyTreeNode):
+class _Search(Node):
     """The search for one prompt: K hypotheses that go on, each with its own cache, and the K best that have ended."""
 
     cache: Any

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import flax.struct
 import jax
 from jaxtyping import Array, Bool, Float
 
@@ -15,6 +14,7 @@ from flaxformer.model.feed_forward import FeedForward, feed_forward
 from flaxformer.model.norm import Norm, normalise
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import Parameters, param, stream, subtree
+from flaxformer.pytree import Node
 
 
 class Connection(Parameters):
@@ -38,7 +38,7 @@ class Block(Parameters):
     feed_forward: FeedForward | None = subtree(when="has_feed_forward")
 
 
-class Branch(flax.struct.PyTreeNode):
+class Branch(Node):
     """What one residual branch saw and did; and the `Scores` of an attention."""
 
     input: Float[Array, "*batch T D"]
@@ -49,7 +49,7 @@ class Branch(flax.struct.PyTreeNode):
     weights: Float[Array, "*batch N T S"] | None = None
 
 
-class BlockIntermediates(flax.struct.PyTreeNode):
+class BlockIntermediates(Node):
     """The branches of one block; None for those that it does not have."""
 
     attention: Branch

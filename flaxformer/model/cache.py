@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from flaxformer.model.attention import KeysValues
+from flaxformer.pytree import Node
 
 
-class LayerCache(flax.struct.PyTreeNode):
+class LayerCache(Node):
     """One layer's keys and values, [*batch, slots, K, width]; and those of the memory, which never change."""
 
     own: KeysValues
@@ -21,7 +21,7 @@ class LayerCache(flax.struct.PyTreeNode):
         return self.replace(own=jax.tree.map(lambda old, x: write(old, x, used, axis=-3), self.own, new))
 
 
-class Cache(flax.struct.PyTreeNode):
+class Cache(Node):
     """A decoder's state between two calls. Slots are filled in order; padding fills slots too, and is not valid."""
 
     layers: Any

@@ -6,6 +6,7 @@ import flax.struct
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.nn.masks import Mask
+from flaxformer.pytree import Node
 
 
 class Read(TypedDict, total=False):
@@ -34,7 +35,7 @@ class Given(Read, total=False):
     """Each token's kind, for `Tokens(token_types=…)`; 0 when left out."""
 
 
-class Call(flax.struct.PyTreeNode):
+class Call(Node):
     """What all blocks of a stack share in one call."""
 
     query_positions: Int[Array, "*batch T"]

@@ -6,7 +6,6 @@
 from collections.abc import Iterator
 from typing import Any, Unpack
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +15,14 @@ from flaxformer.config import LanguageModel, ModelConfig, RecurrentConfig, Token
 from flaxformer.model.call import Read
 from flaxformer.model.interface import extend, new_cache
 from flaxformer.model.sampling import Sampling, sample
+from flaxformer.pytree import Node
 from flaxformer.struct import UserError
 
 SLOTS = 32
 """A cache has a multiple of so many slots, so that prompts and lengths that differ a little share a compiled loop."""
 
 
-class Generation(flax.struct.PyTreeNode):
+class Generation(Node):
     """What follows each prompt of a batch."""
 
     tokens: Int[Array, "B steps"]
@@ -33,7 +33,7 @@ class Generation(flax.struct.PyTreeNode):
     """log softmax(logits) of each token under the model itself, in nats, whatever was sampled; 0 after a row's end."""
 
 
-class _State(flax.struct.PyTreeNode):
+class _State(Node):
     cache: Any
     logits: Float[Array, "B V"]
     """What the model says comes next."""

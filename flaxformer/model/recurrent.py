@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, Unpack
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -19,6 +18,7 @@ from flaxformer.nn.dropout import dropout
 from flaxformer.nn.linear import linear
 from flaxformer.nn.recurrent import elman_step, gru_step, lstm_step, walk
 from flaxformer.params import Parameters, declare, initialise, param, stack, stream, subtree, unstack
+from flaxformer.pytree import Node
 
 NOT_READ = ("mask", "source", "source_valid", "memory", "memory_valid")
 """What of `Given` means nothing without attention."""
@@ -43,7 +43,7 @@ class Recurrent(Parameters):
     head: Head = subtree()
 
 
-class RecurrentCache(flax.struct.PyTreeNode):
+class RecurrentCache(Node):
     """The state after the tokens so far: of one size, however many they are."""
 
     layers: Any
@@ -52,7 +52,7 @@ class RecurrentCache(flax.struct.PyTreeNode):
     """Tokens read so far, padding too."""
 
 
-class RecurrentIntermediates(flax.struct.PyTreeNode):
+class RecurrentIntermediates(Node):
     """What each stage produced: the embeddings, h of every layer, the head's input."""
 
     embedded: Float[Array, "*batch T D"]

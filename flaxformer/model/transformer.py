@@ -2,7 +2,6 @@
 
 from typing import Any, Literal, Unpack
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -19,6 +18,7 @@ from flaxformer.model.remat import rematerialised
 from flaxformer.nn.dropout import dropout
 from flaxformer.nn.masks import Mask, Padding
 from flaxformer.params import Parameters, declare, initialise, param, stack, stream, subtree, unstack
+from flaxformer.pytree import Node
 from flaxformer.struct import UserError
 
 Layout = Literal["auto", "unrolled", "scanned"]
@@ -38,7 +38,7 @@ class Transformer(Parameters):
     head: Head = subtree()
 
 
-class Intermediates(flax.struct.PyTreeNode):
+class Intermediates(Node):
     """What each stage produced: the stream after embedding, every block's branches, the head's input, the encoder."""
 
     embedded: Float[Array, "*batch T D"]
@@ -47,7 +47,7 @@ class Intermediates(flax.struct.PyTreeNode):
     encoder: "Intermediates | None" = None
 
 
-class Outcome(flax.struct.PyTreeNode):
+class Outcome(Node):
     """All that one call of a model produces, each of the model's own kind."""
 
     output: Array

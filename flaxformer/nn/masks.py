@@ -7,12 +7,13 @@ A mask stays symbolic until attention asks for its matrix, so a kernel that know
 All masks are boolean, True = attend. Source: "What Happens in A Transformer Layer", masks in self-attention.
 """
 
-import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from flaxformer.pytree import Node
 
-class Mask(flax.struct.PyTreeNode):
+
+class Mask(Node):
     """Which of S keys each of T queries may attend to."""
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:

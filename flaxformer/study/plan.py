@@ -163,9 +163,14 @@ class Cost:
         return self.compile_seconds + work / min(devices, len(group.cells))
 
 
-def cost(group: Group, timed_steps: int = 5) -> Cost:
-    """Compile one training step of one member and time it."""
-    run = jax.tree.map(jnp.asarray, group.example)
+def cost(group: Group) -> Cost:
+    """The cost of a group's first member."""
+    return cost_of_run(group.example)
+
+
+def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
+    """Compile one training step and time it."""
+    run = jax.tree.map(jnp.asarray, run)
     state, source = start(run), run.task.load()
     batch = source.batch(jax.random.key(0), 0)
     begin = time.perf_counter()
@@ -181,4 +186,4 @@ def cost(group: Group, timed_steps: int = 5) -> Cost:
     memory, analysis = step.memory_analysis(), step.cost_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
     flops = float((analysis or {}).get("flops", 0))
-    return Cost(params.count(model.specs(group.example.model)), flops, used, seconds, compiled - begin)
+    return Cost(params.count(model.specs(run.model)), flops, used, seconds, compiled - begin)

@@ -12,7 +12,6 @@ dropped. Nothing here is ever unpickled or evaluated.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from typing import Any
 
 import polars as pl
 
-from flaxformer.files import write_atomically
+from flaxformer.files import locked, write_atomically
 from flaxformer.struct import UserError, differences
 
 Row = dict[str, Any]
@@ -71,13 +70,7 @@ class Store:
           UserError: another process holds it.
         """
         self.groups.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(
-                    f"another process is running the study in {self.root}; wait for it, or give --output"
-                ) from None
+        with locked(self.root, "running the study"):
             yield
 
     def declare(self, declaration: Row) -> None:

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import flax.struct
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import LanguageModel, ModelConfig, Tokens
 from flaxformer.config.base import SequenceModel
 from flaxformer.model.call import Given
 from flaxformer.nn.masks import Segments
+from flaxformer.pytree import Node
 from flaxformer.struct import Config, static
 
 
-class Batch(flax.struct.PyTreeNode):
+class Batch(Node):
     """What a model reads and what it is to say; None for what a task does not give.
 
     inputs are tokens [*batch, T], vectors [*batch, T, width] or images [*batch, height, width, channels]; a language
@@ -52,7 +52,7 @@ class Batch(flax.struct.PyTreeNode):
         return given
 
 
-class Source(flax.struct.PyTreeNode):
+class Source(Node):
     """The data of a task, on the device; a pytree, so that it is an argument of compiled functions."""
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:

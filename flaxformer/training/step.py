@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
@@ -12,6 +11,7 @@ from flaxformer import model
 from flaxformer.model.transformer import Layout, Outcome
 from flaxformer.nn.losses import correct, cross_entropy, squared_error
 from flaxformer.params import stream, trained_mask
+from flaxformer.pytree import Node
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.training.optimizer import averaged_weights, learning_rate, optimizer
 from flaxformer.training.precision import narrowed, narrowed_inputs, restored
@@ -20,7 +20,7 @@ from flaxformer.training.run import Run
 ALIVE = -1
 
 
-class State(flax.struct.PyTreeNode):
+class State(Node):
     """What a training run is between two steps."""
 
     step: Int[Array, ""]

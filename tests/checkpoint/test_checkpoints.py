@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import bits, numbers
+from states import bits, numbers
 
 from flaxformer.checkpoint import Checkpoints, checkpoints
 from flaxformer.checkpoint.leaves import described, digest, on_host

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import bits, numbers
+from states import bits, numbers
 
 from flaxformer.checkpoint import Checkpoints, SaveFailed, checkpoints
 from flaxformer.checkpoint.marker import Damaged, Marker
@@ -318,7 +318,7 @@ def test_links_are_neither_steps_nor_followed(copy, tmp_path):
 CHILD = """
 import sys
 from flaxformer.checkpoint import Checkpoints
-from cases import numbers
+from states import numbers
 kept = Checkpoints(sys.argv[1], keep_last=2, keep_best=0)
 for step in range(1 + max(kept.steps(), default=0), 10_000):
     kept.save(step, numbers(step, 300))

@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from cases import bits
+from states import bits
 
 from flaxformer.checkpoint import Checkpoints, config_of, write_config
 from flaxformer.config import ModelConfig
