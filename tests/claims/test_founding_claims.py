@@ -25,6 +25,7 @@ def named(pairs):
 
 def test_every_claim_of_the_list_has_its_file():
     assert [case.number for case in CASES] == list(range(1, 21))
+    assert len({case.name.partition("_")[2] for case in CASES}) == len(CASES), "each can be called by its name alone"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
