@@ -102,6 +102,12 @@ def test_the_walk_sees_imports():
     assert "study.declare" in imports(ROOT / "cli" / "study.py")
 
 
+def test_test_files_have_names_of_their_own():
+    """pytest imports them by their names alone."""
+    names = [path.name for path in ROOT.parent.glob("tests/*/*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "flaxformer")
 def test_files_stay_short_enough_to_hold_in_the_head(path):
     assert len(path.read_text().splitlines()) <= 300
