@@ -46,6 +46,7 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_every_command_runs(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert {line[1] for line in commands()} == {"plan", "run", "report", "claims", "train", "generate"}
