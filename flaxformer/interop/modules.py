@@ -217,8 +217,9 @@ def attend(
 ) -> tuple[Float[Array, "*batch T D_out"], Float[Array, "*batch N T S"] | None]:
     """Attention, and its weights A on request; with a key, dropout on A before it mixes the values."""
     if dropout_key is None:
-        return attention(params, config, inputs_q, read, mask, return_weights=return_weights)
-    weights = attention(params, config, inputs_q, read, mask, return_weights=True)[1]
+        y, scores = attention(params, config, inputs_q, read, mask, keep=return_weights)
+        return y, scores.weights
+    weights = attention(params, config, inputs_q, read, mask, keep=True)[1].weights
     dropped = dropout(dropout_key, dropout_rate, weights)  # type: ignore[arg-type]
     mixed = mix(dropped, read.value, mask=mask)
     if params.out is not None:

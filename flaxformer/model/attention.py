@@ -89,33 +89,18 @@ def attention(
     mask: Mask | None,
     bias: Float[Array, "*batch N T S"] | None = None,
     positions: tuple[Int[Array, "*#batch T"], Int[Array, "*#batch S"]] | None = None,
-    return_weights: bool = False,
-) -> tuple[Float[Array, "*batch T D"], Float[Array, "*batch N T S"] | None]:
+    keep: bool = False,
+) -> tuple[Float[Array, "*batch T D"], Scores]:
     """Y = Concat_h(softmax(Q_h K_hᵀ · scale) V_h) W_O, with Q from x; in Turner's form, Σ_h A_h X V_h.
 
     Args:
       read: keys and values, of x itself or of a memory.
       positions: of the queries and of the keys; given in self-attention.
-      return_weights: hand back A too.
+      keep: hand back the scores too: A, and how it came about.
 
     Sources: Vaswani et al. 2017, section 3.2; "Transformers like a physicist", equation 1; "An Introduction to
     Transformers", the multi-head self-attention layer.
     """
-    y, scores = attention_with_scores(params, config, x, read, mask, bias, positions, return_weights)
-    return y, scores.weights
-
-
-def attention_with_scores(
-    params: Attention,
-    config: ModelConfig,
-    x: Float[Array, "*batch T D"],
-    read: KeysValues,
-    mask: Mask | None,
-    bias: Float[Array, "*batch N T S"] | None = None,
-    positions: tuple[Int[Array, "*#batch T"], Int[Array, "*#batch S"]] | None = None,
-    keep: bool = False,
-) -> tuple[Float[Array, "*batch T D"], Scores]:
-    """`attention`, and how its weights came about where that is to be kept."""
     logits, scores = None, Scores()
     if params.query is None:
         logits = _frozen_logits(params, positions)  # type: ignore[arg-type]

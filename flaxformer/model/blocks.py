@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.attention import Attention, CrossAttention, Scores, attention_with_scores, keys_and_values
+from flaxformer.model.attention import Attention, CrossAttention, Scores, attention, keys_and_values
 from flaxformer.model.cache import LayerCache
 from flaxformer.model.call import Call
 from flaxformer.model.feed_forward import FeedForward, feed_forward
@@ -111,12 +111,12 @@ def block(
             cache = cache.extended(read, call.offset)  # type: ignore[arg-type]
             read = cache.own
         places = (call.query_positions, call.key_positions)
-        return attention_with_scores(params.attention, config, y, read, call.mask, call.bias, places, call.weights)
+        return attention(params.attention, config, y, read, call.mask, call.bias, places, call.weights)
 
     def attention_to_memory(y: Array) -> tuple[Array, Scores]:
         memory: Any = params.memory
         read: Any = keys_and_values(memory, config, call.memory) if cache is None else cache.memory  # type: ignore[arg-type]
-        return attention_with_scores(memory, config, y, read, call.memory_mask, keep=call.weights)
+        return attention(memory, config, y, read, call.memory_mask, keep=call.weights)
 
     def each_token_alone(y: Array) -> tuple[Array, Scores]:
         return feed_forward(params.feed_forward, config, y), Scores()  # type: ignore[arg-type]

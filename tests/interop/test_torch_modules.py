@@ -158,8 +158,8 @@ def test_attention_is_the_torch_attention(golden, kind, bias):
 
     def function(x, memory):
         read = keys_and_values(params, config, memory)
-        output, weights = attention(params, config, x, read, mask, return_weights=True)
-        return output, {"attention": weights}
+        output, scores = attention(params, config, x, read, mask, keep=True)
+        return output, {"attention": scores.weights}
 
     inputs = {"x": golden["x"], "memory": golden["wide" if kind.endswith("wide") else "memory"]}
     check_outputs_and_gradients(function, golden, f"{kind}/{bias}", inputs)
