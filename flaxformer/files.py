@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,8 +73,11 @@ def contents(folder: Path) -> dict[str, str]:
     return found
 
 
-def remove(folder: Path, first: str) -> None:
+def remove(folder: Path, first: str, settle: float = 0.0) -> None:
     """Remove a folder, and before all else the file in it that makes it count; links are not followed.
+
+    Args:
+      settle: seconds in which threads that nobody can wait for may still make files in it.
 
     Raises:
       OSError: the folder is a link, or something in it cannot be removed.
@@ -83,7 +87,12 @@ def remove(folder: Path, first: str) -> None:
     if folder.exists():
         (folder / first).unlink(missing_ok=True)
         flush(folder)
-        shutil.rmtree(folder)
+        end = time.monotonic() + settle
+        while time.monotonic() < end:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(settle / 10)
+        if folder.exists():
+            shutil.rmtree(folder)
         flush(folder.parent)
 
 

@@ -141,7 +141,8 @@ class Checkpoints:
             self._verified(marker, marker.leaves)
             files.write_atomically(target / MARKER, marker.encoded())
         except BaseException:
-            files.remove(target, MARKER)
+            with contextlib.suppress(OSError):  # the next save removes what is left; what went wrong is what is told
+                files.remove(target, MARKER, settle=0.5)
             raise
 
     def _is_there(self, marker: Marker) -> bool:

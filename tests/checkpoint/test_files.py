@@ -1,6 +1,9 @@
 """Files are replaced whole, and only what is in a folder goes with it."""
 
+import contextlib
 import os
+import threading
+import time
 
 import pytest
 
@@ -47,6 +50,24 @@ def test_the_marker_goes_first_and_then_the_rest(tmp_path, monkeypatch):
     assert os.listdir(folder) == ["state"]
     files.remove(folder, "marker")
     files.remove(folder, "marker")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_others_still_write_is_removed_too(tmp_path):
+    folder = tmp_path / "7"
+    folder.mkdir()
+
+    def late():
+        for n in range(20):
+            with contextlib.suppress(OSError):
+                (folder / "state").mkdir(parents=True, exist_ok=True)
+                (folder / "state" / str(n)).write_text("late")
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    files.remove(folder, "marker", settle=2.0)
+    thread.join()
     assert os.listdir(tmp_path) == []
 
 
