@@ -5,13 +5,14 @@ Most tests compile a program to run it once, and so compile it with little optim
 """
 
 import itertools
+import os
 from pathlib import Path
 
 import jax
 import pytest
 from jaxtyping import install_import_hook
 
-jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_num_cpu_devices", int(os.environ.get("JAX_NUM_CPU_DEVICES", "2")))
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 CHECKED = ["attention", "linear", "losses", "norms", "positions", "recurrent"]

@@ -14,6 +14,7 @@ FLOORS = [
     {"struct"},
     {"files"},
     {"params", "nn"},
+    {"sharding", "distributed"},
     {"config"},
     {"model.call", "model.remat"},
     {"model.norm"},

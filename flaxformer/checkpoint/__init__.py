@@ -8,8 +8,9 @@
 Nothing here is ever unpickled or evaluated, and nothing outside the folder is written or removed.
 """
 
-from flaxformer.checkpoint.checkpoints import Checkpoints, SaveFailed
+from flaxformer.checkpoint.checkpoints import Checkpoints
 from flaxformer.checkpoint.config import config_of, write_config
+from flaxformer.checkpoint.errors import SaveFailed
 from flaxformer.checkpoint.stopping import Stop, stopping
 
 __all__ = ["Checkpoints", "SaveFailed", "Stop", "config_of", "stopping", "write_config"]

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer import files
+from flaxformer import distributed, files
 from flaxformer.checkpoint import storage
-from flaxformer.checkpoint.leaves import Leaf, described, difference, digest, from_host, on_host
+from flaxformer.checkpoint.errors import Damaged, SaveFailed, line
+from flaxformer.checkpoint.leaves import Leaf, described, difference, digest, from_first, from_host, on_host
 from flaxformer.checkpoint.marker import NAME as MARKER
-from flaxformer.checkpoint.marker import Damaged, Marker
+from flaxformer.checkpoint.marker import Marker
 from flaxformer.struct import UserError
 
 LOG = logging.getLogger(__name__)
@@ -25,15 +26,12 @@ MARGIN = 16 * 2**20
 """Bytes that are to stay free beside a save, and a tenth of it: metadata, logs, and the rest of the run."""
 
 
-class SaveFailed(UserError):  # noqa: N818
-    """Steps that could not be saved, and why; those saved earlier are still there."""
-
-
 class Checkpoints:
     """The checkpoints in a folder: what is on disk is the truth, and is read anew at every question.
 
     Args:
-      folder: of the run; made at the first save. One process may write to it at a time, any number may read.
+      folder: of the run; made at the first save. One run may write to it at a time, any number of processes may read.
+        Of a run of several processes, all call `save` and `restore`, and the first alone reads and writes.
       keep_last: how many of the newest steps stay; at least 1.
       keep_best: how many of the best steps stay beside them, by the metric; a step without it, or for which it is not
         finite, is none of them.
@@ -81,14 +79,12 @@ class Checkpoints:
         step = operator.index(step)
         if step < 0:
             raise ValueError(f"step is {step}; expected at least 0")
-        self._settle()
-        newest = max(self.steps(), default=-1)
-        if step < newest:
-            raise UserError(f"{self.folder} holds step {newest}; expected a step from there on, not {step}")
+        distributed.told(lambda: self._expect_later(step))
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         arrays, leaves = on_host(state), described(state)
-        self._pending = self._thread.submit(self._save, step, leaves, arrays, finite)
+        if distributed.is_first():
+            self._pending = self._thread.submit(self._save, step, leaves, arrays, finite)
 
     def wait(self) -> None:
         """Return when nothing is being saved.
@@ -100,6 +96,12 @@ class Checkpoints:
         failures, self._failures = self._failures, []
         if failures:
             raise SaveFailed("\n".join(failures))
+
+    def _expect_later(self, step: int) -> None:
+        self._settle()
+        newest = max(self.steps(), default=-1)
+        if step < newest:
+            raise UserError(f"{self.folder} holds step {newest}; expected a step from there on, not {step}")
 
     def _settle(self) -> None:
         if self._pending is not None:
@@ -115,14 +117,13 @@ class Checkpoints:
             digests = {name: digest(array) for name, array in arrays.items()}
             self._publish(Marker(step, metrics, leaves, digests, {}), arrays)
         except Exception as error:
-            message = f"step {step} was not saved in {self.folder}: {_line(error)}"
-            self._failures.append(message)
-            self._report(message)
+            self._failures.append(f"step {step} was not saved in {self.folder}: {line(error)}")
+            self._report(self._failures[-1])
             return
         try:
             self._prune()
         except OSError as error:
-            self._report(f"an old step could not be removed: {_line(error)}")
+            self._report(f"an old step could not be removed: {line(error)}")
 
     def _publish(self, marker: Marker, arrays: dict[str, np.ndarray]) -> None:
         """Write, flush, read back, compare; and only then say that the step is there."""
@@ -202,6 +203,13 @@ class Checkpoints:
           UserError: no step that can be read; or a step of another architecture, which is left where it is: the message
             names the first leaf that differs.
         """
+        arrays: dict[str, np.ndarray] = {}
+        wanted = described(like)
+        found = distributed.told(lambda: self._newest(wanted, step, whole, arrays))
+        return found, from_host(like, from_first(arrays, wanted))
+
+    def _newest(self, wanted: dict[str, Leaf], step: int | None, whole: bool, arrays: dict[str, np.ndarray]) -> int:
+        """The step to restore, whose arrays are added to `arrays`."""
         self._settle()
         there = self._numbered(published=True)
         if step is not None:
@@ -212,7 +220,8 @@ class Checkpoints:
         damages = []
         for candidate in reversed(there) if step is None else [step]:
             try:
-                return candidate, self._read(candidate, like, whole)
+                arrays |= self._read(candidate, wanted, whole)
+                return candidate
             except Damaged as damage:
                 damages.append(self._set_aside(candidate, damage))
         raise UserError("\n".join([f"{self.folder} holds no checkpoint that can be read", *damages]))
@@ -222,11 +231,11 @@ class Checkpoints:
             held = ", ".join(map(str, there)) or "none"
             raise UserError(f"{self.folder} holds no step {step}; it holds: {held}")
 
-    def _read(self, step: int, like: Any, whole: bool) -> Any:
-        marker, wanted = self._marker(step), described(like)
+    def _read(self, step: int, wanted: dict[str, Leaf], whole: bool) -> dict[str, np.ndarray]:
+        marker = self._marker(step)
         if unlike := difference(marker.leaves, wanted, whole):
             raise UserError(f"step {step} of {self.folder} is of another architecture: {unlike}")
-        return from_host(like, self._verified(marker, wanted))
+        return self._verified(marker, wanted)
 
     def _verified(self, marker: Marker, names: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
         """The arrays on disk, each of which is as the marker says."""
@@ -240,12 +249,12 @@ class Checkpoints:
         except (MemoryError, Damaged):
             raise
         except Exception as error:
-            raise Damaged(f"it cannot be read ({_line(error)})") from error
+            raise Damaged(f"it cannot be read ({line(error)})") from error
         found |= {name: np.zeros(names[name].shape, names[name].dtype) for name in empty}
         for name, leaf in names.items():
-            dtype = "uint32" if leaf.dtype.startswith("key<") else leaf.dtype
-            if (found[name].shape, str(found[name].dtype)) != (leaf.shape, dtype):
-                raise Damaged(f"{name} is {found[name].dtype}{list(found[name].shape)}, not {dtype}{list(leaf.shape)}")
+            if (found[name].shape, str(found[name].dtype)) != (leaf.shape, leaf.words):
+                held = f"{found[name].dtype}{list(found[name].shape)}"
+                raise Damaged(f"{name} is {held}, not {leaf.words}{list(leaf.shape)}")
             if digest(found[name]) != marker.digests[name]:
                 raise Damaged(f"{name} does not match its digest")
         return found
@@ -289,8 +298,3 @@ class Checkpoints:
         message = f"step {step} of {self.folder} is corrupt: {damage}; {fate}"
         self._report(message)
         return message
-
-
-def _line(error: BaseException) -> str:
-    """The first line of what an error says, or what it is."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
+from flaxformer import distributed
 from flaxformer.params import Parameters, path_name
+from flaxformer.sharding import laid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,11 @@ class Leaf:
 
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def words(self) -> str:
+        """The dtype of the numbers."""
+        return "uint32" if self.dtype.startswith("key<") else self.dtype
 
 
 def described(tree: Any) -> dict[str, Leaf]:
@@ -39,12 +46,21 @@ def described(tree: Any) -> dict[str, Leaf]:
 
 
 def on_host(tree: Any) -> dict[str, np.ndarray]:
-    """A copy of every leaf by its name on disk, which nothing that happens to the tree afterwards can change."""
+    """A copy of every leaf by its name on disk, which nothing that happens to the tree afterwards can change.
+
+    Of several processes, each has to ask for it, and gets it whole.
+    """
     leaves = jax.tree.leaves(tree)
     words = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
     # Not np.asarray, which would keep signals waiting until the device is done. On a CPU it is a view.
-    arrays = [np.array(array) for array in jax.device_get(words)]
+    arrays = [np.array(array) for array in distributed.on_host(words)]
     return {name: arrays[index] if layer is None else arrays[index][layer, ...] for name, index, layer in _rows(tree)}
+
+
+def from_first(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
+    """The arrays of the first process, in all of them."""
+    here = {name: arrays[name] if name in arrays else np.zeros(leaf.shape, leaf.words) for name, leaf in leaves.items()}
+    return {name: distributed.broadcast(array) for name, array in here.items()}
 
 
 def from_host(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -103,6 +119,8 @@ def _placed(array: np.ndarray, like: Any) -> Any:
     """The array as the leaf is: a random key, on the leaf's devices, or on the host."""
     if not isinstance(like, jax.Array | jax.ShapeDtypeStruct):
         return array
+    if like.sharding is not None and not like.sharding.is_fully_addressable and not _is_key(like):
+        return laid(array, like.sharding)
     value = jax.random.wrap_key_data(jnp.asarray(array), impl=_key_kind(like)) if _is_key(like) else array
     # An array that no device was chosen for stays so, or it could not be used beside one that is elsewhere.
     chosen = like.committed if isinstance(like, jax.Array) else True

@@ -4,14 +4,11 @@ import dataclasses
 import json
 from typing import Any
 
+from flaxformer.checkpoint.errors import Damaged
 from flaxformer.checkpoint.leaves import Leaf, digest
 
 NAME = "published.json"
 FORMAT = 1
-
-
-class Damaged(Exception):  # noqa: N818
-    """What is wrong with a step on disk."""
 
 
 @dataclasses.dataclass(frozen=True)

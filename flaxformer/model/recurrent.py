@@ -19,6 +19,7 @@ from flaxformer.nn.linear import linear
 from flaxformer.nn.recurrent import elman_step, gru_step, lstm_step, walk
 from flaxformer.params import Parameters, declare, initialise, param, stack, stream, subtree, unstack
 from flaxformer.pytree import Node
+from flaxformer.sharding import gathered
 
 NOT_READ = ("mask", "source", "source_valid", "memory", "memory_valid")
 """What of `Given` means nothing without attention."""
@@ -119,6 +120,7 @@ def run(
       ValueError: given a mask, a source or a memory, which no recurrent model reads.
     """
     _check(given)
+    params = gathered(params)
     valid = given.get("valid")
     keys = {name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "layers")}
     with jax.named_scope("embedding"):
@@ -171,6 +173,7 @@ def _layers(
 
     def body(x: Array, each: Any) -> tuple[Array, Any]:
         params, index, state = each
+        params = gathered(params)
         own_key = None if key is None else jax.random.fold_in(key, index)
         hidden, state = walk(_step(params, config), state, linear(x, params.input, params.bias), valid)
         return dropout(own_key, config.dropout, hidden), (hidden, state)

@@ -19,6 +19,7 @@ from flaxformer.nn.dropout import dropout
 from flaxformer.nn.masks import Mask, Padding
 from flaxformer.params import Parameters, declare, initialise, param, stack, stream, subtree, unstack
 from flaxformer.pytree import Node
+from flaxformer.sharding import gathered
 from flaxformer.struct import UserError
 
 Layout = Literal["auto", "unrolled", "scanned"]
@@ -141,6 +142,7 @@ def run(
       remat: what a backward pass computes again, see `model.remat`.
       table: the embedding table that an encoder shares with its decoder.
     """
+    params = gathered(params)
     keys = {name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks")}
     offset: Any = 0
     positions, valid = given.get("positions"), given.get("valid")
@@ -260,7 +262,7 @@ def _layers(
     def body(x: Array, layer: Any) -> tuple[Array, Any]:
         params, index, cache = layer
         own_key = None if key is None else jax.random.fold_in(key, index)
-        x, did, after, cache = block(params, config, x, call, own_key, cache)
+        x, did, after, cache = block(gathered(params), config, x, call, own_key, cache)
         return x, (did if keep else None, after if moving else None, cache)
 
     body = rematerialised(body, remat, scanned=not isinstance(layers, tuple))

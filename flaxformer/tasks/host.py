@@ -10,13 +10,12 @@ One thread gathers the next chunk while the device works on this one. No iterato
 is to begin at another `first`. Ten lines of random access need no library of pipelines.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -56,7 +55,7 @@ class HostSource(Source):
 class Chunk(Source):
     """The batches of the steps from `first` on, [steps, ...], and the evaluation set."""
 
-    first: Int[Array, ""]
+    first: int | Int[Array, ""]
     batches: Batch
     held_out: Batch
 
@@ -68,8 +67,12 @@ class Chunk(Source):
         return self.held_out
 
 
-def chunk(source: Source, key: Array, first: int, steps: int, held_out: Batch) -> Chunk:
-    """The batches of `steps` steps from `first` on, on the device.
+Place = Callable[[Batch], Batch]
+"""Brings batches of the host, [steps, B, ...], to the devices."""
+
+
+def chunk(source: Source, key: Array, first: int, steps: int, held_out: Batch, place: Place) -> Chunk:
+    """The batches of `steps` steps from `first` on, where `place` brings them.
 
     Keys are drawn on the CPU, where there is one, so that they do not queue behind the device's work.
     """
@@ -77,19 +80,21 @@ def chunk(source: Source, key: Array, first: int, steps: int, held_out: Batch) -
         key = jax.device_put(key, _cpu())
         batches = [source.batch(key, step) for step in range(first, first + steps)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
-    return Chunk(first=jnp.int32(first), batches=jax.device_put(stacked), held_out=held_out)
+    return Chunk(first=first, batches=place(stacked), held_out=held_out)
 
 
-def ahead(source: Source, key: Array, first: int, last: int, steps: int) -> Iterator[tuple[Chunk, int]]:
+def ahead(
+    source: Source, key: Array, first: int, last: int, steps: int, place: Place = jax.device_put
+) -> Iterator[tuple[Chunk, int]]:
     """Chunks of at most `steps` steps from `first` up to `last`, each with how many it has, gathered one ahead."""
-    held_out = jax.device_put(source.evaluation())
+    held_out = place(source.evaluation())
     sizes = [(at, min(steps, last - at)) for at in range(first, last, steps)]
     with ThreadPoolExecutor(1) as pool:
-        following = [pool.submit(chunk, source, key, at, count, held_out) for at, count in sizes[:1]]
-        for place, (_, count) in enumerate(sizes):
+        following = [pool.submit(chunk, source, key, at, count, held_out, place) for at, count in sizes[:1]]
+        for at, (_, count) in enumerate(sizes):
             now = following.pop().result()
-            if sizes[place + 1 :]:
-                following.append(pool.submit(chunk, source, key, *sizes[place + 1], held_out))
+            if sizes[at + 1 :]:
+                following.append(pool.submit(chunk, source, key, *sizes[at + 1], held_out, place))
             yield now, count
 
 

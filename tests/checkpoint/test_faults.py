@@ -15,7 +15,8 @@ import pytest
 from states import bits, numbers
 
 from flaxformer.checkpoint import Checkpoints, SaveFailed, checkpoints
-from flaxformer.checkpoint.marker import Damaged, Marker
+from flaxformer.checkpoint.errors import Damaged
+from flaxformer.checkpoint.marker import Marker
 from flaxformer.struct import UserError
 
 # Where Orbax fails midway, what it was doing beside the failure ends in threads of its own, whose event loop is gone.

@@ -1,0 +1,234 @@
+"""Many devices give what one does; weights and batches are cut as their axes say; a checkpoint fits every mesh."""
+
+import functools
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from flaxformer.checkpoint import Checkpoints
+from flaxformer.config import BatchNorm, ModelConfig, RecurrentConfig
+from flaxformer.params import axes, path_name
+from flaxformer.sharding import Devices, parse_devices, placed, shardings_of, weight_spec, whole_on
+from flaxformer.struct import UserError
+from flaxformer.tasks import Copy, StandardLibrary
+from flaxformer.tasks.spread import Spread
+from flaxformer.training import Adafactor, Muon, Run, Training, evaluate, evaluation_params, start, train_chunk
+
+STEPS = 4
+TEXT = StandardLibrary(batch_size=16, length=8, evaluation_batches=2)
+SMALL = ModelConfig(layers=2, d_model=16, heads=8, d_ff=32, dropout=0.1)
+RUNS = {
+    "decoder": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS)), "unrolled"),
+    "scanned": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS, remat="block", ema=0.9)), "scanned"),
+    "accumulated": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS, micro_batches=2)), "unrolled"),
+    "encoder-decoder": (
+        Run(model=SMALL.with_encoder(), task=Copy(batch_size=16, form="paired"), training=Training(steps=STEPS)),
+        "unrolled",
+    ),
+    "batch norm": (
+        Run(model=SMALL.replace(norm_kind=BatchNorm()), task=TEXT, training=Training(steps=STEPS)),
+        "unrolled",
+    ),
+    "recurrent": (
+        Run(model=RecurrentConfig(layers=2, d_model=16, cell="lstm"), task=TEXT, training=Training(steps=STEPS)),
+        "scanned",
+    ),
+    "adafactor": (Run(model=SMALL, task=TEXT, optimizer=Adafactor(), training=Training(steps=STEPS)), "scanned"),
+    "muon": (Run(model=SMALL, task=TEXT, optimizer=Muon(), training=Training(steps=STEPS)), "unrolled"),
+}
+MESHES = [Devices(**{axis: n}) for n in (2, 4, 8) for axis in ("data", "fsdp", "tensor")]
+MESHES += [Devices(data=2, fsdp=2), Devices(fsdp=2, tensor=2), Devices(data=2, fsdp=2, tensor=2)]
+TWO = MESHES[:3]
+
+
+def enough(devices):
+    if devices.count > jax.device_count():
+        pytest.skip(f"{devices.count} devices are wanted; there are {jax.device_count()}")
+
+
+def spread(name, devices):
+    """The state, source and compiled chunk of a run on a mesh."""
+    run, layout = RUNS[name]
+    mesh = devices.mesh()
+    shardings = shardings_of(jax.eval_shape(functools.partial(start, layout=layout), run), mesh)
+    with jax.set_mesh(mesh):
+        state = jax.jit(start, static_argnums=1, out_shardings=shardings)(run, layout)
+        source = Spread(placed(run.task.load(), whole_on(mesh)), mesh)
+        advance = jax.jit(train_chunk, static_argnums=3, out_shardings=(shardings, whole_on(mesh)))
+        return state, source, advance.lower(state, run, source, STEPS).compile()
+
+
+@functools.cache
+def on_one(name):
+    run, layout = RUNS[name]
+    source = run.task.load()
+    state, metrics = jax.jit(train_chunk, static_argnums=3)(
+        jax.jit(start, static_argnums=1)(run, layout), run, source, STEPS
+    )
+    return jax.device_get((metrics, evaluated(state, run, source)))
+
+
+def evaluated(state, run, source):
+    return jax.jit(lambda state, run, source: evaluate(evaluation_params(state, run), run, source))(state, run, source)
+
+
+def matches_one_device(name, devices):
+    run, _ = RUNS[name]
+    state, source, advance = spread(name, devices)
+    with jax.set_mesh(devices.mesh()):
+        state, metrics = advance(state, run, source)
+        found = evaluated(state, run, source)
+    wanted = on_one(name)
+    tolerance = 2e-3 if name == "muon" else 2e-5
+    np.testing.assert_allclose(metrics["loss"], wanted[0]["loss"], rtol=tolerance)
+    np.testing.assert_allclose(metrics["gradient_norm"], wanted[0]["gradient_norm"], rtol=50 * tolerance)
+    np.testing.assert_allclose(found["validation_loss"], wanted[1]["validation_loss"], rtol=tolerance)
+
+
+@pytest.mark.parametrize("devices", MESHES, ids=str)
+def test_a_mesh_gives_what_one_device_gives(devices):
+    enough(devices)
+    matches_one_device("decoder", devices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [*TWO, MESHES[-1]], ids=str)
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "decoder"])
+def test_every_kind_of_run_gives_on_a_mesh_what_it_gives_on_one_device(name, devices):
+    enough(devices)
+    matches_one_device(name, devices)
+
+
+@pytest.mark.slow
+def test_eight_devices():
+    """The tests of this file, where there are eight."""
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "slow or not slow",
+        __file__,
+    ]
+    words += ["-k", "not eight"]
+    done = subprocess.run(words, env=os.environ | {"JAX_NUM_CPU_DEVICES": "8"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "skipped" not in done.stdout.splitlines()[-1]
+
+
+CUTS = {
+    "embedding/tokens": ("tensor", "fsdp"),
+    "blocks/0/attention/query": ("fsdp", "tensor", None),
+    "blocks/0/attention/value": ("fsdp", "tensor", None),
+    "blocks/0/attention/out": ("tensor", None, "fsdp"),
+    "blocks/0/feed_forward/up": ("fsdp", "tensor"),
+    "blocks/0/feed_forward/up_bias": ("tensor",),
+    "blocks/0/feed_forward/down": ("tensor", "fsdp"),
+    "blocks/0/attention_connection/pre/gain": ("fsdp",),
+    "head/matrix": ("fsdp", "tensor"),
+    "head/bias": ("tensor",),
+}
+
+
+def test_every_weight_is_cut_as_its_axes_say():
+    shapes = jax.eval_shape(start, RUNS["decoder"][0])
+    cuts = shardings_of(shapes, Devices(data=2).mesh())
+    found = {path_name(path): tuple(cut.spec) for path, cut in jax.tree_util.tree_leaves_with_path(cuts.params)}
+    assert {name: found[name] for name in CUTS} == CUTS
+    stacked = jax.eval_shape(functools.partial(start, layout="scanned"), RUNS["scanned"][0])
+    up = shardings_of(stacked, Devices(data=2).mesh()).params.blocks.feed_forward.up
+    assert tuple(up.spec) == (None, "fsdp", "tensor")
+
+
+@pytest.mark.parametrize("devices", MESHES, ids=str)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_device_holds_its_share_of_weights_and_moments(name, devices):
+    enough(devices)
+    run, layout = RUNS[name]
+    shapes = jax.eval_shape(functools.partial(start, layout=layout), run)
+    cuts = jax.tree.leaves(shardings_of(shapes, devices.mesh()))
+    leaves = jax.tree.leaves(shapes)
+    held = sum(math.prod(cut.shard_shape(leaf.shape)) for leaf, cut in zip(leaves, cuts, strict=True))
+    assert held / sum(leaf.size for leaf in leaves) < 1.35 / (devices.fsdp * devices.tensor)
+
+
+def test_an_axis_that_is_not_divisible_is_whole():
+    if jax.device_count() < 2:
+        pytest.skip("one device")
+    run = Run(model=SMALL.replace(heads=1, d_model=15, positions=SMALL.positions), task=TEXT)
+    shapes, mesh = jax.eval_shape(start, run), Devices(tensor=2).mesh()
+    own, leaf = axes(shapes.params).blocks[0].attention.query, shapes.params.blocks[0].attention.query
+    assert weight_spec(own, leaf.shape, mesh) == PartitionSpec("fsdp", None, None)
+
+
+def collectives(devices):
+    """How often each kind of communication stands in the compiled chunk."""
+    *_, advance = spread("decoder", devices)
+    return Counter(re.findall(r" (all-gather|all-reduce|reduce-scatter|all-to-all)(?:-start)?\(", advance.as_text()))
+
+
+def test_data_parallelism_sums_gradients_and_nothing_else():
+    assert set(collectives(Devices(data=2))) == {"all-reduce"}
+
+
+def test_fsdp_gathers_weights_and_leaves_activations_where_they_are():
+    """Without the constraint of `gathered`, the compiler cuts activations along d_model, and sums them all over."""
+    found = collectives(Devices(fsdp=2))
+    assert found["all-gather"] >= len(jax.tree.leaves(jax.eval_shape(start, RUNS["decoder"][0]).params)) // 2
+    assert found["all-reduce"] <= 3
+    assert set(found) <= {"all-gather", "all-reduce", "reduce-scatter"}
+
+
+@pytest.mark.parametrize("target", [None, Devices(tensor=2)], ids=str)
+def test_a_checkpoint_of_one_mesh_is_restored_onto_another_bit_for_bit(tmp_path, target):
+    state, *_ = spread("decoder", Devices(fsdp=2))
+    kept = Checkpoints(tmp_path)
+    kept.save(7, state)
+    kept.wait()
+    like = jax.eval_shape(start, RUNS["decoder"][0])
+    if target is not None:
+        like = jax.tree.map(
+            lambda leaf, cut: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=cut),
+            like,
+            shardings_of(like, target.mesh()),
+        )
+    step, found = kept.restore(like)
+    assert step == 7
+    jax.tree.map(np.testing.assert_array_equal, found, state)
+    if target is not None:
+        assert found.params.blocks[0].feed_forward.up.sharding.spec == PartitionSpec("fsdp", "tensor")
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [("data=2", Devices(data=2)), ("tensor=2, data=3", Devices(data=3, tensor=2)), ("fsdp=4", Devices(fsdp=4))],
+)
+def test_a_mesh_is_said_in_words(text, devices):
+    assert parse_devices(text) == devices
+    assert parse_devices(str(devices)) == devices
+
+
+@pytest.mark.parametrize("text", ["", "2", "data", "data=", "date=2", "data=2,data=2", "data=-1", "data=2;fsdp=2"])
+def test_what_is_no_mesh_is_refused(text):
+    with pytest.raises(UserError, match=f"mesh is '{text}'; expected"):
+        parse_devices(text)
+
+
+def test_more_devices_than_there_are_and_none_are_refused():
+    with pytest.raises(UserError, match=r"tensor=64, 64 devices; expected at most \d+ devices, which this machine has"):
+        Devices(tensor=64).mesh()
+    with pytest.raises(UserError, match="data is 0; expected at least 1"):
+        Devices(data=0)
