@@ -1,5 +1,6 @@
 """The command `flaxformer`: see `flaxformer --help`."""
 
+import dataclasses
 import re
 import signal
 import sys
@@ -14,6 +15,7 @@ from rich.text import Text
 from flaxformer.cli.claims import Claims
 from flaxformer.cli.generate import Generate
 from flaxformer.cli.options import INTERRUPTED, USER_ERROR
+from flaxformer.cli.prepare import Prepare
 from flaxformer.cli.study import Plan, Report, Run
 from flaxformer.cli.train import Train
 from flaxformer.struct import UserError
@@ -24,15 +26,23 @@ COMMANDS: dict[str, Any] = {
     "run": Run,
     "report": Report,
     "claims": Claims,
+    "prepare": Prepare,
     "train": Train,
     "generate": Generate,
 }
 
 
 def _with_set(arguments: Sequence[str]) -> list[str]:
-    """Let `path=value` words stand anywhere on the line, without --set before them."""
-    words = [word for word in arguments if re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)]
-    rest = [word for word in arguments if word not in words and word != "--set"]
+    """Let `path=value` words stand anywhere on the line of a command that has --set, without it before them."""
+    fields = dataclasses.fields(COMMANDS[arguments[0]]) if arguments and arguments[0] in COMMANDS else ()
+    if "overrides" not in {field.name for field in fields}:
+        return list(arguments)
+    override = [
+        bool(re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)) and before != "--mesh"
+        for before, word in zip(["", *arguments], arguments, strict=False)
+    ]
+    words = [word for word, is_one in zip(arguments, override, strict=True) if is_one]
+    rest = [word for word, is_one in zip(arguments, override, strict=True) if not is_one and word != "--set"]
     return [*rest, "--set", *words] if words else rest
 
 

@@ -1,6 +1,9 @@
 """The command `flaxformer generate DIR`."""
 
 import dataclasses
+import itertools
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,21 +14,29 @@ from rich.console import Console
 
 from flaxformer.checkpoint import Checkpoints, config_of
 from flaxformer.cli.options import option
-from flaxformer.data.tokenizer import Tokenizer, tokenizer
+from flaxformer.data.tokenizer import Tokenizer, as_said
+from flaxformer.jobs.samples import printable, text_of
 from flaxformer.model import Sampling, beam_search, stream
 from flaxformer.struct import UserError
-from flaxformer.tasks import TokenFiles
-from flaxformer.tasks.text import TextTask
+from flaxformer.tasks.pairs import PairTask
+from flaxformer.tasks.translation import translate, translated_piece_by_piece
 from flaxformer.training import Run, evaluation_params, start
+
+DEFAULT_TOKENS = 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Continue a prompt with a trained run, as it is said."""
+    """Continue a prompt with a trained run, as it is said; or translate it, with a run that learned pairs."""
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="the output folder of 'train'")]
-    prompt: Annotated[str, option("TEXT", "a line's end", "what to continue")] = "\n"
-    tokens: Annotated[int, option("N", "200", "how many tokens to say")] = 200
+    prompt: Annotated[str | None, option("TEXT", "a line's end", "what to continue, or to translate")] = None
+    input: Annotated[
+        str | None, option("FILE", "none", "translate each of its lines to a line of the output; - is standard input")
+    ] = None
+    tokens: Annotated[
+        int | None, option("N", "200; of a translation, the task's longest", "how many tokens to say at most")
+    ] = None
     temperature: Annotated[float | None, option("T", "none: the likeliest token", "divides the logits")] = None
     top_k: Annotated[int | None, option("K", "all", "draw from the K likeliest tokens")] = None
     top_p: Annotated[float | None, option("P", "all", "draw from the likeliest tokens of this much in all")] = None
@@ -34,45 +45,86 @@ class Generate:
     step: Annotated[int | None, option("N", "the best, else the newest", "which checkpoint")] = None
 
     def __call__(self, console: Console) -> int:
-        run, text = trained_text(self.directory)
-        prompt = text.encode(self.prompt.encode())
+        if self.beams is not None and (self.temperature, self.top_k, self.top_p) != (None, None, None):
+            raise UserError(f"beams is {self.beams} with temperature, top_k or top_p; expected one way to decode")
+        run = config_of(self.directory)
+        if isinstance(run.task, PairTask):
+            return self._translate(console, run, run.task)
+        text = trained_text(self.directory, run)
+        if self.input is not None:
+            raise UserError(f"input is '{self.input}' with a run that continues a text; expected --prompt")
+        asked = "\n" if self.prompt is None else self.prompt
+        prompt = text.encode(asked.encode())
         if not prompt.size:
             raise UserError("prompt is empty; expected at least one token to continue")
         params = trained_weights(self.directory, run, self.step)
-        read, said = prompt[None].astype(np.int32), list(prompt)
-        console.print(self.prompt, end="", markup=False, highlight=False, soft_wrap=True)
-        for piece in self._pieces(params, run, read):
-            before = text.decode(said)
-            said += [int(token) for token in piece]
-            console.print(text.decode(said)[len(before) :], end="", markup=False, highlight=False, soft_wrap=True)
-        console.print()
-        return 0
+        pieces = self._pieces(params, run, prompt[None].astype(np.int32))
+        said = as_said(text.decode, itertools.chain([prompt], pieces))
+        next(said)  # the prompt, which is told as it was given
+        return tell(console, itertools.chain([asked], said))
+
+    @property
+    def _sampling(self) -> Sampling:
+        return Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
 
     def _pieces(self, params: Any, run: Run, read: np.ndarray) -> Any:
+        steps = DEFAULT_TOKENS if self.tokens is None else self.tokens
         if self.beams is not None:
-            if (self.temperature, self.top_k, self.top_p) != (None, None, None):
-                raise UserError(f"beams is {self.beams} with temperature, top_k or top_p; expected one way to decode")
-            yield beam_search(params, run.model, read, steps=self.tokens, beams=self.beams).tokens[0, 0]
+            yield beam_search(params, run.model, read, steps=steps, beams=self.beams).tokens[0, 0]
             return
-        sampling = Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
         key = jax.random.key(self.seed)
-        for piece in stream(params, run.model, read, steps=self.tokens, sampling=sampling, key=key):
+        for piece in stream(params, run.model, read, steps=steps, sampling=self._sampling, key=key):
             yield piece.tokens[0]
 
+    def _translate(self, console: Console, run: Run, task: PairTask) -> int:
+        """The lines of the input, each on a line of the output; or the prompt, as it is said."""
+        if (self.prompt is None) == (self.input is None):
+            raise UserError("a run that translates asks for --prompt TEXT or --input FILE; expected one of them")
+        if self.tokens is not None and self.tokens < 1:
+            raise UserError(f"tokens is {self.tokens}; expected at least 1")
+        name = "the prompt" if self.input is None else self.input
+        lines = [(self.prompt or "").encode()] if self.input is None else read_lines(self.input)
+        params = trained_weights(self.directory, run, self.step)
+        how: dict[str, Any] = {"steps": self.tokens, "sampling": self._sampling, "key": jax.random.key(self.seed)}
+        if self.input is None and self.beams is None:
+            return tell(console, translated_piece_by_piece(params, run.model, task, lines[0], **how))
+        for line in translate(params, run.model, task, lines, beams=self.beams, name=name, **how):
+            print(line, file=console.file, flush=True)
+        return 0
 
-def trained_text(directory: Path) -> tuple[Run, Tokenizer]:
-    """The run of a folder, and the tokenizer of its text.
+
+def tell(console: Console, texts: Iterable[str]) -> int:
+    """Texts one after another on a line, each at once; as they are, but for what would command a terminal."""
+    for text in texts:
+        print(printable(text) if console.is_terminal else text, end="", file=console.file, flush=True)
+    print(file=console.file)
+    return 0
+
+
+def read_lines(file: str) -> list[bytes]:
+    """The lines of a file, or of standard input for "-".
 
     Raises:
-      UserError: the folder holds no run, or one of a task that is not text.
+      UserError: it is not a file.
     """
-    run = config_of(directory)
-    match run.task:
-        case TextTask():
-            return run, tokenizer(run.task.tokenizer)
-        case TokenFiles():
-            return run, tokenizer(run.task.folder.tokenizer_path)
-    raise UserError(f"{directory} was trained on {type(run.task).__name__}; expected a task of text to continue")
+    if file == "-":
+        return sys.stdin.buffer.read().splitlines()
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise UserError(f"input is '{file}', which is not a file; expected text, a sentence a line")
+    return path.read_bytes().splitlines()
+
+
+def trained_text(directory: Path, run: Run) -> Tokenizer:
+    """The tokenizer of the text that a run learned to continue.
+
+    Raises:
+      UserError: its task is not text.
+    """
+    text = text_of(run.task)
+    if text is None:
+        raise UserError(f"{directory} was trained on {type(run.task).__name__}; expected a task of text to continue")
+    return text
 
 
 def trained_weights(directory: Path, run: Run, step: int | None) -> Any:

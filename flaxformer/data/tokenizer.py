@@ -120,6 +120,18 @@ def _fingerprint(data: bytes) -> dict[str, str]:
     return {"tokenizer_sha256": hashlib.sha256(data).hexdigest()}
 
 
+def as_said(decode: Callable[[Iterable[int]], str], pieces: Iterable[Iterable[int]]) -> Iterator[str]:
+    """The text of tokens that come piece by piece: what each adds, a character once it is whole; last, what is left."""
+    ids: list[int] = []
+    told = ""
+    for piece in pieces:
+        ids += [int(token) for token in piece]
+        text = decode(ids).rstrip("\N{REPLACEMENT CHARACTER}")
+        yield text[len(told) :]
+        told = text
+    yield decode(ids)[len(told) :]
+
+
 def token_dtype(vocabulary: int) -> np.dtype:
     """The narrowest unsigned integers that hold every token."""
     return np.min_scalar_type(vocabulary - 1)

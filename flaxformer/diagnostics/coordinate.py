@@ -14,7 +14,7 @@ from flaxformer.diagnostics.activations import magnitude, measured, of_output
 from flaxformer.diagnostics.places import one_by_one
 from flaxformer.params import stream
 from flaxformer.struct import UserError
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.base import Source, whole
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, backward, descend, start
 
@@ -110,7 +110,7 @@ def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
     key = stream(jax.random.key(run.seed), "data")
 
     def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
-        batch: Batch = source.batch(key, state.step)
+        batch = whole(source.batch(key, state.step))
         loss, gradient, outcome = backward(state, run, batch, keep=True)
         sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)
         sizes["output"] = of_output(outcome.output, batch, magnitude)

@@ -8,7 +8,7 @@ from flaxformer.diagnostics.activations import measured, of_output, rms
 from flaxformer.diagnostics.attention import AttentionStatistics, attention_statistics
 from flaxformer.diagnostics.weights import norms
 from flaxformer.pytree import Node
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.base import AnyBatch, whole
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, backward, descend
 
@@ -36,11 +36,13 @@ class Diagnostics(Node):
 
 
 @jax.jit
-def diagnose(state: State, run: Run, batch: Batch) -> Diagnostics:
+def diagnose(state: State, run: Run, batch: AnyBatch) -> Diagnostics:
     """The diagnostics of the training step that would come next: same batch, same dropout, same optimizer.
 
+    A batch in buckets is taken `whole`, with other draws of dropout.
     Pure, and compiled when it is called. For a deep model, a state with scanned layers compiles fastest.
     """
+    batch = whole(batch)
     loss, gradient, outcome = backward(state, run, batch, keep=True)
     after, _ = descend(state, run, loss, gradient, outcome.params)
     kept = outcome.intermediates

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int
 from flaxformer.diagnostics.activations import measured, of_output
 from flaxformer.diagnostics.places import ENCODER, in_layer, in_layers
 from flaxformer.diagnostics.weights import sums
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.base import AnyBatch, whole
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, backward
 
@@ -56,7 +56,7 @@ class NonFinite:
         return f"{self.direction}, {what}{self.place} breaks first: {self.bad:,} of {self.of:,} numbers are not finite"
 
 
-def first_nonfinite(state: State, run: Run, batch: Batch) -> NonFinite | None:
+def first_nonfinite(state: State, run: Run, batch: AnyBatch) -> NonFinite | None:
     """The first place of the next training step that is not finite; None where all are.
 
     Forward in order: the embeddings; of each block's branches the normalised input, logits and weights of an attention,
@@ -73,8 +73,9 @@ def first_nonfinite(state: State, run: Run, batch: Batch) -> NonFinite | None:
 
 
 @jax.jit
-def _counts(state: State, run: Run, batch: Batch) -> tuple[dict[str, Array], dict[str, Array]]:
+def _counts(state: State, run: Run, batch: AnyBatch) -> tuple[dict[str, Array], dict[str, Array]]:
     """[bad, of] of every activation and of every gradient, by place."""
+    batch = whole(batch)
     loss, gradient, outcome = backward(state, run, batch, keep=True)
     forward = measured(outcome.intermediates, batch, _bad, STAGES)
     forward |= {"output": of_output(outcome.output, batch, _bad), "loss": _bad(loss)}

@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import LanguageModel, ModelConfig, Tokens
@@ -52,10 +55,29 @@ class Batch(Node):
         return given
 
 
+AnyBatch = Batch | tuple[Batch, ...]
+"""What a training step reads: a batch, or the parts of one, each padded to a length of its own."""
+
+
+def whole(batch: AnyBatch) -> Batch:
+    """The parts as one batch [B, T], in their order, each padded to the longest with what is not valid and not scored.
+
+    A batch without parts is as it is.
+    """
+    if isinstance(batch, Batch):
+        return batch
+
+    def together(*parts: Array) -> Array:
+        longest = np.max([x.shape[1:] for x in parts], axis=0)
+        return jnp.concatenate([jnp.pad(x, [(0, 0), *((0, n) for n in longest - x.shape[1:])]) for x in parts])
+
+    return jax.tree.map(together, *batch)
+
+
 class Source(Node):
     """The data of a task, on the device; a pytree, so that it is an argument of compiled functions."""
 
-    def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
+    def batch(self, key: Array, step: int | Int[Array, ""]) -> AnyBatch:
         """Training batch number `step` of the stream `key`: a pure function, with no iterator to save."""
         raise NotImplementedError
 
@@ -94,6 +116,10 @@ class Task(Config):
     def tokens_read(self, model: SequenceModel) -> int:
         """Tokens that a model reads of one example, by its encoder too."""
         return self.sequence_length + self.source_length
+
+    def tokens_per_batch(self, model: SequenceModel) -> int:
+        """Tokens that a model reads of one training batch, padding among them."""
+        return self.batch_size * self.tokens_read(model)
 
     def problems_with(self, model: SequenceModel) -> Iterator[str]:
         """Why a model cannot learn this task; a task of another kind than language modelling says otherwise."""

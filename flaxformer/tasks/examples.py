@@ -20,16 +20,46 @@ class ExampleSource(Source):
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
         """Rows drawn independently: an example may come twice in a batch."""
-        rows = jax.random.randint(jax.random.fold_in(key, step), (self.task.batch_size,), 0, len(self.train.inputs))
-        return take(self.train, rows)
+        return draw(jax.random.fold_in(key, step), self.train, self.task.batch_size)
 
     def evaluation(self) -> Batch:
         """Rows spread evenly over the held-out side; where there are fewer than asked for, each counts once."""
-        shape = (self.task.evaluation_batches, self.task.batch_size)
-        rows, counted = spread(len(self.held_out.inputs), shape[0] * shape[1])
-        batch = take(self.held_out, jnp.asarray(rows).reshape(shape))
-        counted = counted.reshape(shape + (1,) * (batch.weights.ndim - 2))
-        return batch.replace(weights=batch.weights * counted)
+        return read_through(self.held_out, self.task)
+
+
+class BucketedSource(Source):
+    """Examples to train on in tables that differ in length, and examples held out in one.
+
+    A training batch has a part from each table, all of as many rows: one tuple of static shapes.
+    """
+
+    buckets: tuple[Batch, ...]
+    held_out: Batch
+    task: Task = flax.struct.field(pytree_node=False)
+
+    def batch(self, key: Array, step: int | Int[Array, ""]) -> tuple[Batch, ...]:
+        """Rows of each table drawn independently."""
+        keys = jax.random.split(jax.random.fold_in(key, step), len(self.buckets))
+        rows = self.task.batch_size // len(self.buckets)
+        return tuple(draw(key, examples, rows) for key, examples in zip(keys, self.buckets, strict=True))
+
+    def evaluation(self) -> Batch:
+        """As without buckets."""
+        return read_through(self.held_out, self.task)
+
+
+def draw(key: Array, examples: Batch, count: int) -> Batch:
+    """So many rows of a table, each drawn from all of it."""
+    return take(examples, jax.random.randint(key, (count,), 0, len(examples.inputs)))
+
+
+def read_through(held_out: Batch, task: Task) -> Batch:
+    """The evaluation set of a task, [evaluation_batches, batch_size, ...], from a table."""
+    shape = (task.evaluation_batches, task.batch_size)
+    rows, counted = spread(len(held_out.inputs), shape[0] * shape[1])
+    batch = take(held_out, jnp.asarray(rows).reshape(shape))
+    counted = counted.reshape(shape + (1,) * (batch.weights.ndim - 2))
+    return batch.replace(weights=batch.weights * counted)
 
 
 def take(examples: Batch, rows: Int[Array, "*batch"]) -> Batch:

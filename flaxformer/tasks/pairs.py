@@ -3,18 +3,20 @@
 import functools
 import hashlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer.config.base import SequenceModel
 from flaxformer.data.corpus import tenth
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.data.tokenizer import Tokenizer, token_dtype, tokenizer
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Task
-from flaxformer.tasks.examples import ExampleSource
+from flaxformer.tasks.examples import BucketedSource, ExampleSource
 from flaxformer.tasks.sequence_to_sequence import FORMS
 
 
@@ -34,10 +36,25 @@ class PairTask(Task):
     form: "paired", the source for an encoder, and a decoder that reads start, target; or "joined", one sequence
     source, start, target for a decoder, the source and the start being its prefix. What is scored is target, end.
     Start, end and padding are the three ids after those of the lines.
+
+    buckets: 1, every pair is padded to `max_length`. More: the training pairs, from the shortest to the longest, are
+    cut into so many equal parts, and each step reads batch_size / buckets pairs of each part, padded to the longest of
+    that part alone; every pair is as likely as before, but that parts may differ by one pair. Length is of the longer
+    line, then of the other, for "paired", and of both together for "joined". Evaluation is as with 1.
     """
 
     max_length: int = static(64, at_least=1)
     form: str = static("paired", choices=FORMS)
+    buckets: int = static(1, at_least=1)
+
+    def problems(self) -> Iterator[str]:
+        if self.batch_size % self.buckets:
+            yield f"buckets is {self.buckets}; expected a divisor of batch_size {self.batch_size}"
+
+    @property
+    def encoding(self) -> Tokenizer:
+        """How the lines become tokens."""
+        raise NotImplementedError
 
     @property
     def start(self) -> int:
@@ -70,13 +87,48 @@ class PairTask(Task):
         """All pairs to train on ("training"), and all that are held out ("validation")."""
         raise NotImplementedError
 
-    def load(self) -> ExampleSource:
+    def tokens_per_batch(self, model: SequenceModel) -> int:
+        if self.buckets == 1:
+            return super().tokens_per_batch(model)
+        return self.batch_size // self.buckets * sum(map(sum, bucket_sizes(self)))
+
+    def load(self) -> ExampleSource | BucketedSource:
         sides = {side: self._kept(pairs) for side, pairs in self.sides().items()}
         for side, pairs in sides.items():
             if not pairs:
                 found = f"{sum(map(len, sides.values()))} pairs of lines of 1 to {self.max_length} tokens"
                 raise UserError(f"{type(self).__name__}: of {found} none is on the {side} side; expected at least one")
-        return ExampleSource(self._examples(sides["training"]), self._examples(sides["validation"]), self)
+        held_out = self._examples(sides["validation"], self.source_length, self.sequence_length)
+        if self.buckets == 1:
+            train = self._examples(sides["training"], self.source_length, self.sequence_length)
+            return ExampleSource(train, held_out, self)
+        buckets = self._cut(sides["training"])
+        return BucketedSource(tuple(self._examples(pairs, *self._sizes(pairs)) for pairs in buckets), held_out, self)
+
+    def _cut(self, pairs: list[Pair]) -> list[list[Pair]]:
+        """From the shortest to the longest, in `buckets` parts of as many pairs, or one fewer."""
+        if len(pairs) < self.buckets:
+            raise UserError(f"buckets is {self.buckets}; expected at most the {len(pairs)} pairs to train on")
+        sizes = [(pair.source.size, pair.target.size) for pair in pairs]
+        lengths = [(sum(both), 0) if self.form == "joined" else (max(both), min(both)) for both in sizes]
+        order = sorted(range(len(pairs)), key=lengths.__getitem__)
+        cuts = [len(pairs) * i // self.buckets for i in range(self.buckets + 1)]
+        return [[pairs[place] for place in order[first:last]] for first, last in pairwise(cuts)]
+
+    def _sizes(self, pairs: list[Pair]) -> tuple[int, int]:
+        """S and T that the longest of these pairs need."""
+        if self.form == "joined":
+            return 0, max(pair.source.size + pair.target.size for pair in pairs) + 1
+        return max(pair.source.size for pair in pairs), max(pair.target.size for pair in pairs) + 1
+
+    def prompts(self, sources: list[np.ndarray]) -> dict[str, Any]:
+        """What a model is given to say the targets of these sources, as `generate` takes it; of shapes of the task."""
+        if self.form == "joined":
+            prompt = self._padded([(*source, self.start) for source in sources], self.max_length + 1)
+            return {"prompt": prompt, "valid": prompt != self.padding}
+        source = self._padded(sources, self.max_length).astype(np.int32)
+        start = np.full((len(sources), 1), self.start)
+        return {"prompt": start, "source": source, "source_valid": source != self.padding}
 
     def counts(self) -> dict[str, int]:
         """How many pairs there are to use, and how many were dropped and why."""
@@ -89,19 +141,19 @@ class PairTask(Task):
         sizes = [(pair, sorted((pair.source.size, pair.target.size))) for pair in pairs]
         return [pair for pair, (shorter, longer) in sizes if shorter and longer <= self.max_length]
 
-    def _examples(self, pairs: list[Pair]) -> Batch:
+    def _examples(self, pairs: list[Pair], source_length: int, length: int) -> Batch:
         if self.form == "joined":
-            return self._decoder_side([(pair.source, pair.target) for pair in pairs])
-        source = self._padded([pair.source for pair in pairs], self.max_length)
-        batch = self._decoder_side([(pair.source[:0], pair.target) for pair in pairs])
+            return self._decoder_side([(pair.source, pair.target) for pair in pairs], length)
+        source = self._padded([pair.source for pair in pairs], source_length)
+        batch = self._decoder_side([(pair.source[:0], pair.target) for pair in pairs], length)
         return batch.replace(source=jnp.asarray(source), source_valid=jnp.asarray(source != self.padding))
 
-    def _decoder_side(self, rows: list[tuple[np.ndarray, np.ndarray]]) -> Batch:
+    def _decoder_side(self, rows: list[tuple[np.ndarray, np.ndarray]], length: int) -> Batch:
         """given, start, target -> each next token, scored from the target's first to the end."""
-        tokens = self._padded([(*given, self.start, *said, self.end) for given, said in rows], self.sequence_length + 1)
+        tokens = self._padded([(*given, self.start, *said, self.end) for given, said in rows], length + 1)
         first = np.array([len(given) for given, _ in rows])[:, None]
         last = first + np.array([len(said) for _, said in rows])[:, None]
-        place = np.arange(self.sequence_length)[None]
+        place = np.arange(length)[None]
         read = place <= last
         return Batch(
             inputs=jnp.asarray(np.where(read, tokens[:, :-1], self.padding).astype(tokens.dtype)),
@@ -118,6 +170,12 @@ class PairTask(Task):
         return table
 
 
+@functools.cache
+def bucket_sizes(task: PairTask) -> tuple[tuple[int, int], ...]:
+    """S and T of each bucket of a task, the shortest first."""
+    return tuple(task._sizes(pairs) for pairs in task._cut(task._kept(task.sides()["training"])))
+
+
 class PairedFiles(PairTask):
     """Say the line of `target_path` that translates a line of `source_path`; UTF-8 text, as many lines in each.
 
@@ -132,11 +190,15 @@ class PairedFiles(PairTask):
     tokenizer: str | None = static(None)
 
     @property
+    def encoding(self) -> Tokenizer:
+        return tokenizer(self.tokenizer)
+
+    @property
     def start(self) -> int:
-        return tokenizer(self.tokenizer).vocabulary
+        return self.encoding.vocabulary
 
     def sides(self) -> dict[str, list[Pair]]:
-        pairs = read_pairs(self.source_path, self.target_path, tokenizer(self.tokenizer))
+        pairs = read_pairs(self.source_path, self.target_path, self.encoding)
         return {
             "training": [pair for pair in pairs if pair.tenth >= self.validation_tenths],
             "validation": [pair for pair in pairs if pair.tenth < self.validation_tenths],
@@ -147,7 +209,7 @@ class PairedFiles(PairTask):
             f"{side}_sha256": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
             for side, path in (("source", self.source_path), ("target", self.target_path))
         }
-        return digests | tokenizer(self.tokenizer).fingerprint | self.counts()
+        return digests | self.encoding.fingerprint | self.counts()
 
 
 class PairedTokens(PairTask):
@@ -159,6 +221,10 @@ class PairedTokens(PairTask):
     def folder(self) -> TokenFolder:
         """The folder, opened and checked once."""
         return open_tokens(self.path).holding(pairs=True)
+
+    @property
+    def encoding(self) -> Tokenizer:
+        return tokenizer(self.folder.tokenizer_path)
 
     @property
     def start(self) -> int:

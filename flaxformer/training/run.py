@@ -51,16 +51,19 @@ class Run(Config):
 
     def problems(self) -> Iterator[str]:
         yield from self.task.problems_with(self.model)
-        parts, batch_size = self.training.micro_batches, self.task.batch_size
-        if batch_size % parts:
-            yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {batch_size}"
+        parts, buckets, rows = self.training.micro_batches, getattr(self.task, "buckets", 1), self.task.batch_size
+        if rows % (parts * buckets):
+            shared = f" / task.buckets {buckets}" if buckets > 1 else ""
+            yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"
         stacks = (self.model, getattr(self.model, "encoder", None))
-        if parts > 1 and any(stack is not None and stack.norm_kind.running for stack in stacks):
-            yield f"training.micro_batches is {parts} with BatchNorm, which needs the whole batch; expected 1"
+        running = any(stack is not None and stack.norm_kind.running for stack in stacks)
+        for name, count in (("training.micro_batches", parts), ("task.buckets", buckets)):
+            if count > 1 and running:
+                yield f"{name} is {count} with BatchNorm, which needs the whole batch; expected 1"
         if self.training.ema is not None and isinstance(self.optimizer, ScheduleFree):
             yield f"training.ema is {self.training.ema} with ScheduleFree, which averages the weights; expected None"
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one training step reads."""
-        return self.task.batch_size * self.task.tokens_read(self.model)
+        return self.task.tokens_per_batch(self.model)

@@ -12,7 +12,7 @@ from flaxformer.model.transformer import Layout, Outcome
 from flaxformer.nn.losses import correct, cross_entropy, squared_error
 from flaxformer.params import stream, trained_mask
 from flaxformer.pytree import Node
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.base import AnyBatch, Batch, Source, whole
 from flaxformer.training.optimizer import averaged_weights, learning_rate, optimizer
 from flaxformer.training.precision import narrowed, narrowed_inputs, restored
 from flaxformer.training.run import Run
@@ -78,7 +78,7 @@ def total_loss(
     return cross_entropy(output, batch.targets, batch.weights, label_smoothing=label_smoothing)
 
 
-def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, Float[Array, ""]]]:
+def train_step(state: State, run: Run, batch: AnyBatch) -> tuple[State, dict[str, Float[Array, ""]]]:
     """One optimiser step; metrics are the loss (nats), the global gradient norm and the learning rate.
 
     A step whose loss or gradient is not finite changes nothing, is recorded in `diverged_at`, and is the last one
@@ -88,41 +88,53 @@ def train_step(state: State, run: Run, batch: Batch) -> tuple[State, dict[str, F
     return descend(state, run, value, gradient, outcome.params)
 
 
-def backward(state: State, run: Run, batch: Batch, keep: bool = False) -> tuple[Float[Array, ""], Any, Outcome]:
+def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tuple[Float[Array, ""], Any, Outcome]:
     """The loss of the next step, its gradient (0 at what no gradient trains), and all that the forward pass produced.
 
-    With `keep`, the intermediates too; then the batch is computed whole, be there micro-batches or not.
+    With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
     """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
-    if run.training.micro_batches > 1 and not keep:
+    if not keep and (run.training.micro_batches > 1 or isinstance(batch, tuple)):
         value, gradient = accumulated(state.params, run, batch, dropout_key)
         outcome = Outcome(output=None, params=state.params)  # type: ignore[arg-type]
     else:
-        (value, outcome), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, run, batch, dropout_key, keep)
+        of = jax.value_and_grad(loss, has_aux=True)
+        (value, outcome), gradient = of(state.params, run, whole(batch), dropout_key, keep)
     trained = trained_mask(state.params, run.model)
     return value, jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained), outcome
 
 
-def accumulated(params: Any, run: Run, batch: Batch, dropout_key: Array) -> tuple[Float[Array, ""], Any]:
+def accumulated(params: Any, run: Run, batch: AnyBatch, dropout_key: Array) -> tuple[Float[Array, ""], Any]:
     """`loss` and its gradient, micro-batch by micro-batch: sums over each, divided once by the count of them all.
 
-    Micro-batch i of n has the examples i, i + n, i + 2n …, so that each device of a sharded batch has its share of it.
+    Micro-batch i of n has the examples i, i + n, i + 2n …, so that each device of a sharded batch has its share of it;
+    of a batch in buckets, those of each bucket.
     """
     parts = run.training.micro_batches
     split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1), batch)
 
-    def summed(params: Any, part: Batch, index: Array) -> tuple[Array, Array]:
-        output = forward(params, run, part, jax.random.fold_in(dropout_key, index)).output
-        return total_loss(run, output, part, run.training.label_smoothing)
-
     def body(sums: Any, part: Any) -> tuple[Any, None]:
-        (total, count), gradient = jax.value_and_grad(summed, has_aux=True)(params, *part)
+        own, index = part
+        key = jax.random.fold_in(dropout_key, index)
+        (total, count), gradient = jax.value_and_grad(summed_loss, has_aux=True)(params, run, own, key)
         return jax.tree.map(jnp.add, sums, (total, count, gradient)), None
 
     zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
     (total, count, gradient), _ = jax.lax.scan(body, zeros, (split, jnp.arange(parts)))
     count = jnp.maximum(count, 1)
     return total / count, jax.tree.map(lambda g: g / count, gradient)
+
+
+def summed_loss(
+    params: Any, run: Run, batch: AnyBatch, dropout_key: Array
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The loss of a batch as (sum, count); of its buckets one after another, each with draws of dropout of its own."""
+    if isinstance(batch, tuple):
+        keys = jax.random.split(dropout_key, len(batch))
+        sums = [summed_loss(params, run, part, key) for part, key in zip(batch, keys, strict=True)]
+        return jax.tree.map(lambda *of_parts: sum(of_parts), *sums)
+    output = forward(params, run, batch, dropout_key).output
+    return total_loss(run, output, batch, run.training.label_smoothing)
 
 
 def descend(

@@ -98,9 +98,9 @@ def every_task(files: Path):
         SpanCorruption(text=few, **SIZES): own | {"text": few.replace(length=13), "density": 0.5, "mean_span": 1.0},
         pairs: own
         | {"source_path": str(files / "two.en"), "target_path": str(files / "two.de"), "validation_tenths": 5}
-        | {"max_length": 23, "tokenizer": other_words, "form": "joined"},
+        | {"max_length": 23, "tokenizer": other_words, "form": "joined", "buckets": 3},
         PairedTokens(path=str(files / "one.pairs"), max_length=19, **SIZES): own
-        | {"path": str(files / "two.pairs"), "max_length": 23, "form": "joined"},
+        | {"path": str(files / "two.pairs"), "max_length": 23, "form": "joined", "buckets": 3},
         Copy(symbols=5, length=4, **SIZES): own | order,
         Reverse(symbols=5, length=4, **SIZES): own | order,
         Sort(symbols=5, length=4, **SIZES): own | order,
