@@ -48,6 +48,8 @@ def initialize(address: str | None = None, processes: int | None = None, process
                 f"processes is {processes} and process {process}; expected how many there are, and which this one is, "
                 "counted from 0"
             )
+    # Two programs under way at once on a CPU would mix up what their processes tell each other.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.distributed.initialize(
         address, processes, process, local_device_ids=_slurm_devices(), initialization_timeout=TIMEOUT
     )
@@ -105,13 +107,13 @@ def broadcast(array: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.broadcast_one_to_all(data)).view(array.dtype).reshape(array.shape)
 
 
-def anywhere(flag: bool) -> bool:
-    """Whether the flag is set in any process."""
+def highest(number: int) -> int:
+    """The highest of the numbers of all processes."""
     if jax.process_count() == 1:
-        return flag
+        return number
     from jax.experimental import multihost_utils
 
-    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+    return int(np.max(multihost_utils.process_allgather(np.array(number, np.int32))))
 
 
 def on_host(arrays: Sequence[Any]) -> list[Any]:

@@ -36,4 +36,6 @@ def _checkpointer() -> Any:
     """Orbax's writer and reader of trees; imported here, for the import takes a second."""
     import orbax.checkpoint as ocp
 
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    # Of several processes the first alone comes here: Orbax is not to wait for the others.
+    alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone)

@@ -1,6 +1,8 @@
 """The command `flaxformer train FILE`."""
 
 import dataclasses
+import math
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,14 +11,21 @@ from typing import Annotated
 import jax
 import tyro
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
+from flaxformer import distributed, model, params
 from flaxformer.checkpoint import stopping
 from flaxformer.cli.options import FAILED, option
-from flaxformer.cli.study import weights_table
-from flaxformer.jobs import Advanced, Diverged, Evaluated, Event, Job, Saved, Started, train
+from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.jobs import Advanced, Diverged, Evaluated, Event, Job, Sampled, Saved, Started, check, train
+from flaxformer.jobs.peak import model_flops, peak
+from flaxformer.jobs.samples import printable
+from flaxformer.jobs.train import several
 from flaxformer.model.transformer import Layout
+from flaxformer.sharding import Devices, parse_devices
 from flaxformer.struct import override
 from flaxformer.study.load import load
 from flaxformer.study.numbers import duration, number
@@ -41,15 +50,36 @@ class Train:
     keep_best: Annotated[int, option("N", "1", "best checkpoints to keep")] = 1
     chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress and signals")] = 50
     layout: Annotated[Layout, option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
+    samples: Annotated[int, option("N", "64; of a task of text", "tokens to show at each evaluation; 0 for none")] = 64
+    track: Annotated[
+        tuple[str, ...],
+        tyro.conf.UseAppendAction,
+        option("NAME", "none", "also log to tensorboard or wandb; may be given twice"),
+    ] = ()
+    mesh: Annotated[
+        str | None,
+        option("AXIS=N,…", "one device", "devices along data, fsdp and tensor, as in data=4,tensor=2"),
+    ] = None
+    coordinator: Annotated[
+        str | None,
+        option("HOST:PORT", "none; srun's own", "where the processes of one job meet; auto asks the cluster"),
+    ] = None
+    processes: Annotated[int | None, option("N", "the cluster's", "how many processes there are")] = None
+    process: Annotated[int | None, option("N", "the cluster's", "which of them this one is, from 0")] = None
     plan: Annotated[bool, tyro.conf.arg(help="show the plan, and train nothing")] = False
 
     def __call__(self, console: Console) -> int:
+        distributed.initialize(self.coordinator, self.processes, self.process)
+        console = console if distributed.is_first() else Console(quiet=True)
         run = override(load(self.file, "run", Run), self.overrides)
         output = self.output or Path("runs") / self.file.stem
-        names = [field.name for field in dataclasses.fields(Job) if field.name != "output"]
-        job = Job(output=output, **{name: getattr(self, name) for name in names})
-        price = cost_of_run(run)
-        show_plan(console, run, price)
+        own = ("output", "devices")
+        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(Job) if f.name not in own}
+        devices = several() if self.mesh is None else parse_devices(self.mesh)
+        job = Job(output=output, devices=devices, **settings)
+        distributed.told(lambda: check(run, job))
+        price = Price.of(run, devices)
+        price.show(console, run)
         if self.plan:
             return 0
         with stopping() as stop:
@@ -59,25 +89,74 @@ class Train:
         return FAILED if diverged else 0
 
 
-def show_plan(console: Console, run: Run, price: Cost) -> None:
-    """Parameters by weight, operations, memory, steps, tokens, and the time that they will take."""
-    console.print(weights_table(run.model))
-    steps, tokens = run.training.steps, run.tokens_per_step
-    console.print(
-        f"{price.parameters:,} parameters; {price.flops_per_step / tokens / 1e6:,.2f} MFLOP a token; "
-        f"{price.bytes_per_member / 1e6:,.0f} MB a step",
-        highlight=False,
-    )
-    seconds = price.seconds_per_step * steps
-    devices = f"one of {jax.local_device_count()} {jax.devices()[0].device_kind} devices"
-    console.print(
-        f"{steps:,} steps of {tokens:,} tokens, {steps * tokens:,} in all: about {duration(seconds)} on {devices}",
-        highlight=False,
-    )
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """What a run costs, and the peak of the devices that pay, in FLOP/s, where one is published."""
+
+    step: Cost
+    flops: int
+    """Of the model in one step, by its products."""
+    device: str
+    devices: Devices
+    peak: float | None
+
+    @classmethod
+    def of(cls, run: Run, devices: Devices | None = None) -> "Price":
+        """Of a run on so many of the devices that are here."""
+        kind, devices = jax.devices()[0].device_kind, devices or Devices()
+        one = peak(kind, run.training.precision)
+        return cls(cost_of_run(run), model_flops(run), kind, devices, None if one is None else one * devices.count)
+
+    def show(self, console: Console, run: Run) -> None:
+        """Parameters by module, operations, memory, steps, tokens, and the time that they will take."""
+        console.print(modules_table(run.model))
+        steps, tokens = run.training.steps, run.tokens_per_step
+        seconds = self.step.seconds_per_step * steps / self.devices.count + self.step.compile_seconds
+        several, of = self.devices.count > 1, f"of {jax.device_count()} {self.device} devices"
+        known = "" if self.peak is None else f", of {self.peak / 1e12:,.0f} TFLOP/s at most"
+        lines = (
+            f"{self.step.parameters:,} parameters",
+            f"{_si(self.flops / tokens, 'FLOP')} a token, {_si(self.flops, 'FLOP')} a step (products, forward × 3)",
+            f"{_si(self.step.bytes_per_member, 'B')} of memory for a step{' on one device' * several}",
+            f"{steps:,} steps of {tokens:,} tokens, {steps * tokens:,} in all",
+            f"{'at best' if several else 'about'} {duration(seconds)}, without evaluations, on "
+            f"{self.devices.count if several else 'one'} {of}{known}",
+        )
+        for line in lines:
+            console.print(line, highlight=False, soft_wrap=True)
+
+    def told(self, steps_per_second: float) -> str:
+        """What the model computes a second, and the share of the peak that this is."""
+        flops = steps_per_second * self.flops
+        share = "" if self.peak is None else f"  MFU {flops / self.peak:.1%}"
+        return f"{_si(flops, 'FLOP/s')}{share}"
 
 
-def follow(events: Iterable[Event], console: Console, run: Run, price: Cost) -> bool:
-    """Show steps, loss, tokens per second, FLOP/s and time left; returns whether the run diverged."""
+def _si(value: float, unit: str) -> str:
+    """A number with three digits and a prefix: 854 MFLOP."""
+    power = min(max(0, math.floor(math.log10(max(value, 1)) / 3)), 5)
+    return f"{value / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P'][power]}{unit}"
+
+
+def modules_table(config: ModelConfig | RecurrentConfig) -> Table:
+    """The modules of a model as they are declared, the layers' together, with their weights and parameters."""
+    counts: dict[str, int] = {}
+    weights: dict[str, dict[str, None]] = {}
+    for path, spec in params.table(model.specs(config)):
+        module, _, name = re.sub(r"\bblocks/\d+/", "blocks/*/", path).rpartition("/")
+        counts[module] = counts.get(module, 0) + math.prod(spec.shape)
+        weights.setdefault(module, {})[f"{name} {'×'.join(map(str, spec.shape))}"] = None
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("module", no_wrap=True)
+    table.add_column("weights")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    for module, count in counts.items():
+        table.add_row(module, ", ".join(weights[module]), f"{count:,}")
+    return table
+
+
+def follow(events: Iterable[Event], console: Console, run: Run, price: Price) -> bool:
+    """Show steps, loss, tokens per second, FLOP/s, MFU and time left; returns whether the run diverged."""
     columns = [TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"), BarColumn()]
     columns += [TextColumn("{task.fields[now]}"), TimeRemainingColumn()]
     told, diverged = time.monotonic(), False
@@ -91,8 +170,7 @@ def follow(events: Iterable[Event], console: Console, run: Run, price: Cost) -> 
                         progress.console.print(f"going on after step {step:,}", highlight=False)
                 case Advanced(step, loss, steps, seconds):
                     rate = steps / max(seconds, 1e-9)
-                    tokens, flops = rate * run.tokens_per_step, rate * price.flops_per_step
-                    now = f"loss {loss:.4f}  {tokens:,.0f} tokens/s  {flops / 1e9:,.1f} GFLOP/s"
+                    now = f"loss {loss:.4f}  {rate * run.tokens_per_step:,.0f} tokens/s  {price.told(rate)}"
                     progress.update(bar, completed=step, now=now)
                     if not console.is_terminal and time.monotonic() - told > SECONDS_BETWEEN_LINES:
                         told = time.monotonic()
@@ -102,6 +180,9 @@ def follow(events: Iterable[Event], console: Console, run: Run, price: Cost) -> 
                     loss_first = sorted(metrics.items(), key=lambda item: item[0] != "validation_loss")
                     line = "  ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in loss_first)
                     progress.console.print(Text.assemble((f"step {step:>7,}  ", "dim"), line))
+                case Sampled(_, prompt, text):
+                    said = Text.assemble((printable(prompt), "dim"), printable(text))
+                    progress.console.print(Padding(said, (0, 0, 0, 14), expand=False))
                 case Saved():
                     pass
                 case Diverged(step):

@@ -1,24 +1,37 @@
 """The training loop: chunks of compiled steps, and between them evaluation, log and checkpoint."""
 
+import contextlib
 import dataclasses
+import logging
 import math
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints, Stop, write_config
+from flaxformer.checkpoint.config import NAME as CONFIG
 from flaxformer.files import locked
+from flaxformer.jobs import trackers
+from flaxformer.jobs.events import Advanced, Diverged, Evaluated, Event, Sampled, Saved, Started
 from flaxformer.jobs.log import Log
+from flaxformer.jobs.programs import Programs, check_batch
+from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.transformer import Layout
 from flaxformer.params import stream
+from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import Source
-from flaxformer.tasks.host import HostSource, ahead
-from flaxformer.training import Run, State, evaluate, evaluation_params, start, train_chunk
+from flaxformer.training import Run, State
 from flaxformer.training.step import ALIVE
+
+LOG = logging.getLogger(__name__)
+LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +44,9 @@ class Job:
       save_every: steps between two checkpoints; by default as many as between two evaluations.
       keep_last, keep_best: how many of the newest and of the best checkpoints stay.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
+      samples: tokens that a model of text is let say at each evaluation; 0 for none.
+      track: where the log goes beside its file: "tensorboard", "wandb".
+      devices: the mesh that the job is trained on; None for one device, or for all of several processes along data.
     """
 
     output: Path
@@ -39,54 +55,39 @@ class Job:
     keep_last: int = 2
     keep_best: int = 1
     layout: Layout = "auto"
+    samples: int = 64
+    track: tuple[str, ...] = ()
+    devices: Devices | None = None
 
     def __post_init__(self) -> None:
-        for name in ("chunk_steps", "save_every"):
+        for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}; expected at least 1")
+            if value is not None and value < least:
+                raise UserError(f"{name} is {value}; expected at least {least}")
+        trackers.check(self.track)
 
 
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """The run begins, or goes on after its newest checkpoint."""
-
-    step: int
+def several() -> Devices | None:
+    """All devices of several processes, along data; None for one process, which takes one device."""
+    return Devices(data=jax.device_count()) if jax.process_count() > 1 else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Advanced:
-    """Some steps were taken."""
+def check(run: Run, job: Job) -> None:
+    """See, before anything is computed, that the folder is this run's or nobody's, and that the devices are there.
 
-    step: int
-    loss: float
-    steps: int
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluated:
-    """The evaluation set was read."""
-
-    step: int
-    metrics: dict[str, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Saved:
-    """A checkpoint is on its way to the disk."""
-
-    step: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Diverged:
-    """The loss or a gradient was not finite at this step: nothing was changed from there on."""
-
-    step: int
-
-
-Event = Started | Advanced | Evaluated | Saved | Diverged
+    Raises:
+      UserError: it holds another run, and the message lists what differs; it cannot be written to; or the devices are
+        too few, or no divisor of the batch.
+    """
+    there = next(path for path in (job.output, *job.output.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        kind = "cannot be written to" if there.is_dir() else "is a file"
+        raise UserError(f"output is '{job.output}', and '{there}' {kind}; expected a folder, there or to be made")
+    if (job.output / CONFIG).exists():
+        write_config(job.output, run)
+    if job.devices is not None:
+        job.devices.mesh()
+        check_batch(run, job.devices)
 
 
 def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
@@ -96,73 +97,113 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
     and dropout are functions of (seed, step), and the state holds the rest. When it is asked to stop, it finishes its
     chunk and saves. A run whose loss is no longer finite ends there.
 
+    Of several processes all train, and the first alone reads and writes the folder, and samples.
+
     Raises:
       UserError: another process trains in the folder, it holds another run, or a checkpoint could not be saved.
     """
-    job.output.mkdir(parents=True, exist_ok=True)
-    with locked(job.output, "training"):
-        write_config(job.output, run)
+    with contextlib.ExitStack() as held:
+
+        def begin() -> None:
+            check(run, job)
+            held.enter_context(locked(job.output, "training"))
+            write_config(job.output, run)
+
+        distributed.told(begin)
+        programs = Programs(run, job.layout, job.devices or several())
         checkpoints = Checkpoints(job.output, keep_last=job.keep_last, keep_best=job.keep_best)
-        step, state = 0, jax.jit(start, static_argnums=1)(run, job.layout)
-        if checkpoints.steps():
+        step, state = 0, programs.start()
+        if distributed.told(checkpoints.steps):
             step, state = checkpoints.restore(state)
         yield Started(step)
         try:
-            yield from _steps(run, job, stop, checkpoints, state, step)
+            yield from _steps(programs, job, stop, checkpoints, state, step)
+            distributed.told(checkpoints.wait)
         finally:
             checkpoints.wait()
 
 
 def _steps(
-    run: Run, job: Job, stop: Stop, checkpoints: Checkpoints, state: State, step: int
-) -> Iterator[Advanced | Evaluated | Saved | Diverged]:
+    programs: Programs, job: Job, stop: Stop, checkpoints: Checkpoints, state: State, step: int
+) -> Iterator[Advanced | Evaluated | Sampled | Saved | Diverged]:
     """From a state on: chunk by chunk, with what is due between them."""
-    log, source = Log(job.output, step), run.task.load()
+    run, loaded = programs.run, programs.run.task.load()
+    source = programs.spread(loaded)
     interval, saves = run.training.interval, job.save_every or run.training.interval
     metrics: dict[str, float] = {}
-    if step == 0:
-        metrics = _evaluated(run, state, source, log, step)
-        yield Evaluated(step, metrics)
-    for chunk, steps in _chunks(run, job, source, step, saves):
-        began = time.perf_counter()
-        state, told = _advance(state, run, chunk, steps)
-        step += steps
-        told = {name: [float(x) for x in numbers] for name, numbers in jax.device_get(told).items()}
-        seconds = time.perf_counter() - began
-        log.append(kind="steps", step=step, seconds=seconds, **told)
-        yield Advanced(step, told["loss"][-1], steps, seconds)
-        if step % interval == 0:
-            metrics = _evaluated(run, state, source, log, step)
-            yield Evaluated(step, metrics)
-        if step % saves == 0 or stop.asked or step == run.training.steps:
-            checkpoints.save(step, state, metrics if step % interval == 0 else {})
-            yield Saved(step)
-        if (diverged_at := int(state.diverged_at)) != ALIVE:
-            yield Diverged(diverged_at)
-        if stop.asked or diverged_at != ALIVE:
-            return
+    with logging_to(run, job, step) as log:
+        look = _Look(programs, source, log, sampler(run, loaded, job.samples))
+        if step == 0:
+            metrics, events = look(state, step)
+            yield from events
+        for chunk, steps in _chunks(programs, job, source, step, saves):
+            began = time.perf_counter()
+            state, told = programs.advance(state, chunk, steps)
+            step += steps
+            told = {name: [float(x) for x in numbers] for name, numbers in jax.device_get(told).items()}
+            seconds = time.perf_counter() - began
+            log(kind="steps", step=step, seconds=seconds, **told)
+            yield Advanced(step, told["loss"][-1], steps, seconds)
+            if step % interval == 0:
+                metrics, events = look(state, step)
+                yield from events
+            if asked := distributed.highest(stop.by or 0):
+                stop.by = signal.Signals(asked)
+            if step % saves == 0 or asked or step == run.training.steps:
+                checkpoints.save(step, state, metrics if step % interval == 0 else {})
+                yield Saved(step)
+            if (diverged_at := int(state.diverged_at)) != ALIVE:
+                yield Diverged(diverged_at)
+            if asked or diverged_at != ALIVE:
+                return
 
 
-_advance = jax.jit(train_chunk, static_argnums=3, donate_argnums=0)
-_evaluate = jax.jit(lambda state, run, source: evaluate(evaluation_params(state, run), run, source))
+@contextlib.contextmanager
+def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
+    """Appends to the run's log from a step on, and to those that are told of it; in the first process alone."""
+    if not distributed.is_first():
+        yield lambda **line: None
+        return
+    told = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
+    try:
+        yield Log(job.output, step, told).append
+    finally:
+        for tracker in told:
+            tracker.close()
 
 
-def _evaluated(run: Run, state: State, source: Source, log: Log, step: int) -> dict[str, float]:
-    found = jax.device_get(_evaluate(state, run, source))
-    metrics = {name: float(value) for name, value in found.items()}
-    log.append(kind="evaluation", step=step, **metrics)
-    return metrics
+class _Look:
+    """What is due at an evaluation: its metrics, and a sample where there is one; both go to the log."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        source: Source,
+        log: Callable[..., None],
+        sample: Callable[[Any, int], Sample] | None,
+    ) -> None:
+        self.programs, self.source, self.log, self.sample = programs, source, log, sample
+
+    def __call__(self, state: State, step: int) -> tuple[dict[str, float], list[Evaluated | Sampled]]:
+        metrics = self.programs.evaluate(state, self.source)
+        self.log(kind="evaluation", step=step, **metrics)
+        events: list[Evaluated | Sampled] = [Evaluated(step, metrics)]
+        if self.sample is not None:
+            weights = self.programs.weights(state)  # of which every process has a part
+            if distributed.is_first():
+                said = self.sample(weights, step)
+                self.log(kind="sample", step=step, prompt=said.prompt, text=said.text)
+                events.append(Sampled(step, said.prompt, said.text))
+        return metrics, events
 
 
-def _chunks(run: Run, job: Job, source: Source, first: int, saves: int) -> Iterator[tuple[Any, int]]:
+def _chunks(programs: Programs, job: Job, source: Source, first: int, saves: int) -> Iterator[tuple[Any, int]]:
     """What to train on, and for how many steps, until the last step; no chunk steps over an evaluation or a save."""
+    run = programs.run
     every = math.gcd(run.training.interval, saves)
     size = next(n for n in range(min(job.chunk_steps, every), 0, -1) if every % n == 0)
     last, key = run.training.steps, stream(jax.random.key(run.seed), "data")
     # A launch with chunks of another length may have stopped between two of these boundaries.
     boundary = min(first + -first % size, last)
     for begin, end in ((first, boundary), (boundary, last)):
-        if isinstance(source, HostSource):
-            yield from ahead(source, key, begin, end, size)
-        else:
-            yield from ((source, min(size, end - at)) for at in range(begin, end, size))
+        yield from programs.chunks(source, key, begin, end, size)

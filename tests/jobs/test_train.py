@@ -1,18 +1,27 @@
 """A training job ends with the same bits however often it was stopped or killed, and says clearly what it refuses."""
 
+import dataclasses
+import importlib.util
+import io
 import json
+import re
 
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 from flaxformer.checkpoint import Checkpoints, Stop
+from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main
+from flaxformer.cli.train import Price, follow
 from flaxformer.config import ModelConfig
 from flaxformer.files import locked
-from flaxformer.jobs import Advanced, Diverged, Evaluated, Job, Saved, Started, train
+from flaxformer.jobs import Advanced, Diverged, Evaluated, Job, Sampled, Saved, Started, train
 from flaxformer.jobs.log import Log, read
+from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
+from flaxformer.study.plan import Cost
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, start
 
@@ -37,9 +46,13 @@ def trained(folder, run=RUN, stop_after=None, kill_after=None, **settings):
     return events
 
 
+def untimed(line):
+    return {name: line[name] for name in line if name != "seconds"}
+
+
 def results(folder):
     """The log without times, and every number of the newest checkpoint."""
-    lines = [{name: line[name] for name in line if name != "seconds"} for line in read(folder / "log.jsonl")]
+    lines = [untimed(line) for line in read(folder / "log.jsonl")]
     losses = [loss for line in lines if line["kind"] == "steps" for loss in line["loss"]]
     evaluations = [line for line in lines if line["kind"] == "evaluation"]
     _, state = Checkpoints(folder).restore(jax.eval_shape(start, RUN))
@@ -160,14 +173,10 @@ def command(tmp_path, monkeypatch, capsys):
 
 
 def test_train_and_generate(command, tmp_path):
-    code, out, _ = command("train", "tiny.py", "--plan")
-    assert code == 0
-    assert "4 steps of 32 tokens, 128 in all" in out
-    assert not (tmp_path / "runs").exists()
-    code, out, _ = command("train", "tiny.py", "optimizer.learning_rate=0.02")
+    code, out, _ = command("train", "tiny.py", "--samples", "0", "optimizer.learning_rate=0.02")
     assert code == 0
     assert "step       4  validation loss" in out
-    assert command("train", "tiny.py", "optimizer.learning_rate=0.02")[0] == 0
+    assert command("train", "tiny.py", "--samples", "0", "optimizer.learning_rate=0.02")[0] == 0
     code, _, err = command("train", "tiny.py")
     assert code == 2
     assert "optimizer.learning_rate" in err
@@ -178,17 +187,57 @@ def test_train_and_generate(command, tmp_path):
         assert len(out.rstrip("\n").encode()) >= 5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("train", "none.py"), "no file 'none.py'; expected a Python file that defines `run`"),
-        (("train", "tiny.py", "task.path=none.txt"), "none.txt"),
-        (("train", "tiny.py", "task.pth=none.txt"), "did you mean 'path'"),
-        (("generate", "runs/nothing"), "runs/nothing"),
-    ],
-)
-def test_a_mistake_gets_one_clear_message(command, arguments, message):
-    code, _, err = command(*arguments)
+def test_generating_from_no_run_gets_one_clear_message(command):
+    code, _, err = command("generate", "runs/nothing")
     assert code == 2
-    assert err.startswith("error: ")
-    assert message in " ".join(err.split())
+    assert err.startswith("error: runs/nothing holds no run")
+
+
+def test_samples_and_trackers_are_shown_and_change_no_number(command, tmp_path):
+    tracked = ("--track", "tensorboard") if importlib.util.find_spec("tensorboardX") else ()
+    code, out, _ = command("train", "tiny.py", "--samples", "6", *tracked, "--output", "told")
+    assert code == 0
+    lines = read(tmp_path / "told" / "log.jsonl")
+    said = [line for line in lines if line["kind"] == "sample"]
+    assert [line["step"] for line in said] == [0, 2, 4]
+    assert len({line["text"] for line in said}) > 1
+    assert out.count(" " * 14 + said[0]["prompt"]) == 3
+    assert bool(tracked) == any((tmp_path / "told").glob("tensorboard/events*"))
+    assert command("train", "tiny.py", "--samples", "0", "--output", "silent")[0] == 0
+    silent = read(tmp_path / "silent" / "log.jsonl")
+    assert [untimed(line) for line in lines if line["kind"] != "sample"] == [untimed(line) for line in silent]
+    markers = [(tmp_path / name / "4" / "published.json").read_bytes() for name in ("told", "silent")]
+    assert Marker.decoded(markers[0], 4).digests == Marker.decoded(markers[1], 4).digests
+
+
+def test_the_plan_says_what_a_run_will_take(command, tmp_path):
+    code, out, _ = command("train", "tiny.py", "--plan")
+    assert code == 0
+    assert not (tmp_path / "runs").exists()
+    for words in (
+        r"blocks/\*/attention +query 8×2×4, .* 288\n",
+        r"[\d,]+ parameters\n",
+        r"17\.7 kFLOP a token, 565 kFLOP a step",
+        r"B of memory for a step\n",
+        r"4 steps of 32 tokens, 128 in all\n",
+        r"about [\d.]+ s, without evaluations, on one of 2 cpu devices\n",
+    ):
+        assert re.search(words, out), words
+
+
+def test_progress_shows_loss_speed_and_share_of_the_peak(monkeypatch):
+    monkeypatch.setattr("flaxformer.cli.train.SECONDS_BETWEEN_LINES", -1)
+    price = Price(Cost(1, 1.0, 1, 1.0, 1.0), flops=2 * 10**9, device="NVIDIA H200", devices=Devices(), peak=1e12)
+    events = [
+        Started(0),
+        Advanced(2, 1.5, 2, 0.01),
+        Evaluated(2, {"validation_loss": 1.25}),
+        Sampled(2, "a\x1b", "b\x07"),
+    ]
+    console = Console(width=100, record=True, file=io.StringIO())
+    assert not follow(events, console, RUN, price)
+    out = console.export_text()
+    assert "step 2: loss 1.5000  4,800 tokens/s  400 GFLOP/s  MFU 40.0%, 0.1 s left" in out
+    assert "validation loss 1.25" in out
+    assert "a·b·" in out
+    assert "MFU" not in dataclasses.replace(price, peak=None).told(200.0)

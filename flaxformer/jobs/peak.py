@@ -1,0 +1,95 @@
+"""How much of a device a run uses: the FLOPs that its model asks for, against the peak that the vendor publishes.
+
+MFU = FLOPs of the model a second / peak (Chowdhery et al. 2022, appendix B): of the model alone, so that what is
+computed again to save memory does not count, nor what the optimizer does.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from flaxformer.training import Run, start
+from flaxformer.training.step import forward
+
+PEAKS: tuple[tuple[str, float | None, float], ...] = (
+    ("H100 PCIe", 756.5, 378.0),
+    ("H100 NVL", 835.5, 417.5),
+    ("H100", 989.5, 494.5),
+    ("H200 NVL", 835.5, 417.5),
+    ("H200", 989.5, 494.5),
+    ("A100", 312.0, 156.0),
+    ("L40S", 362.0, 183.0),
+    ("L4", 121.0, 60.0),
+    ("V100-PCIE", None, 14.0),
+    ("V100", None, 15.7),
+    ("TPU v2", 23.0, 23.0),
+    ("TPU v3", 61.5, 61.5),
+    ("TPU v4", 275.0, 275.0),
+    ("TPU v5 lite", 197.0, 197.0),
+    ("TPU v5", 459.0, 459.0),
+    ("TPU v6 lite", 918.0, 918.0),
+)
+"""What a device's kind holds, and its peak in TFLOP/s for products in bfloat16 and in float32, dense.
+
+The first that fits counts. A product of float32 arrays is what XLA makes of it as it stands: TF32 on NVIDIA's tensor
+cores since Ampere, one pass in bfloat16 on a TPU. V100 has tensor cores for float16 alone. A device of TPU v2 and v3
+is one of a chip's two cores.
+
+Sources: NVIDIA's data sheets of H100, H200, A100, L40S, L4 and V100, the numbers with sparsity halved;
+docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e; for v2 and v3, of 46 and 123 a chip, Jouppi et al. 2020, "A
+domain-specific supercomputer for training deep neural networks".
+"""
+
+
+def peak(kind: str, precision: str) -> float | None:
+    """FLOP/s of a device of this kind at a run's precision; None where none is published, as for a CPU.
+
+    A CPU's is not measured instead: its clock, and who else uses its cores, vary, and a share of that would too.
+    """
+    for part, bfloat16, float32 in PEAKS:
+        if part in kind:
+            found = bfloat16 if precision == "bfloat16" else float32
+            return None if found is None else found * 1e12
+    return None
+
+
+def model_flops(run: Run) -> int:
+    """FLOPs of one training step: 3 × those of the products in the forward pass, the backward pass having two for each.
+
+    Counted in the traced program, for every architecture; a decoder-only model of L layers has 6 N + 12 L d T a token
+    for N weights in products, attention over all T counted whether the mask lets it through or not.
+    """
+    key = jax.random.key(0)
+    batch = run.task.load().batch(key, 0)
+    params = jax.eval_shape(start, run).params
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    return 3 * sum(_products(jax.make_jaxpr(forward)(params, run, part).jaxpr) for part in parts)
+
+
+def _products(jaxpr: Any) -> int:
+    """FLOPs of matrix products and convolutions in a program; a loop counts as often as it is known to run."""
+    total = 0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name == "dot_general":
+            (over, _), _ = params["dimension_numbers"]
+            total += 2 * equation.outvars[0].aval.size * math.prod(equation.invars[0].aval.shape[axis] for axis in over)
+        elif name == "conv_general_dilated":
+            kernel, numbers = equation.invars[1].aval, params["dimension_numbers"]
+            total += 2 * equation.outvars[0].aval.size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
+        else:
+            total += params.get("length", 1) * sum(map(_products, _inner(params.values())))
+    return total
+
+
+def _inner(values: Iterable[Any]) -> Iterable[Any]:
+    """The programs within an equation."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _inner(value)
+        elif hasattr(value, "eqns"):
+            yield value
+        elif hasattr(getattr(value, "jaxpr", None), "eqns"):
+            yield value.jaxpr

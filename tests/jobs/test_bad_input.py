@@ -1,0 +1,300 @@
+"""What a user may get wrong, through the command: one clear message, exit code 2, and nothing lost.
+
+What `prepare` refuses is in tests/data, what damage to a checkpoint's every file does in tests/checkpoint.
+"""
+
+import json
+import shutil
+
+import pytest
+
+from flaxformer.checkpoint import checkpoints
+from flaxformer.checkpoint.marker import Marker
+from flaxformer.cli import main, train
+from flaxformer.data import prepare
+from flaxformer.data.tokenizer import character_file
+from flaxformer.files import contents, locked
+from flaxformer.jobs import log
+from flaxformer.jobs.log import Log
+from flaxformer.struct import UserError
+from flaxformer.study.plan import Cost
+
+FILE = """
+from flaxformer.config import ModelConfig
+from flaxformer.tasks import TextFiles
+from flaxformer.training import AdamW, Run, Training
+
+run = Run(
+    model=ModelConfig(layers=1, d_model=8, heads=2),
+    task=TextFiles(path="text.txt", length=8, batch_size=4, evaluation_batches=1),
+    optimizer=AdamW(learning_rate=1e-2),
+    training=Training(steps=4, evaluate_every=2),
+)
+"""
+TEXT = "to be or not to be " * 50
+
+
+def files_in(folder):
+    (folder / "tiny.py").write_text(FILE)
+    (folder / "text.txt").write_text(TEXT)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """The command in a folder with a run's file and a text; its plan is not timed, which would compile a step."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(train, "cost_of_run", lambda run: Cost(1, 1.0, 1, 1.0, 1.0))
+    files_in(tmp_path)
+
+    def call(*arguments):
+        code = main(list(arguments))
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run, to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    files_in(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(train, "cost_of_run", lambda run: Cost(1, 1.0, 1, 1.0, 1.0))
+        assert main(["train", "tiny.py", "--samples", "0"]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def runs(command, finished, tmp_path):
+    """A copy of the finished run, where the command finds it."""
+    return shutil.copytree(finished, tmp_path / "runs") / "tiny"
+
+
+def told(code, err):
+    """The message, as one line."""
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("error: ") == 1
+    return " ".join(err.split())
+
+
+def bad_tokens(folder):
+    """Prepared text with a token that its vocabulary does not have, and digests to match."""
+    prepare("text.txt", "bad.tokens")
+    path = folder / "bad.tokens"
+    about = json.loads((path / "data.json").read_text())
+    (path / "data.json").write_text(json.dumps(about | {"vocabulary": 100}))
+
+
+def write(name, data):
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+TOKENS = "from flaxformer.tasks import TokenFiles\nfrom flaxformer.training import Run\n"
+MISTAKES = {
+    "no file": (None, ["none.py"], "no file 'none.py'; expected a Python file that defines `run`"),
+    "an empty file": (write("tiny.py", b""), ["tiny.py"], "'tiny.py' defines no `run`; expected `run = Run(...)`"),
+    "a study's file": (write("tiny.py", b"study = 1"), ["tiny.py"], "'tiny.py' defines no `run`"),
+    "another encoding": (write("tiny.py", b"# \xe9\n"), ["tiny.py"], "tiny.py"),
+    "an error in the file": (write("tiny.py", b"\nrun = 1 / 0"), ["tiny.py"], "tiny.py, line 2: ZeroDivisionError"),
+    "no text": (None, ["tiny.py", "task.path=none.txt"], "path is 'none.txt', which is neither a file nor a folder"),
+    "an empty text": (
+        write("empty.txt", b""),
+        ["tiny.py", "task.path=empty.txt"],
+        "TextFiles: the training text has 0 bytes; expected more than length 8",
+    ),
+    "a text too short": (
+        write("short.txt", b"0123456789"),
+        ["tiny.py", "task.path=short.txt"],
+        "TextFiles: the validation text has 1 bytes; expected more than length 8",
+    ),
+    "a text in another encoding": (
+        lambda folder: [
+            (folder / "letters.json").write_bytes(character_file([TEXT])),
+            (folder / "latin.txt").write_bytes((TEXT + "café ").encode("latin-1") * 9),
+        ],
+        ["tiny.py", "task.path=latin.txt", "task.tokenizer=letters.json"],
+        "'�' (U+FFFD); expected the 7 characters of 'letters.json'",
+    ),
+    "no tokenizer": (None, ["tiny.py", "task.tokenizer=none.json"], "tokenizer is 'none.json', which is not a file"),
+    "a vocabulary too small": (
+        None,
+        ["tiny.py", "model.vocabulary=255"],
+        "model.vocabulary is 255; expected at least the task's 256 tokens",
+    ),
+    "a token out of the vocabulary": (
+        lambda folder: [
+            bad_tokens(folder),
+            write("tiny.py", f"{TOKENS}run = Run(task=TokenFiles(path='{folder}/bad.tokens'))".encode())(folder),
+        ],
+        ["tiny.py"],
+        "train.bin has the token 116; expected ids below vocabulary 100",
+    ),
+    "a sequence longer than the positions": (
+        None,
+        ["tiny.py", "model.positions=LearnedPositions(max_length=7)"],
+        "model.positions.max_length is 7; expected at least the task's 8 tokens",
+    ),
+    "an unknown field": (
+        None,
+        ["tiny.py", "task.pth=x"],
+        "'task.pth': TextFiles has no field 'pth'; did you mean 'path'",
+    ),
+    "an unknown choice": (None, ["tiny.py", "training.remat=bloc"], "Training.remat is 'bloc'; did you mean 'block'?"),
+    "a number of another kind": (None, ["tiny.py", "model.layers=two"], "ModelConfig.layers is 'two'; expected int"),
+    "a number out of range": (None, ["tiny.py", "model.layers=-1"], "ModelConfig.layers is -1; expected a number at"),
+    "steps that do not fit": (
+        None,
+        ["tiny.py", "training.steps=5"],
+        "evaluate_every is 2; expected a divisor of steps 5",
+    ),
+    "a batch that cannot be cut": (
+        None,
+        ["tiny.py", "training.micro_batches=3"],
+        "training.micro_batches is 3; expected a divisor of task.batch_size 4",
+    ),
+    "an unknown tracker": (
+        None,
+        ["tiny.py", "--track", "tensorbord"],
+        "track is 'tensorbord'; did you mean 'tensorboard'?",
+    ),
+    "nothing to keep": (None, ["tiny.py", "--keep-last", "0"], "keep_last is 0; expected at least 1"),
+    "less than no sample": (None, ["tiny.py", "--samples", "-1"], "samples is -1; expected at least 0"),
+    "a file for a folder": (
+        None,
+        ["tiny.py", "--output", "text.txt"],
+        "output is 'text.txt', and 'text.txt' is a file; expected a folder",
+    ),
+    "a folder in a file": (None, ["tiny.py", "--output", "text.txt/run"], "text.txt' is a file; expected a folder"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_before_anything_is_made(command, tmp_path, name):
+    prepared, arguments, message = MISTAKES[name]
+    if prepared:
+        prepared(tmp_path)
+    before = contents(tmp_path)
+    code, _, err = command("train", *arguments)
+    assert message in told(code, err)
+    after = {path: digest for path, digest in contents(tmp_path).items() if "__pycache__" not in path}
+    assert after == before
+
+
+def refused(command, folder, message, *arguments):
+    """The command says this and leaves the folder as it is."""
+    before = contents(folder)
+    code, _, err = command("train", "tiny.py", *arguments)
+    assert message in told(code, err)
+    assert contents(folder) == before
+
+
+def test_a_folder_of_another_run(command, runs):
+    refused(
+        command,
+        runs,
+        "runs/tiny holds another run: optimizer.learning_rate: 0.01 -> 0.1",
+        "optimizer.learning_rate=0.1",
+    )
+    refused(command, runs, 'task.path: "text.txt" -> "two.txt"', "task.path=two.txt")
+
+
+def test_two_at_once(command, runs):
+    with locked(runs, "training"):
+        refused(command, runs, "another process is training in runs/tiny; wait for it, or give --output")
+
+
+def test_checkpoints_of_another_architecture(command, runs):
+    config = json.loads((runs / "config.json").read_text())
+    config["run"]["model"]["d_ff"] = 7
+    (runs / "config.json").write_text(json.dumps(config))
+    refused(
+        command, runs,
+        "step 4 of runs/tiny is of another architecture: checkpoint has params/blocks/0/feed_forward/up [8, 32], "
+        "the config wants [8, 7]",
+        "model.d_ff=7",
+    )  # fmt: skip
+
+
+def test_a_damaged_config(command, runs):
+    (runs / "config.json").write_text('{"format": 1, "run"')
+    refused(command, runs, "runs/tiny/config.json is damaged")
+
+
+def test_a_damaged_log(command, runs):
+    lines = (runs / "log.jsonl").read_text().splitlines()
+    (runs / "log.jsonl").write_text("\n".join([lines[0], lines[1][:20], *lines[2:], ""]))
+    refused(command, runs, "runs/tiny/log.jsonl, line 2 is damaged")
+
+
+@pytest.mark.parametrize("line", ['{"step": "4", "kind": "steps"}', '{"kind": "steps"}', "[]", "4", "\udcff"])
+def test_a_line_that_is_none_of_a_log(tmp_path, line):
+    (tmp_path / "log.jsonl").write_bytes(line.encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(UserError, match="line 1 is damaged"):
+        Log(tmp_path, 4)
+
+
+def truncated(folder, step):
+    for path in (folder / str(step)).rglob("*"):
+        if path.is_file() and path.stat().st_size > 100 and path.name != "published.json":
+            path.write_bytes(path.read_bytes()[:100])
+
+
+def test_a_truncated_checkpoint_gives_way_to_the_one_before(command, runs, finished):
+    truncated(runs, 4)
+    code, out, _ = command("train", "tiny.py", "--samples", "0")
+    assert code == 0
+    assert "going on after step 2" in out
+    assert (runs / "4.corrupt").is_dir()
+    # Bit for bit the run that was never damaged.
+    markers = [(folder / "4" / "published.json").read_bytes() for folder in (runs, finished / "tiny")]
+    assert Marker.decoded(markers[0], 4).digests == Marker.decoded(markers[1], 4).digests
+
+
+def test_nothing_but_truncated_checkpoints(command, runs):
+    log = (runs / "log.jsonl").read_bytes()
+    for step in (2, 4):
+        truncated(runs, step)
+    code, _, err = command("train", "tiny.py")
+    message = told(code, err[err.index("error: ") :])
+    assert "runs/tiny holds no checkpoint that can be read step 4 of runs/tiny is corrupt:" in message
+    assert (runs / "log.jsonl").read_bytes() == log
+    assert {path.name for path in runs.glob("*.corrupt")} == {"2.corrupt", "4.corrupt"}
+
+
+def test_a_full_disk(command, runs, finished, monkeypatch):
+    shutil.rmtree(runs / "4")
+    before = contents(runs / "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.files, "free_bytes", lambda folder: 1234)
+        code, _, err = command("train", "tiny.py", "--samples", "0")
+    message = told(code, err[err.index("error: ") :])
+    assert "step 4 was not saved in runs/tiny: the disk is full: a save needs" in message
+    assert contents(runs / "2") == before
+    assert command("train", "tiny.py", "--samples", "0")[0] == 0
+    assert (runs / "4" / "published.json").exists()
+
+
+def test_a_full_disk_for_the_log(command, runs, monkeypatch):
+    shutil.rmtree(runs / "4")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.os, "fsync", full)
+        code, _, err = command("train", "tiny.py", "--samples", "0")
+    assert "runs/tiny/log.jsonl cannot be written: No space left on device; the checkpoints stay" in told(code, err)
+    code, out, _ = command("train", "tiny.py", "--samples", "0")
+    assert code == 0
+    assert "going on after step 2" in out
+
+
+def test_a_folder_that_may_not_be_written_to(command, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    code, _, err = command("train", "tiny.py")
+    assert "cannot be written to; expected a folder" in told(code, err)

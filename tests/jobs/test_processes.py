@@ -1,0 +1,129 @@
+"""Two processes over loopback train one run: the same numbers, one folder, one word when they are to stop."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from flaxformer import distributed
+from flaxformer.checkpoint import Checkpoints
+from flaxformer.jobs.log import read
+from flaxformer.struct import UserError
+
+FILE = """
+from flaxformer.config import ModelConfig
+from flaxformer.tasks import StandardLibrary
+from flaxformer.training import Run, Training
+
+run = Run(
+    model=ModelConfig(layers=2, d_model=16, heads=4, d_ff=32, dropout=0.1),
+    task=StandardLibrary(length=8, batch_size=8, evaluation_batches=2),
+    training=Training(steps=STEPS, evaluate_every=4),
+)
+"""
+TWO = ["--coordinator", "127.0.0.1:{port}", "--processes", "2", "--process", "{process}"]
+
+
+def free_port():
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return asked.getsockname()[1]
+
+
+def launch(tmp_path, name, processes, *options, steps=8, devices=1):
+    """The processes of a job, each with so many devices."""
+    file = tmp_path / f"{name}.py"
+    file.write_text(FILE.replace("STEPS", str(steps)))
+    port, words = (
+        free_port(),
+        [sys.executable, "-m", "flaxformer.cli", "train", str(file), "--chunk-steps", "2", *options],
+    )
+    words += ["--samples", "8"]
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+    }
+    for process in range(processes):
+        own = [word.format(port=port, process=process) for word in TWO] if processes > 1 else []
+        yield subprocess.Popen(
+            [*words, *own, "--output", str(tmp_path / f"{name}-{process}" if processes > 1 else tmp_path / name)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def ended(processes):
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    return said
+
+
+def numbers(folder):
+    lines = read(folder / "log.jsonl")
+    losses = [loss for line in lines if line["kind"] == "steps" for loss in line["loss"]]
+    return losses, [line["validation_loss"] for line in lines if line["kind"] == "evaluation"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["data=2", "fsdp=2", "tensor=2"])
+def test_two_processes_train_what_one_does(tmp_path, mesh):
+    ended(launch(tmp_path, "one", 1))
+    first, second = ended(list(launch(tmp_path, "two", 2, "--mesh", mesh)))
+    found, wanted = numbers(tmp_path / "two-0"), numbers(tmp_path / "one")
+    assert len(found[0]) == 8
+    np.testing.assert_allclose(found[0], wanted[0], rtol=2e-5)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=2e-5)
+    assert "validation loss" in first
+    assert second == ""
+    assert not (tmp_path / "two-1").exists()
+    assert Checkpoints(tmp_path / "two-0").steps() == [4, 8]
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_stops_both_and_the_job_goes_on_with_another_mesh(tmp_path):
+    processes = list(launch(tmp_path, "two", 2, "--mesh", "fsdp=2", steps=4000))
+    while not (log := tmp_path / "two-0" / "log.jsonl").exists() or len(read(log)) < 3:
+        assert processes[0].poll() is None, processes[0].communicate()[0]
+        time.sleep(0.2)
+    processes[1].send_signal(signal.SIGUSR1)
+    first, _ = ended(processes)
+    assert "Incomplete" in first
+    stopped = Checkpoints(tmp_path / "two-0").steps()[-1]
+    assert stopped % 2 == 0
+    (config := tmp_path / "two-0" / "config.json").write_text(config.read_text().replace("4000", str(stopped + 4)))
+    (again,) = ended(launch(tmp_path, "two-0", 1, steps=stopped + 4))
+    assert f"going on after step {stopped:,}" in again
+    assert [line["step"] for line in read(log) if line["kind"] == "steps"][-1] == stopped + 4
+
+
+@pytest.mark.slow
+def test_what_the_first_process_refuses_ends_them_all(tmp_path):
+    (tmp_path / "two-0").mkdir()
+    (tmp_path / "two-0" / "config.json").write_text(json.dumps({"format": 1, "run": {"type": "Run"}}))
+    processes = list(launch(tmp_path, "two", 2, "--mesh", "data=2"))
+    said = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert "holds another run" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("here", 2, 0), "coordinator is 'here'; expected HOST:PORT, or auto"),
+        (("127.0.0.1:80", 2, None), "process None; expected how many there are, and which this one is"),
+        (("127.0.0.1:80", 2, 2), "process 2; expected how many there are, and which this one is"),
+        ((None, 2, 0), "processes is 2 and process 0 without a coordinator; expected HOST:PORT"),
+    ],
+)
+def test_processes_that_cannot_meet_are_told_before_they_wait(given, message):
+    with pytest.raises(UserError, match=message):
+        distributed.initialize(*given)

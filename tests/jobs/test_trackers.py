@@ -1,0 +1,222 @@
+"""TensorBoard and Weights & Biases have every line of the log once, whatever stopped a run, and never stop it."""
+
+import struct
+import sys
+import time
+
+import pytest
+
+from flaxformer.jobs import Job, trackers
+from flaxformer.jobs.log import read
+from flaxformer.jobs.train import logging_to
+from flaxformer.struct import UserError
+from flaxformer.training import AdamW, Run
+
+RUN = Run(optimizer=AdamW(learning_rate=1e-2))
+
+
+def launched(folder, *track, since=0, until=6):
+    """A launch that goes on after a checkpoint, up to a step: chunks of one step, an evaluation every three."""
+    folder.mkdir(exist_ok=True)
+    with logging_to(RUN, Job(output=folder, track=track), since) as log:
+        for step in range(since + 1, until + 1):
+            log(kind="steps", step=step, seconds=0.5, loss=[1 / step], gradient_norm=[step / 7])
+            if step % 3 == 0:
+                log(kind="evaluation", step=step, validation_loss=2 / step)
+
+
+def points(folder):
+    """Every number of the log by name and step, but for times."""
+    found = {}
+    for line in read(folder / "log.jsonl"):
+        for step, numbers in trackers.points(line):
+            for name, value in numbers.items():
+                assert (name, step) not in found
+                found[name, step] = value
+    return {key: value for key, value in found.items() if key[0] != "training/steps_per_second"}
+
+
+def test_points_are_the_steps_that_were_taken():
+    line = {"kind": "steps", "step": 7, "seconds": 0.5, "loss": [3.0, 2.0], "learning_rate": [0.1, 0.2]}
+    assert list(trackers.points(line)) == [
+        (6, {"training/loss": 3.0, "training/learning_rate": 0.1}),
+        (7, {"training/loss": 2.0, "training/learning_rate": 0.2, "training/steps_per_second": 4.0}),
+    ]
+    line = {"kind": "evaluation", "step": 7, "validation_loss": 1.5}
+    assert list(trackers.points(line)) == [(7, {"evaluation/validation_loss": 1.5})]
+
+
+def event_files(folder):
+    """The numbers and texts in a folder of event files, read by the format alone."""
+    proto = pytest.importorskip("tensorboardX.proto.event_pb2")
+    numbers, texts = [], {}
+    for path in (folder / "tensorboard").iterdir():
+        data = path.read_bytes()
+        while data:
+            (size,) = struct.unpack("<Q", data[:8])
+            event = proto.Event.FromString(data[12 : 12 + size])
+            data = data[16 + size :]
+            for value in event.summary.value:
+                if value.HasField("simple_value"):
+                    numbers.append((value.tag, event.step, value.simple_value))
+                else:
+                    texts[value.tag, event.step] = value.tensor.string_val[0].decode()
+    return numbers, texts
+
+
+def test_tensorboard_has_every_number_once_whatever_stopped_the_run(tmp_path):
+    pytest.importorskip("tensorboardX")
+    launched(tmp_path, until=2)  # without a tracker: it is told later
+    launched(tmp_path, "tensorboard", since=2, until=5)
+    (old,) = (tmp_path / "tensorboard").iterdir()
+    old.rename(old.with_name("events.out.tfevents.1.of_another_second"))
+    launched(tmp_path, "tensorboard", since=3)
+    numbers, texts = event_files(tmp_path)
+    numbers = [row for row in numbers if row[0] != "training/steps_per_second"]
+    expected = points(tmp_path)
+    assert len(numbers) == len(expected) == 6 * 2 + 2
+    assert {(name, step): value for name, step, value in numbers} == pytest.approx(expected)
+    assert "AdamW" in texts["run/text_summary", 0]
+
+
+def test_tensorboard_shows_a_sample_as_it_is(tmp_path):
+    pytest.importorskip("tensorboardX")
+    board = trackers.TensorBoard(tmp_path, RUN)
+    board({"kind": "sample", "step": 5, "prompt": "# a\n", "text": "<b>"})
+    board.close()
+    assert event_files(tmp_path)[1]["sample/text_summary", 5] == "    # a\n    <b>\n"
+
+
+class Recorder:
+    """A run of W&B."""
+
+    step, resumed, finished = 0, False, False
+
+    def __init__(self, **settings):
+        self.settings, self.rows = settings, []
+
+    def log(self, values, step):
+        self.rows += [(name, step, value) for name, value in values.items()]
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """W&B, with runs that are recorded rather than sent; and no key."""
+    module = pytest.importorskip("wandb")
+    runs = []
+
+    def init(**settings):
+        runs.append(Recorder(**settings))
+        return runs[-1]
+
+    monkeypatch.setattr(module, "init", init)
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_PROJECT", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", "/none")
+    return runs
+
+
+def test_wandb_finds_its_run_again_and_has_every_number_once(tmp_path, wandb):
+    launched(tmp_path, "wandb", until=5)
+    launched(tmp_path, "wandb", since=3)
+    one, two = wandb
+    assert one.finished
+    assert two.finished
+    assert one.settings["id"] == two.settings["id"] == (tmp_path / "wandb" / "id").read_text()
+    assert two.settings["resume"] == "allow"
+    assert two.settings["project"] == "flaxformer"
+    assert two.settings["config"]["optimizer"]["learning_rate"] == 0.01
+    rows = {(name, step): value for name, step, value in two.rows if name != "training/steps_per_second"}
+    assert rows == points(tmp_path)  # offline, it has nothing of the first launch
+    launched(tmp_path / "another", "wandb")
+    assert wandb[-1].settings["id"] != one.settings["id"]
+
+
+def test_wandb_is_told_what_it_does_not_have(tmp_path, wandb, monkeypatch):
+    launched(tmp_path, until=3)
+    monkeypatch.setattr(Recorder, "step", 3)
+    monkeypatch.setattr(Recorder, "resumed", True)
+    launched(tmp_path, "wandb", since=3)
+    rows = {(name, step): value for name, step, value in wandb[0].rows if name != "training/steps_per_second"}
+    assert rows == {key: value for key, value in points(tmp_path).items() if key[1] >= 3}
+
+
+@pytest.mark.parametrize(
+    ("environment", "mode"),
+    [({}, "offline"), ({"WANDB_API_KEY": "x" * 40}, None), ({"WANDB_MODE": "disabled"}, None)],
+)
+def test_wandb_needs_no_account(tmp_path, wandb, monkeypatch, environment, mode):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    trackers.WeightsAndBiases(tmp_path, RUN)
+    assert wandb[0].settings["mode"] == mode
+
+
+def test_wandb_knows_a_key_of_its_server_alone(tmp_path, wandb, monkeypatch):
+    keys = tmp_path / "netrc"
+    keys.write_text("machine api.wandb.ai login user password " + "x" * 40 + "\n")
+    keys.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(keys))
+    assert trackers._has_key()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://own.example:8080")
+    assert not trackers._has_key()
+
+
+def test_the_real_wandb_writes_one_folder_without_a_network(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    launched(tmp_path, "wandb", until=5)
+    time.sleep(1.1)  # wandb names its folders by the second
+    launched(tmp_path, "wandb", since=3)
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    (file,) = folder.glob("*.wandb")
+    deadline = time.monotonic() + 20
+    while b"evaluation/validation_loss" not in file.read_bytes():  # its process writes on after `finish`
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class Failing:
+    """A backend that fails at once, at a line, or at the end."""
+
+    def __init__(self, when):
+        self.when, self.told = when, 0
+        if when == "opened":
+            raise OSError("no network\nand more")
+
+    def __call__(self, line):
+        self.told += 1
+        if self.when == "told":
+            raise OSError("no network")
+
+    def close(self):
+        if self.when == "closed":
+            raise OSError("no network")
+
+
+@pytest.mark.parametrize("when", ["opened", "told", "closed"])
+def test_a_tracker_that_fails_is_reported_once_and_training_goes_on(tmp_path, monkeypatch, when, caplog):
+    made = []
+    monkeypatch.setitem(trackers.BACKENDS, "tensorboard", lambda *_: made.append(Failing(when)) or made[0])
+    monkeypatch.setattr(trackers, "check", lambda names: None)
+    launched(tmp_path, "tensorboard")
+    assert len(read(tmp_path / "log.jsonl")) == 6 + 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "tensorboard is told no more (OSError: no network); training goes on, and log.jsonl has everything"
+    ]
+    assert when != "told" or made[0].told == 1
+
+
+@pytest.mark.parametrize(("name", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, name, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"track={name} needs {package} .*pip install 'flaxformer\[{name}\]'"):
+        Job(output=tmp_path, track=(name,))
+
+
+def test_an_unknown_tracker_is_refused(tmp_path):
+    with pytest.raises(UserError, match="track is 'tensorbord'; did you mean 'tensorboard'"):
+        Job(output=tmp_path, track=("tensorbord",))

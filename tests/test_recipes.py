@@ -1,0 +1,141 @@
+"""Every recipe in experiments/training/ loads, says what it needs and what it gave, and trains."""
+
+import contextlib
+import importlib.util
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer.checkpoint import Stop
+from flaxformer.data import prepare, tokenizer
+from flaxformer.jobs import Evaluated, Job, train
+from flaxformer.struct import replace_at
+from flaxformer.study.load import load, load_study
+from flaxformer.training import Run
+
+FOLDER = Path(__file__).parents[1] / "experiments" / "training"
+RECIPES = [file for file in sorted(FOLDER.glob("*.py")) if "\nrun = Run(" in file.read_text()]
+RECORD = ("Data", "Command", "Cost", "Published|Baseline", "Measured", "Deviations|Choices")
+SENTENCES = ["Two dogs run.", "A dog runs.", "Two cats run.", "A cat, a dog.", "It rains.", "Tom ran.", "Go on."]
+
+
+def script(name):
+    """A script of the folder as a module."""
+    spec = importlib.util.spec_from_file_location(f"recipe_script_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Stand-ins, where a recipe looks for its data."""
+    folder = tmp_path_factory.mktemp("recipes")
+    with contextlib.chdir(folder):
+        files = Path("data")
+        for name in ("multi30k", "tatoeba", "text"):
+            (files / name).mkdir(parents=True)
+        text = "\n".join(f"{line} {number}" for number in range(80) for line in SENTENCES)
+        (files / "shakespeare.txt").write_text(text * 4)
+        lines = [f"{number} {line}" for number in range(40) for line in SENTENCES]
+        for path in ("multi30k/train.de", "multi30k/train.en", "tatoeba/train.source", "tatoeba/train.target"):
+            (files / path).write_text("\n".join(lines))
+        for name, file in (("multi30k", "words.json"), ("tatoeba", "tokenizer.json")):
+            script("words").words(["data/multi30k/train.de"]).save(f"data/{name}/{file}")
+        rng = np.random.default_rng(0)
+        np.savez(
+            files / "mnist.npz", images=rng.integers(0, 256, (50, 28, 28), dtype=np.uint8), labels=np.arange(50) % 10
+        )
+        for number in range(20):
+            (files / "text" / f"{number}.txt").write_text(text)
+        prepare("data/text", "data/fineweb")
+    return folder
+
+
+def recipe(file, data):
+    with contextlib.chdir(data):
+        return load(file, "run", Run)
+
+
+def test_there_are_recipes_and_the_page_has_a_line_for_each():
+    names = [file.stem for file in RECIPES]
+    assert {"shakespeare", "multi30k", "gpt2"} <= set(names)
+    rows = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("| [")]
+    assert sorted(re.match(r"\| \[(\w+)\]\(\1\.py\)", row)[1] for row in rows) == names
+
+
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+def test_a_recipe_loads_and_has_a_record(file, data):
+    run = recipe(file, data)
+    assert run.training.steps > run.training.interval or run.training.steps >= 100
+    found = re.findall(r"^(\w+): \S", file.read_text().split('"""')[1], re.MULTILINE)
+    for name in RECORD:
+        assert set(name.split("|")) & set(found), f"{file.name} has no line '{name}: …'"
+
+
+def test_the_delay_of_grokking_is_read_off_the_evaluations(data):
+    study = load_study(FOLDER / "modular_addition.py")
+    row = {
+        "evaluated_at": [0, 50, 100, 150],
+        "accuracy_on_shown_curve": [0.1, 0.99, 0.98, 1.0],
+        "validation_accuracy_curve": [0, 0.3, 0.989, 0.5],
+    }
+    assert study.derive({"baseline": row}) == {
+        "steps to 99 % of the shown": 50,
+        "steps to 99 % of the others": 150,
+        "ratio": 3,
+    }
+
+
+def test_words_are_lower_case_and_occur_twice(tmp_path):
+    for name, text in (("a", "A man, a dog."), ("b", "The dog\nTHE cat; a man's")):
+        (tmp_path / name).write_text(text)
+    script("words").words([str(tmp_path / "a"), str(tmp_path / "b")]).save(str(tmp_path / "words.json"))
+    words = tokenizer(str(tmp_path / "words.json"))
+    assert words.vocabulary == 5
+    the, man, comma, again, cat = words.encode(b"The MAN, the cat")
+    assert (the, comma) == (again, cat)
+    assert words.decode([the, man, comma]) == "the man"
+
+
+def test_no_sentence_of_the_test_is_trained_on():
+    lines = [f"sentence {i % 50}\ttranslation {i}\tsome licence" for i in range(100)]
+    sides = script("split_pairs").split("\n".join(lines))
+    train, test = ({source for source, _ in sides[side]} for side in ("train", "test"))
+    assert train
+    assert test
+    assert not train & test
+    assert len(train | test) == 50
+    assert len(sides["test"]) == len(test)
+    assert all(int(target.split()[1]) == int(source.split()[1]) for source, target in sides["test"])
+
+
+TINY = {"layers": 1, "d_model": 16, "heads": 2, "d_ff": 16}
+SHORT = {
+    "task.batch_size": 4,
+    "task.evaluation_batches": 1,
+    "training.steps": 2,
+    "training.evaluate_every": 1,
+    "training.micro_batches": 1,
+    "optimizer.warmup_steps": 0,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+def test_a_recipe_trains(file, data, tmp_path):
+    run = recipe(file, data)
+    stacks = ["model", *(["model.encoder"] if run.model.encoder else [])]
+    with contextlib.chdir(data):
+        run = replace_at(run, SHORT | {f"{stack}.{name}": value for stack in stacks for name, value in TINY.items()})
+        losses = [
+            event.metrics["validation_loss"]
+            for event in train(run, Job(output=tmp_path), Stop())
+            if isinstance(event, Evaluated)
+        ]
+    assert len(losses) == 3
+    assert all(math.isfinite(loss) for loss in losses)
+    assert losses[2] != losses[0]
