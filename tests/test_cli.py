@@ -2,13 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import jax
 import polars as pl
 import pytest
 from study.tiny import FILE, cache_folder, fill, kept_programs, tiny
 
-from flaxformer.cli import main
+from flaxformer.cli import COMMANDS, _class, cache, main
 from flaxformer.cli.study import StudyArguments
 from flaxformer.study.execute import Program
 from flaxformer.study.plan import declaration
@@ -282,3 +285,52 @@ def test_help_names_every_argument(command, arguments, words):
     code, out, err = command(*arguments, "--help")
     assert (code, err) == (0, "")
     assert [word for word in words if word not in out] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name):
+    assert COMMANDS[name][1] == " ".join(_class(name).__doc__.split("\n\n")[0].split())
+
+
+def test_help_comes_without_jax():
+    code = "import sys, flaxformer.cli\ntry: flaxformer.cli.main(['--help'])\nfinally: print('jax' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert all(name in said for name in COMMANDS)
+    assert said.splitlines()[-1] == "False"
+
+
+@pytest.fixture
+def settings(monkeypatch, tmp_path):
+    """JAX as it is before anything is set, and what is then set."""
+    found = {}
+    config = SimpleNamespace(
+        jax_compilation_cache_dir=None, jax_enable_compilation_cache=True, update=found.__setitem__
+    )
+    monkeypatch.setattr(cache, "jax", SimpleNamespace(config=config))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return found
+
+
+def test_compiled_programs_are_kept_in_a_folder_of_the_user_alone(settings, tmp_path):
+    cache.keep_compiled_programs()
+    (folder,) = (tmp_path / "flaxformer").iterdir()
+    assert settings["jax_compilation_cache_dir"] == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_of_kept_programs_the_oldest_go_first(settings, tmp_path, monkeypatch):
+    cache.keep_compiled_programs()
+    (folder,) = (tmp_path / "flaxformer").iterdir()
+    for age in range(5):
+        (folder / f"{age}-cache").write_bytes(bytes(10))
+        os.utime(folder / f"{age}-cache", (1000 - age, 1000 - age))
+    monkeypatch.setattr(cache, "MOST_BYTES", 35)
+    cache.keep_compiled_programs()
+    assert sorted(os.listdir(folder)) == ["0-cache", "1-cache", "2-cache"]
+
+
+def test_a_place_that_cannot_be_written_to_is_no_obstacle(settings, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    cache.keep_compiled_programs()
+    assert settings == {}

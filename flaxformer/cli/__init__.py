@@ -1,10 +1,10 @@
 """The command `flaxformer`: see `flaxformer --help`."""
 
-import dataclasses
+import importlib
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -12,30 +12,59 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from flaxformer.cli.claims import Claims
-from flaxformer.cli.generate import Generate
 from flaxformer.cli.options import INTERRUPTED, USER_ERROR
-from flaxformer.cli.prepare import Prepare
-from flaxformer.cli.study import Plan, Report, Run
-from flaxformer.cli.train import Train
-from flaxformer.struct import UserError
-from flaxformer.study.execute import one_cpu_device_per_core
 
-COMMANDS: dict[str, Any] = {
-    "plan": Plan,
-    "run": Run,
-    "report": Report,
-    "claims": Claims,
-    "prepare": Prepare,
-    "train": Train,
-    "generate": Generate,
+COMMANDS = {
+    "plan": (
+        "study.Plan",
+        "Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained.",
+    ),
+    "run": ("study.Run", "Train every run of a study that is missing, then write and show its report."),
+    "report": (
+        "study.Report",
+        "Write and show the report of a folder of results again, from what is on disk; the study's file is not needed.",
+    ),
+    "claims": (
+        "claims.Claims",
+        "Measure the claims of the founding texts, each with its verdict; what is done already is not done again.",
+    ),
+    "bench": (
+        "bench.Bench",
+        "Measure speed beside peers and limits, each in a process of its own; without a name, list what there is.",
+    ),
+    "prepare": (
+        "prepare.Prepare",
+        "Read a text, or the lines of two that translate each other, into a folder of tokens to train on.",
+    ),
+    "train": ("train.Train", "Train one run; the same command again goes on after its newest checkpoint."),
+    "generate": (
+        "generate.Generate",
+        "Continue a prompt with a trained run, as it is said; or translate it, with a run that learned pairs.",
+    ),
 }
+"""Each command's class, and the first line that it says of itself. Only the one that is called is imported, and with it
+JAX: help is to come at once."""
 
 
-def _with_set(arguments: Sequence[str]) -> list[str]:
+def _class(name: str) -> Any:
+    """The class of a command."""
+    module, _, own = COMMANDS[name][0].partition(".")
+    return getattr(importlib.import_module(f"flaxformer.cli.{module}"), own)
+
+
+def _named(summary: str) -> Callable[[], None]:
+    """What stands for a command in the list of them all."""
+
+    def command() -> None:
+        pass
+
+    command.__doc__ = summary
+    return command
+
+
+def _with_set(command: Any, arguments: Sequence[str]) -> list[str]:
     """Let `path=value` words stand anywhere on the line of a command that has --set, without it before them."""
-    fields = dataclasses.fields(COMMANDS[arguments[0]]) if arguments and arguments[0] in COMMANDS else ()
-    if "overrides" not in {field.name for field in fields}:
+    if "overrides" not in command.__dataclass_fields__:
         return list(arguments)
     override = [
         bool(re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)) and before != "--mesh"
@@ -51,18 +80,35 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 1 for failed runs, 2 for a user's mistake, 130 when interrupted."""
+    """Entry point; returns the exit code: 0, 1 for failed runs, 2 for a user's mistake, 130 when interrupted.
+
+    From the shell (no arguments given here), compiled programs are kept; elsewhere JAX stays as its user set it.
+    """
+    name, *words = [*(sys.argv[1:] if arguments is None else arguments), ""]
+    if name not in COMMANDS:
+        tyro.extras.subcommand_cli_from_dict(
+            {name: _named(summary) for name, (_, summary) in COMMANDS.items()},
+            prog="flaxformer",
+            args=[name, *words[:-1]] if name else [],
+            description="State a question in one short file, run it, read the answer with its uncertainty.",
+        )
+        return 0
+    command = _class(name)
+    if arguments is None:
+        importlib.import_module("flaxformer.cli.cache").keep_compiled_programs()
+    return _called(command, name, words[:-1])
+
+
+def _called(command: Any, name: str, words: Sequence[str]) -> int:
+    """The exit code of a command; what a user can mend is one line."""
+    from flaxformer.struct import UserError
+    from flaxformer.study.execute import one_cpu_device_per_core
+
     console, errors = Console(), Console(stderr=True)
     signal.signal(signal.SIGTERM, _interrupt)
     one_cpu_device_per_core()
     try:
-        command = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="flaxformer",
-            args=_with_set(sys.argv[1:] if arguments is None else arguments),
-            description="State a question in one short file, run it, read the answer with its uncertainty.",
-        )
-        return command(console)
+        return tyro.cli(command, prog=f"flaxformer {name}", args=_with_set(command, words))(console)
     except UserError as error:
         errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
         return USER_ERROR
