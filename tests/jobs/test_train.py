@@ -16,13 +16,14 @@ from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main
 from flaxformer.cli.train import Price, follow
 from flaxformer.config import ModelConfig
+from flaxformer.data import prepare
 from flaxformer.files import locked
 from flaxformer.jobs import Advanced, Diverged, Evaluated, Job, Sampled, Saved, Started, train
 from flaxformer.jobs.log import Log, read
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
 from flaxformer.study.plan import Cost
-from flaxformer.tasks import Copy
+from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, start
 
 RUN = Run(
@@ -98,6 +99,44 @@ def test_chunks_saves_and_another_chunk_length_change_no_bit(whole, tmp_path):
     trained(tmp_path, stop_after=4)
     trained(tmp_path, chunk_steps=3, save_every=3)
     assert results(tmp_path) == results(whole[0])
+
+
+@pytest.mark.parametrize("name", [pytest.param("data", marks=pytest.mark.slow), "fsdp"])
+def test_a_job_may_begin_on_a_mesh_and_end_on_one_device(whole, tmp_path, name):
+    trained(tmp_path, stop_after=6, devices=Devices(**{name: 2}))
+    trained(tmp_path)
+    losses, evaluations, _ = results(tmp_path)
+    np.testing.assert_allclose(losses, results(whole[0])[0], rtol=1e-5)
+    assert [line["step"] for line in evaluations] == [0, 6, 12]
+
+
+@pytest.mark.slow
+def test_batches_of_the_host_are_cut_over_a_mesh(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 50)
+    prepare(tmp_path / "text.txt", tmp_path / "tokens")
+    task = TokenFiles(path=str(tmp_path / "tokens"), length=6, batch_size=4, evaluation_batches=1)
+    run = RUN.replace(model=RUN.model.replace(vocabulary=256), task=task)
+    trained(tmp_path / "near", run)
+    monkeypatch.setattr("flaxformer.tasks.token_files.RESIDENT", 10)
+    trained(tmp_path / "far", run, devices=Devices(data=2))
+    near, far = (
+        [line["loss"] for line in read(tmp_path / name / "log.jsonl") if "loss" in line] for name in ("near", "far")
+    )
+    np.testing.assert_allclose(far, near, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (Devices(data=64), "64 devices; expected at most"),
+        (Devices(data=2, fsdp=1), r"task.batch_size is 6; expected a multiple of 4, which is mesh data 2 × training"),
+    ],
+)
+def test_devices_that_do_not_fit_are_told_before_anything_is_written(tmp_path, devices, message):
+    run = RUN.replace(task=RUN.task.replace(batch_size=6))
+    with pytest.raises(UserError, match=message):
+        trained(tmp_path / "run", run, devices=devices)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_has_nothing_left_to_do(whole):
