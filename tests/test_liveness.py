@@ -50,6 +50,7 @@ from flaxformer.tasks import (
     StandardLibrary,
     Task,
     TextFiles,
+    TextPair,
     TokenFiles,
     TwoTargetAverage,
 )
@@ -217,7 +218,7 @@ BY_DESIGN = {
     (Training, "remat"): "another way to the same numbers",
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
-ELSEWHERE |= {PairedTokens, ModularAddition, Task}
+ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task}
 """Their fields are tested with the tasks."""
 
 

@@ -41,8 +41,10 @@ def data(tmp_path_factory):
         text = "\n".join(f"{line} {number}" for number in range(80) for line in SENTENCES)
         (files / "shakespeare.txt").write_text(text * 4)
         lines = [f"{number} {line}" for number in range(40) for line in SENTENCES]
-        for path in ("multi30k/train.de", "multi30k/train.en", "tatoeba/train.source", "tatoeba/train.target"):
-            (files / path).write_text("\n".join(lines))
+        for path in ("train.de", "train.en", "val.de", "val.en"):
+            (files / "multi30k" / path).write_text("\n".join(lines))
+        for path in ("train.source", "train.target"):
+            (files / "tatoeba" / path).write_text("\n".join(lines))
         for name, file in (("multi30k", "words.json"), ("tatoeba", "tokenizer.json")):
             script("words").words(["data/multi30k/train.de"]).save(f"data/{name}/{file}")
         rng = np.random.default_rng(0)

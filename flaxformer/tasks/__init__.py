@@ -4,7 +4,7 @@ from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
 from flaxformer.tasks.images import Digits, Images
-from flaxformer.tasks.pairs import PairedFiles, PairedTokens
+from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
 from flaxformer.tasks.sequence_to_sequence import Copy, Reverse, Sort
 from flaxformer.tasks.synthetic import AssociativeRecall, Induction
@@ -31,6 +31,7 @@ __all__ = [
     "StandardLibrary",
     "Task",
     "TextFiles",
+    "TextPair",
     "TokenFiles",
     "TwoTargetAverage",
 ]

@@ -14,7 +14,7 @@ from flaxformer.config.base import SequenceModel
 from flaxformer.data.corpus import tenth
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.data.tokenizer import Tokenizer, token_dtype, tokenizer
-from flaxformer.struct import UserError, static
+from flaxformer.struct import Config, UserError, part, static
 from flaxformer.tasks.base import Batch, Task
 from flaxformer.tasks.examples import BucketedSource, ExampleSource
 from flaxformer.tasks.sequence_to_sequence import FORMS
@@ -176,16 +176,25 @@ def bucket_sizes(task: PairTask) -> tuple[tuple[int, int], ...]:
     return tuple(task._sizes(pairs) for pairs in task._cut(task._kept(task.sides()["training"])))
 
 
+class TextPair(Config):
+    """Two UTF-8 files with as many lines, of which one translates the other."""
+
+    source_path: str = static()
+    target_path: str = static()
+
+
 class PairedFiles(PairTask):
     """Say the line of `target_path` that translates a line of `source_path`; UTF-8 text, as many lines in each.
 
-    Held out are `validation_tenths` of the pairs, by a hash of both lines: equal pairs fall on one side.
+    Held out are the pairs of `validation`, where it is given; else `validation_tenths` of all pairs, by a hash of both
+    lines: equal pairs fall on one side.
 
     tokenizer: the path of a tokenizer.json; None for bytes.
     """
 
     source_path: str = static()
     target_path: str = static()
+    validation: TextPair | None = part(None)
     validation_tenths: int = static(1, at_least=1, at_most=9)
     tokenizer: str | None = static(None)
 
@@ -199,15 +208,20 @@ class PairedFiles(PairTask):
 
     def sides(self) -> dict[str, list[Pair]]:
         pairs = read_pairs(self.source_path, self.target_path, self.encoding)
+        if own := self.validation:
+            return {"training": pairs, "validation": read_pairs(own.source_path, own.target_path, self.encoding)}
         return {
             "training": [pair for pair in pairs if pair.tenth >= self.validation_tenths],
             "validation": [pair for pair in pairs if pair.tenth < self.validation_tenths],
         }
 
     def fingerprint(self) -> dict[str, Any]:
+        paths = {"source": self.source_path, "target": self.target_path}
+        if own := self.validation:
+            paths |= {"validation_source": own.source_path, "validation_target": own.target_path}
         digests = {
             f"{side}_sha256": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
-            for side, path in (("source", self.source_path), ("target", self.target_path))
+            for side, path in paths.items()
         }
         return digests | self.encoding.fingerprint | self.counts()
 

@@ -23,6 +23,7 @@ from flaxformer.tasks import (
     SpanCorruption,
     StandardLibrary,
     TextFiles,
+    TextPair,
     TokenFiles,
     TwoTargetAverage,
 )
@@ -98,6 +99,7 @@ def every_task(files: Path):
         SpanCorruption(text=few, **SIZES): own | {"text": few.replace(length=13), "density": 0.5, "mean_span": 1.0},
         pairs: own
         | {"source_path": str(files / "two.en"), "target_path": str(files / "two.de"), "validation_tenths": 5}
+        | {"validation": TextPair(source_path=str(files / "two.en"), target_path=str(files / "two.de"))}
         | {"max_length": 23, "tokenizer": other_words, "form": "joined", "buckets": 3},
         PairedTokens(path=str(files / "one.pairs"), max_length=19, **SIZES): own
         | {"path": str(files / "two.pairs"), "max_length": 23, "form": "joined", "buckets": 3},

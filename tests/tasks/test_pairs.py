@@ -11,7 +11,7 @@ from tasks.every import WORDS
 from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.struct import UserError
-from flaxformer.tasks import PairedFiles, PairedTokens, TokenFiles
+from flaxformer.tasks import PairedFiles, PairedTokens, TextPair, TokenFiles
 from flaxformer.tasks.examples import take
 from flaxformer.training import Run
 from flaxformer.training.step import total_loss
@@ -66,6 +66,33 @@ def test_batches_are_rows_of_their_own_side(files):
     for side, batch in ((source.train, source.batch(jax.random.key(0), 0)), (source.held_out, source.evaluation())):
         known = {bytes(np.asarray(targets)) for targets in side.targets.astype(jnp.int32)}
         assert {bytes(np.asarray(targets)) for targets in batch.targets.reshape(-1, task.sequence_length)} <= known
+
+
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_files_of_their_own_are_held_out(files, buckets):
+    paths = {"source_path": str(files / "two.en"), "target_path": str(files / "two.de")}
+    task, other = paired(files, validation=TextPair(**paths), buckets=buckets), paired(files, **paths)
+    found, own, theirs = task.load(), paired(files).load(), other.load()
+
+    def count(source):
+        return len(source.train.inputs) + len(source.held_out.inputs)
+
+    trained = found.buckets if buckets > 1 else [found.train]
+    assert sum(len(table.inputs) for table in trained) == count(own)
+    assert len(found.held_out.inputs) == count(theirs)
+    texts = {bytes(row) for side in (theirs.train, theirs.held_out) for row in np.asarray(side.source, np.uint16)}
+    assert {bytes(row) for row in np.asarray(found.held_out.source, np.uint16)} == texts
+    digest = hashlib.sha256((files / "two.de").read_bytes()).hexdigest()
+    assert task.fingerprint()["validation_target_sha256"] == digest
+    assert task.fingerprint()["pairs"] == count(own) + count(theirs)
+
+
+def test_files_that_are_held_out_are_checked_as_the_others(files, tmp_path):
+    (tmp_path / "short").write_text("one line")
+    for name, message in (("none", "which is not a file"), ("short", "expected as many")):
+        pair = TextPair(source_path=str(tmp_path / name), target_path=str(files / "two.de"))
+        with pytest.raises(UserError, match=message):
+            paired(files, validation=pair).load()
 
 
 @pytest.mark.parametrize("form", ["paired", "joined"])

@@ -1,0 +1,32 @@
+"""A masked language model of bytes: 15 % of the places of each 64 are hidden, and said from both sides.
+
+Data: the source of Python's standard library, as installed: nothing to download.
+Command: flaxformer train experiments/training/masked_language_model.py
+Cost: 4 min on 2 CPU cores; 851,457 weights, 2,000 steps of 2,048 bytes.
+Baseline: our own; below the loss of a bigram model, which sees the byte before, and far below a unigram model's. On the
+    20,480 places that are scored (a tenth of which are read as they are, a tenth as another byte): unigram 3.148 nats
+    and 29.7 % right (always a space), bigram 2.546 nats and 36.5 %. The two losses are `run.task.references()`.
+Measured: 1.647 nats and 56.0 % right (seed 0); 270 CPU seconds.
+Choices: rate and steps on seed 100. Another Python has another standard library, and other numbers by some hundredths.
+"""
+
+from flaxformer.config import LanguageModel, LearnedPositions, ModelConfig
+from flaxformer.tasks import MaskedTokens, StandardLibrary
+from flaxformer.training import AdamW, Run, Training
+
+run = Run(
+    model=ModelConfig(
+        vocabulary=257,
+        layers=4,
+        d_model=128,
+        heads=4,
+        activation="gelu",
+        positions=LearnedPositions(max_length=64),
+        visibility="full",
+        head=LanguageModel(tied=True, bias=True, transform=True),
+        embedding_std=0.02,
+    ),
+    task=MaskedTokens(text=StandardLibrary(length=64), batch_size=32, evaluation_batches=64),
+    optimizer=AdamW(learning_rate=1e-3, warmup_steps=100, decay="linear", weight_decay=0.01, clip=1.0),
+    training=Training(steps=2000, evaluate_every=250),
+)

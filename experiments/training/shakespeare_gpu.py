@@ -1,0 +1,37 @@
+"""A character model of the size of nanoGPT's GPU configuration: 6 layers, 6 heads, width 384, 5,000 steps.
+
+Data: tiny Shakespeare, as in shakespeare.py.
+Command: flaxformer train experiments/training/shakespeare_gpu.py
+Cost: 10,818,432 weights, 1.17 TFLOP a step, 5.9 × 10¹⁵ in all: minutes on a GPU, 14 hours and more on 2 CPU cores.
+Published: best validation loss 1.4697 (nanoGPT's README); after it the model overfits.
+Measured: nothing yet, for want of a GPU; planned only.
+    Expected: the least of the 20 evaluations from 1.46 to 1.49, and a rise after it.
+Deviations: as in shakespeare.py; bfloat16 without a scaler; checkpoints keep the best of the evaluations.
+"""
+
+from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal
+from flaxformer.tasks import TextFiles
+from flaxformer.training import AdamW, Run, Training
+
+run = Run(
+    model=ModelConfig(
+        layers=6,
+        d_model=384,
+        heads=6,
+        activation="gelu",
+        norm_kind=LayerNorm(affine="gain"),
+        positions=LearnedPositions(max_length=256, std=0.02),
+        query_key_value_bias=False,
+        out_bias=False,
+        feed_forward_bias=False,
+        head=LanguageModel(tied=True, bias=False),
+        initializer=Normal(deviation=0.02),
+        embedding_std=0.02,
+        dropout=0.2,
+    ),
+    task=TextFiles(path="data/shakespeare.txt", length=256, batch_size=64, evaluation_batches=6),
+    optimizer=AdamW(
+        learning_rate=1e-3, warmup_steps=100, decay="cosine", final_fraction=0.1, beta2=0.99, weight_decay=0.1, clip=1.0
+    ),
+    training=Training(steps=5000, evaluate_every=250, precision="bfloat16"),
+)
