@@ -79,7 +79,7 @@ class Claim:
     @property
     def first(self) -> Labels:
         """What the claim is about."""
-        return self.lower or self.higher or self.equal  # type: ignore[return-value]
+        return {"lower": self.lower, "higher": self.higher, "equal": self.equal}[self.kind]  # type: ignore[return-value]
 
     @property
     def second(self) -> Labels | float:

@@ -172,6 +172,13 @@ def test_an_axis_cannot_take_the_name_of_a_column_of_the_results(name):
         tiny(axes=[Axis("optimizer.learning_rate", {"a": 0.1}, name=name)], claims=())
 
 
+@pytest.mark.parametrize("kind", ["lower", "higher"])
+def test_a_claim_about_the_baseline_itself_names_no_axis(kind):
+    claim = Claim("it learns", **{kind: {}}, than=1.0)
+    assert claim.first == {}
+    assert claim.contrast(dict).constant == (1.0 if kind == "lower" else -1.0)
+
+
 def test_a_claim_stays_at_the_baseline_where_it_says_nothing():
     study = tiny(
         axes=(NORM, RATE, WARMUP),
