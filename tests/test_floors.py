@@ -35,7 +35,7 @@ FLOORS = [
     {"diagnostics"},
     {"interop"},
     {"study"},
-    {"claims", "jobs"},
+    {"claims", "jobs", "bench"},
     {"cli"},
 ]
 STUDY = [

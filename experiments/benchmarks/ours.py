@@ -1,0 +1,116 @@
+"""flaxformer's side of the benchmarks: the run of a size, and its training as `flaxformer train` does it."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from sizes import BETA2, CLIP, DECAY, LEARNING_RATE, Size, cores
+
+from flaxformer.bench import Work, rate
+from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig
+from flaxformer.jobs.programs import Programs
+from flaxformer.model.transformer import Layout
+from flaxformer.params import stream
+from flaxformer.sharding import Devices
+from flaxformer.study import Study
+from flaxformer.study.execute import Compiled, Execution, Finished, execute, one_cpu_device_per_core
+from flaxformer.study.plan import groups
+from flaxformer.tasks import StandardLibrary
+from flaxformer.training import AdamW, Run, Training
+
+
+def run_of(size: Size, steps: int = 200, **training: Any) -> Run:
+    """The training run of a size, on the text of the standard library."""
+    return Run(
+        model=ModelConfig(
+            layers=size.layers,
+            d_model=size.width,
+            heads=size.heads,
+            vocabulary=size.vocabulary,
+            activation="gelu",
+            norm_kind=LayerNorm(affine="gain"),
+            positions=LearnedPositions(max_length=size.length),
+            query_key_value_bias=False,
+            out_bias=False,
+            feed_forward_bias=False,
+            head=LanguageModel(tied=True, bias=False),
+        ),
+        task=StandardLibrary(length=size.length, batch_size=size.batch),
+        optimizer=AdamW(learning_rate=LEARNING_RATE, beta2=BETA2, weight_decay=DECAY, clip=CLIP),
+        training=Training(steps=steps, precision=size.precision, **training),
+    )
+
+
+def split(batch: int) -> int:
+    """Host devices, one a core, or all accelerators: as many as the batch can be cut into. Before JAX has started."""
+    jax.config.update("jax_num_cpu_devices", cores())
+    return math.gcd(jax.local_device_count(), batch)
+
+
+def trainer(run: Run, chunk: int, devices: Devices | None = None, layout: Layout = "auto") -> Callable[[], Any]:
+    """A function that trains `chunk` steps each time it is called; what it returns has to be waited for."""
+    programs = Programs(run, layout, devices)
+    source = programs.spread(run.task.load())
+    key = stream(jax.random.key(run.seed), "data")
+    steps, _ = next(programs.chunks(source, key, 0, chunk, chunk))
+    state = programs.start()
+
+    def call() -> Any:
+        nonlocal state
+        state, metrics = programs.advance(state, steps, chunk)
+        return state, metrics
+
+    return call
+
+
+def train(work: Work, size: Size, devices: Devices | None = None) -> dict[str, Any]:
+    """Tokens and FLOPs a second of training, in chunks of steps."""
+    found = rate(
+        work,
+        trainer(run_of(size), size.chunk, devices),
+        units=size.chunk * size.tokens,
+        name="tokens_per_second",
+        ready=jax.block_until_ready,
+        seconds=work["seconds"],
+    )
+    devices_used = 1 if devices is None else devices.count
+    return {**found, "devices": devices_used, "flops_per_second": found["tokens_per_second"] * size.flops_per_token}
+
+
+def timed(study: Study, members: int | None = None) -> dict[str, float]:
+    """Seconds that the study engine trains and compiles, on all devices; the slowest device's compilation counts.
+
+    Raises:
+      RuntimeError: a run failed.
+    """
+    one_cpu_device_per_core()
+    planned, rows, compiling = groups(study.cells()), [], []
+    began = time.perf_counter()
+    for event in execute(planned, Execution(group_size=members)):
+        if isinstance(event, Finished):
+            rows.append(event.row)
+        elif isinstance(event, Compiled):
+            compiling.append(event.seconds)
+    seconds = time.perf_counter() - began
+    if failed := [row["error"] for row in rows if row["status"] == "failed"]:
+        raise RuntimeError(failed[0])
+    return {"training_seconds": seconds - max(compiling), "compile_seconds": max(compiling), "runs": len(rows)}
+
+
+def matmul(work: Work, size: Size, n: int) -> dict[str, Any]:
+    """FLOP/s of the product of two n × n matrices by XLA, in the precision of the size."""
+    import jax.numpy as jnp
+
+    dtype = jnp.dtype(size.precision)
+    left, right = (jax.random.normal(jax.random.key(i), (n, n), dtype) for i in range(2))
+    product = jax.jit(jnp.matmul)
+    return rate(
+        work,
+        lambda: product(left, right),
+        units=2 * n**3,
+        name="flops_per_second",
+        ready=jax.block_until_ready,
+        seconds=work["seconds"],
+    )

@@ -1,0 +1,114 @@
+"""A study of cells × seeds as one program, against the same runs one after another.
+
+Command: flaxformer bench study; along width, without the slow processes:
+    flaxformer bench study width=16,32,64,128 --only one-compilation study-1 study-2 study-4 study-8
+Ways: study-N is `flaxformer run` with N members at a time on each device (N > 1 is vmap); one-compilation trains the
+runs in turn in one process, compiled once, on one device that has all cores; processes is a process a run, as a loop in
+a shell would have it; processes-cached shares JAX's persistent cache, which the first of them fills.
+Measured: seconds in all, from the start of the process, imports and compilation included; without these it is
+    --compared training_seconds (not of processes, which pay for them in every run).
+"""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sizes import SIZES
+
+from flaxformer.bench import Benchmark, Way, Work
+
+NAMES = ("cells", "seeds", "steps")
+
+
+def study_of(work: Work) -> Any:
+    """The study: size XS at a width."""
+    import study_runs
+
+    size = dataclasses.replace(SIZES["XS"], width=work["width"])
+    return study_runs.study_of(size, **{name: work[name] for name in NAMES})
+
+
+def finished(work: Work, training: float) -> dict[str, Any]:
+    """What a way has measured at its end."""
+    return {
+        "seconds": work.since_start(),
+        "training_seconds": training,
+        "runs_per_hour": 3600 * work["cells"] * work["seeds"] / training,
+    }
+
+
+def engine(members: int) -> Callable[[Work], dict[str, Any]]:
+    """The study engine, on all devices."""
+
+    def measure(work: Work) -> dict[str, Any]:
+        from ours import timed
+
+        found = timed(study_of(work), members)
+        return {**finished(work, found["training_seconds"]), **found}
+
+    return measure
+
+
+def one_compilation(work: Work) -> dict[str, Any]:
+    """One run after another in this process; the first is trained twice, so that compiling is told apart."""
+    from study_runs import train_all
+
+    runs = [cell.run for cell in study_of(work).cells()]
+    began = time.perf_counter()
+    train_all(runs[:1])
+    first = time.perf_counter() - began
+    began = time.perf_counter()
+    train_all(runs)
+    training = time.perf_counter() - began
+    compiling = first - training / len(runs)
+    # The run that was trained twice counts once.
+    return {
+        **finished(work, training),
+        "seconds": work.since_start() - training / len(runs),
+        "compile_seconds": compiling,
+    }
+
+
+def processes(cached: bool) -> Callable[[Work], dict[str, Any]]:
+    """A process a run, one after another."""
+
+    def measure(work: Work) -> dict[str, Any]:
+        cache = work.scratch / "cache"
+        shutil.rmtree(cache, ignore_errors=True)
+        script, began = Path(__file__).parent / "study_runs.py", time.perf_counter()
+        words = {name: work[name] for name in ("width", *NAMES)} | {"cache": str(cache) if cached else None}
+        for index in range(work["cells"] * work["seeds"]):
+            subprocess.run([sys.executable, str(script), json.dumps(words | {"index": index})], check=True)
+        return finished(work, time.perf_counter() - began)
+
+    return measure
+
+
+benchmark = Benchmark(
+    question="How much faster is a study as one program than its runs one after another?",
+    ways=[
+        *(Way(f"study-{members}", engine(members), role="ours") for members in (1, 2, 4, 8)),
+        Way("one-compilation", one_compilation),
+        Way("processes-cached", processes(cached=True)),
+        Way("processes", processes(cached=False)),
+    ],
+    options={"width": (64,), "cells": (4,), "seeds": (2,), "steps": (300,)},
+    quick={"width": (16,), "cells": (2,), "seeds": (1,), "steps": (2,)},
+    compared="seconds",
+    lower_is_better=True,
+    reference="one-compilation",
+    columns={
+        "seconds": "seconds in all",
+        "training_seconds": "training, s",
+        "compile_seconds": "compiling, s",
+        "peak_memory_bytes": "memory, MB",
+    },
+    along="width",
+    rounds=3,
+)

@@ -1,0 +1,22 @@
+"""Benchmarks: ways to do the same work, each in a process of its own, in turn, compared round by round.
+
+A benchmark is one typed file that ends in `benchmark = Benchmark(...)`; `flaxformer bench NAME` runs it. What a file
+declares itself with needs the standard library alone, so that a way's start and memory are its own:
+
+>>> def numpy_sum(work):
+...     import numpy
+...     numbers = numpy.ones(work["size"])
+...     return rate(work, lambda: numbers.sum(), units=work["size"], name="numbers_per_second")
+>>> benchmark = Benchmark(
+...     question="How fast is a sum?",
+...     ways=[Way("numpy", numpy_sum), Way("torch", torch_sum, needs=["torch"], get="pip install torch")],
+...     options={"size": (1_000, 1_000_000)},
+...     compared="numbers_per_second",
+...     reference="torch",
+... )
+"""
+
+from flaxformer.bench.clock import first_step, rate
+from flaxformer.bench.declare import Benchmark, Limit, Way, Work
+
+__all__ = ["Benchmark", "Limit", "Way", "Work", "first_step", "rate"]

@@ -1,0 +1,82 @@
+"""Finding the benchmarks of a folder, and reading what the user changes about one."""
+
+import dataclasses
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer.bench.declare import Benchmark, Way, read
+from flaxformer.struct import UserError, did_you_mean
+
+
+def find(folder: Path) -> dict[str, Path]:
+    """The files of a folder that say `benchmark = Benchmark(...)`, by name.
+
+    Raises:
+      UserError: there are none.
+    """
+    files = {file.stem: file for file in sorted(folder.glob("*.py")) if "\nbenchmark = " in file.read_text()}
+    if not files:
+        raise UserError(f"'{folder}' holds no benchmarks; expected a folder of files that define `benchmark`")
+    return files
+
+
+def load(folder: Path, name: str) -> tuple[Benchmark, Path]:
+    """The benchmark of a name, and its file.
+
+    Raises:
+      UserError: there is none, or an error in its file, told with its line.
+    """
+    files = find(folder)
+    if name not in files:
+        raise UserError(f"no benchmark is called '{name}'{did_you_mean(name, list(files))}")
+    file = files[name]
+    try:
+        return read(file), file
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        at = [frame.lineno for frame in frames if Path(frame.filename) == file.resolve()]
+        raise UserError(f"{file}, line {at[-1] if at else '?'}: {type(error).__name__}: {error}") from error
+
+
+def changed(benchmark: Benchmark, words: Sequence[str], quick: bool) -> Benchmark:
+    """The benchmark with options of the command line, as in size=S,M, over those of `quick`, over its own.
+
+    Raises:
+      UserError: no such option, or a value of another kind than those that the file has.
+    """
+    options: dict[str, Sequence[Any]] = dict(benchmark.options) | (dict(benchmark.quick) if quick else {})
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in options:
+            raise UserError(f"{benchmark.name} has no option '{name}'{did_you_mean(name, list(options))}")
+        kind = type(benchmark.options[name][0])
+        options[name] = tuple(_as(kind, name, part) for part in text.split(","))
+    return dataclasses.replace(benchmark, options=options)
+
+
+def _as(kind: type, name: str, text: str) -> Any:
+    if kind is str:
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        raise UserError(f"{name} is '{text}'; expected {kind.__name__}, or several with commas between") from None
+
+
+def chosen(
+    benchmark: Benchmark, only: Sequence[str], options: Mapping[str, Sequence[Any]]
+) -> tuple[list[Way], list[str]]:
+    """The ways to measure, and a line for each that is left out because something is missing.
+
+    Raises:
+      UserError: `only` names no way of this benchmark.
+    """
+    names = [way.name for way in benchmark.ways]
+    for name in only:
+        if name not in names:
+            raise UserError(f"{benchmark.name} has no way '{name}'{did_you_mean(name, names)}")
+    ways = [way for way in benchmark.ways if not only or way.name in only]
+    left_out = {way.name: why for way in ways if (why := way.missing(options))}
+    return [way for way in ways if way.name not in left_out], list(left_out.values())

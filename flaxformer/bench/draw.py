@@ -1,0 +1,84 @@
+"""A benchmark's results as a figure."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
+
+from flaxformer.bench.declare import Benchmark
+from flaxformer.bench.results import Line, Measurement, Spread, lines, place
+from flaxformer.bench.show import heading, number
+from flaxformer.study.drawing import GREY, PAGE, STYLE, look
+
+ACROSS = 4
+"""Panels in a row."""
+
+
+def draw(path: Path, benchmark: Benchmark, measurements: Sequence[Measurement]) -> None:
+    """The compared number, median and least to largest, as svg and png: along an option, or a line for each way.
+
+    Along an option, axes are logarithmic, and what else varies has a panel for each of its values.
+    """
+    found = [line for line in lines(benchmark, measurements) if line.compared]
+    with matplotlib.rc_context(STYLE):
+        figure = _along(benchmark, found) if benchmark.along in benchmark.varied else _dots(benchmark, found)
+        figure.suptitle(benchmark.question, fontsize=7)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for kind in ("svg", "png"):
+            figure.savefig(path.with_suffix(f".{kind}"), dpi=200, metadata={"Date": None} if kind == "svg" else None)
+
+
+def _whiskers(spreads: Sequence[Spread]) -> list[list[float]]:
+    return [[one.median - one.low for one in spreads], [one.high - one.median for one in spreads]]
+
+
+def _along(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
+    along, styles = benchmark.along, {way.name: look(i) for i, way in enumerate(benchmark.ways)}
+    panels: dict[str, dict[str, list[Line]]] = {}
+    for line in found:
+        rest = ", ".join(f"{name} {line.point[name]}" for name in benchmark.varied if name != along)
+        panels.setdefault(rest, {}).setdefault(line.way, []).append(line)
+    across, down = min(ACROSS, len(panels)) or 1, math.ceil(len(panels) / ACROSS) or 1
+    figure = Figure(figsize=(PAGE, 0.6 + 1.8 * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True).flat
+    for axes, (rest, curves) in zip(grid, panels.items(), strict=False):
+        for way, own in curves.items():
+            spreads, style = [line.compared for line in own if line.compared], styles[way]
+            x, middle = [line.point[along] for line in own], [one.median for one in spreads]
+            fmt: Any = {"fmt": style.marker, "ls": style.dashes, "color": style.colour, "ms": 3, "capsize": 2}
+            axes.errorbar(x, middle, _whiskers(spreads), **fmt)
+        ticks = sorted({line.point[along] for own in curves.values() for line in own})
+        axes.set(xscale="log", yscale="log", title=rest, xlabel=along.replace("_", " "))
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(lambda value, _: number(value))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    for axes in list(figure.axes)[len(panels) :]:
+        axes.remove()
+    for axes in list(figure.axes)[::across]:
+        axes.set_ylabel(heading(benchmark))
+    shown = [way for way in styles if any(line.way == way for line in found)]
+    handles = [Line2D([], [], color=s.colour, marker=s.marker, ls=s.dashes, ms=3) for s in map(styles.get, shown) if s]
+    figure.legend(handles, shown, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _dots(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
+    colours = {"ours": look(0).colour, "peer": look(1).colour, "limit": GREY}
+    figure = Figure(figsize=(PAGE, 0.7 + 0.2 * len(found)), layout="constrained")
+    axes = figure.subplots()
+    for y, line in enumerate(found):
+        if one := line.compared:
+            colour = colours[benchmark.way(line.way).role]
+            axes.errorbar(one.median, y, xerr=_whiskers([one]), fmt="o", color=colour, ms=4, capsize=2)
+    names = [", ".join(filter(None, [line.way, place(benchmark, line.point)])) for line in found]
+    axes.set(yticks=range(len(found)), yticklabels=names, ylim=(len(found) - 0.5, -0.5), xlabel=heading(benchmark))
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda value, _: number(value))
+    axes.grid(axis="x")
+    return figure
