@@ -31,6 +31,7 @@ from flaxformer.study.load import load
 from flaxformer.study.numbers import duration, number
 from flaxformer.study.plan import Cost, cost_of_run
 from flaxformer.training import Run
+from flaxformer.training.micro_batches import micro_batches
 
 SECONDS_BETWEEN_LINES = 15
 
@@ -110,15 +111,16 @@ class Price:
     def show(self, console: Console, run: Run) -> None:
         """Parameters by module, operations, memory, steps, tokens, and the time that they will take."""
         console.print(modules_table(run.model))
-        steps, tokens = run.training.steps, run.tokens_per_step
+        steps, tokens, parts = run.training.steps, run.tokens_per_step, micro_batches(run)
         seconds = self.step.seconds_per_step * steps / self.devices.count + self.step.compile_seconds
+        cut = f" in {parts} micro-batches" if parts > 1 else ""
         several, of = self.devices.count > 1, f"of {jax.device_count()} {self.device} devices"
         known = "" if self.peak is None else f", of {self.peak / 1e12:,.0f} TFLOP/s at most"
         lines = (
             f"{self.step.parameters:,} parameters",
             f"{_si(self.flops / tokens, 'FLOP')} a token, {_si(self.flops, 'FLOP')} a step (products, forward × 3)",
             f"{_si(self.step.bytes_per_member, 'B')} of memory for a step{' on one device' * several}",
-            f"{steps:,} steps of {tokens:,} tokens, {steps * tokens:,} in all",
+            f"{steps:,} steps of {tokens:,} tokens{cut}, {steps * tokens:,} in all",
             f"{'at best' if several else 'about'} {duration(seconds)}, without evaluations, on "
             f"{self.devices.count if several else 'one'} {of}{known}",
         )

@@ -101,7 +101,7 @@ def check_batch(run: Run, devices: Devices) -> None:
     parts = {
         "mesh data": devices.data,
         "mesh fsdp": devices.fsdp,
-        "training.micro_batches": run.training.micro_batches,
+        "training.micro_batches": run.training.micro_batches or 1,
         "task.buckets": getattr(run.task, "buckets", 1),
     }
     least, size = math.prod(parts.values()), run.task.batch_size

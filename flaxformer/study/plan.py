@@ -19,6 +19,7 @@ from flaxformer.study.declare import METRICS, RESERVED, Cell, Measure, Study
 from flaxformer.study.store import FORMAT
 from flaxformer.tasks import Task
 from flaxformer.training import Run, start, train_step
+from flaxformer.training.micro_batches import micro_batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,5 +186,5 @@ def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
     seconds = (time.perf_counter() - warm) / timed_steps
     memory, analysis = step.memory_analysis(), step.cost_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
-    flops = float((analysis or {}).get("flops", 0))
+    flops = float((analysis or {}).get("flops", 0)) * micro_batches(run)  # a scan's body is counted once
     return Cost(params.count(model.specs(run.model)), flops, used, seconds, compiled - begin)

@@ -14,7 +14,7 @@ class Training(Config):
     """How long to train, how often to look, and how a step is computed.
 
     micro_batches: parts of a batch, computed one after another to save memory; the gradient is that of the whole
-    batch, up to rounding, with other draws of dropout.
+    batch, up to rounding, with other draws of dropout. None leaves it to `training.micro_batches`: one, but on a CPU.
 
     ema: evaluate a running mean of the weights after each step, in which a step counts `ema` times the one after it.
 
@@ -25,7 +25,7 @@ class Training(Config):
     steps: int = static(200, at_least=1)
     evaluate_every: int | None = static(None, at_least=1)
     label_smoothing: float | None = leaf(None, at_least=0, below=1)
-    micro_batches: int = static(1, at_least=1)
+    micro_batches: int | None = static(None, at_least=1)
     ema: float | None = leaf(None, at_least=0, below=1)
     precision: str = static("float32", choices=PRECISIONS)
     remat: str = static("none", choices=REMATS)
@@ -51,7 +51,7 @@ class Run(Config):
 
     def problems(self) -> Iterator[str]:
         yield from self.task.problems_with(self.model)
-        parts, buckets, rows = self.training.micro_batches, getattr(self.task, "buckets", 1), self.task.batch_size
+        parts, buckets, rows = self.training.micro_batches or 1, getattr(self.task, "buckets", 1), self.task.batch_size
         if rows % (parts * buckets):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
             yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"

@@ -13,6 +13,7 @@ from flaxformer.nn.losses import correct, cross_entropy, squared_error
 from flaxformer.params import stream, trained_mask
 from flaxformer.pytree import Node
 from flaxformer.tasks.base import AnyBatch, Batch, Source, whole
+from flaxformer.training.micro_batches import micro_batches
 from flaxformer.training.optimizer import averaged_weights, learning_rate, optimizer
 from flaxformer.training.precision import narrowed, narrowed_inputs, restored
 from flaxformer.training.run import Run
@@ -94,7 +95,7 @@ def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tup
     With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
     """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
-    if not keep and (run.training.micro_batches > 1 or isinstance(batch, tuple)):
+    if not keep and (micro_batches(run) > 1 or isinstance(batch, tuple)):
         value, gradient = accumulated(state.params, run, batch, dropout_key)
         outcome = Outcome(output=None, params=state.params)  # type: ignore[arg-type]
     else:
@@ -110,7 +111,7 @@ def accumulated(params: Any, run: Run, batch: AnyBatch, dropout_key: Array) -> t
     Micro-batch i of n has the examples i, i + n, i + 2n …, so that each device of a sharded batch has its share of it;
     of a batch in buckets, those of each bucket.
     """
-    parts = run.training.micro_batches
+    parts = micro_batches(run)
     split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1), batch)
 
     def body(sums: Any, part: Any) -> tuple[Any, None]:

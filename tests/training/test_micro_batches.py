@@ -1,0 +1,63 @@
+"""A batch is cut where its activations would leave the caches, and nowhere else; the numbers are those of the whole."""
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer.config import BatchNorm, ModelConfig, RecurrentConfig
+from flaxformer.tasks import Copy, StandardLibrary
+from flaxformer.training import Run, Training, start, train_chunk
+from flaxformer.training import micro_batches as module
+from flaxformer.training.micro_batches import kept_bytes, micro_batches
+
+LARGE = Run(model=ModelConfig(layers=4, d_model=128, heads=4), task=StandardLibrary(length=128, batch_size=32), seed=1)
+
+
+def changed(**fields):
+    return LARGE.replace(**fields)
+
+
+@pytest.mark.parametrize(
+    ("run", "parts"),
+    [
+        (LARGE, 8),
+        (changed(training=Training(micro_batches=2)), 2),
+        (changed(training=Training(micro_batches=1)), 1),
+        (changed(model=LARGE.model.replace(dropout=0.1)), 1),
+        (changed(model=LARGE.model.replace(norm_kind=BatchNorm())), 1),
+        (changed(task=StandardLibrary(length=128, batch_size=33)), 1),
+        (changed(task=StandardLibrary(length=128, batch_size=34)), 2),
+        (changed(task=StandardLibrary(length=128, batch_size=8)), 2),
+        (changed(model=LARGE.model.with_encoder(layers=9), task=Copy(batch_size=64, length=99, form="paired")), 16),
+        (changed(model=RecurrentConfig(layers=40, d_model=256)), 8),
+        (Run(), 1),
+    ],
+)
+def test_a_batch_is_cut_into_as_many_parts_as_it_takes(run, parts):
+    assert micro_batches(run) == parts
+
+
+def test_an_accelerator_computes_the_batch_whole(monkeypatch):
+    monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
+    assert micro_batches(LARGE) == 1
+
+
+@pytest.mark.parametrize("run", [LARGE, changed(model=ModelConfig(layers=2, d_model=64, heads=8, d_ff=512))])
+def test_what_is_kept_is_told_within_a_factor_of_two(run):
+    run = run.replace(training=Training(micro_batches=1), task=run.task.replace(batch_size=4))
+    source = run.task.load()
+    chunk = jax.jit(train_chunk, static_argnums=3).lower(jax.eval_shape(start, run), run, source, 1).compile()
+    assert 0.5 < kept_bytes(run) / chunk.memory_analysis().temp_size_in_bytes < 2
+
+
+def test_a_run_that_leaves_it_open_is_the_one_that_says_so(monkeypatch):
+    monkeypatch.setattr(module, "CACHED", 10_000)
+    monkeypatch.setattr(module, "FEWEST_TOKENS", 8)
+    small = Run(model=ModelConfig(layers=1, d_model=8, heads=2), task=StandardLibrary(length=8, batch_size=4))
+    assert micro_batches(small) == 4
+    losses = {}
+    for parts in (None, 4, 1):
+        run = small.replace(training=Training(micro_batches=parts))
+        losses[parts] = jax.jit(train_chunk, static_argnums=3)(start(run), run, run.task.load(), 3)[1]["loss"]
+    np.testing.assert_array_equal(losses[None], losses[4])
+    np.testing.assert_allclose(losses[None], losses[1], rtol=1e-5)
