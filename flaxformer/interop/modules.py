@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from flaxformer.config import LayerNorm, LeCun, ModelConfig, NoPositions, RecurrentConfig
 from flaxformer.model import Given, specs
 from flaxformer.model.attention import Attention, CrossAttention, KeysValues, attention, keys_and_values
-from flaxformer.model.cache import LayerCache
+from flaxformer.model.cache import write
 from flaxformer.model.interface import KINDS
 from flaxformer.model.norm import Running
 from flaxformer.model.transformer import Layout
@@ -201,7 +201,7 @@ def extend(
     slots, length = cached.value.shape[-3], new.value.shape[-3]
     if not isinstance(used, jax.core.Tracer) and int(used) + length > slots:
         raise ValueError(f"{int(used)} of {slots} slots are used; {length} more tokens do not fit")
-    return LayerCache(cached).extended(new, used).own, used + length, Causal(used) & mask
+    return jax.tree.map(lambda old, x: write(old, x, used, axis=-3), cached, new), used + length, Causal(used) & mask
 
 
 def attend(

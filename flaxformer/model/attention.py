@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer.config import ModelConfig
 from flaxformer.model.norm import HeadNorm
 from flaxformer.nn.attention import dot_product_attention, dot_product_logits, fixed_weights, mix
+from flaxformer.nn.cached_attention import cached_attention
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask
 from flaxformer.params import Parameters, param, subtree
@@ -49,6 +50,31 @@ class KeysValues(Node):
     value: Float[Array, "*batch S K d_v"]
 
 
+class Rows(Node):
+    """`KeysValues` of a cache, [rows, slots, width]: a row is one key-value head of one sequence, sequences first."""
+
+    key: Float[Array, "rows slots d_k"] | None
+    value: Float[Array, "rows slots d_v"]
+
+    def unfolded(self, batch: tuple[int, ...]) -> KeysValues:
+        """The same as [*batch, slots, K, width]."""
+        key, value = (
+            None if x is None else jnp.swapaxes(x.reshape(*batch, -1, *x.shape[-2:]), -3, -2)
+            for x in (self.key, self.value)
+        )
+        return KeysValues(key=key, value=value)  # type: ignore[arg-type]
+
+
+def as_rows(x: KeysValues, valid: Bool[Array, "*batch S"] | None) -> Rows:
+    """The same in rows; 0 at padding, whatever it was: times a weight of 0, a NaN is still one."""
+
+    def folded(x: Array) -> Array:
+        real = x if valid is None else jnp.where(valid[..., None, None], x, 0)
+        return jnp.swapaxes(real, -3, -2).reshape(-1, x.shape[-3], x.shape[-1])
+
+    return Rows(key=None if x.key is None else folded(x.key), value=folded(x.value))
+
+
 class Scores(Node):
     """What every query and every key are to each other; None where it was not asked for.
 
@@ -85,7 +111,7 @@ def attention(
     params: Attention,
     config: ModelConfig,
     x: Float[Array, "*batch T D"],
-    read: KeysValues,
+    read: KeysValues | Rows,
     mask: Mask | None,
     bias: Float[Array, "*batch N T S"] | None = None,
     positions: tuple[Int[Array, "*#batch T"], Int[Array, "*#batch S"]] | None = None,
@@ -94,7 +120,7 @@ def attention(
     """Y = Concat_h(softmax(Q_h K_hᵀ · scale) V_h) W_O, with Q from x; in Turner's form, Σ_h A_h X V_h.
 
     Args:
-      read: keys and values, of x itself or of a memory.
+      read: keys and values, of x itself or of a memory, or of a cache.
       positions: of the queries and of the keys; given in self-attention.
       keep: hand back the scores too: A, and how it came about.
 
@@ -102,6 +128,9 @@ def attention(
     Transformers", the multi-head self-attention layer.
     """
     logits, scores = None, Scores()
+    one = isinstance(read, Rows) and x.shape[-2] == 1 and params.query is not None and not keep
+    if isinstance(read, Rows) and not one:
+        read = read.unfolded(x.shape[:-2])
     if params.query is None:
         logits = _frozen_logits(params, positions)  # type: ignore[arg-type]
     else:
@@ -117,7 +146,8 @@ def attention(
         if keep:
             logits = dot_product_logits(query, read.key, **numbers)  # type: ignore[arg-type]
     if logits is None:
-        mixed = dot_product_attention(query, read.key, read.value, **numbers)  # type: ignore[arg-type]
+        product = cached_attention if one else dot_product_attention
+        mixed = product(query, read.key, read.value, **numbers)  # type: ignore[arg-type]
     else:
         weights = fixed_weights(logits, mask, x.shape[:-2])
         mixed = mix(weights, read.value, mask=mask)

@@ -1,6 +1,7 @@
 """Beam search: the most probable continuations, not the most probable next tokens."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import jax
@@ -92,7 +93,7 @@ def _searched(
 
     def one(prompt: Int[Array, "T"], valid: Bool[Array, "T"], given: Read) -> Beams:
         cache, logits = read_prompt(params, config, prompt, valid, given, room)
-        cache, logits = jax.tree.map(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), (cache, logits))
+        cache, logits = _own(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache), jnp.tile(logits, (beams, 1))
         tokens, none = jnp.full((beams, steps), fill, jnp.int32), jnp.full(beams, -jnp.inf)
         # All hypotheses are the prompt at first, so only one of them counts.
         search = _Search(
@@ -136,10 +137,20 @@ def _step(
     best = jax.tree.map(lambda old, new: jnp.where(search.done, old, new), search.best, _better(search.best, ended))
     totals, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, totals), beams)
     tokens, origin = tokens[chosen], origin[chosen]
-    cache = jax.tree.map(lambda x: x[origin], search.cache)
-    logits, cache = jax.vmap(lambda token, cache: extend(params, config, token[None], cache))(token[chosen], cache)
+    cache = _own(lambda x: x[origin], search.cache)
+    axes = jax.tree.map(lambda x: 0 if x.ndim else None, cache)
+    one = functools.partial(extend, params, config)
+    logits, cache = jax.vmap(one, in_axes=(0, axes), out_axes=(0, axes))(token[chosen][:, None], cache)
     done = search.done | (best.scores.min() >= _score(totals, step + 1, penalty).max())
     return _Search(cache, logits[:, 0], tokens, totals, best, done), None
+
+
+def _own(f: Callable[[Array], Array], cache: Any) -> Any:
+    """f of what each hypothesis has of its own: all but single numbers, such as how many slots are used.
+
+    Mapped over hypotheses, that number would make every write to the cache a scatter.
+    """
+    return jax.tree.map(lambda x: f(x) if x.ndim else x, cache)
 
 
 def _score(totals: Float[Array, "K"], length: int | Int[Array, ""], penalty: Float[Array, ""]) -> Float[Array, "K"]:

@@ -108,8 +108,8 @@ def block(
         nonlocal cache
         read = keys_and_values(params.attention, config, y, call.query_positions)
         if cache is not None:
-            cache = cache.extended(read, call.offset)  # type: ignore[arg-type]
-            read = cache.own
+            cache = cache.extended(read, call.offset, call.valid)  # type: ignore[arg-type]
+            read = cache.own  # type: ignore[assignment]
         places = (call.query_positions, call.key_positions)
         return attention(params.attention, config, y, read, call.mask, call.bias, places, call.weights)
 

@@ -6,19 +6,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from flaxformer.model.attention import KeysValues
+from flaxformer.model.attention import KeysValues, Rows, as_rows
 from flaxformer.pytree import Node
 
 
 class LayerCache(Node):
-    """One layer's keys and values, [*batch, slots, K, width]; and those of the memory, which never change."""
+    """One layer's keys and values; and those of the memory, which never change."""
 
-    own: KeysValues
-    memory: KeysValues | None = None
+    own: Rows
+    memory: Rows | None = None
 
-    def extended(self, new: KeysValues, used: Int[Array, ""]) -> "LayerCache":
-        """The new tokens' keys and values written to the slots from `used` on."""
-        return self.replace(own=jax.tree.map(lambda old, x: write(old, x, used, axis=-3), self.own, new))
+    def extended(
+        self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
+    ) -> "LayerCache":
+        """The new tokens' keys and values written to the slots from `used` on; 0 for padding."""
+        rows = as_rows(new, valid)
+        return self.replace(own=jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.own, rows))
 
 
 class Cache(Node):
@@ -35,6 +38,23 @@ class Cache(Node):
     def slots(self) -> int:
         """Tokens that it can hold."""
         return self.valid.shape[-1]
+
+    def grown(self, slots: int) -> "Cache":
+        """The same with that many slots, the further ones empty."""
+
+        def longer(x: Array, axis: int) -> Array:
+            more = [(0, 0)] * x.ndim
+            more[axis] = (0, slots - x.shape[axis])
+            return jnp.pad(x, more)
+
+        def layer(old: LayerCache) -> LayerCache:
+            return old.replace(own=jax.tree.map(lambda x: longer(x, -2), old.own))
+
+        return self.replace(
+            layers=jax.tree.map(layer, self.layers, is_leaf=lambda x: isinstance(x, LayerCache)),
+            valid=longer(self.valid, -1),
+            positions=longer(self.positions, -1),
+        )
 
     def admit(self, valid: Bool[Array, "*batch T"]) -> tuple["Cache", Int[Array, "*batch T"]]:
         """Make room for T tokens after those so far: the cache, and the new tokens' positions.

@@ -3,8 +3,9 @@
 >>> generate(params, config, prompt, steps=20, sampling=Sampling(temperature=0.8), key=key).tokens
 """
 
+import functools
 from collections.abc import Iterator
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import LanguageModel, ModelConfig, RecurrentConfig, Tokens
+from flaxformer.model.cache import Cache
 from flaxformer.model.call import Read
 from flaxformer.model.interface import extend, new_cache
 from flaxformer.model.sampling import Sampling, sample
@@ -73,14 +75,7 @@ def generate(
             params, config, prompt, steps=steps, valid=valid, sampling=sampling, end=end, key=key, chunk=chunk, **given
         )
     )
-    tokens = jnp.concatenate([part.tokens for part in parts], axis=1)
-    numbers = jnp.concatenate([part.log_probabilities for part in parts], axis=1)
-    after = ((0, 0), (0, steps - tokens.shape[1]))
-    return Generation(
-        tokens=jnp.pad(tokens, after, constant_values=0 if end is None else end),
-        lengths=sum(part.lengths for part in parts),  # type: ignore[arg-type]
-        log_probabilities=jnp.pad(numbers, after),
-    )
+    return _joined(parts, 0 if end is None else end, steps)
 
 
 def stream(
@@ -105,11 +100,25 @@ def stream(
         raise UserError(f"chunk is {chunk}; expected at least 1")
     if key is None and sampling.temperature is not None:
         raise UserError(f"key is None with temperature {sampling.temperature}; expected a key to draw with")
-    key = jax.random.key(0) if key is None else key
-    room = slots(config, tokens.shape[1] + steps)
-    cache, logits = _read(params, config, tokens, real, given, room)
-    state = _State(cache, logits, jnp.int32(0), jnp.zeros(len(tokens), bool))
+    state = _begin(params, config, tokens, real, given, slots(config, tokens.shape[1] + steps))
     return _pieces(params, config, state, sampling, end, key, steps, chunk)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _joined(parts: list[Generation], fill: Int[Array, ""], steps: int) -> Generation:
+    """Pieces as one, with `fill` from their end up to `steps` tokens."""
+    tokens = jnp.concatenate([part.tokens for part in parts], axis=1)
+    after = ((0, 0), (0, steps - tokens.shape[1]))
+    return Generation(
+        tokens=jnp.pad(tokens, after, constant_values=fill),
+        lengths=sum(part.lengths for part in parts),  # type: ignore[arg-type]
+        log_probabilities=jnp.pad(jnp.concatenate([part.log_probabilities for part in parts], axis=1), after),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _first(piece: Generation, steps: int) -> Generation:
+    return Generation(piece.tokens[:, :steps], jnp.minimum(piece.lengths, steps), piece.log_probabilities[:, :steps])
 
 
 def _pieces(
@@ -118,7 +127,7 @@ def _pieces(
     state: _State,
     sampling: Sampling,
     end: int | None,
-    key: Array,
+    key: Array | None,
     steps: int,
     chunk: int,
 ) -> Iterator[Generation]:
@@ -127,11 +136,16 @@ def _pieces(
     length = -(-steps // chunks)
     for done in range(0, steps, length):
         state, piece = _continue(params, config, state, sampling, end, key, length)
-        left = min(length, steps - done)
-        tokens, numbers, real = (x[:left].T for x in piece)
-        yield Generation(tokens=tokens, lengths=real.sum(-1), log_probabilities=numbers)
+        left = steps - done
+        yield piece if left >= length else _first(piece, left)
         if end is not None and bool(state.ended.all()):
             return
+
+
+class _LastToken(LanguageModel):
+    """A language model's head that is asked about the last real token alone: a prompt's other logits are not read."""
+
+    pool: ClassVar[str] = "last"
 
 
 def read_prompt(
@@ -142,15 +156,28 @@ def read_prompt(
     given: Read,
     slots: int,
 ) -> tuple[Any, Float[Array, "*batch V"]]:
-    """The cache with a prompt in it, and the logits at its last real token."""
+    """The cache with a prompt in it, and the logits at its last real token.
+
+    The prompt attends to itself alone: the slots for what follows come after.
+    """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
-    cache = new_cache(params, config, batch, slots, **given)
+    cache = new_cache(params, config, batch, length, **given)
+    config = config.replace(head=_LastToken(**vars(config.head)))
     logits, cache = extend(params, config, prompt, cache, valid=valid, prefix=jnp.full(batch, length))
-    last = length - 1 - jnp.argmax(valid[..., ::-1], axis=-1)
-    return cache, jnp.take_along_axis(logits, last[..., None, None], axis=-2)[..., 0, :]
+    return cache.grown(slots) if isinstance(cache, Cache) else cache, logits
 
 
-_read = jax.jit(read_prompt, static_argnums=5)
+@functools.partial(jax.jit, static_argnums=5)
+def _begin(
+    params: Any,
+    config: ModelConfig | RecurrentConfig,
+    prompt: Int[Array, "B T"],
+    valid: Bool[Array, "B T"],
+    given: Read,
+    slots: int,
+) -> _State:
+    cache, logits = read_prompt(params, config, prompt, valid, given, slots)
+    return _State(cache, logits, jnp.int32(0), jnp.zeros(len(prompt), bool))
 
 
 def _go_on(
@@ -159,28 +186,37 @@ def _go_on(
     state: _State,
     sampling: Sampling,
     end: Int[Array, ""] | None,
-    key: Array,
+    key: Array | None,
     length: int,
-) -> tuple[_State, tuple[Array, Array, Array]]:
-    """The next `length` tokens, their log-probabilities and whether they are real, [length, B] each.
+) -> tuple[_State, Generation]:
+    """The next `length` tokens.
 
     A cache that is full is written to in its last slot: only surplus tokens, and the last one asked for, come there,
     and what the model says after those is dropped.
     """
 
     def body(state: _State, _: None) -> tuple[_State, tuple[Array, Array, Array]]:
-        token = sample(jax.random.fold_in(key, state.step), state.logits, sampling)
-        number = jnp.take_along_axis(log_softmax(state.logits), token[:, None], axis=-1)[:, 0]
+        own_key = None if key is None else jax.random.fold_in(key, state.step)
+        token = sample(own_key, state.logits, sampling)
+        number = _log_probability(state.logits, token)
         if end is not None:
             token, number = jnp.where(state.ended, end, token), jnp.where(state.ended, 0, number)
         logits, cache = extend(params, config, token[:, None], state.cache)
         ended = state.ended if end is None else token == end
         return _State(cache, logits[:, 0], state.step + 1, ended), (token, number, ~state.ended)
 
-    return jax.lax.scan(body, state, length=length)
+    state, (tokens, numbers, real) = jax.lax.scan(body, state, length=length)
+    return state, Generation(tokens=tokens.T, lengths=real.sum(0), log_probabilities=numbers.T)
 
 
-_continue = jax.jit(_go_on, static_argnums=6)
+# The state is donated: the cache, most of the memory, is written in place from chunk to chunk.
+_continue = jax.jit(_go_on, static_argnums=6, donate_argnums=2)
+
+
+def _log_probability(logits: Float[Array, "B V"], token: Int[Array, "B"]) -> Float[Array, "B"]:
+    """`log_softmax` of one token a row."""
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
 
 
 def log_softmax(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch V"]:
@@ -196,7 +232,7 @@ def slots(config: ModelConfig | RecurrentConfig, length: int) -> int:
 
 def checked(
     config: ModelConfig | RecurrentConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: Read
-) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
+) -> tuple[Int[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
     """The prompt, 0 where it is padding, and what of it is real, when all that a search is given is right."""
     if not isinstance(config.inputs, Tokens) or not isinstance(config.head, LanguageModel):
         raise UserError(f"inputs are {config.inputs} and head is {config.head}; expected Tokens() and LanguageModel()")
@@ -213,7 +249,7 @@ def checked(
     _check_ids("prompt", prompt, valid, config.vocabulary)
     _check_numbers(config, prompt.shape[1], steps, end)
     _check_given(config, len(prompt), given)
-    return jnp.asarray(np.where(valid, prompt, 0), jnp.int32), jnp.asarray(valid)
+    return np.where(valid, prompt, 0).astype(np.int32), valid
 
 
 def _check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) -> None:

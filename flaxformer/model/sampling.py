@@ -48,12 +48,15 @@ def filtered_logits(logits: Float[Array, "*batch V"], sampling: Sampling) -> Flo
     return logits
 
 
-def sample(key: Array, logits: Float[Array, "*batch V"], sampling: Sampling) -> Int[Array, "*batch"]:
-    """One token of each row. A row's randomness is of the key and its number, whatever rows stand after it."""
+def sample(key: Array | None, logits: Float[Array, "*batch V"], sampling: Sampling) -> Int[Array, "*batch"]:
+    """One token of each row. A row's randomness is of the key and its number, whatever rows stand after it.
+
+    key: None will do where the most probable token is chosen.
+    """
     if sampling.temperature is None:
         return logits.argmax(-1).astype(jnp.int32)
     rows = filtered_logits(logits, sampling).reshape(-1, logits.shape[-1])
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(rows)))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(rows)))  # type: ignore[arg-type]
     return jax.vmap(jax.random.categorical)(keys, rows).reshape(logits.shape[:-1]).astype(jnp.int32)
 
 

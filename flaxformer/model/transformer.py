@@ -1,5 +1,6 @@
 """The Transformer: encoder, decoder, or both, as pure functions of parameters, config and inputs."""
 
+import math
 from typing import Any, Literal, Unpack
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.config import ModelConfig, Tokens
-from flaxformer.model.attention import KeysValues, keys_and_values
+from flaxformer.model.attention import Rows, as_rows, keys_and_values
 from flaxformer.model.blocks import Block, BlockIntermediates, block
 from flaxformer.model.cache import Cache, LayerCache
 from flaxformer.model.call import Call, Given
@@ -103,12 +104,15 @@ def new_cache(
         raise UserError(f"the cache has {slots} slots; expected at most the model's max_length {config.max_length}")
     memory, memory_valid, _ = _memory(params, config, given)
     sizes = config.sizes
-    shape = (*batch, slots, sizes["key_value_heads"])
+    shape = (math.prod(batch) * sizes["key_value_heads"], slots)
 
     def layer(block: Block) -> LayerCache:
-        key = None if block.attention.query is None else jnp.zeros((*shape, sizes["d_head"]))
-        own = KeysValues(key=key, value=jnp.zeros((*shape, sizes["d_value"])))
-        return LayerCache(own, None if memory is None else keys_and_values(block.memory, config, memory))  # type: ignore[arg-type]
+        dtype = jnp.result_type(block.attention.value, *jax.tree.leaves(params.embedding))
+        key = None if block.attention.query is None else jnp.zeros((*shape, sizes["d_head"]), dtype)
+        own = Rows(key=key, value=jnp.zeros((*shape, sizes["d_value"]), dtype))
+        if memory is None:
+            return LayerCache(own)
+        return LayerCache(own, as_rows(keys_and_values(block.memory, config, memory), memory_valid))  # type: ignore[arg-type]
 
     blocks = params.blocks
     return Cache(

@@ -101,7 +101,8 @@ def test_chunks_saves_and_another_chunk_length_change_no_bit(whole, tmp_path):
     assert results(tmp_path) == results(whole[0])
 
 
-@pytest.mark.parametrize("name", [pytest.param("data", marks=pytest.mark.slow), "fsdp"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["data", "fsdp"])
 def test_a_job_may_begin_on_a_mesh_and_end_on_one_device(whole, tmp_path, name):
     trained(tmp_path, stop_after=6, devices=Devices(**{name: 2}))
     trained(tmp_path)

@@ -164,6 +164,16 @@ def test_a_padded_prompt_is_continued_as_if_it_had_no_padding(positions, seen, f
     np.testing.assert_allclose(jnp.concatenate(said, 1), whole[:, :6], rtol=1e-5, atol=1e-5)
 
 
+def test_what_stands_in_the_padding_of_a_memory_is_not_read():
+    config = BASE.replace(d_memory=5, layers=1)
+    params, valid = weights(config), jnp.arange(T)[None] < jnp.array([[T], [3]])
+    memory = jnp.where(valid[..., None], jax.random.normal(jax.random.key(3), (B, T, 5)), jnp.nan)
+    given, tokens = {"memory": memory, "memory_valid": valid}, jnp.array([[1], [2]])
+    logits, _ = jax.jit(extend)(params, config, tokens, new_cache(params, config, (B,), T, **given))
+    np.testing.assert_allclose(logits, forward(params, config, tokens, **given), rtol=1e-5, atol=1e-5)
+    assert np.isfinite(logits).all()
+
+
 # --- generation: one small model, whose cache is exactly as long as its positions ----------------------
 
 ROWS, PROMPT, STEPS, WORDS = 3, 4, 7, 11
@@ -294,6 +304,16 @@ def test_an_encoder_decoder_starts_from_one_token():
     result = generate(params, config, start, steps=STEPS, **given)
     np.testing.assert_array_equal(result.tokens, tokens)
     np.testing.assert_allclose(result.log_probabilities, numbers, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_given_is_still_the_callers_afterwards():
+    config = SMALL.replace(positions=Rotary()).with_encoder()
+    source = jax.random.randint(jax.random.key(2), (ROWS, 5), 0, WORDS)
+    given = {"source": source, "source_valid": jnp.arange(5)[None] < jnp.array([[2], [5], [4]])}
+    params, start = weights(config, 4, 2.0), jnp.zeros((ROWS, 1), int)
+    # Twice, in chunks: what a chunk takes over from the one before is gone afterwards.
+    first, second = (generate(params, config, start, steps=STEPS, chunk=3, **given).tokens for _ in range(2))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_a_prefix_model_sees_its_whole_prompt():

@@ -313,6 +313,7 @@ def test_more_devices_than_there_are_is_refused():
         Execution(devices=99).use_devices()
 
 
+@pytest.mark.slow
 def test_mapped_members_resume_bitwise_whoever_is_left(tmp_path):
     execution = {"group_size": 4}
     _, whole = train(STUDY, tmp_path / "whole", **execution)

@@ -1,0 +1,139 @@
+"""Speed of greedy decoding: ours with and without a cache, peers on the same model, and what the memory allows.
+
+Command: flaxformer bench decoding
+Work: 128 tokens after a prompt of 64, which is read too; the models of `sizes.py` with random weights, all cores.
+The limit is that of a machine that does nothing but move the bytes of every weight, and of the keys and values so far.
+Peers: pip install torch transformers x-transformers; git clone https://github.com/karpathy/nanoGPT, and nanogpt=PATH.
+nnx's cache takes a token at a time, the prompt's too; nnx-read-whole is the same with a prompt read by our code.
+Without a cache, all is read anew for each token: only what takes seconds is measured so.
+Cost: a process of 5 to 60 s for each way in each round; six sizes.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from sizes import SIZES, Size
+
+from flaxformer.bench import Benchmark, Limit, Way, Work, rate
+
+
+def size_of(work: Work) -> Size:
+    """The size, with a batch, and with as many positions as a sequence has in the end."""
+    return dataclasses.replace(SIZES[work["size"]], batch=work["batch"], length=work["prompt"] + work["steps"])
+
+
+def measured(work: Work, call: Callable[[], Any], ready: Callable[[Any], Any]) -> dict[str, Any]:
+    """New tokens a second; the prompt's time is in it."""
+    units = work["batch"] * work["steps"]
+    return rate(work, call, units=units, name="tokens_per_second", ready=ready, seconds=work["seconds"])
+
+
+def in_jax(name: str) -> Callable[[Work], dict[str, Any]]:
+    """One of the ways of decoding_jax.py."""
+
+    def measure(work: Work) -> dict[str, Any]:
+        import decoding_jax
+        import jax
+
+        size, shape = size_of(work), (work["batch"], work["prompt"])
+        prompt = jax.random.randint(jax.random.key(1), shape, 0, size.vocabulary)
+        return measured(work, getattr(decoding_jax, name)(size, prompt, work["steps"]), jax.block_until_ready)
+
+    return measure
+
+
+def memory(work: Work) -> dict[str, Any]:
+    """Tokens a second if bytes were all, by the faster of two ways to move as many."""
+    import decoding_jax
+    import jax
+
+    passes = decoding_jax.memory_passes(size_of(work), work["prompt"], work["steps"])
+    found = [measured(work, call, jax.block_until_ready) for call in passes]
+    return max(found, key=lambda numbers: numbers["tokens_per_second"])
+
+
+def in_torch(name: str) -> Callable[[Work], dict[str, Any]]:
+    """One of the models of torch_models.py, by its own way to generate."""
+
+    def measure(work: Work) -> dict[str, Any]:
+        import torch
+        import torch_models
+
+        torch.manual_seed(0)
+        size = size_of(work)
+        build = torch_models.nanogpt(work["nanogpt"]) if name == "nanogpt" else getattr(torch_models, name)
+        device, precision = torch_models.device_and_precision(size)
+        model = build(size)[0].to(device).eval()
+        prompt = torch.randint(size.vocabulary, (work["batch"], work["prompt"]), device=device)
+        decode = globals()[name](model, work["steps"])
+
+        def call() -> Any:
+            with torch.inference_mode(), precision:
+                tokens = decode(prompt)
+            assert tokens.shape[1] in (work["steps"], work["prompt"] + work["steps"]), tokens.shape
+            return tokens
+
+        return measured(work, call, torch_models.wait)
+
+    return measure
+
+
+def hugging_face(model: Any, steps: int) -> Callable[[Any], Any]:
+    """`generate`, with the cache that it chooses by itself."""
+    exactly: dict[str, Any] = {"min_new_tokens": steps, "max_new_tokens": steps}
+    model.generation_config.pad_token_id = 0
+    return lambda prompt: model.generate(prompt, do_sample=False, **exactly)
+
+
+def x_transformers(model: Any, steps: int) -> Callable[[Any], Any]:
+    """AutoregressiveWrapper, with its cache."""
+    from x_transformers import AutoregressiveWrapper
+
+    wrapped = AutoregressiveWrapper(model)
+    return lambda prompt: wrapped.generate(prompt, steps, temperature=0.0, cache_kv=True)
+
+
+def nanogpt(model: Any, steps: int) -> Callable[[Any], Any]:
+    """Its `generate`, which has no cache and draws: of one token, the most probable."""
+    return lambda prompt: model.generate(prompt, steps, top_k=1)
+
+
+def seconds_without_cache(point: Any) -> bool:
+    """Whether decoding without a cache takes seconds rather than minutes."""
+    return point["batch"] * (SIZES[point["size"]].width / 128) ** 2 <= 16
+
+
+NANOGPT: dict[str, Any] = {"path": "nanogpt", "get": "git clone https://github.com/karpathy/nanoGPT; pip install torch"}
+NAMED: dict[str, Any] = {"needs": ["torch", "transformers"], "get": "pip install torch transformers"}
+benchmark = Benchmark(
+    question="How many tokens a second does a language model say?",
+    ways=[
+        Way("memory", memory, role="limit"),
+        Way("flaxformer", in_jax("ours"), role="ours"),
+        Way("no-cache", in_jax("ours_without_cache"), role="ours", takes_part=seconds_without_cache),
+        Way("nnx", in_jax("flax_nnx")),
+        Way("nnx-read-whole", in_jax("flax_nnx_read_whole")),
+        Way("hugging-face", in_torch("hugging_face"), **NAMED),
+        Way("x-transformers", in_torch("x_transformers"), needs=["x_transformers"], get="pip install x-transformers"),
+        Way("nanogpt", in_torch("nanogpt"), needs=["torch"], takes_part=seconds_without_cache, **NANOGPT),
+    ],
+    options={
+        "size": ("S", "M"),
+        "batch": (1, 16, 64),
+        "prompt": (64,),
+        "steps": (128,),
+        "seconds": (3.0,),
+        "nanogpt": ("",),
+    },
+    quick={"size": ("tiny",), "batch": (2,), "prompt": (8,), "steps": (8,), "seconds": (0.2,)},
+    compared="tokens_per_second",
+    reference="nnx",
+    limit=Limit("tokens_per_second", "memory", "of the memory's limit"),
+    columns={
+        "tokens_per_second": "tokens/s",
+        "first_step_seconds": "first call, s",
+        "peak_memory_bytes": "memory, MB",
+    },
+    rounds=3,
+)
