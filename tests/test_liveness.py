@@ -231,7 +231,7 @@ CASES = [
         base,
         changes(path, value),
         id=f"{i}: {path if isinstance(path, str) else path[0]}",
-        marks=() if base in (BASE, PAIRED, RECURRENT) and place % 3 == 0 else pytest.mark.slow,
+        marks=() if base in (BASE, PAIRED, RECURRENT) and place % 5 == 0 else pytest.mark.slow,
     )
     for i, (base, others) in enumerate(OTHER)
     for place, (path, value) in enumerate(others.items())
