@@ -31,9 +31,14 @@ def launch(tmp_path_factory):
     def start(folder, *arguments):
         command = [sys.executable, "-m", "flaxformer.cli", *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+        return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=_hear_interrupts, **pipes)
 
     return start
+
+
+def _hear_interrupts():
+    """A shell has what it runs in the background ignore them, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def study_folder(folder):
