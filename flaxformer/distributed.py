@@ -22,8 +22,8 @@ TIMEOUT = 300
 def initialize(address: str | None = None, processes: int | None = None, process: int | None = None) -> None:
     """Join the processes of this run, before JAX looks for devices; alone, do nothing.
 
-    With none given, a cluster's own word is taken where it has one: `srun` with several tasks, or
-    JAX_COORDINATOR_ADDRESS. On a node that runs one process, that process has all the node's devices.
+    With none given, the tasks of one `srun` join, if they are several. On a node that runs one task, that task has all
+    the node's devices.
 
     Args:
       address: HOST:PORT, where the first process listens; "auto" has JAX find out (Cloud TPU, MPI, Kubernetes).
@@ -35,12 +35,9 @@ def initialize(address: str | None = None, processes: int | None = None, process
     """
     if address is None and (processes, process) != (None, None):
         raise UserError(f"processes is {processes} and process {process} without a coordinator; expected HOST:PORT")
-    if address == "auto":
-        jax.distributed.initialize(initialization_timeout=TIMEOUT)
-        return
     if address is None and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return
-    if address is not None:
+    if address not in (None, "auto"):
         if not re.fullmatch(r"[^\s:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", address):
             raise UserError(f"coordinator is '{address}'; expected HOST:PORT, or auto")
         if processes is None or process is None or not 0 <= process < processes:
@@ -51,7 +48,11 @@ def initialize(address: str | None = None, processes: int | None = None, process
     # Two programs under way at once on a CPU would mix up what their processes tell each other.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.distributed.initialize(
-        address, processes, process, local_device_ids=_slurm_devices(), initialization_timeout=TIMEOUT
+        None if address == "auto" else address,
+        processes,
+        process,
+        local_device_ids=_slurm_devices(),
+        initialization_timeout=TIMEOUT,
     )
 
 

@@ -119,7 +119,7 @@ def shardings_of(tree: Any, mesh: Mesh) -> Any:
 
     What an optimizer keeps for each weight lies as the weight does, if it has the weight's axes. All else is whole.
     """
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = whole_on(mesh)
 
     def cut(own: Axes, leaf: Any) -> NamedSharding:
         alike = len(own.names) == len(leaf.shape)

@@ -84,19 +84,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     From the shell (no arguments given here), compiled programs are kept; elsewhere JAX stays as its user set it.
     """
-    name, *words = [*(sys.argv[1:] if arguments is None else arguments), ""]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words[0] if words else ""
     if name not in COMMANDS:
         tyro.extras.subcommand_cli_from_dict(
             {name: _named(summary) for name, (_, summary) in COMMANDS.items()},
             prog="flaxformer",
-            args=[name, *words[:-1]] if name else [],
+            args=words,
             description="State a question in one short file, run it, read the answer with its uncertainty.",
         )
         return 0
     command = _class(name)
     if arguments is None:
         importlib.import_module("flaxformer.cli.cache").keep_compiled_programs()
-    return _called(command, name, words[:-1])
+    return _called(command, name, words[1:])
 
 
 def _called(command: Any, name: str, words: Sequence[str]) -> int:

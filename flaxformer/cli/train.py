@@ -114,15 +114,15 @@ class Price:
         steps, tokens, parts = run.training.steps, run.tokens_per_step, micro_batches(run)
         seconds = self.step.seconds_per_step * steps / self.devices.count + self.step.compile_seconds
         cut = f" in {parts} micro-batches" if parts > 1 else ""
-        several, of = self.devices.count > 1, f"of {jax.device_count()} {self.device} devices"
+        spread, of = self.devices.count > 1, f"of {jax.device_count()} {self.device} devices"
         known = "" if self.peak is None else f", of {self.peak / 1e12:,.0f} TFLOP/s at most"
         lines = (
             f"{self.step.parameters:,} parameters",
             f"{_si(self.flops / tokens, 'FLOP')} a token, {_si(self.flops, 'FLOP')} a step (products, forward × 3)",
-            f"{_si(self.step.bytes_per_member, 'B')} of memory for a step{' on one device' * several}",
+            f"{_si(self.step.bytes_per_member, 'B')} of memory for a step{' on one device' * spread}",
             f"{steps:,} steps of {tokens:,} tokens{cut}, {steps * tokens:,} in all",
-            f"{'at best' if several else 'about'} {duration(seconds)}, without evaluations, on "
-            f"{self.devices.count if several else 'one'} {of}{known}",
+            f"{'at best' if spread else 'about'} {duration(seconds)}, without evaluations, on "
+            f"{self.devices.count if spread else 'one'} {of}{known}",
         )
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True)

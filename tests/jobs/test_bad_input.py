@@ -7,6 +7,7 @@ import json
 import shutil
 
 import pytest
+from jobs.small import FILE, TEXT
 
 from flaxformer.checkpoint import checkpoints
 from flaxformer.checkpoint.marker import Marker
@@ -18,20 +19,6 @@ from flaxformer.jobs import log
 from flaxformer.jobs.log import Log
 from flaxformer.struct import UserError
 from flaxformer.study.plan import Cost
-
-FILE = """
-from flaxformer.config import ModelConfig
-from flaxformer.tasks import TextFiles
-from flaxformer.training import AdamW, Run, Training
-
-run = Run(
-    model=ModelConfig(layers=1, d_model=8, heads=2),
-    task=TextFiles(path="text.txt", length=8, batch_size=4, evaluation_batches=1),
-    optimizer=AdamW(learning_rate=1e-2),
-    training=Training(steps=4, evaluate_every=2),
-)
-"""
-TEXT = "to be or not to be " * 50
 
 
 def files_in(folder):

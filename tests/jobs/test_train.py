@@ -9,6 +9,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from jobs.small import FILE, TEXT
 from rich.console import Console
 
 from flaxformer.checkpoint import Checkpoints, Stop
@@ -181,27 +182,13 @@ def test_a_log_drops_what_came_after_its_checkpoint_and_what_was_cut_short(tmp_p
     ]  # fmt: skip
 
 
-FILE = """
-from flaxformer.config import ModelConfig
-from flaxformer.tasks import TextFiles
-from flaxformer.training import AdamW, Run, Training
-
-run = Run(
-    model=ModelConfig(layers=1, d_model=8, heads=2),
-    task=TextFiles(path="text.txt", length=8, batch_size=4, evaluation_batches=1),
-    optimizer=AdamW(learning_rate=1e-2),
-    training=Training(steps=4, evaluate_every=2),
-)
-"""
-
-
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
     """The command in a folder with a run's file and a text."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "tiny.py").write_text(FILE)
-    (tmp_path / "text.txt").write_text("to be or not to be " * 50)
+    (tmp_path / "text.txt").write_text(TEXT)
 
     def call(*arguments):
         code = main(list(arguments))

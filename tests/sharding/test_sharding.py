@@ -165,7 +165,7 @@ def test_a_device_holds_its_share_of_weights_and_moments(name, devices):
 def test_an_axis_that_is_not_divisible_is_whole():
     if jax.device_count() < 2:
         pytest.skip("one device")
-    run = Run(model=SMALL.replace(heads=1, d_model=15, positions=SMALL.positions), task=TEXT)
+    run = Run(model=SMALL.replace(heads=1, d_model=15), task=TEXT)
     shapes, mesh = jax.eval_shape(start, run), Devices(tensor=2).mesh()
     own, leaf = axes(shapes.params).blocks[0].attention.query, shapes.params.blocks[0].attention.query
     assert weight_spec(own, leaf.shape, mesh) == PartitionSpec("fsdp", None, None)
