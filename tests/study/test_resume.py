@@ -22,6 +22,7 @@ RUNS = 12
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
     """Start the command, with programs compiled once for all launches."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and so in children
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(cache_folder(tmp_path_factory)),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -31,14 +32,9 @@ def launch(tmp_path_factory):
     def start(folder, *arguments):
         command = [sys.executable, "-m", "flaxformer.cli", *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=_hear_interrupts, **pipes)
+        return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
 
     return start
-
-
-def _hear_interrupts():
-    """A shell has what it runs in the background ignore them, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def study_folder(folder):
