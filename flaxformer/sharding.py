@@ -134,6 +134,12 @@ def shardings_of(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(node, tree, is_leaf=lambda found: isinstance(found, Parameters))
 
 
+def cuts_batch_alone() -> bool:
+    """Whether this is traced within a mesh that has several devices along data and nowhere else."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and 1 < mesh.shape.get("data", 1) == mesh.size
+
+
 def gathered(params: ParametersT) -> ParametersT:
     """The same weights, each whole along fsdp: where this is called, it is gathered, and its gradient is summed.
 

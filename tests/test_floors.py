@@ -12,7 +12,7 @@ ROOT = Path(flaxformer.__file__).parent
 FLOORS = [
     {"pytree"},
     {"struct"},
-    {"files"},
+    {"files", "cuda"},
     {"params", "nn"},
     {"sharding", "distributed"},
     {"config"},

@@ -102,11 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _called(command: Any, name: str, words: Sequence[str]) -> int:
     """The exit code of a command; what a user can mend is one line."""
+    from flaxformer import cuda
     from flaxformer.struct import UserError
     from flaxformer.study.execute import one_cpu_device_per_core
 
     console, errors = Console(), Console(stderr=True)
     signal.signal(signal.SIGTERM, _interrupt)
+    cuda.preload()
     one_cpu_device_per_core()
     try:
         return tyro.cli(command, prog=f"flaxformer {name}", args=_with_set(command, words))(console)

@@ -21,8 +21,7 @@ def micro_batches(run: Run) -> int:
     asked = run.training.micro_batches
     if asked is not None:
         return asked
-    stacks = [stack for stack in (run.model, getattr(run.model, "encoder", None)) if stack is not None]
-    if jax.default_backend() != "cpu" or any(stack.dropout is not None or stack.norm_kind.running for stack in stacks):
+    if jax.default_backend() != "cpu" or not separable(run):
         return 1
     devices = _devices()
     rows, tokens = run.task.batch_size // devices // getattr(run.task, "buckets", 1), run.tokens_per_step // devices
@@ -30,6 +29,12 @@ def micro_batches(run: Run) -> int:
     while kept > parts * CACHED and rows % (2 * parts) == 0 and tokens >= 2 * parts * FEWEST_TOKENS:
         parts *= 2
     return parts
+
+
+def separable(run: Run) -> bool:
+    """Whether examples can be computed apart: no dropout draws for a whole batch, no BatchNorm looks at it."""
+    stacks = [stack for stack in (run.model, getattr(run.model, "encoder", None)) if stack is not None]
+    return not any(stack.dropout is not None or stack.norm_kind.running for stack in stacks)
 
 
 def kept_bytes(run: Run) -> float:

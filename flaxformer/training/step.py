@@ -1,10 +1,12 @@
 """One training step: a pure function of state, run and batch."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from flaxformer import model
@@ -12,8 +14,9 @@ from flaxformer.model.transformer import Layout, Outcome
 from flaxformer.nn.losses import correct, cross_entropy, squared_error
 from flaxformer.params import stream, trained_mask
 from flaxformer.pytree import Node
+from flaxformer.sharding import cuts_batch_alone
 from flaxformer.tasks.base import AnyBatch, Batch, Source, whole
-from flaxformer.training.micro_batches import micro_batches
+from flaxformer.training.micro_batches import micro_batches, separable
 from flaxformer.training.optimizer import averaged_weights, learning_rate, optimizer
 from flaxformer.training.precision import narrowed, narrowed_inputs, restored
 from flaxformer.training.run import Run
@@ -95,7 +98,7 @@ def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tup
     With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
     """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
-    if not keep and (micro_batches(run) > 1 or isinstance(batch, tuple)):
+    if not keep and (micro_batches(run) > 1 or isinstance(batch, tuple) or _by_device(run)):
         value, gradient = accumulated(state.params, run, batch, dropout_key)
         outcome = Outcome(output=None, params=state.params)  # type: ignore[arg-type]
     else:
@@ -111,7 +114,30 @@ def accumulated(params: Any, run: Run, batch: AnyBatch, dropout_key: Array) -> t
     Micro-batch i of n has the examples i, i + n, i + 2n …, so that each device of a sharded batch has its share of it;
     of a batch in buckets, those of each bucket.
     """
-    parts = micro_batches(run)
+    sums: Any = functools.partial(_sums, run, micro_batches(run))
+    if _by_device(run):
+        # Each device adds up its own examples, and they tell each other once a step; the compiler, left to itself,
+        # has them tell each other at every micro-batch.
+        own = PartitionSpec("data")
+        alone = sums
+        sums = jax.shard_map(
+            lambda *arguments: jax.lax.psum(alone(*arguments), "data"),
+            in_specs=(PartitionSpec(), own, PartitionSpec()),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )
+    total, count, gradient = sums(params, batch, dropout_key)
+    count = jnp.maximum(count, 1)
+    return total / count, jax.tree.map(lambda g: g / count, gradient)
+
+
+def _by_device(run: Run) -> bool:
+    """Whether the devices can sum over their examples each for itself: they have whole weights, and share no draws."""
+    return cuts_batch_alone() and separable(run)
+
+
+def _sums(run: Run, parts: int, params: Any, batch: AnyBatch, dropout_key: Array) -> tuple[Array, Array, Any]:
+    """The summed loss, what it is summed over, and its gradient, of a batch in so many parts."""
     split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1), batch)
 
     def body(sums: Any, part: Any) -> tuple[Any, None]:
@@ -122,8 +148,7 @@ def accumulated(params: Any, run: Run, batch: AnyBatch, dropout_key: Array) -> t
 
     zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
     (total, count, gradient), _ = jax.lax.scan(body, zeros, (split, jnp.arange(parts)))
-    count = jnp.maximum(count, 1)
-    return total / count, jax.tree.map(lambda g: g / count, gradient)
+    return total, count, gradient
 
 
 def summed_loss(

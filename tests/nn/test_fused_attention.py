@@ -1,0 +1,137 @@
+"""The fused kernel: which calls it takes, that they mean the same, and that one call is one kernel, also when mapped.
+
+No GPU is needed: its arguments are checked by having XLA multiply them, its use by lowering for CUDA.
+"""
+
+import ctypes
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer import cuda
+from flaxformer.nn import Causal, Padding, Segments, Window, dot_product_attention, fused_attention
+from flaxformer.nn.fused_attention import Call, obstacle
+
+B, T, N, K, D = 3, 10, 6, 3, 8
+MASKS = {
+    "none": None,
+    "causal": Causal(),
+    "causal_window": Causal() & Window(3),
+    "window_causal": Window(4) & Causal(),
+}
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """As if cuDNN worked here."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(fused_attention, "failure", lambda: None)
+
+
+def call(dtype=jnp.bfloat16, T=T, S=T, d_k=D, d_v=D, mask=None, bias=None, logit_cap=None):
+    arrays = (
+        jnp.ones((B, length, heads, width), dtype) for length, heads, width in ((T, N, d_k), (S, K, d_k), (S, K, d_v))
+    )
+    return Call(*arrays, mask, bias, logit_cap)
+
+
+TAKEN = [{}, {"dtype": jnp.float16}, {"S": 4}, {"d_k": 128, "d_v": 128}, *({"mask": mask} for mask in MASKS.values())]
+REFUSED = {
+    "bfloat16": [{"dtype": jnp.float32}],
+    "multiple of 8": [{"d_k": 16}, {"d_k": 12, "d_v": 12}, {"d_k": 136, "d_v": 136}],
+    "even": [{"T": 9}, {"S": 9}],
+    "no bias": [{"bias": jnp.zeros((T, T))}],
+    "logit cap": [{"logit_cap": 5.0}],
+    "Causal()": [
+        {"mask": Causal(offset=1)},
+        {"mask": Causal(), "S": 4},
+        {"mask": Window(3)},
+        {"mask": Causal() & Padding(jnp.ones((B, T), bool))},
+        {"mask": Segments(query=jnp.zeros((B, T), int), key=jnp.zeros((B, T), int))},
+        {"mask": Causal() & Window(jnp.int32(3))},
+        {"mask": Causal(offset=1) & Window(3)},
+        {"mask": jnp.ones((T, T), bool)},
+    ],
+}
+
+
+@pytest.mark.parametrize("changes", TAKEN, ids=str)
+def test_taken(on_a_gpu, changes):
+    assert obstacle(call(**changes)) is None
+
+
+@pytest.mark.parametrize(("words", "changes"), [(w, c) for w, cases in REFUSED.items() for c in cases], ids=str)
+def test_refused_with_the_reason(on_a_gpu, words, changes):
+    assert words in obstacle(call(**changes))
+
+
+def test_without_a_gpu_plain_products_and_a_clear_refusal():
+    query, key, value, *_ = call()
+    assert obstacle(call()) == "cuDNN needs a GPU of NVIDIA"
+    with pytest.raises(ValueError, match="implementation is 'cudnn': cuDNN needs a GPU"):
+        dot_product_attention(query, key, value, implementation="cudnn")
+
+
+def test_what_does_not_work_is_not_taken(on_a_gpu, monkeypatch):
+    monkeypatch.setattr(fused_attention, "failure", lambda: "cuDNN fails here")
+    assert obstacle(call()) == "cuDNN fails here"
+
+
+def test_a_machine_on_which_it_fails_is_recognised():
+    assert "cuDNN fails here" in fused_attention.failure()
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_means_what_plain_products_mean(name):
+    """Arguments, masks, scale and shared heads, in value and gradient, with JAX's own plain attention as the kernel."""
+    random = np.random.default_rng(0)
+    numbers = [random.normal(size=(2, B, T, heads, D)).astype(np.float32) for heads in (N, K, K, N)]
+    query, key, value, cotangent = (jnp.asarray(x) for x in numbers)
+    scale = jnp.float32(0.37)
+
+    def both(attend):
+        out, back = jax.vjp(attend, query, key, value)
+        return out, *back(cotangent)
+
+    ours = both(lambda *qkv: fused_attention.fused_attention(*qkv, MASKS[name], scale, "xla"))
+    plain = both(lambda *qkv: dot_product_attention(*qkv, mask=MASKS[name], scale=scale, implementation="reference"))
+    for own, other in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(own, other, rtol=2e-5, atol=2e-6)
+
+
+def test_one_kernel_forward_and_one_backward_also_when_mapped(on_a_gpu, monkeypatch):
+    kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    checks = {"check_cudnn_version": 91000, "check_compute_capability": True, "is_cuda_compute_capability_equal": False}
+    for name, answer in checks.items():
+        monkeypatch.setattr(kernel, name, lambda *_, answer=answer: answer)
+
+    def total(query, key, value):
+        mixed = dot_product_attention(query, key, value, mask=Causal())
+        return jnp.square(mixed.astype(jnp.float32)).sum()
+
+    gradient = jax.jit(jax.vmap(jax.grad(total, (0, 1, 2))))
+    shapes = [jax.ShapeDtypeStruct((5, B, T, heads, D), jnp.bfloat16) for heads in (N, K, K)]
+    text = gradient.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @__cudnn$fmhaSoftmax(") == 1
+    assert text.count("custom_call @__cudnn$fmhaSoftmaxBackward(") == 1
+
+
+def test_preload_loads_the_built_ins_and_nothing_where_there_are_none(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cuda.preload() == []
+    folder = tmp_path / "nvidia" / "cu13" / "lib"
+    folder.mkdir(parents=True)
+    for name in ("libnvrtc-builtins.so.13.0", "libnvrtc-builtins.so.broken", "libnvrtc.so.13"):
+        (folder / name).touch()
+    opened = []
+
+    def load(path, mode):
+        if path.endswith("broken"):
+            raise OSError("not a library")
+        opened.append((path, mode))
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert [path.name for path in cuda.preload()] == ["libnvrtc-builtins.so.13.0"]
+    assert opened == [(str(folder / "libnvrtc-builtins.so.13.0"), ctypes.RTLD_GLOBAL)]
