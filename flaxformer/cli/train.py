@@ -23,7 +23,7 @@ from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.jobs import Advanced, Diverged, Evaluated, Event, Job, Sampled, Saved, Started, check, train
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import printable
-from flaxformer.jobs.train import several
+from flaxformer.jobs.train import devices_for
 from flaxformer.model.transformer import Layout
 from flaxformer.sharding import Devices, parse_devices
 from flaxformer.struct import override
@@ -59,7 +59,11 @@ class Train:
     ] = ()
     mesh: Annotated[
         str | None,
-        option("AXIS=N,…", "one device", "devices along data, fsdp and tensor, as in data=4,tensor=2"),
+        option(
+            "AXIS=N,…",
+            "one accelerator; a CPU's cores where it pays",
+            "devices along data, fsdp and tensor, as in data=4,tensor=2",
+        ),
     ] = None
     coordinator: Annotated[
         str | None,
@@ -76,7 +80,7 @@ class Train:
         output = self.output or Path("runs") / self.file.stem
         own = ("output", "devices")
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(Job) if f.name not in own}
-        devices = several() if self.mesh is None else parse_devices(self.mesh)
+        devices = devices_for(run) if self.mesh is None else parse_devices(self.mesh)
         job = Job(output=output, devices=devices, **settings)
         distributed.told(lambda: check(run, job))
         price = Price.of(run, devices)

@@ -29,6 +29,10 @@ RUNS = {
     "decoder": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS)), "unrolled"),
     "scanned": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS, remat="block", ema=0.9)), "scanned"),
     "accumulated": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS, micro_batches=2)), "unrolled"),
+    "separable": (
+        Run(model=SMALL.replace(dropout=None), task=TEXT, training=Training(steps=STEPS, micro_batches=2)),
+        "unrolled",
+    ),
     "encoder-decoder": (
         Run(model=SMALL.with_encoder(), task=Copy(batch_size=16, form="paired"), training=Training(steps=STEPS)),
         "unrolled",
@@ -106,6 +110,15 @@ def matches_one_device(name, devices):
 def test_a_mesh_gives_what_one_device_gives(devices):
     enough(devices)
     matches_one_device("decoder", devices)
+
+
+def test_devices_that_cut_the_batch_alone_tell_each_other_once_a_step():
+    """Outside of every loop over micro-batches, for a run without dropout; and it gives what one device gives."""
+    matches_one_device("separable", TWO[0])
+    _, _, advance = spread("separable", TWO[0])
+    told = re.findall(r'all-reduce(?:-start)?\(.*op_name="([^"]*)"', advance.as_text())
+    assert told
+    assert all(name.count("while/body") == 1 for name in told), told
 
 
 @pytest.mark.slow

@@ -1,0 +1,39 @@
+"""A CPU's cores share the batch of a run that is large enough and whose examples can be computed apart."""
+
+import jax
+import pytest
+
+from flaxformer.config import BatchNorm, ModelConfig
+from flaxformer.jobs.train import devices_for
+from flaxformer.sharding import Devices
+from flaxformer.tasks import StandardLibrary
+from flaxformer.training import Run, Training
+
+LARGE = Run(model=ModelConfig(layers=4, d_model=128, heads=4), task=StandardLibrary(length=128, batch_size=32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "data"),
+    [
+        ({}, 4),
+        ({"task": StandardLibrary(length=128, batch_size=34)}, 2),
+        ({"task": StandardLibrary(length=128, batch_size=33)}, None),
+        ({"training": Training(micro_batches=16)}, 2),
+        ({"training": Training(micro_batches=32)}, None),
+        ({"model": LARGE.model.replace(dropout=0.1)}, None),
+        ({"model": LARGE.model.replace(norm_kind=BatchNorm())}, None),
+        ({"model": ModelConfig(layers=1, d_model=8, heads=2), "task": StandardLibrary(length=8, batch_size=4)}, None),
+    ],
+    ids=str,
+)
+def test_as_many_devices_as_cut_the_batch_evenly_where_it_pays(monkeypatch, changes, data):
+    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    assert devices_for(LARGE.replace(**changes)) == (None if data is None else Devices(data=data))
+
+
+def test_one_accelerator_and_all_devices_of_several_processes(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert devices_for(LARGE) is None
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "device_count", lambda: 16)
+    assert devices_for(LARGE) == Devices(data=16)
