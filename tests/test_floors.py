@@ -43,7 +43,7 @@ STUDY = [
     {"declare"},
     {"plan", "analysis", "probe"},
     {"load", "schedule", "words", "drawing", "program"},
-    {"tables", "effects", "scores"},
+    {"tables", "effects", "scores", "fitted"},
     {"execute", "html", "terminal", "figures", "origins"},
     {"launch", "progress", "page"},
     {"report"},

@@ -18,6 +18,7 @@ from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
+from flaxformer.sharding import parse_devices
 from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
@@ -44,7 +45,11 @@ class StudyArguments:
     seeds: Annotated[int | None, option("N", "the study's", "use N seeds: 0, 1, …")] = None
     output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of results")] = None
     devices: Annotated[int | None, option("N", "all; a CPU is one a core", "devices to use")] = None
-    group_size: Annotated[int | None, option("N", "1 on a CPU, else 8", "runs at a time; 1 is exact")] = None
+    group_size: Annotated[int | None, option("N", "1 on a CPU, else what fits", "runs at a time on a slot")] = None
+    exact: Annotated[bool, tyro.conf.arg(help="one run at a time on one device: bitwise what a lone run gives")] = False
+    mesh: Annotated[
+        str | None, option("AXIS=N,…", "one device", "a slot: devices for each run, as in data=2 or fsdp=2,tensor=2")
+    ] = None
     chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress")] = 50
     layout: Annotated[Layout, option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
     diagnostics: Annotated[bool, tyro.conf.arg(help="also record norms, attention entropy and logits")] = False
@@ -55,8 +60,8 @@ class StudyArguments:
         study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
         if self.seeds is not None:
             study = dataclasses.replace(study, seeds=range(self.seeds))
-        names = [field.name for field in dataclasses.fields(Execution)]
-        return study, Execution(**{name: getattr(self, name) for name in names})
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(Execution)}
+        return study, Execution(**settings | {"mesh": self.mesh and parse_devices(self.mesh)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Plan(StudyArguments):
 
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
-        devices, found = len(execution.use_devices()), groups(study.cells())
+        devices, found = len(execution.slots()), groups(study.cells())
         left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
         console.print(Text(study.question, style="bold"))
         console.print(weights_table(study.baseline.model))
@@ -100,7 +105,7 @@ class Run(StudyArguments):
 
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
-        store, devices = store_of(study, execution), len(execution.use_devices())
+        store, devices = store_of(study, execution), len(execution.slots())
         todo = missing(study, store)
         runs = sum(len(group.cells) for group in todo)
         done = len(study.cells()) - runs

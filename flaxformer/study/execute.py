@@ -1,26 +1,24 @@
-"""Executing a plan: a worker thread a device, each training its share of a group with one compiled program.
+"""Executing a plan: a worker thread a slot, each training its share of a group with one compiled program.
 
 Members of a group are mapped with `lax.map`, one after another (bitwise what a lone run gives, on any number of
-devices) or `group_size` at a time (`vmap`, for accelerators). Workers run one-device programs rather than one program
-sharded over the devices, because XLA's partitioner compiles slightly different arithmetic: the last bits would depend
-on the number of devices.
+devices) or several at a time (`vmap`, for accelerators). A slot is one device, or a mesh of them.
 """
 
 import dataclasses
 import queue
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import jax
-
+from flaxformer.sharding import Devices
 from flaxformer.study.declare import Cell
-from flaxformer.study.execution import Execution
+from flaxformer.study.execution import Execution, Slot
+from flaxformer.study.fitted import Fitted, failed
 from flaxformer.study.plan import Group
-from flaxformer.study.program import Program
+from flaxformer.study.program import Stopped
 from flaxformer.study.schedule import Scheduler
 from flaxformer.study.store import Row
+from flaxformer.training.micro_batches import check_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +48,14 @@ class Finished:
     row: Row
 
 
-Event = Compiled | Advanced | Finished
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """Something that the user is to know."""
+
+    text: str
 
 
-class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
-    """Raised in a worker at a chunk boundary once `Scheduler.stopping` is set."""
+Event = Compiled | Advanced | Finished | Told
 
 
 def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
@@ -63,11 +64,13 @@ def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
     An exception in a batch makes its cells failed rows, with the traceback, and the rest goes on. Closing the iterator
     (or an exception in the caller) stops the workers at their next chunk.
     """
-    scheduler = Scheduler(groups, execution.members)
+    slots, mesh = execution.slots(), execution.use_mesh()
+    for group in groups:
+        check_batch(group.example, mesh or Devices())
+    scheduler = Scheduler(groups, lambda group: execution.members(group.size, len(slots)))
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    devices = execution.use_devices()
-    with ThreadPoolExecutor(len(devices)) as pool:
-        workers = [pool.submit(_work, device, scheduler, execution, events.put) for device in devices]
+    with ThreadPoolExecutor(len(slots)) as pool:
+        workers = [pool.submit(_work, slot, len(slots), scheduler, execution, events.put) for slot in slots]
         for worker in workers:
             worker.add_done_callback(lambda _: events.put(None))
         try:
@@ -84,39 +87,40 @@ def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
         worker.result()
 
 
-def _work(device: jax.Device, scheduler: Scheduler, execution: Execution, emit: Callable[[Event], None]) -> None:
-    """One device's worker: take a batch, compile if its group is new here, train it, say so."""
-    program: Program | None = None
+def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, emit: Callable[[Event], None]) -> None:
+    """One slot's worker: take a batch, compile if its group is new here, train it, say so."""
+    program: Fitted | None = None
     while not scheduler.stopping.is_set():
-        task = scheduler.take(device, program.group.name if program else None)
+        task = scheduler.take(slot, program.group.name if program else None)
         if task is None:
             return
         group, cells = task
+        left = list(cells)
 
-        def report(steps: int, group: Group = group, cells: Sequence[Cell] = cells) -> None:
-            emit(Advanced(group.name, len(cells), steps, steps * len(cells) * group.example.tokens_per_step))
+        def report(members: int, steps: int, group: Group = group) -> None:
+            emit(Advanced(group.name, members, steps, steps * members * group.example.tokens_per_step))
             if scheduler.stopping.is_set():
                 raise Stopped
 
         try:
             if program is None or program.group.name != group.name:
                 program = None
-                program = Program(group, device, execution)
+                program = Fitted(group, slot, execution, slots, lambda text: emit(Told(text)))
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
-                emit(Compiled(group.name, str(device), program.compile_seconds))
+                emit(Compiled(group.name, str(slot), program.compile_seconds))
             began = time.perf_counter()
-            rows = program.train(cells, report)
+            for cell, row in program.train(cells, report):
+                left.remove(cell)
+                emit(Finished(group.name, _identity(group, cell) | row))
             scheduler.learn(group.name, batch_seconds=time.perf_counter() - began)
         except Stopped:
             return
-        except Exception as error:
-            if program is None:  # it does not compile: no other batch of the group would
-                cells = (*cells, *scheduler.abandon(group.name))
-            cause = f"{type(error).__name__}: {error}".partition("\n")[0]
-            rows = [{"status": "failed", "cause": cause, "error": traceback.format_exc()} for _ in cells]
-        for cell, row in zip(cells, rows, strict=True):
-            emit(
-                Finished(
-                    group.name, {"cell": cell.name, "group": group.name, "seed": cell.seed} | cell.arm.labels | row
-                )
-            )
+        except Exception as error:  # it does not compile: no other batch of the group would
+            program = None
+            for cell in (*left, *scheduler.abandon(group.name)):
+                emit(Finished(group.name, _identity(group, cell) | failed(error)))
+
+
+def _identity(group: Group, cell: Cell) -> Row:
+    """Which run a row is of."""
+    return {"cell": cell.name, "group": group.name, "seed": cell.seed} | cell.arm.labels

@@ -1,29 +1,30 @@
-"""Which device trains which cells next: compile each group on as few devices as pays."""
+"""Which slot trains which cells next: compile each group on as few of them as pays."""
 
 import threading
-from collections.abc import Sequence
-
-import jax
+from collections.abc import Callable, Sequence
 
 from flaxformer.study.declare import Cell
+from flaxformer.study.execution import Slot
 from flaxformer.study.plan import Group
 
 
 class Scheduler:
-    """Hands out batches of cells to workers so that each group is compiled on as few devices as pays."""
+    """Hands out batches of at most `members` of its cells to workers, each group to as few slots as pays."""
 
-    def __init__(self, groups: Sequence[Group], members: int) -> None:
+    def __init__(self, groups: Sequence[Group], members: Callable[[Group], int]) -> None:
         self._lock, self.stopping = threading.Lock(), threading.Event()
         self._left = {
-            group.name: [group.cells[i : i + members] for i in range(0, len(group.cells), members)] for group in groups
+            group.name: [group.cells[i : i + n] for i in range(0, len(group.cells), n)]
+            for group in groups
+            for n in [members(group)]
         }
         self._groups = {group.name: group for group in groups}
-        self._workers: dict[str, set[jax.Device]] = {group.name: set() for group in groups}
+        self._workers: dict[str, set[Slot]] = {group.name: set() for group in groups}
         self._batch_seconds: dict[str, float] = {}
         self._compile_seconds = 0.0
 
-    def take(self, device: jax.Device, own: str | None) -> tuple[Group, tuple[Cell, ...]] | None:
-        """The next batch for a device that has compiled group `own`: of that group, or of the one most in need."""
+    def take(self, slot: Slot, own: str | None) -> tuple[Group, tuple[Cell, ...]] | None:
+        """The next batch for a slot that has compiled group `own`: of that group, or of the one most in need."""
         with self._lock:
             if own is not None and self._left[own]:
                 name = own
@@ -32,7 +33,7 @@ class Scheduler:
                 if not waiting:
                     return None
                 name = max(waiting, key=lambda name: len(self._left[name]) / (1 + len(self._workers[name])))
-            self._workers[name].add(device)
+            self._workers[name].add(slot)
             return self._groups[name], self._left[name].pop(0)
 
     def _worth_joining(self, name: str) -> bool:
