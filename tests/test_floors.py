@@ -45,7 +45,8 @@ STUDY = [
     {"load", "schedule", "words", "drawing", "program"},
     {"tables", "effects", "scores", "fitted"},
     {"execute", "html", "terminal", "figures", "origins"},
-    {"launch", "progress", "page"},
+    {"together", "progress", "page"},
+    {"launch"},
     {"report"},
     {"index"},
 ]

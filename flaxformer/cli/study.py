@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer import model, params
+from flaxformer import distributed, model, params
 from flaxformer.claims.record import holds_claims
 from flaxformer.claims.table import rewrite
 from flaxformer.cli.options import FAILED, option
@@ -103,8 +103,18 @@ class Plan(StudyArguments):
 class Run(StudyArguments):
     """Train every run of a study that is missing, then write and show its report."""
 
+    coordinator: Annotated[
+        str | None,
+        option("HOST:PORT", "none; srun's own", "where processes meet that train each run together; auto asks"),
+    ] = None
+    processes: Annotated[int | None, option("N", "the cluster's", "how many processes there are")] = None
+    process: Annotated[int | None, option("N", "the cluster's", "which of them this one is, from 0")] = None
+
     def __call__(self, console: Console) -> int:
+        distributed.initialize(self.coordinator, self.processes, self.process)
         study, execution = self.load()
+        if not distributed.is_first():
+            return follow(run(study, execution), Console(quiet=True), 0, 0) and FAILED
         store, devices = store_of(study, execution), len(execution.slots())
         todo = missing(study, store)
         runs = sum(len(group.cells) for group in todo)

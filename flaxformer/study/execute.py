@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
+
+from flaxformer import distributed
 from flaxformer.sharding import Devices
 from flaxformer.study.declare import Cell
 from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.fitted import Fitted, failed
 from flaxformer.study.plan import Group
 from flaxformer.study.program import Stopped
-from flaxformer.study.schedule import Scheduler
+from flaxformer.study.schedule import Scheduler, Take
 from flaxformer.study.store import Row
 from flaxformer.training.micro_batches import check_batch
 
@@ -58,8 +61,11 @@ class Told:
 Event = Compiled | Advanced | Finished | Told
 
 
-def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
+def execute(groups: Sequence[Group], execution: Execution, take: Take | None = None) -> Iterator[Event]:
     """Train every cell of the groups; yields what happens, in the caller's thread, as it happens.
+
+    `take` is asked before a group is first handed to a device, in that device's thread: it gives the group with the
+    cells that are still to do, or None where there is nothing to do here.
 
     An exception in a batch makes its cells failed rows, with the traceback, and the rest goes on. Closing the iterator
     (or an exception in the caller) stops the workers at their next chunk.
@@ -67,7 +73,7 @@ def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
     slots, mesh = execution.slots(), execution.use_mesh()
     for group in groups:
         check_batch(group.example, mesh or Devices())
-    scheduler = Scheduler(groups, lambda group: execution.members(group.size, len(slots)))
+    scheduler = Scheduler(groups, lambda group: execution.members(group.size, len(slots)), _agreed(groups, take))
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(len(slots)) as pool:
         workers = [pool.submit(_work, slot, len(slots), scheduler, execution, events.put) for slot in slots]
@@ -81,6 +87,8 @@ def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
                     running -= 1
                 else:
                     yield event
+            if scheduler.stopping.is_set() and distributed.is_first():
+                raise KeyboardInterrupt("another process was told to stop")
         finally:
             scheduler.stopping.set()
     for worker in workers:
@@ -90,7 +98,7 @@ def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
 def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, emit: Callable[[Event], None]) -> None:
     """One slot's worker: take a batch, compile if its group is new here, train it, say so."""
     program: Fitted | None = None
-    while not scheduler.stopping.is_set():
+    while not _stops(scheduler):
         task = scheduler.take(slot, program.group.name if program else None)
         if task is None:
             return
@@ -99,7 +107,7 @@ def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, em
 
         def report(members: int, steps: int, group: Group = group) -> None:
             emit(Advanced(group.name, members, steps, steps * members * group.example.tokens_per_step))
-            if scheduler.stopping.is_set():
+            if _stops(scheduler):
                 raise Stopped
 
         try:
@@ -119,6 +127,33 @@ def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, em
             program = None
             for cell in (*left, *scheduler.abandon(group.name)):
                 emit(Finished(group.name, _identity(group, cell) | failed(error)))
+
+
+def _stops(scheduler: Scheduler) -> bool:
+    """Whether this process is to stop, or another that trains the same; all of them ask at the same places."""
+    stops = bool(distributed.highest(int(scheduler.stopping.is_set())))
+    if stops:
+        scheduler.stopping.set()
+    return stops
+
+
+def _agreed(groups: Sequence[Group], take: Take | None) -> Take | None:
+    """What is taken, in several processes: what the first of them takes, which tells the others its groups before."""
+    if jax.process_count() == 1:
+        return take
+    if distributed.is_first():
+        distributed.told(lambda: [group.name for group in groups])
+
+    def taken(group: Group) -> Group | None:
+        def names() -> list[str]:
+            own = take(group) if take else group
+            return [cell.name for cell in own.cells] if own else []
+
+        wanted = set(distributed.told(names))
+        cells = tuple(cell for cell in group.cells if cell.name in wanted)
+        return dataclasses.replace(group, cells=cells) if cells else None
+
+    return taken
 
 
 def _identity(group: Group, cell: Cell) -> Row:

@@ -109,8 +109,15 @@ class Execution:
         return found[: self.devices]
 
     def use_mesh(self) -> Devices | None:
-        """The devices for each member: as told, or of several processes all, along data; None for one device."""
-        return self.mesh or (Devices(data=jax.device_count()) if jax.process_count() > 1 else None)
+        """The devices for each member: as told, or of several processes all, along data; None for one device.
+
+        Raises:
+          UserError: `exact` in several processes.
+        """
+        several = jax.process_count()
+        if self.exact and several > 1:
+            raise UserError(f"exact is given in {several} processes that share each run; expected one process")
+        return self.mesh or (Devices(data=jax.device_count()) if several > 1 else None)
 
     def slots(self) -> list[Slot]:
         """The devices, each alone, or as many to a slot as the mesh has.

@@ -10,6 +10,7 @@ from flaxformer.study.plan import Group, declaration, groups
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.provenance import provenance
 from flaxformer.study.store import Row, Store
+from flaxformer.study.together import together
 
 
 def store_of(study: Study, execution: Execution) -> Store:
@@ -28,6 +29,7 @@ def missing(study: Study, store: Store) -> list[Group]:
     return [group for group in left if group.cells]
 
 
+@together
 def run(study: Study, execution: Execution) -> Iterator[Event]:
     """Train every missing cell; each finished run is on disk before its event is yielded.
 
