@@ -22,7 +22,7 @@ from flaxformer.sharding import parse_devices
 from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Execution
+from flaxformer.study.execute import Execution, Finished
 from flaxformer.study.launch import missing, run, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
@@ -93,7 +93,7 @@ class Plan(StudyArguments):
         runs = sum(len(group.cells) for group in found)
         console.print(
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
-            f"on {devices} devices; about {total / 60:.1f} min for the {sum(left.values())} to do."
+            f"on {execution.where}; about {total / 60:.1f} min for the {sum(left.values())} to do."
         )
         console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")
         return 0
@@ -114,13 +114,14 @@ class Run(StudyArguments):
         distributed.initialize(self.coordinator, self.processes, self.process)
         study, execution = self.load()
         if not distributed.is_first():
-            return follow(run(study, execution), Console(quiet=True), 0, 0) and FAILED
-        store, devices = store_of(study, execution), len(execution.slots())
+            found = [event.row["status"] for event in run(study, execution) if isinstance(event, Finished)]
+            return FAILED if "failed" in found else 0
+        store, where = store_of(study, execution), execution.where
         todo = missing(study, store)
         runs = sum(len(group.cells) for group in todo)
         done = len(study.cells()) - runs
         kept = f", {done} are done already" if done else ""
-        programs = f"{len(todo)} compiled programs on {devices} devices"
+        programs = f"{len(todo)} compiled programs on {where}"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
         steps = sum(len(group.cells) * group.example.training.steps for group in todo)
         failed = follow(run(study, execution), console, runs, steps)

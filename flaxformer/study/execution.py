@@ -135,6 +135,13 @@ class Execution:
         cut = [tuple(devices[i : i + mesh.count]) for i in starts]
         return [Slot(own, mesh.mesh_of(own)) for own in cut]
 
+    @property
+    def where(self) -> str:
+        """The slots in words."""
+        slots = self.slots()
+        each = len(slots[0].devices)
+        return f"{len(slots)} devices" if each == 1 else f"{len(slots)} × {each} devices"
+
 
 def one_cpu_device_per_core() -> None:
     """Split the CPU into a device a core, where JAX has not started yet: a small model keeps one core busy."""
