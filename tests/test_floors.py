@@ -39,10 +39,10 @@ FLOORS = [
     {"cli"},
 ]
 STUDY = [
-    {"claim", "statistics", "store", "provenance", "numbers", "tex"},
+    {"claim", "statistics", "store", "provenance", "numbers", "tex", "execution"},
     {"declare"},
     {"plan", "analysis", "probe"},
-    {"load", "schedule", "words", "drawing"},
+    {"load", "schedule", "words", "drawing", "program"},
     {"tables", "effects", "scores"},
     {"execute", "html", "terminal", "figures", "origins"},
     {"launch", "progress", "page"},

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _called(command: Any, name: str, words: Sequence[str]) -> int:
     """The exit code of a command; what a user can mend is one line."""
     from flaxformer.struct import UserError
-    from flaxformer.study.execute import one_cpu_device_per_core
+    from flaxformer.study.execution import one_cpu_device_per_core
 
     console, errors = Console(), Console(stderr=True)
     signal.signal(signal.SIGTERM, _interrupt)
