@@ -52,9 +52,7 @@ def locked(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise UserError(
-                        f"another process is {doing} in {folder}; wait for it, or give --output"
-                    ) from None
+                    raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output") from None
                 time.sleep(0.02)
         yield
 

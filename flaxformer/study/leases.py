@@ -1,10 +1,10 @@
 """Leases: who trains which cells of a folder that any number of processes work on.
 
-A lease is a file in DIR/leases, made by exclusive creation: one process gets it. While its owner lives, a thread touches
-it every `heartbeat` seconds. Another process takes a lease for dead once it has itself seen it untouched for ten
-heartbeats by its own monotonic clock, so that clocks which jump or disagree change nothing; or at once, where the owner
-was a process of the same machine that is no more. Two owners at a time are possible all the same (one was suspended),
-and harmless: results are kept by cell, and are the same whoever trained it.
+A lease is a file in DIR/leases, made by exclusive creation: one process gets it. While its owner lives, a thread
+touches it every `heartbeat` seconds. Another process takes a lease for dead once it has itself seen it untouched for
+ten heartbeats by its own monotonic clock, so that clocks which jump or disagree change nothing; or at once, where the
+owner was a process of the same machine that is no more. Two owners at a time are possible all the same (one was
+suspended), and harmless: results are kept by cell, and are the same whoever trained it.
 """
 
 import contextlib
@@ -58,6 +58,12 @@ def owner_is_gone(lease: Lease) -> bool:
     """Whether the owner was a process of this machine that has ended: nothing that a clock says is needed to know."""
     here, pid = machine(), lease.get("pid")
     return here is not None and lease.get("machine") == here and type(pid) is int and born(pid) != lease.get("born")
+
+
+def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
+    """Seconds without a sign of life after which an owner counts as dead, as it says itself if it does."""
+    own = lease.get("heartbeat")
+    return EXPIRY * (own if isinstance(own, int | float) and 0 < own <= 3600 else heartbeat)
 
 
 def read_lease(path: Path) -> Lease | None:
@@ -184,9 +190,7 @@ class Leases:
         if last != stamp:
             since = self._clock()
             self._seen[lease["path"]] = (stamp, since)
-        beat = lease.get("heartbeat")
-        beat = beat if type(beat) in (int, float) and 0 < beat <= 3600 else self.heartbeat
-        return owner_is_gone(lease) or self._clock() - since >= EXPIRY * beat
+        return owner_is_gone(lease) or self._clock() - since >= expiry(lease, self.heartbeat)
 
     def _remove(self, path: Path, token: str | None, mtime: int | None = None) -> bool:
         """Remove a lease if it is still that one; False where it is not, or its owner gave a sign of life."""

@@ -3,7 +3,7 @@
     study.json                 the declaration: axes, cells with their fingerprints, claims, data, reference losses
     launches.jsonl             provenance: one line per launch (versions, git commit, digests of the code, devices)
     measurements.jsonl         numbers that a probe measured, or that were derived from runs: one line a seed
-    groups/NAME.WORKER.jsonl   finished runs of a group that is under way, one line each, by the worker that trained them
+    groups/NAME.WORKER.jsonl   a worker's finished runs of a group that is under way, one line each
     groups/NAME.parquet        all runs of a finished group
     leases/NAME.lease          who trains a group at the moment
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
@@ -15,11 +15,9 @@ or evaluated.
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from flaxformer.files import locked, set_aside, write_atomically
 from flaxformer.struct import UserError, differences
@@ -134,15 +132,13 @@ class Store:
                     f"{self.root} holds results of another recipe for '{arm}':\n{lines}\n"
                     "Give --output another folder, or remove this one to start again."
                 )
+        if not old:
+            self._check_rows(declaration)
         kept = {arm: recipe for arm, recipe in old.items() if arm not in declaration["recipes"]}
         records.write_document(path, declaration | {"recipes": declaration["recipes"] | kept})
 
-    def check_rows(self, declaration: Row) -> None:
-        """Refuse rows of another recipe, where the declaration that they belonged to is lost.
-
-        Raises:
-          UserError: a declared cell has a row with another fingerprint.
-        """
+    def _check_rows(self, declaration: Row) -> None:
+        """Refuse rows of another recipe, where the declaration that they belonged to is lost."""
         prints = {cell["cell"]: cell["fingerprint"] for cell in declaration["cells"]}
         for name, row in self.rows().items():
             found = row.get("fingerprint")
@@ -200,6 +196,16 @@ class Store:
         if len(good) < len(rows):
             self._note(path, f"{len(rows) - len(good)} rows have no cell or no status")
         return good
+
+    def written(self) -> dict[str, float]:
+        """When something was last written of each group, in seconds since 1970."""
+        times: dict[str, float] = {}
+        names = [(path, path.stem) for path in self._files("*.parquet")]
+        names += [(path, LINES.fullmatch(path.name)["group"]) for path in self._line_files()]  # type: ignore[index]
+        for path, group in names:
+            with contextlib.suppress(FileNotFoundError):
+                times[group] = max(times.get(group, 0.0), path.stat().st_mtime)
+        return times
 
     def _note(self, path: Path, what: str) -> None:
         self.damage.setdefault(path.relative_to(self.root).as_posix(), what)
