@@ -39,9 +39,10 @@ FLOORS = [
     {"cli"},
 ]
 STUDY = [
+    {"records", "leases"},
     {"claim", "statistics", "store", "provenance", "numbers", "tex", "execution"},
     {"declare"},
-    {"plan", "analysis", "probe"},
+    {"plan", "analysis", "probe", "status"},
     {"load", "schedule", "words", "drawing", "program"},
     {"tables", "effects", "scores", "fitted"},
     {"execute", "html", "terminal", "figures", "origins"},

@@ -7,13 +7,12 @@ devices) or several at a time (`vmap`, for accelerators). A slot is one device, 
 import dataclasses
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
 from flaxformer import distributed
-from flaxformer.sharding import Devices
 from flaxformer.study.declare import Cell
 from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.fitted import Fitted, failed
@@ -61,7 +60,7 @@ class Told:
 Event = Compiled | Advanced | Finished | Told
 
 
-def execute(groups: Sequence[Group], execution: Execution, take: Take | None = None) -> Iterator[Event]:
+def execute(groups: Sequence[Group], execution: Execution, take: Take | None = None) -> Generator[Event]:
     """Train every cell of the groups; yields what happens, in the caller's thread, as it happens.
 
     `take` is asked before a group is first handed to a device, in that device's thread: it gives the group with the
@@ -71,8 +70,9 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
     (or an exception in the caller) stops the workers at their next chunk.
     """
     slots, mesh = execution.slots(), execution.use_mesh()
-    for group in groups:
-        check_batch(group.example, mesh or Devices())
+    if mesh is not None:
+        for group in groups:
+            check_batch(group.example, mesh)
     scheduler = Scheduler(groups, lambda group: execution.members(group.size, len(slots)), _agreed(groups, take))
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(len(slots)) as pool:

@@ -42,7 +42,7 @@ def follow(events: Iterable[Event], console: Console, runs: int, steps: int) -> 
                     failed += row["status"] == "failed"
                     progress.update(bar, runs=f"{done}/{runs} runs")
                     if not console.is_terminal and (now - told > SECONDS_BETWEEN_LINES or done == runs):
-                        told, left = now, (now - began) / done * (runs - done)
+                        told, left = now, (now - began) / done * max(runs - done, 0)
                         rate = tokens / max(now - began, 1e-9)
                         console.print(f"{done}/{runs} runs, {rate:,.0f} tokens/s, {left:.0f} s left", highlight=False)
     return failed
