@@ -42,8 +42,9 @@ class Group:
 def groups(cells: Sequence[Cell], measure: Measure | None = None) -> list[Group]:
     """Cells by the tree structure of their runs, in the order of first appearance."""
     members: dict[Any, list[Cell]] = {}
+    structures = {id(cell.arm): jax.tree.structure(cell.arm.run) for cell in cells}  # a seed is a leaf
     for cell in cells:
-        members.setdefault(jax.tree.structure(cell.run), []).append(cell)
+        members.setdefault(structures[id(cell.arm)], []).append(cell)
     return [Group(_group_name(own, cells), tuple(own), len(own), measure) for own in members.values()]
 
 
