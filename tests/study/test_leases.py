@@ -160,6 +160,14 @@ def test_an_owner_that_was_taken_for_dead_notices_and_leaves_the_new_lease_alone
     assert other.exists()
 
 
+def test_only_the_owner_gives_a_lease_back(folder, clock):
+    own = observer(folder, clock)
+    assert own.take("g", CELLS)
+    other = foreign(folder)  # took it over unnoticed
+    own.release("g")
+    assert other.exists()
+
+
 def wait(is_so, seconds=20.0):
     """Whether something came to be so in time."""
     gate = threading.Event()

@@ -217,7 +217,7 @@ def test_a_full_disk_is_one_clear_message_and_gone_on_from(whole, tmp_path, monk
             with pytest.raises(UserError, match=r"jsonl cannot be written: No space left on device; finished runs"):
                 train(root)
         assert results(root).items() <= whole[1].items()
-        assert all(path.read_bytes().endswith((b"\n", b"")) for path in root.rglob("*.jsonl"))
+        assert all(path.read_bytes()[-1:] in (b"", b"\n") for path in root.rglob("*.jsonl"))
         train(root)
         is_whole(root, whole)
 
@@ -301,6 +301,47 @@ def test_two_owners_of_one_cell_leave_one_row(whole, tmp_path, monkeypatch):
     is_whole(tmp_path, whole)
     list(first)
     is_whole(tmp_path, whole)
+
+
+def test_a_group_that_is_merged_while_it_is_read_is_not_missed(whole, tmp_path, monkeypatch):
+    root, files = shutil.copytree(whole[2], tmp_path / "study"), Store._files
+
+    def merged_before_the_second_look(self, pattern):
+        if merging.pop(pattern, False):
+            for group in groups(STUDY.cells()):
+                Store(root).finish(group.name)
+        return files(self, pattern)
+
+    for pattern in ("*.jsonl", "*.parquet"):
+        merging = {pattern: True}
+        monkeypatch.setattr(Store, "_files", merged_before_the_second_look)
+        assert results(root) == whole[1]
+
+
+def test_what_was_done_before_a_lease_was_ours_is_not_done_again(whole, tmp_path, monkeypatch):
+    take = leases.Leases.take
+
+    def late(self, *arguments):
+        monkeypatch.setattr(leases.Leases, "take", take)
+        train(tmp_path)
+        return self.take(*arguments)
+
+    monkeypatch.setattr(leases.Leases, "take", late)
+    assert trained(train(tmp_path)) == []
+    is_whole(tmp_path, whole)
+
+
+def test_a_failure_does_not_hide_a_result(tmp_path):
+    done = {"cell": "a", "status": "done", "loss": 1.0}
+    for rows in ([done, {"cell": "a", "status": "failed"}], [{"cell": "a", "status": "failed"}, done]):
+        stores = [Store(tmp_path, worker=12 * digit) for digit in "01"]
+        for store, row in zip(stores, rows, strict=True):
+            with store.locked():
+                store.append("g", row)
+        assert Store(tmp_path).rows() == {"a": done}
+        stores[0].finish("g")
+        assert {name: row["status"] for name, row in Store(tmp_path).rows().items()} == {"a": "done"}
+        shutil.rmtree(tmp_path / "groups")
 
 
 # --- what a launch is asked for --------------------------------------------------------------------------------
