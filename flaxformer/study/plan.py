@@ -55,7 +55,8 @@ def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:
     telling = [f"{n}={v}" for n, v in shared.items() if any(cell.arm.labels[n] != v for cell in cells)]
     safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in ",".join(telling) or "all")
     structure = str(jax.tree.structure(own[0].run))
-    return f"{safe[:80]}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
+    safe = safe.lstrip(".").encode()[:80].decode(errors="ignore")
+    return f"{safe}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
 
 
 def check_measured(study: Study) -> None:

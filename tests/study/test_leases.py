@@ -64,6 +64,14 @@ def test_one_of_many_gets_a_lease(folder):
     assert read_leases(folder) == []
 
 
+def test_a_lease_that_came_between_a_look_and_the_taking_stays(folder, clock, monkeypatch):
+    path, watcher = foreign(folder), observer(folder, clock)
+    before = path.read_bytes()
+    monkeypatch.setattr(Leases, "held", lambda *_: set())
+    assert watcher.take("g", CELLS) is None
+    assert path.read_bytes() == before
+
+
 def test_leaving_gives_back_what_is_held_and_nothing_else(folder):
     other = foreign(folder, "h")
     with Leases(folder) as own:

@@ -4,17 +4,20 @@ import errno
 import json
 import os
 import shutil
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 from study import faults
 from study.faults import CELLS, STUDY, results, train
-from study.tiny import fill, tiny
+from study.tiny import FILE, fill, tiny
 
 from flaxformer.cli import main
+from flaxformer.cli import study as commands
+from flaxformer.config import POST, PRE
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study import launch, leases, records
+from flaxformer.study import Axis, launch, leases, records
 from flaxformer.study.execute import Finished, Told
 from flaxformer.study.plan import groups
 from flaxformer.study.report import write
@@ -26,7 +29,11 @@ OTHER = replace_at(STUDY.baseline, {"optimizer.beta2": 0.99})
 
 @pytest.fixture(autouse=True)
 def _arithmetic(monkeypatch):
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     faults.use(monkeypatch)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
@@ -429,6 +436,19 @@ def test_a_group_cannot_be_named_like_a_path(tmp_path, name):
     assert not list(tmp_path.parent.glob("x*"))
 
 
+def test_no_label_leads_out_of_the_folder_or_makes_a_name_too_long(tmp_path):
+    labels = {"../../out": PRE, "/etc/passwd\n": POST}
+    for axis in (
+        Axis("model.norm", labels, name=".."),
+        Axis("model.norm", {"\U0001d400" * 90: PRE, "b": POST}, name="x"),
+    ):
+        root = tmp_path / "deep" / "down" / axis.name.strip(".")
+        train(root, tiny(axes=(axis,), seeds=range(2), claims=()))
+        assert len(results(root)) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    assert all(path.resolve().is_relative_to(tmp_path) for path in tmp_path.rglob("*"))
+
+
 MALFORMED = [b"", b"[]", b"7", b"null", b'{"format": 2}', b'{"format": 2, "cells": 3, "recipes": {}}', b"[" * 9999]
 
 
@@ -493,3 +513,23 @@ def test_status_reads_the_folder_alone(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["done"] == 12
     assert not (tmp_path / "imported").exists()
     assert main(["status", "nowhere"]) == 2
+
+
+def test_the_command_retries_and_stops_when_asked_to(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "show_report", lambda store, _: len(status(store)["cells"]["failed"]))
+    (tmp_path / "tiny.py").write_text(FILE)
+    command = ["run", "tiny.py", "--devices", "1", "--output", "runs"]
+    with monkeypatch.context() as patch:
+        faults.use(patch, broken=set(CELLS))
+        assert main([*command, "--on-error", "stop"]) == 1
+        assert "stopped after the first run that failed" in capsys.readouterr().out
+        assert main(command) == 1
+        assert "failed" in capsys.readouterr().out
+    assert main(command) == 1
+    assert "0 runs to train" in capsys.readouterr().out
+    assert main([*command, "--retry-failed"]) == 0
+    assert status(Store(tmp_path / "runs"))["done"] == 12
+    with pytest.raises(SystemExit) as refused:
+        main([*command, "--on-error", "pause"])
+    assert refused.value.code == 2
