@@ -47,6 +47,7 @@ def initialize(address: str | None = None, processes: int | None = None, process
             )
     # Two programs under way at once on a CPU would mix up what their processes tell each other.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from who listens to it here
     jax.distributed.initialize(
         None if address == "auto" else address,
         processes,

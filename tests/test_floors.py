@@ -39,13 +39,15 @@ FLOORS = [
     {"cli"},
 ]
 STUDY = [
-    {"claim", "statistics", "store", "provenance", "numbers", "tex"},
+    {"records", "leases"},
+    {"claim", "statistics", "store", "provenance", "numbers", "tex", "execution"},
     {"declare"},
-    {"plan", "analysis", "probe"},
-    {"load", "schedule", "words", "drawing"},
-    {"tables", "effects", "scores"},
+    {"plan", "analysis", "probe", "status"},
+    {"load", "schedule", "words", "drawing", "program"},
+    {"tables", "effects", "scores", "fitted"},
     {"execute", "html", "terminal", "figures", "origins"},
-    {"launch", "progress", "page"},
+    {"together", "progress", "page"},
+    {"launch"},
     {"report"},
     {"index"},
 ]

@@ -15,7 +15,8 @@ from flaxformer.model.transformer import Layout
 from flaxformer.params import stream
 from flaxformer.sharding import Devices
 from flaxformer.study import Study
-from flaxformer.study.execute import Compiled, Execution, Finished, execute, one_cpu_device_per_core
+from flaxformer.study.execute import Compiled, Execution, Finished, execute
+from flaxformer.study.execution import one_cpu_device_per_core
 from flaxformer.study.plan import groups
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training

@@ -1,6 +1,7 @@
 """The commands of a study: `flaxformer plan FILE`, `flaxformer run FILE`, `flaxformer report DIR`."""
 
 import dataclasses
+import json
 import math
 import re
 from pathlib import Path
@@ -11,22 +12,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer import model, params
+from flaxformer import distributed, model, params
 from flaxformer.claims.record import holds_claims
 from flaxformer.claims.table import rewrite
 from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
+from flaxformer.sharding import parse_devices
 from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Execution
-from flaxformer.study.launch import missing, run, store_of
+from flaxformer.study.execute import Execution, Finished
+from flaxformer.study.launch import OnError, missing, run, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.progress import follow
 from flaxformer.study.report import report_path, write
+from flaxformer.study.status import status
 from flaxformer.study.store import Store
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]
@@ -44,7 +47,11 @@ class StudyArguments:
     seeds: Annotated[int | None, option("N", "the study's", "use N seeds: 0, 1, …")] = None
     output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of results")] = None
     devices: Annotated[int | None, option("N", "all; a CPU is one a core", "devices to use")] = None
-    group_size: Annotated[int | None, option("N", "1 on a CPU, else 8", "runs at a time; 1 is exact")] = None
+    group_size: Annotated[int | None, option("N", "1 on a CPU, else what fits", "runs at a time on a slot")] = None
+    exact: Annotated[bool, tyro.conf.arg(help="one run at a time on one device: bitwise what a lone run gives")] = False
+    mesh: Annotated[
+        str | None, option("AXIS=N,…", "one device", "a slot: devices for each run, as in data=2 or fsdp=2,tensor=2")
+    ] = None
     chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress")] = 50
     layout: Annotated[Layout, option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
     diagnostics: Annotated[bool, tyro.conf.arg(help="also record norms, attention entropy and logits")] = False
@@ -52,11 +59,12 @@ class StudyArguments:
     def load(self) -> tuple[Study, Execution]:
         """The study as the command line changes it, and how to execute it."""
         study = load_study(self.file)
-        study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
+        if self.overrides:
+            study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
         if self.seeds is not None:
             study = dataclasses.replace(study, seeds=range(self.seeds))
-        names = [field.name for field in dataclasses.fields(Execution)]
-        return study, Execution(**{name: getattr(self, name) for name in names})
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(Execution)}
+        return study, Execution(**settings | {"mesh": self.mesh and parse_devices(self.mesh)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +73,7 @@ class Plan(StudyArguments):
 
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
-        devices, found = len(execution.use_devices()), groups(study.cells())
+        devices, found = len(execution.slots()), groups(study.cells())
         left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
         console.print(Text(study.question, style="bold"))
         console.print(weights_table(study.baseline.model))
@@ -88,7 +96,7 @@ class Plan(StudyArguments):
         runs = sum(len(group.cells) for group in found)
         console.print(
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
-            f"on {devices} devices; about {total / 60:.1f} min for the {sum(left.values())} to do."
+            f"on {execution.where}; about {total / 60:.1f} min for the {sum(left.values())} to do."
         )
         console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")
         return 0
@@ -96,25 +104,62 @@ class Plan(StudyArguments):
 
 @dataclasses.dataclass(frozen=True)
 class Run(StudyArguments):
-    """Train every run of a study that is missing, then write and show its report."""
+    """Train every run of a study that is missing, then write and show its report.
+
+    Several of these commands, on any machines that see the folder, share the work.
+    """
+
+    retry_failed: Annotated[bool, tyro.conf.arg(help="also train again what failed before")] = False
+    on_error: Annotated[OnError, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
+
+    coordinator: Annotated[
+        str | None,
+        option("HOST:PORT", "none; srun's own", "where processes meet that train each run together; auto asks"),
+    ] = None
+    processes: Annotated[int | None, option("N", "the cluster's", "how many processes there are")] = None
+    process: Annotated[int | None, option("N", "the cluster's", "which of them this one is, from 0")] = None
 
     def __call__(self, console: Console) -> int:
+        distributed.initialize(self.coordinator, self.processes, self.process)
         study, execution = self.load()
-        store, devices = store_of(study, execution), len(execution.use_devices())
-        todo = missing(study, store)
+        if not distributed.is_first():
+            found = [event.row["status"] for event in run(study, execution) if isinstance(event, Finished)]
+            return FAILED if "failed" in found else 0
+        store, where = store_of(study, execution), execution.where
+        todo = missing(study, store, retry_failed=self.retry_failed)
         runs = sum(len(group.cells) for group in todo)
         done = len(study.cells()) - runs
         kept = f", {done} are done already" if done else ""
-        programs = f"{len(todo)} compiled programs on {devices} devices"
+        programs = f"{len(todo)} compiled programs on {where}"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
         steps = sum(len(group.cells) * group.example.training.steps for group in todo)
-        failed = follow(run(study, execution), console, runs, steps)
-        show_report(store, console)
+        events = run(study, execution, retry_failed=self.retry_failed, on_error=self.on_error, file=self.file)
+        follow(events, console, runs, steps)
+        failed = show_report(store, console)
         if failed:
             console.print(
-                f"[red]{failed} runs failed; the report has their tracebacks, and running again retries them.[/]"
+                f"[red]{failed} runs failed; the report has their tracebacks; --retry-failed retries them.[/]"
             )
         return FAILED if failed else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """Show how far a folder of results is, and who is at work on it.
+
+    From the folder alone: the study's file is neither needed nor read.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="the output folder of 'run'")]
+    json: Annotated[bool, tyro.conf.arg(help="print it as JSON, with the names of cells that have no result")] = False
+
+    def __call__(self, console: Console) -> int:
+        found = status(Store(self.directory))
+        if self.json:
+            print(json.dumps(found, indent=1))
+            return 0
+        terminal.show_status(console, found)
+        return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +197,8 @@ def weights_table(config: ModelConfig | RecurrentConfig) -> Table:
     return table
 
 
-def show_report(store: Store, console: Console) -> None:
-    """Write the report's files and print it."""
+def show_report(store: Store, console: Console) -> int:
+    """Write the report's files and print it; returns how many runs failed."""
     analysis = write(store)
     console.print()
     terminal.show(console, analysis)
@@ -162,3 +207,6 @@ def show_report(store: Store, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for name, what in store.damage.items():
+        console.print(Text(f"{store.root / name} is damaged ({what}); 'run' trains what it held", style="yellow"))
+    return len(analysis.failed)

@@ -42,8 +42,9 @@ class Group:
 def groups(cells: Sequence[Cell], measure: Measure | None = None) -> list[Group]:
     """Cells by the tree structure of their runs, in the order of first appearance."""
     members: dict[Any, list[Cell]] = {}
+    structures = {id(cell.arm): jax.tree.structure(cell.arm.run) for cell in cells}  # a seed is a leaf
     for cell in cells:
-        members.setdefault(jax.tree.structure(cell.run), []).append(cell)
+        members.setdefault(structures[id(cell.arm)], []).append(cell)
     return [Group(_group_name(own, cells), tuple(own), len(own), measure) for own in members.values()]
 
 
@@ -54,7 +55,8 @@ def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:
     telling = [f"{n}={v}" for n, v in shared.items() if any(cell.arm.labels[n] != v for cell in cells)]
     safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in ",".join(telling) or "all")
     structure = str(jax.tree.structure(own[0].run))
-    return f"{safe[:80]}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
+    safe = safe.lstrip(".").encode()[:80].decode(errors="ignore")
+    return f"{safe}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
 
 
 def check_measured(study: Study) -> None:
@@ -105,6 +107,7 @@ def declaration(study: Study) -> dict[str, Any]:
     """The study as plain data: everything that resuming and reporting need, without the study's file."""
     check_measured(study)
     cells = study.cells()
+    names = {cell.name: group.name for group in groups(cells) for cell in group.cells}
     data = {task: task.fingerprint() | _own_code(task) for task in {arm.run.task for arm in study.arms()}}
     recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) for cell in cells}
     claims = [
@@ -137,6 +140,7 @@ def declaration(study: Study) -> dict[str, Any]:
         "cells": [
             {
                 "cell": cell.name,
+                "group": names[cell.name],
                 "labels": cell.arm.labels,
                 "seed": cell.seed,
                 "fingerprint": fingerprint(recipes[cell.arm.name], cell.seed),

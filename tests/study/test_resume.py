@@ -140,18 +140,22 @@ def test_stopped_on_request_exits_with_130_and_goes_on_later(launch, reference, 
     for number in (signal.SIGTERM, signal.SIGINT):
         process = launch(folder, "run", "tiny.py", *LONGER)
         wait_for(process, folder, 1)
-        if number == signal.SIGTERM:
-            process.send_signal(signal.SIGSTOP)
-            second = launch(folder, "run", "tiny.py", *LONGER)
-            err = second.communicate()[1]
-            assert second.returncode == 2
-            assert "another process" in err
-            process.send_signal(signal.SIGCONT)
         err = kill(process, number)
         assert process.returncode == 130
         assert "run the same command again" in err
     assert 0 < len(rows(folder)) < RUNS
     finish(launch, folder)
+    same_results(folder, reference)
+
+
+@pytest.mark.slow
+def test_two_commands_at_once_share_the_work(launch, reference, tmp_path):
+    folder = study_folder(tmp_path)
+    processes = [launch(folder, "run", "tiny.py", *LONGER) for _ in range(2)]
+    for process in processes:
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        assert "Traceback" not in out + err
     same_results(folder, reference)
 
 

@@ -1,0 +1,157 @@
+"""A group's compiled functions on one slot."""
+
+import functools
+import operator
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from flaxformer.diagnostics import Diagnostics, diagnose, summary
+from flaxformer.params import stream
+from flaxformer.sharding import shardings_of, whole_on
+from flaxformer.study.declare import Cell
+from flaxformer.study.execution import Execution, Slot
+from flaxformer.study.plan import Group
+from flaxformer.study.store import Row
+from flaxformer.tasks.base import Source
+from flaxformer.training import evaluate, evaluation_params, start, train_chunk
+from flaxformer.training.run import Run
+from flaxformer.training.step import ALIVE, State
+
+
+class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
+    """Raised by what a program reports to, at a chunk boundary, to end there."""
+
+
+class Program:
+    """One group's compiled functions on one slot, over a fixed number of members.
+
+    Each slot has a program of its own, rather than all slots one whose members a sharding or `shard_map` spreads over
+    them. Neither makes the devices exchange anything, but for a part of a whole XLA compiles slightly different
+    arithmetic, and a member's last bits would depend on the number of devices.
+
+    Args:
+      group: what is trained.
+      slot: where.
+      execution: the chunks, the layout, and what is recorded.
+      members: how many at a time.
+    """
+
+    def __init__(self, group: Group, slot: Slot, execution: Execution, members: int = 1) -> None:
+        training = group.example.training
+        self.group, self.slot, self.members = group, slot, members
+        self.chunk = next(
+            n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
+        )
+        began = time.perf_counter()
+        self.bytes, self.source = 0, slot.spread(group.example.task.load())
+        runs = self.stacked(group.cells[:1])
+        initial = functools.partial(start, layout=execution.layout)
+        state = whole = both = None
+        if slot.mesh is not None:
+            whole = whole_on(slot.mesh)
+            state = _stacked_shardings(jax.eval_shape(initial, group.example), slot.mesh)
+            both = (state, whole)
+        self._start = self._compile(lambda run, source: initial(run), state, runs)
+        states = self._start(runs, self.source)
+        self._advance = self._compile(
+            lambda state, run, source: train_chunk(state, run, source, self.chunk), both, states, runs, donate=0
+        )
+        self._evaluate = self._compile(self._measure, whole, states, runs)
+        self._diagnose = self._compile(_diagnose, whole, states, runs) if execution.diagnostics else None
+        self.compile_seconds = time.perf_counter() - began
+
+    def _measure(self, state: State, run: Run, source: Source) -> dict[str, Array]:
+        """What an evaluation gives, and what else the study measures."""
+        measure = self.group.measure
+        params = evaluation_params(state, run)
+        return evaluate(params, run, source) | dict(measure(params, run) if measure else {})
+
+    def _compile(
+        self, function: Callable[..., Any], shardings: Any, *members: Any, donate: int | None = None
+    ) -> Callable[..., Any]:
+        batch_size = None if self.members == 1 else self.members
+
+        def mapped(*arguments: Any) -> Any:
+            *members, source = arguments
+            return jax.lax.map(lambda member: function(*member, source), tuple(members), batch_size=batch_size)
+
+        with self.slot.there():
+            traced = jax.jit(mapped, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
+            compiled = traced.compile()
+        if (own := compiled.memory_analysis()) is not None:
+            used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
+            self.bytes = max(self.bytes, used - own.alias_size_in_bytes)
+        return compiled
+
+    def stacked(self, cells: Sequence[Cell]) -> Any:
+        """The members' runs as one config of stacked leaves; a short batch repeats its last member."""
+        runs = [cell.run for cell in cells]
+        runs += runs[-1:] * (self.members - len(runs))
+        return self.slot.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
+
+    def train(self, cells: Sequence[Cell], report: Callable[[int], None]) -> list[Row]:
+        """Train the cells from start to end, in chunks; `report` hears the steps taken, and may raise to stop."""
+        training, began = self.group.example.training, time.perf_counter()
+        runs = self.stacked(cells)
+        states = self._start(runs, self.source)
+        evaluations, chunks, looks = [self._evaluate(states, runs, self.source)], [], [self._look(states, runs)]
+        for step in range(self.chunk, training.steps + 1, self.chunk):
+            states, metrics = self._advance(states, runs, self.source)
+            chunks.append(jax.device_get(metrics))
+            if step % training.interval == 0:
+                evaluations.append(self._evaluate(states, runs, self.source))
+                looks.append(self._look(states, runs))
+            report(self.chunk)
+        evaluations, looks, diverged_at = jax.device_get((evaluations, looks, states.diverged_at))
+        seconds = time.perf_counter() - began
+        rows = [self._row(cell, i, chunks, evaluations, int(diverged_at[i]), seconds) for i, cell in enumerate(cells)]
+        return [row | _told(looks, i) for i, row in enumerate(rows)]
+
+    def _look(self, states: State, runs: Any) -> Diagnostics | None:
+        """The diagnostics of the next step, if they are wanted."""
+        return self._diagnose(states, runs, self.source) if self._diagnose else None
+
+    def _row(self, cell: Cell, i: int, chunks: Any, evaluations: Any, diverged_at: int, seconds: float) -> Row:
+        training, tokens = cell.run.training, cell.run.tokens_per_step * cell.run.training.steps
+        losses = [float(loss) for chunk in chunks for loss in chunk["loss"][i]]
+        return {
+            "status": "done" if diverged_at == ALIVE else "diverged",
+            "diverged_at": None if diverged_at == ALIVE else diverged_at,
+            **{name: float(evaluations[-1][name][i]) for name in evaluations[-1]},
+            **{f"initial_{name}": float(evaluations[0][name][i]) for name in evaluations[0]},
+            "evaluated_at": list(range(0, training.steps + 1, training.interval)),
+            **_curves(evaluations, i),
+            "train_loss_curve": losses,
+            "seconds": seconds,
+            "tokens_per_second": tokens * self.members / seconds,
+            "group_size": self.members,
+            "chunk_steps": self.chunk,
+            "device": str(self.slot),
+        }
+
+
+def _stacked_shardings(state: Any, mesh: Mesh) -> Any:
+    """How the states of members lie on a mesh: each as one does alone, all of them on every device."""
+    cut = shardings_of(state, mesh)
+    return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), cut)
+
+
+def _curves(looks: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:
+    """Each number of a member over the evaluations."""
+    return {f"{name}_curve": [float(look[name][i]) for look in looks] for name in looks[0]}
+
+
+def _diagnose(state: State, run: Run, source: Source) -> Diagnostics:
+    return diagnose(state, run, source.batch(stream(jax.random.key(run.seed), "data"), state.step))
+
+
+def _told(looks: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
+    """A member's diagnostics as columns."""
+    own = [summary(jax.tree.map(operator.itemgetter(i), look)) for look in looks if look is not None]
+    return {f"diagnostics/{name}_curve": [float(one[name]) for one in own] for name in own[0]} if own else {}
