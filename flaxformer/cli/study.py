@@ -14,11 +14,11 @@ from rich.text import Text
 from flaxformer import model, params
 from flaxformer.claims.record import holds_claims
 from flaxformer.claims.table import rewrite
+from flaxformer.cli.launcher import LauncherArguments, launched
 from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
-from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution
@@ -51,10 +51,7 @@ class StudyArguments:
 
     def load(self) -> tuple[Study, Execution]:
         """The study as the command line changes it, and how to execute it."""
-        study = load_study(self.file)
-        study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
-        if self.seeds is not None:
-            study = dataclasses.replace(study, seeds=range(self.seeds))
+        study = load_study(self.file, self.overrides, self.seeds)
         names = [field.name for field in dataclasses.fields(Execution)]
         return study, Execution(**{name: getattr(self, name) for name in names})
 
@@ -95,11 +92,13 @@ class Plan(StudyArguments):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run(StudyArguments):
+class Run(LauncherArguments, StudyArguments):
     """Train every run of a study that is missing, then write and show its report."""
 
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
+        if self.launcher is not None:
+            return launched(self, study, execution, console)
         store, devices = store_of(study, execution), len(execution.use_devices())
         todo = missing(study, store)
         runs = sum(len(group.cells) for group in todo)
