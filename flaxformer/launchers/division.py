@@ -1,11 +1,16 @@
 """How the groups of a study are dealt out to jobs, and what the command line says of it."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 from flaxformer.struct import UserError
+from flaxformer.study.declare import Cell
 from flaxformer.study.plan import Group
+
+T = TypeVar("T")
 
 Jobs = list[list[Group] | None]
 """Each job's groups, or `EVERYTHING` that is missing, of which leases decide what is whose."""
@@ -36,20 +41,31 @@ class Options:
 def dealt(groups: Sequence[Group], jobs: int) -> Jobs:
     """The groups dealt out to so many jobs, the longest first, each to the job with the least to do.
 
-    Where there are fewer groups than jobs, groups are cut into shares of their cells, as many as there are jobs.
+    Where there are fewer groups than jobs, each job gets an even share of all cells instead.
     """
-    found = list(groups)
-    while (
-        0 < len(found) < jobs
-        and len((longest := max(found, key=lambda group: (len(group.cells) > 1, work(group)))).cells) > 1
-    ):
-        found.remove(longest)
-        half = len(longest.cells) // 2
-        found += [dataclasses.replace(longest, cells=part) for part in (longest.cells[:half], longest.cells[half:])]
-    hands: list[list[Group]] = [[] for _ in range(min(jobs, len(found)))]
-    for group in sorted(found, key=work, reverse=True):
-        min(hands, key=lambda hand: sum(map(work, hand))).append(group)
+    if len(groups) < jobs:
+        cells = [(group, cell) for group in groups for cell in group.cells]
+        return [_grouped(part) for part in shares(cells, min(jobs, len(cells)))]
+    hands: list[list[Group]] = [[] for _ in range(jobs)]
+    loads = [0] * jobs
+    for size, group in sorted(((work(group), group) for group in groups), key=lambda pair: -pair[0]):
+        least = loads.index(min(loads))
+        hands[least].append(group)
+        loads[least] += size
     return list(hands)
+
+
+def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """The items in so many runs of neighbours, as even as can be."""
+    ends = [len(items) * part // parts for part in range(parts + 1)] if parts else []
+    return [items[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def _grouped(cells: Sequence[tuple[Group, Cell]]) -> list[Group]:
+    """Groups with these of their cells alone."""
+    pairs = itertools.groupby(cells, key=lambda pair: pair[0].name)
+    own = [list(found) for _, found in pairs]
+    return [dataclasses.replace(found[0][0], cells=tuple(cell for _, cell in found)) for found in own]
 
 
 def work(group: Group) -> int:

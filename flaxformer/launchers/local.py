@@ -5,7 +5,6 @@ more of them, and one that dies leaves its group to the others. Where there are 
 share of the cells instead.
 """
 
-import itertools
 import os
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from flaxformer.launchers.division import EVERYTHING, Jobs, Options, dealt
+from flaxformer.launchers.division import EVERYTHING, Jobs, Options, dealt, shares
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.worker import DONE, FAILED
 from flaxformer.struct import UserError
@@ -52,12 +51,6 @@ def places() -> tuple[list[str], str]:
         if gpus := [str(name) for name in found if str(name) not in ("", "-1")]:
             return gpus, "GPUs"
     return [str(core) for core in sorted(os.sched_getaffinity(0))], "cores"
-
-
-def shares(items: Sequence[str], parts: int) -> list[list[str]]:
-    """The items in so many runs of neighbours, as even as can be."""
-    ends = [len(items) * part // parts for part in range(parts + 1)]
-    return [list(items[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
 def start(path: Path, payload: Payload, options: Options, console: Console) -> bool:
