@@ -39,10 +39,11 @@ FLOORS = [
     {"cli"},
 ]
 STUDY = [
-    {"claim", "statistics", "store", "provenance", "numbers", "tex"},
+    {"records", "leases"},
+    {"claim", "statistics", "store", "provenance", "numbers", "tex", "execution"},
     {"declare"},
-    {"plan", "analysis", "probe"},
-    {"load", "schedule", "words", "drawing"},
+    {"plan", "analysis", "probe", "status"},
+    {"load", "schedule", "words", "drawing", "program"},
     {"tables", "effects", "scores"},
     {"execute", "html", "terminal", "figures", "origins"},
     {"launch", "progress", "page"},

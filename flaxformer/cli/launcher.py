@@ -1,7 +1,6 @@
 """The options of `flaxformer run` that say where it runs."""
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import jax
@@ -42,16 +41,26 @@ def launched(run: "Run", study: Study, execution: Execution, console: Console) -
 
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
     store = store_of(study, execution)
-    todo = missing(study, store)
+    todo = missing(study, store, retry_failed=run.retry_failed)
     runs = sum(len(group.cells) for group in todo)
     console.print(f"{study.name}: {runs} runs to train in {len(todo)} programs; results in {store.root}")
-    payload = Payload(file=Path(run.file), jobs=(), execution=execution, overrides=run.overrides, seeds=run.seeds)
+    payload = Payload(
+        file=run.file,
+        jobs=(),
+        execution=execution,
+        overrides=run.overrides,
+        seeds=run.seeds,
+        retry_failed=run.retry_failed,
+        on_error=run.on_error,
+    )
     options = Options(workers=run.workers, slurm=run.slurm, ray=run.ray, interface=run.interface)
     if not launch(str(run.launcher), study, payload, options, console):
         console.print(f"flaxformer status {store.root} shows how they fare; the same command again does what is left.")
         return 0
-    show_report(store, console)
+    failed = show_report(store, console)
     left = sum(len(group.cells) for group in missing(study, store))
     if left:
         console.print(f"[red]{left} runs have no result; run the same command again.[/]")
-    return FAILED if left else 0
+    if failed:
+        console.print(f"[red]{failed} runs failed; the report has their tracebacks; --retry-failed retries them.[/]")
+    return FAILED if failed or left else 0

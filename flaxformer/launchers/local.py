@@ -20,7 +20,7 @@ from rich.console import Console
 
 from flaxformer.launchers.division import EVERYTHING, Jobs, Options, dealt, shares
 from flaxformer.launchers.payload import Payload
-from flaxformer.launchers.worker import DONE, FAILED
+from flaxformer.launchers.work import DONE, FAILED
 from flaxformer.struct import UserError
 from flaxformer.study.plan import Group
 

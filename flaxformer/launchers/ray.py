@@ -12,7 +12,7 @@ from rich.console import Console
 
 from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
 from flaxformer.launchers.payload import Payload
-from flaxformer.launchers.worker import work
+from flaxformer.launchers.work import work
 from flaxformer.struct import UserError
 from flaxformer.study.execution import one_cpu_device_per_core
 from flaxformer.study.plan import Group

@@ -21,7 +21,7 @@ from rich.console import Console
 from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
 from flaxformer.launchers.meeting import meet
 from flaxformer.launchers.payload import Payload, private, read
-from flaxformer.launchers.worker import interrupt, work
+from flaxformer.launchers.work import interrupt, work
 from flaxformer.struct import UserError
 from flaxformer.study.execution import one_cpu_device_per_core
 from flaxformer.study.plan import Group
@@ -148,6 +148,7 @@ def _stop_on_terminate(process: int) -> None:
     def terminated(number: int, frame: FrameType | None) -> None:
         if process > 0:  # the first process decides; if it ends, SLURM ends the others
             return
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # requeuing sends another
         if _state() == "RUNNING":
             requeue(number, frame)
         interrupt(number, frame)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,10 @@ class Cluster:
         key = root / "munge" / "key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))
+
+    def begin(self) -> None:
+        """Start the daemons, and wait until both nodes are there."""
+        root = self.root
         ports = dict(zip(("controller", "first", "second"), free_ports(3), strict=True))
         (root / "slurm.conf").write_text(SETTINGS.format(root=root, **ports))
         own = {name: root / "munge" / name for name in ("key", "socket", "pid", "log", "seed")}
@@ -112,24 +117,27 @@ class Cluster:
         """End a node as a loss of power does: its daemon, its jobs' keepers and their processes, at once."""
         self.processes[node].kill()
         self.processes[node].wait()
-        for pid in self.running(f"SLURMD_NODENAME={node}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        log = str(self.root / f"slurmd-{node}.log")
+        for pid in self.running():
+            if f"SLURMD_NODENAME={node}" in environment(pid) or log in open_files(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
-    def running(self, *also: str) -> list[int]:
+    def running(self) -> list[int]:
         """The processes that this cluster has started for its jobs, by what their environment says."""
-        wanted = {f"SLURM_CONF={self.environment['SLURM_CONF']}", *also}
+        wanted = {f"SLURM_CONF={self.environment['SLURM_CONF']}"}
         own = {process.pid for process in self.processes.values()} | {os.getpid()}
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
         return [pid for pid in pids if pid not in own and wanted <= environment(pid)]
 
     def stop(self) -> None:
-        self.command("scancel", "--user=root")
-        deadline = time.monotonic() + 15
-        while self.jobs() and time.monotonic() < deadline:
-            time.sleep(0.5)
-        for name in ("n1", "n2", "slurmctld", "munged"):
-            self.processes[name].terminate()
+        if "n2" in self.processes:
+            self.command("scancel", "--user=root")
+            deadline = time.monotonic() + 15
+            while self.jobs() and time.monotonic() < deadline:
+                time.sleep(0.5)
+        for process in reversed(self.processes.values()):
+            process.terminate()
         for process in self.processes.values():
             try:
                 process.wait(10)
@@ -146,6 +154,15 @@ def environment(pid: int) -> set[str]:
         return set(Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"))
     except OSError:
         return set()
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(str(path.readlink()))
+    return found
 
 
 def free_ports(count: int) -> list[int]:
@@ -167,10 +184,12 @@ def wait(holds, seconds: float, step: float = 0.25) -> float:
 
 
 @contextlib.contextmanager
-def cluster(root: Path) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """A cluster while the context lasts."""
-    started = Cluster(root)
-    try:
-        yield started
-    finally:
-        started.stop()
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder:
+        started = Cluster(Path(folder))
+        try:
+            started.begin()
+            yield started
+        finally:
+            started.stop()
