@@ -34,6 +34,10 @@ class LauncherArguments:
         str | None, option("NAME", "none", "the network on which the nodes of one job meet, such as eth0")
     ] = None
 
+    def options(self) -> Options:
+        """What the launcher is told."""
+        return Options(workers=self.workers, slurm=self.slurm, ray=self.ray, interface=self.interface)
+
 
 def launched(run: "Run", study: Study, execution: Execution, console: Console) -> int:
     """Hand the study to a launcher; the exit code."""
@@ -53,8 +57,7 @@ def launched(run: "Run", study: Study, execution: Execution, console: Console) -
         retry_failed=run.retry_failed,
         on_error=run.on_error,
     )
-    options = Options(workers=run.workers, slurm=run.slurm, ray=run.ray, interface=run.interface)
-    if not launch(str(run.launcher), study, payload, options, console):
+    if not launch(str(run.launcher), study, payload, run.options(), console):
         console.print(f"flaxformer status {store.root} shows how they fare; the same command again does what is left.")
         return 0
     failed = show_report(store, console)

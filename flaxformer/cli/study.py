@@ -105,6 +105,7 @@ class Run(LauncherArguments, StudyArguments):
 
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
+        self.options().check(self.launcher)
         if self.launcher is not None:
             return launched(self, study, execution, console)
         store, devices = store_of(study, execution), len(execution.use_devices())

@@ -7,7 +7,7 @@ there: no scheduler is asked.
 """
 
 from flaxformer.launchers.division import Options
-from flaxformer.launchers.launch import LAUNCHERS, launch
+from flaxformer.launchers.launching import LAUNCHERS, launch
 from flaxformer.launchers.payload import Payload
 
 __all__ = ["LAUNCHERS", "Options", "Payload", "launch"]

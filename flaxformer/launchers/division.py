@@ -15,6 +15,8 @@ T = TypeVar("T")
 Jobs = list[list[Group] | None]
 """Each job's groups, or `EVERYTHING` that is missing, of which leases decide what is whose."""
 EVERYTHING = None
+USED_BY = {"workers": ("local", "slurm", "ray"), "slurm": ("slurm",), "ray": ("ray",), "interface": ("slurm",)}
+"""Options, and the launchers that they are for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,17 @@ class Options:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers is {self.workers}; expected at least 1")
+
+    def check(self, launcher: str | None) -> None:
+        """Refuse what is meant for another launcher.
+
+        Raises:
+          UserError: there is such an option.
+        """
+        for name, others in USED_BY.items():
+            if (value := getattr(self, name)) and launcher not in others:
+                expected = " or ".join(f"--launcher {other}" for other in others)
+                raise UserError(f"--{name} is given {value} and launcher is {launcher}; expected {expected} with it")
 
 
 def dealt(groups: Sequence[Group], jobs: int) -> Jobs:

@@ -56,24 +56,22 @@ def places() -> tuple[list[str], str]:
 def start(path: Path, payload: Payload, options: Options, console: Console) -> bool:
     """Run the workers to their end, their lines behind their number; one that dies is told, and the others go on."""
     devices, kind = places()
-    processes = []
+    processes: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
     try:
         for index, own in enumerate(shares(devices, len(payload.jobs))):
             processes.append(_worker(path, index, own, kind))
-        readers = [
-            threading.Thread(target=_repeat, args=(process, index, console)) for index, process in enumerate(processes)
-        ]
-        for reader in readers:
-            reader.start()
-        for process, reader in zip(processes, readers, strict=True):
+            readers.append(threading.Thread(target=_repeat, args=(processes[-1], index, console)))
+            readers[-1].start()
+        for process in processes:
             process.wait()
-            reader.join()
     finally:  # Ctrl-C, or SIGTERM: have them stop at their next chunk
         for process in processes:
             if process.poll() is None:
                 process.terminate()
-        for process in processes:
+        for process, reader in zip(processes, readers, strict=True):
             process.wait()
+            reader.join()
     for index, process in enumerate(processes):
         if process.returncode not in (DONE, FAILED):
             console.print(f"worker {index} {_ending(process.returncode)}; its runs are kept", style="red")
@@ -101,8 +99,9 @@ def _worker(path: Path, index: int, own: Sequence[str], kind: str) -> subprocess
 
 
 def _repeat(process: subprocess.Popen[str], index: int, console: Console) -> None:
-    for line in process.stdout or ():
-        console.print(f"worker {index}: {line.rstrip()}", highlight=False, markup=False, soft_wrap=True)
+    with process.stdout as lines:  # type: ignore[union-attr]
+        for line in lines:
+            console.print(f"worker {index}: {line.rstrip()}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _ending(code: int) -> str:

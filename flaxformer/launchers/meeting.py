@@ -32,10 +32,8 @@ def address_of(interface: str) -> str:
         try:
             answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
         except OSError:
-            has = ", ".join(name for _, name in socket.if_nameindex())
-            raise UserError(
-                f"interface is '{interface}'; expected one with an address: this machine has {has}"
-            ) from None
+            found = ", ".join(name for _, name in socket.if_nameindex())
+            raise UserError(f"interface is '{interface}'; expected an address, or one of {found}") from None
     return socket.inet_ntoa(answer[20:24])
 
 

@@ -13,6 +13,7 @@ from flaxformer.sharding import parse_devices
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 from flaxformer.study.execution import Execution
+from flaxformer.study.launch import OnError
 from flaxformer.study.load import load_study
 
 FORMAT = 1
@@ -42,7 +43,7 @@ class Payload:
     overrides: tuple[str, ...] = ()
     seeds: int | None = None
     retry_failed: bool = False
-    on_error: str = "continue"
+    on_error: OnError = "continue"
     interface: str | None = None
     code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -99,7 +100,7 @@ def read(path: Path) -> Payload:
         raise
     except OSError as error:
         raise UserError(f"'{path}' cannot be read ({error.strerror}); expected a file that --launcher wrote") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"'{path}' is damaged ({error}); expected a file that --launcher wrote") from None
 
 

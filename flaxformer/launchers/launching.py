@@ -54,6 +54,7 @@ def launch(kind: str, study: Study, payload: Payload, options: Options, console:
     """
     if kind not in LAUNCHERS:
         raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
+    options.check(kind)
     store = store_of(study, payload.execution)
     todo = missing(study, store, retry_failed=payload.retry_failed)
     jobs = LAUNCHERS[kind].divide(todo, options)
