@@ -103,8 +103,6 @@ def run(
         store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
     if changed:
         yield Told(f"the code is not what was submitted: {', '.join(changed)} changed; the launch records it")
-    for name, what in store.damage.items():
-        yield Told(f"{store.root / name} is damaged ({what}): what it held there is trained again")
     prints = {cell["cell"]: cell["fingerprint"] for cell in declared["cells"]}
     with Leases(store.leases) as leases:
         worker = _Worker(store, leases, share, prints, retry_failed)
@@ -123,6 +121,7 @@ class _Worker:
     ) -> None:
         self.store, self.leases, self.share, self.prints, self.retry = store, leases, share, prints, retry
         self.tried: set[str] = set()
+        self.told: set[str] = set()
         self.left: dict[str, int] = {}
         """Cells under way here, by group."""
 
@@ -155,9 +154,12 @@ class _Worker:
 
     def work(self, execution: Execution, alone: bool, stop: bool) -> Iterator[Event]:
         """Train what is left in rounds, each of what nobody else holds, until every cell has its row."""
-        told: set[str] = set()
         patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
-        while todo := self.todo(self.share, self.store.rows()):
+        while True:
+            todo = self.todo(self.share, self.store.rows())
+            yield from self.damage()
+            if not todo:
+                return
             before = len(self.tried)
             with contextlib.closing(execute(todo, execution, self.take)) as events:
                 for event in events:
@@ -169,8 +171,8 @@ class _Worker:
                         return
             if len(self.tried) > before:
                 continue
-            held = [text for group in todo for text in self.holders(group) if text not in told]
-            told.update(held)
+            held = [text for group in todo for text in self.holders(group) if text not in self.told]
+            self.told.update(held)
             if held:
                 yield Told(f"waiting for what others hold: {'; '.join(held)}")
             while not any(map(self.is_free, todo)):
@@ -178,6 +180,13 @@ class _Worker:
                     yield Told("ended: what is left of these runs is held by others")
                     return
                 time.sleep(POLL)
+
+    def damage(self) -> Iterator[Told]:
+        """What reading found wrong since it was last told."""
+        for name, what in self.store.damage.items():
+            if name not in self.told:
+                self.told.add(name)
+                yield Told(f"{self.store.root / name} is damaged ({what}): what it held there is trained again")
 
     def finished(self, event: Finished) -> Finished:
         """Have a row on disk; with the last of a group, merge the group's lines and give its lease back."""
@@ -198,6 +207,7 @@ class _Worker:
 
     def settle(self) -> None:
         """Merge what earlier launches left; a group whose lease another has is merged by that one."""
+        self.leases.others()  # removes those of the dead
         for group in self.store.unmerged():
             self.merge(group)
 
