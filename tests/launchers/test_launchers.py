@@ -21,6 +21,7 @@ from flaxformer.launchers import (
     Options,
     Payload,
     division,
+    launching,
     local,
     meeting,
     payload,
