@@ -1,11 +1,13 @@
 """SLURM, in fact: two nodes on this machine. Whatever it does to the jobs, the table is what one process gives."""
 
+import json
 import os
 import re
 import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from launchers.loopback import cluster, wait, why_not
 from study.tiny import FILE, results
@@ -33,11 +35,12 @@ def command(slurm, tmp_path_factory):
     compiled = tmp_path_factory.mktemp("compiled")
     environment = slurm.environment | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
+    environment |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 
     def call(folder, *words):
         (folder / "tiny.py").write_text(FILE)
         done = subprocess.run(
-            [sys.executable, "-m", "flaxformer.cli", "run", "tiny.py", "--devices", "1", *words],
+            [sys.executable, "-m", "flaxformer.cli", "run", "tiny.py", *words],
             env=environment, cwd=folder, capture_output=True, text=True, timeout=240,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -152,3 +155,17 @@ def test_a_job_whose_node_is_lost_goes_on_at_another(submit, slurm, uninterrupte
         wait(lambda: slurm.command("sinfo", "-h", "-t", "idle", "-o", "%D").split() == ["2"], 60)
     record_property("seconds from a killed node to the next finished run", took)
     assert results(store.rows()) == uninterrupted(*LONG), logs(store)
+
+
+def test_the_nodes_of_a_job_train_each_run_together(submit, slurm, uninterrupted):
+    store, (job,) = submit("--workers", "1", "--slurm", "nodes=2", "--interface", "lo")
+    wait(lambda: slurm.jobs().get(job, ("",))[0] != "PENDING", 60)
+    ended(slurm)
+    found, wanted = store.rows(), uninterrupted()
+    assert sorted(found) == sorted(wanted), logs(store)
+    for cell, row in wanted.items():
+        np.testing.assert_allclose(found[cell]["train_loss_curve"], row["train_loss_curve"], rtol=2e-5)
+    (address,) = store.root.glob("launches/*/*.coordinator")
+    assert json.loads(address.read_text()).startswith("127.0.0.1:")
+    assert len(store.root.joinpath("launches.jsonl").read_text().splitlines()) == 1
+    assert {row["device"].split(" ")[-2:] == ["1", "more"] for row in found.values()} == {True}
