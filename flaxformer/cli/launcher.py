@@ -8,6 +8,7 @@ from rich.console import Console
 
 from flaxformer.cli.options import FAILED, option
 from flaxformer.launchers import Options, Payload, launch
+from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 from flaxformer.study.execution import Execution
 from flaxformer.study.launch import missing, store_of
@@ -43,6 +44,9 @@ def launched(run: "Run", study: Study, execution: Execution, console: Console) -
     """Hand the study to a launcher; the exit code."""
     from flaxformer.cli.study import show_report
 
+    for name in ("coordinator", "processes", "process"):
+        if (value := getattr(run, name)) is not None:
+            raise UserError(f"--{name} is given {value} and launcher is {run.launcher}; expected one of them")
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
     store = store_of(study, execution)
     todo = missing(study, store, retry_failed=run.retry_failed)

@@ -39,6 +39,9 @@ NUMBERS = {
 OURS = ("array", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "ntasks", "ntasks-per-node")
 """Options of sbatch that this launcher sets itself."""
 MINUTES = 60
+WARNING = 90
+"""Seconds before its time is up that a job is warned, where --slurm does not say."""
+SLACK = 50
 RESTARTS = 1_000_000
 """Times that submitit may requeue a job: what is to be done gets less each time."""
 
@@ -66,10 +69,16 @@ def parameters(options: Options) -> dict[str, Any]:
       UserError: a value that is none, or an option that the launcher sets itself.
     """
     given = pairs("--slurm", options.slurm)
-    found: dict[str, Any] = {"time": minutes(given.pop("time", str(MINUTES)))}
+    found: dict[str, Any] = {"time": minutes(given.pop("time", str(MINUTES))), "signal_delay_s": WARNING}
     for key, own in NUMBERS.items():
         if key in given:
             found[own] = whole("--slurm", key, given.pop(key))
+    time, warning = found["time"], found["signal_delay_s"]
+    if 60 * time < warning + SLACK:
+        raise UserError(
+            f"--slurm is given time={time} and warning={warning}; expected a limit that is {SLACK} s longer at least, "
+            "since SLURM may warn half a minute early"
+        )
     if found.get("nodes", 1) > 1 and options.interface is None:
         raise UserError(
             f"--slurm is given nodes={found['nodes']} and interface is None; expected --interface NAME, the network "

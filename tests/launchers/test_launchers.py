@@ -29,6 +29,7 @@ from flaxformer.launchers import (
     slurm,
     work,
 )
+from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
 from flaxformer.study import Axis
 from flaxformer.study.execution import Execution
@@ -48,7 +49,7 @@ def planned():
 def example(tmp_path):
     file = tmp_path / "tiny.py"
     file.write_text(FILE)
-    execution = Execution(output=tmp_path / "out", devices=1, chunk_steps=3, layout="scanned")
+    execution = Execution(output=tmp_path / "out", devices=1, chunk_steps=3, layout="scanned", mesh=Devices(data=2))
     return Payload(
         file=file, jobs=(("a", "b"), None), execution=execution, overrides=("seed=1",), seeds=2, retry_failed=True,
         on_error="stop", interface="lo", code={"commit": None, "source": "0"},
@@ -244,6 +245,7 @@ def test_what_slurm_is_asked_for():
     asked = slurm.parameters(Options(slurm=("time=2:00:00", "gpus=4", "cpus=8", "partition=big", "mem-per-cpu=2G")))
     assert asked == {
         "time": 120,
+        "signal_delay_s": 90,
         "gpus_per_node": 4,
         "cpus_per_task": 8,
         "ntasks_per_node": 1,
@@ -261,6 +263,7 @@ def test_what_slurm_is_asked_for():
         (["time=60", "time=70"], "--slurm is given time twice, as 60 and 70"),
         (["time=soon"], "--slurm is given time=soon; expected minutes"),
         (["time=0"], "--slurm is given time=0; expected at least a minute"),
+        (["time=2"], "time=2 and warning=90; expected a limit that is 50 s longer at least"),
         (["nodes=0"], "--slurm is given nodes=0; expected a whole number of at least 1"),
         (["gpus=all"], "--slurm is given gpus=all; expected a whole number"),
         (["array=1-9"], "--slurm is given array=1-9, which the launcher sets itself"),
@@ -343,6 +346,7 @@ def test_words_of_slurm_are_no_overrides():
         ),
         (["--launcher", "local", "--workers", "0"], "workers is 0; expected at least 1"),
         (["--launcher", "local", "--slurm", "time=5"], "--slurm is given ('time=5',) and launcher is local; expected"),
+        (["--launcher", "local", "--processes", "2"], "--processes is given 2 and launcher is local; expected one of"),
         (["--launcher", "local", "--workers", "999"], "workers is 999; expected at most"),
         (["--launcher", "slurm", "--slurm", "nodes=2"], "expected --interface NAME"),
     ],
