@@ -1,9 +1,11 @@
 """Worker processes on this machine: one table, whoever trains what, and whoever dies."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launchers.loopback import wait
@@ -21,14 +23,21 @@ def start(tmp_path_factory):
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
     environment["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
 
+    started = []
+
     def call(folder, *words):
         (folder / "tiny.py").write_text(FILE)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "flaxformer.cli", "run", "tiny.py", "--devices", "1", *words],
             env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
+        started.append(process)
+        return process
 
-    return call
+    yield call
+    for process in started:  # of a test that failed: its workers end with their pipes
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +50,13 @@ def uninterrupted(start, tmp_path_factory):
 
 
 def workers(store):
-    """The worker processes of a folder: their numbers, by index."""
+    """The worker processes of a folder, by index."""
     found = {}
-    for path in store.root.glob("launches/*.json"):
-        done = subprocess.run(["pgrep", "-f", f"launchers.worker {path}"], capture_output=True, text=True)
-        for pid in map(int, done.stdout.split()):
-            with open(f"/proc/{pid}/cmdline") as file:
-                found[int(file.read().split("\0")[5])] = pid
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_text().split("\0")
+            if words[1:3] == ["-m", "flaxformer.launchers.worker"] and words[3].startswith(f"{store.root}/"):
+                found[int(words[4])] = int(path.parent.name)
     return found
 
 
@@ -79,7 +88,7 @@ def test_a_stopped_command_stops_its_workers_and_goes_on(tmp_path, start, uninte
     process, store = start(tmp_path, "--launcher", "local", *LONG), Store(tmp_path / "runs" / "tiny")
     assert len(under_way(process, store)) == 2
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == 130, said
     assert not workers(store)
     assert not list(store.root.glob("leases/*.lease"))
