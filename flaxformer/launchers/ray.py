@@ -5,11 +5,13 @@ study's folder has to be one that all nodes see. A cluster that is started here 
 dashboard runs code.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from flaxformer.data.extras import library
 from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import work
@@ -28,10 +30,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
       UserError: there is no Ray here, or --ray says what cannot be followed.
     """
     resources(options)
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        raise UserError("launcher is 'ray', which needs Ray: pip install 'flaxformer[ray]'") from None
+    library("ray", "ray", "launcher 'ray'")
     return dealt(groups, options.workers or len(groups))
 
 
@@ -53,7 +52,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
 
     own = not ray.is_initialized()
     if own:
-        ray.init(include_dashboard=False, configure_logging=False)
+        _begin(ray)
     try:
         task = ray.remote(max_calls=1, max_retries=RETRIES, **resources(options))(_task)
         waiting = {task.remote(str(path), index): index for index in range(len(payload.jobs))}
@@ -64,6 +63,14 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
         if own:
             ray.shutdown()
     return True
+
+
+def _begin(ray: Any) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one, which listens on the loopback alone."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        ray.init(address)
+    else:
+        ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1")
 
 
 def _told(ray: Any, done: Any, index: int, console: Console) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from flaxformer.data.extras import library
 from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
 from flaxformer.launchers.meeting import meet
 from flaxformer.launchers.payload import Payload, private, read
@@ -55,10 +56,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
     parameters(options)
     if not all(map(shutil.which, ("sbatch", "srun"))):
         raise UserError("launcher is 'slurm', and there is no sbatch and srun here; expected a machine of the cluster")
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        raise UserError("launcher is 'slurm', which needs submitit: pip install 'flaxformer[slurm]'") from None
+    library("submitit", "slurm", "launcher 'slurm'")
     return dealt(groups, min(options.workers or len(groups), MOST_JOBS))
 
 
