@@ -35,7 +35,7 @@ FLOORS = [
     {"diagnostics"},
     {"interop"},
     {"study"},
-    {"claims", "jobs", "bench"},
+    {"claims", "jobs", "bench", "launchers"},
     {"cli"},
 ]
 STUDY = [

@@ -67,10 +67,13 @@ def _with_set(command: Any, arguments: Sequence[str]) -> list[str]:
     """Let `path=value` words stand anywhere on the line of a command that has --set, without it before them."""
     if "overrides" not in command.__dataclass_fields__:
         return list(arguments)
-    override = [
-        bool(re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)) and before != "--mesh"
-        for before, word in zip(["", *arguments], arguments, strict=False)
-    ]
+    override, before, option = [], "", ""
+    for word in arguments:
+        path = re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)
+        option = word if word.startswith("--") else option if "=" in word else ""
+        owned = before == "--mesh" or (option in ("--slurm", "--ray") and "." not in word.partition("=")[0])
+        override.append(path is not None and not owned)
+        before = word
     words = [word for word, is_one in zip(arguments, override, strict=True) if is_one]
     rest = [word for word, is_one in zip(arguments, override, strict=True) if not is_one and word != "--set"]
     return [*rest, "--set", *words] if words else rest

@@ -15,12 +15,12 @@ from rich.text import Text
 from flaxformer import distributed, model, params
 from flaxformer.claims.record import holds_claims
 from flaxformer.claims.table import rewrite
+from flaxformer.cli.launcher import LauncherArguments, launched
 from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
 from flaxformer.sharding import parse_devices
-from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution, Finished
@@ -58,11 +58,7 @@ class StudyArguments:
 
     def load(self) -> tuple[Study, Execution]:
         """The study as the command line changes it, and how to execute it."""
-        study = load_study(self.file)
-        if self.overrides:
-            study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
-        if self.seeds is not None:
-            study = dataclasses.replace(study, seeds=range(self.seeds))
+        study = load_study(self.file, self.overrides, self.seeds)
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(Execution)}
         return study, Execution(**settings | {"mesh": self.mesh and parse_devices(self.mesh)})
 
@@ -103,7 +99,7 @@ class Plan(StudyArguments):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run(StudyArguments):
+class Run(LauncherArguments, StudyArguments):
     """Train every run of a study that is missing, then write and show its report.
 
     Several of these commands, on any machines that see the folder, share the work.
@@ -120,6 +116,9 @@ class Run(StudyArguments):
     process: Annotated[int | None, option("N", "the cluster's", "which of them this one is, from 0")] = None
 
     def __call__(self, console: Console) -> int:
+        self.options().check(self.launcher)
+        if self.launcher is not None:
+            return launched(self, *self.load(), console)
         distributed.initialize(self.coordinator, self.processes, self.process)
         study, execution = self.load()
         if not distributed.is_first():

@@ -1,20 +1,24 @@
 """Reading what a Python file declares."""
 
+import dataclasses
 import importlib.util
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from flaxformer.struct import UserError
+from flaxformer.struct import UserError, override
 from flaxformer.study.declare import Study
 
 T = TypeVar("T")
 
 
-def load_study(file: Path) -> Study:
-    """The `study` of a file; see `load`."""
-    return load(file, "study", Study)
+def load_study(file: Path, overrides: Sequence[str] = (), seeds: int | None = None) -> Study:
+    """The `study` of a file (see `load`), with fields of its baseline changed, and with so many seeds."""
+    study = load(file, "study", Study)
+    study = dataclasses.replace(study, baseline=override(study.baseline, overrides))
+    return study if seeds is None else dataclasses.replace(study, seeds=range(seeds))
 
 
 def load(file: Path, name: str, kind: type[T]) -> T:

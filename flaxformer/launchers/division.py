@@ -1,0 +1,120 @@
+"""How the groups of a study are dealt out to jobs, and what the command line says of it."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from typing import TypeVar
+
+from flaxformer.struct import UserError
+from flaxformer.study.declare import Cell
+from flaxformer.study.plan import Group
+
+T = TypeVar("T")
+
+Jobs = list[list[Group] | None]
+"""Each job's groups, or `EVERYTHING` that is missing, of which leases decide what is whose."""
+EVERYTHING = None
+USED_BY = {"workers": ("local", "slurm", "ray"), "slurm": ("slurm",), "ray": ("ray",), "interface": ("slurm",)}
+"""Options, and the launchers that they are for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line says to a launcher.
+
+    Args:
+      workers: processes or jobs at most.
+      slurm: KEY=VALUE words for `sbatch`.
+      ray: KEY=VALUE words for a task: cpus, gpus.
+      interface: the network on which the processes of a job find each other: a name or an address.
+    """
+
+    workers: int | None = None
+    slurm: tuple[str, ...] = ()
+    ray: tuple[str, ...] = ()
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"workers is {self.workers}; expected at least 1")
+
+    def check(self, launcher: str | None) -> None:
+        """Refuse what is meant for another launcher.
+
+        Raises:
+          UserError: there is such an option.
+        """
+        for name, others in USED_BY.items():
+            if (value := getattr(self, name)) and launcher not in others:
+                expected = " or ".join(f"--launcher {other}" for other in others)
+                raise UserError(f"--{name} is given {value} and launcher is {launcher}; expected {expected} with it")
+
+
+def dealt(groups: Sequence[Group], jobs: int) -> Jobs:
+    """The groups dealt out to so many jobs, the longest first, each to the job with the least to do.
+
+    Where there are fewer groups than jobs, each job gets an even share of all cells instead.
+    """
+    if len(groups) < jobs:
+        cells = [(group, cell) for group in groups for cell in group.cells]
+        return [_grouped(part) for part in shares(cells, min(jobs, len(cells)))]
+    hands: list[list[Group]] = [[] for _ in range(jobs)]
+    loads = [0] * jobs
+    for size, group in sorted(((work(group), group) for group in groups), key=lambda pair: -pair[0]):
+        least = loads.index(min(loads))
+        hands[least].append(group)
+        loads[least] += size
+    return list(hands)
+
+
+def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """The items in so many runs of neighbours, as even as can be."""
+    ends = [len(items) * part // parts for part in range(parts + 1)] if parts else []
+    return [items[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def _grouped(cells: Sequence[tuple[Group, Cell]]) -> list[Group]:
+    """Groups with these of their cells alone."""
+    pairs = itertools.groupby(cells, key=lambda pair: pair[0].name)
+    own = [list(found) for _, found in pairs]
+    return [dataclasses.replace(found[0][0], cells=tuple(cell for _, cell in found)) for found in own]
+
+
+def work(group: Group) -> int:
+    """Tokens that a group has yet to read."""
+    run = group.example
+    return len(group.cells) * run.training.steps * run.tokens_per_step
+
+
+def names(jobs: Jobs) -> tuple[tuple[str, ...] | None, ...]:
+    """Each job's cells, by name."""
+    return tuple(None if job is None else tuple(cell.name for group in job for cell in group.cells) for job in jobs)
+
+
+def pairs(option: str, words: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE words as a mapping.
+
+    Raises:
+      UserError: a word is none, or a key comes twice.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not re.fullmatch(r"[a-z][a-z-]*", key) or not value.isprintable() or not value:
+            raise UserError(f"{option} is given {word!r}; expected KEY=VALUE, such as time=60")
+        if key in found:
+            raise UserError(f"{option} is given {key} twice, as {found[key]} and {value}; expected it once")
+        found[key] = value
+    return found
+
+
+def whole(option: str, key: str, value: str, least: int = 1) -> int:
+    """A value as a whole number.
+
+    Raises:
+      UserError: it is none, or lower than the least.
+    """
+    if not value.isascii() or not value.isdecimal() or int(value) < least:
+        raise UserError(f"{option} is given {key}={value}; expected a whole number of at least {least}")
+    return int(value)

@@ -1,0 +1,75 @@
+"""Handing what is missing of a study to workers elsewhere."""
+
+import dataclasses
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from flaxformer.launchers import local, ray, slurm
+from flaxformer.launchers.division import Jobs, Options, names
+from flaxformer.launchers.payload import Payload, private
+from flaxformer.struct import UserError, did_you_mean
+from flaxformer.study.declare import Study
+from flaxformer.study.launch import missing, store_of
+from flaxformer.study.plan import Group, declaration
+from flaxformer.study.provenance import code
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """One way to have jobs done.
+
+    Args:
+      divide: the groups that each job gets; it also refuses options that cannot be followed, before anything is
+        written.
+      start: start the jobs of the payload in a file. True once all have ended; False where they are only submitted.
+    """
+
+    divide: Callable[[list[Group], Options], Jobs]
+    start: Callable[[Path, Payload, Options, Console], bool]
+
+
+LAUNCHERS = {
+    "local": Launcher(local.divide, local.start),
+    "slurm": Launcher(slurm.divide, slurm.start),
+    "ray": Launcher(ray.divide, ray.start),
+}
+
+
+def launch(kind: str, study: Study, payload: Payload, options: Options, console: Console) -> bool:
+    """Declare the study and have its missing runs trained.
+
+    Args:
+      kind: one of `LAUNCHERS`.
+      study: what `payload.study()` gives.
+      payload: the file, and what the command line changes; the rest is filled in here.
+
+    Returns:
+      whether the workers have ended; False where they are submitted, and go on by themselves.
+
+    Raises:
+      UserError: no such launcher, options that it cannot follow, or a folder with results of another recipe.
+    """
+    if kind not in LAUNCHERS:
+        raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
+    options.check(kind)
+    store = store_of(study, payload.execution)
+    todo = missing(study, store, retry_failed=payload.retry_failed)
+    jobs = LAUNCHERS[kind].divide(todo, options)
+    with store.locked():
+        store.declare(declaration(study))
+    if not todo:
+        return True
+    payload = dataclasses.replace(
+        payload,
+        file=payload.file.resolve(),
+        jobs=names(jobs),
+        interface=options.interface,
+        execution=dataclasses.replace(payload.execution, output=store.root.resolve()),
+        code=code(payload.file),
+    )
+    path = private(store.root.resolve() / "launches") / f"{kind}-{secrets.token_hex(4)}.json"
+    payload.write(path)
+    return LAUNCHERS[kind].start(path, payload, options, console)

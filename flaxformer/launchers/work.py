@@ -1,0 +1,66 @@
+"""What a worker does: the cells of one job, into the study's folder."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from flaxformer.launchers.payload import read
+from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Told
+from flaxformer.study.launch import run
+
+DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+"""How a worker's process exits."""
+SECONDS_BETWEEN_LINES = 15
+
+
+def work(path: Path, index: int, console: Console) -> int:
+    """Train the cells of a job that have no row yet; returns the number of runs that failed.
+
+    Raises:
+      UserError: the payload, the study's file or its folder are not as they have to be.
+    """
+    payload = read(path)
+    cells, study = payload.job(index), payload.study()
+    events = run(
+        study,
+        payload.execution,
+        only=cells,
+        retry_failed=payload.retry_failed,
+        on_error=payload.on_error,
+        file=payload.file,
+        submitted=payload.code,
+    )
+    return tell(events, console)
+
+
+def tell(events: Iterable[Event], console: Console) -> int:
+    """Say what happens, a line now and then; returns the number of runs that failed."""
+    began, told = time.monotonic(), float("-inf")
+    done = failed = tokens = 0
+    for event in events:
+        match event:
+            case Compiled(group, device, seconds):
+                console.print(f"compiled {group} for {device} in {seconds:.1f} s", highlight=False, soft_wrap=True)
+                continue
+            case Told(text):
+                console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            case Advanced(_, _, _, read):
+                tokens += read
+            case Finished(_, row):
+                done += 1
+                if row["status"] == "failed":
+                    failed += 1
+                    console.print(f"{row['cell']} failed: {row['cause']}", highlight=False, soft_wrap=True)
+        if done and time.monotonic() - told > SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            console.print(f"{done} runs, {tokens / (told - began):,.0f} tokens/s", highlight=False)
+    console.print(f"{done} runs trained, {failed} failed", highlight=False)
+    return failed
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal that asks to stop as Ctrl-C: the run's workers end at their next chunk."""
+    raise KeyboardInterrupt

@@ -1,0 +1,46 @@
+"""One worker: train the cells of one job into the study's folder.
+
+    python -m flaxformer.launchers.worker DIR/launches/ID.json INDEX
+
+Signals that ask to stop (Ctrl-C, SIGTERM, SIGUSR2) end it at its next chunk; finished runs are kept, and the same
+command again goes on.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from flaxformer.launchers.work import DONE, FAILED, INTERRUPTED, USER_ERROR, interrupt, work
+from flaxformer.struct import UserError
+from flaxformer.study.execution import one_cpu_device_per_core
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m flaxformer.launchers.worker", description=__doc__)
+    parser.add_argument("payload", type=Path, help="a file of DIR/launches")
+    parser.add_argument("index", type=int, help="which of its jobs, from 0")
+    parser.add_argument("--cores", help="the processor's cores to use, such as 0,1")
+    words = parser.parse_args()
+    if words.cores:
+        os.sched_setaffinity(0, map(int, words.cores.split(",")))
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, interrupt)
+    one_cpu_device_per_core()
+    console = Console(width=200)
+    try:
+        return FAILED if work(words.payload, words.index, console) else DONE
+    except UserError as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        console.print("Stopped. Finished runs are kept.")
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""SLURM, in fact: two nodes on this machine. Whatever it does to the jobs, the table is what one process gives."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from launchers.loopback import cluster, wait, why_not
+from study.tiny import FILE, results
+
+from flaxformer.study.store import Store
+
+pytest.importorskip("submitit", reason="no submitit")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_not() is not None, reason=f"no SLURM of our own: {why_not()}"),
+]
+LONG = ["--seeds", "2", "training.steps=6000", "training.evaluate_every=3000"]
+"""A run of several seconds, so that something can happen to it."""
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with cluster() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def command(slurm, tmp_path_factory):
+    """Run the tiny study from the command line, in a folder; returns its store and what was said."""
+    compiled = tmp_path_factory.mktemp("compiled")
+    environment = slurm.environment | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
+    environment |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+
+    def call(folder, *words):
+        (folder / "tiny.py").write_text(FILE)
+        done = subprocess.run(
+            [sys.executable, "-m", "flaxformer.cli", "run", "tiny.py", *words],
+            env=environment, cwd=folder, capture_output=True, text=True, timeout=400,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return Store(folder / "runs" / "tiny"), " ".join(done.stdout.split())
+
+    return call
+
+
+@pytest.fixture
+def submit(tmp_path, slurm, command):
+    """Submit the tiny study; returns its store and the jobs' numbers."""
+
+    def call(*words):
+        store, said = command(tmp_path, "--launcher", "slurm", *words)
+        jobs = re.search(r"submitted \d+ jobs: ([\d_, ]+);", said)
+        assert jobs, said
+        return store, jobs[1].split(", ")
+
+    yield call
+    slurm.command("scancel", "--user=root")
+    wait(lambda: not slurm.jobs(), 60)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, command):
+    """The table of the study, trained by the command itself."""
+    found = {}
+
+    def call(*words):
+        if words not in found:
+            found[words] = results(command(tmp_path_factory.mktemp("whole"), *words)[0].rows())
+        return found[words]
+
+    return call
+
+
+def logs(store):
+    """What the jobs said, and what SLURM said to them."""
+    return "\n".join(path.read_text() for path in sorted(store.root.glob("launches/*/*.out")))
+
+
+def under_way(store, job, slurm):
+    """Wait until a job has a finished run, and not all of them."""
+    wait(lambda: store.rows() or not slurm.jobs(), 180)
+    assert slurm.jobs().get(job, ("",))[0] == "RUNNING", (slurm.jobs(), logs(store))
+
+
+def ended(slurm, seconds=240):
+    wait(lambda: not slurm.jobs(), seconds, 0.5)
+
+
+def test_an_array_of_a_job_a_group_gives_what_one_process_gives(submit, slurm, uninterrupted):
+    store, jobs = submit()
+    assert len(jobs) == 2
+    ended(slurm)
+    assert results(store.rows()) == uninterrupted(), logs(store)
+    for folder in (store.root / "launches", *store.root.glob("launches/slurm-*/")):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_requeued_job_goes_on(submit, slurm, uninterrupted):
+    store, (job,) = submit("--workers", "1", *LONG)
+    under_way(store, job, slurm)
+    before = set(store.rows())
+    slurm.command("scontrol", "requeue", job)
+    wait(lambda: slurm.jobs().get(job, ("",))[0] != "RUNNING", 60)
+    ended(slurm)
+    assert results(store.rows()) == uninterrupted(*LONG), logs(store)
+    assert before
+    assert logs(store).count("Loading pickle") == 2
+
+
+@pytest.mark.parametrize("name", ["USR2", "TERM"])
+def test_a_warned_job_has_itself_requeued(submit, slurm, uninterrupted, name):
+    store, (job,) = submit("--workers", "1", *LONG)
+    under_way(store, job, slurm)
+    slurm.command("scancel", f"--signal={name}", job)
+    wait(lambda: slurm.jobs().get(job, ("",))[0] != "RUNNING", 60)
+    ended(slurm)
+    assert results(store.rows()) == uninterrupted(*LONG), logs(store)
+    assert logs(store).count("Loading pickle") == 2
+
+
+def test_a_cancelled_job_stays_cancelled(submit, slurm):
+    store, (job,) = submit("--workers", "1", *LONG)
+    under_way(store, job, slurm)
+    slurm.command("scancel", job)
+    ended(slurm, 60)
+    assert len(store.rows()) < 8
+    assert not list(store.root.glob("leases/*.lease"))
+
+
+def test_a_job_whose_time_is_up_goes_on_until_it_is_done(submit, slurm, uninterrupted):
+    # A minute is the shortest limit; SLURM may warn half a minute early, so that a start gets 20 s at least.
+    longer = ["training.steps=40000", "training.evaluate_every=20000", "--seeds", "2"]
+    store, _ = submit("--workers", "1", "--slurm", "time=1", "warning=10", *longer)
+    wanted = uninterrupted(*longer)  # meanwhile
+    ended(slurm, 600)
+    assert results(store.rows()) == wanted, logs(store)
+    assert logs(store).count("Loading pickle") > 1
+
+
+def test_a_job_whose_node_is_lost_goes_on_at_another(submit, slurm, uninterrupted, record_property):
+    store, (job,) = submit("--workers", "1", *LONG)
+    under_way(store, job, slurm)
+    node = slurm.jobs()[job][1]
+    before = len(store.rows())
+    slurm.kill_node(node)
+    try:
+        took = wait(lambda: len(store.rows()) > before, 240)
+        ended(slurm)
+    finally:
+        slurm.start_node(node)
+        wait(lambda: slurm.command("sinfo", "-h", "-t", "idle", "-o", "%D").split() == ["2"], 60)
+    record_property("seconds from a killed node to the next finished run", took)
+    assert results(store.rows()) == uninterrupted(*LONG), logs(store)
+
+
+def test_the_nodes_of_a_job_train_each_run_together(submit, slurm, uninterrupted):
+    store, (job,) = submit("--workers", "1", "--slurm", "nodes=2", "--interface", "lo")
+    wait(lambda: slurm.jobs().get(job, ("",))[0] != "PENDING", 60)
+    ended(slurm)
+    found, wanted = store.rows(), uninterrupted()
+    assert sorted(found) == sorted(wanted), logs(store)
+    for cell, row in wanted.items():
+        np.testing.assert_allclose(found[cell]["train_loss_curve"], row["train_loss_curve"], rtol=2e-5)
+    (address,) = store.root.glob("launches/*/*.coordinator")
+    assert json.loads(address.read_text()).startswith("127.0.0.1:")
+    assert len(store.root.joinpath("launches.jsonl").read_text().splitlines()) == 1
+    assert all(row["device"].endswith(" and 1 more") for row in found.values())
