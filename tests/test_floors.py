@@ -39,14 +39,14 @@ FLOORS = [
     {"cli"},
 ]
 STUDY = [
-    {"claim", "statistics", "store", "provenance", "numbers", "tex"},
+    {"claim", "statistics", "store", "provenance", "numbers", "tex", "halving"},
     {"declare"},
-    {"plan", "analysis", "probe"},
+    {"plan", "analysis", "probe", "search"},
     {"load", "schedule", "words", "drawing"},
     {"tables", "effects", "scores"},
     {"execute", "html", "terminal", "figures", "origins"},
     {"launch", "progress", "page"},
-    {"report"},
+    {"report", "stages"},
     {"index"},
 ]
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -61,7 +61,7 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[Row]:
     found = []
     for seed in study.seeds:
         own = {arm.name: rows.get(Cell(arm, seed).name) for arm in study.arms()}
-        if all(row is not None and row["status"] != "failed" for row in own.values()):
+        if all(row is not None and row["status"] not in ("failed", "stopped") for row in own.values()):
             values = {name: float(value) for name, value in study.derive(own).items()}  # type: ignore[misc,arg-type]
             check_quantities(study.claims, values)
             found.append({"measured_by": "derived", "seed": seed, "seconds": 0.0, "values": values})

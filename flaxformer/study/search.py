@@ -122,7 +122,7 @@ class Choice:
 
     def value(self, label: str) -> Any:
         """What a label stands for."""
-        return self.values[label]  # type: ignore[call-overload,index]
+        return self.values[label]  # type: ignore[call-overload]
 
     def holds(self, label: str) -> bool:
         """Whether there is such a label."""
@@ -158,7 +158,7 @@ class Points(Axis):
         paths = [tuple(changes) for changes in levels.values()]
         for label, own in zip(levels, paths, strict=True):
             if sorted(own) != sorted(paths[0]) or not own:
-                raise UserError(f"'{label}' of axis '{name}' changes {list(own)}; expected all levels to change the same")
+                raise UserError(f"'{label}' of axis '{name}' changes {list(own)}; expected what all levels change")
         super().__init__(paths[0] if paths else (name,), levels, name)
 
     def changes(self, label: str) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0,
         if (point := named(row, space, points)) is not None:
             points[point] = row
     if len(points) < samples:
-        raise UserError(f"samples is {samples}, and 1000 times as many draws gave {len(points)}; expected fewer samples")
+        raise UserError(f"samples is {samples}, and 1000 times as many draws gave {len(points)}; expected fewer")
     return axis_of(sorted(points, key=points.__getitem__), space, name)
 
 
