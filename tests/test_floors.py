@@ -42,7 +42,7 @@ STUDY = [
     {"claim", "statistics", "store", "provenance", "numbers", "tex", "halving"},
     {"declare"},
     {"plan", "analysis", "probe", "search"},
-    {"load", "schedule", "words", "drawing"},
+    {"load", "schedule", "words", "drawing", "suggest", "tuned"},
     {"tables", "effects", "scores"},
     {"execute", "html", "terminal", "figures", "origins"},
     {"launch", "progress", "page"},

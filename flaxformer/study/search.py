@@ -39,9 +39,13 @@ class Uniform:
 
     count = math.inf
 
-    def label(self, u: float, digits: int) -> str:
-        """The number at u of its distribution function, rounded."""
-        return _rounded(self.low + (self.high - self.low) * u, digits)
+    def draw(self, u: float) -> float:
+        """The number at u of its distribution function."""
+        return self.low + (self.high - self.low) * u
+
+    def label(self, drawn: float, digits: int) -> str:
+        """What was drawn, to so many significant digits."""
+        return f"{drawn:.{digits}g}"
 
     def value(self, label: str) -> float:
         """The number that a label says."""
@@ -59,8 +63,8 @@ class LogUniform(Uniform):
     def __post_init__(self) -> None:
         _check_ends(self, lowest=0)
 
-    def label(self, u: float, digits: int) -> str:
-        return _rounded(self.low * (self.high / self.low) ** u, digits)
+    def draw(self, u: float) -> float:
+        return self.low * (self.high / self.low) ** u
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +83,13 @@ class Integer:
         """How many there are."""
         return self.high - self.low + 1
 
-    def label(self, u: float, digits: int) -> str:
+    def draw(self, u: float) -> int:
         """The number at u of its distribution function."""
-        return str(self.low + int(u * self.count))
+        return self.low + int(u * self.count)
+
+    def label(self, drawn: int, digits: int) -> str:
+        """What was drawn."""
+        return str(drawn)
 
     def value(self, label: str) -> int:
         """The number that a label says."""
@@ -116,9 +124,13 @@ class Choice:
         """What they are called."""
         return list(self.values)
 
-    def label(self, u: float, digits: int) -> str:
-        """The value at u, in the order in which they are given."""
+    def draw(self, u: float) -> str:
+        """The label at u, in the order in which they are given."""
         return self.labels[int(u * self.count)]
+
+    def label(self, drawn: str, digits: int) -> str:
+        """What was drawn."""
+        return drawn
 
     def value(self, label: str) -> Any:
         """What a label stands for."""
@@ -141,10 +153,6 @@ def _check_ends(of: Uniform, lowest: float) -> None:
     if not numbers or of.low >= of.high:
         above = " above 0" if lowest == 0 else ""
         raise UserError(f"{type(of).__name__}{ends}; expected two numbers{above}, the first below the second")
-
-
-def _rounded(value: float, digits: int) -> str:
-    return f"{value:.{digits}g}"
 
 
 class Points(Axis):
@@ -190,7 +198,8 @@ def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0,
     for row in itertools.islice(coordinates(method, len(space), seed), 1000 * samples):
         if len(points) == samples:
             break
-        if (point := named(row, space, points)) is not None:
+        drawn = [one.draw(u) for one, u in zip(space.values(), row, strict=True)]
+        if (point := named(drawn, space, points)) is not None:
             points[point] = row
     if len(points) < samples:
         raise UserError(f"samples is {samples}, and 1000 times as many draws gave {len(points)}; expected fewer")
@@ -237,10 +246,10 @@ METHODS: dict[str, Callable[[int, np.random.Generator], Draw]] = {
 }
 
 
-def named(row: Sequence[float], space: Space, taken: Collection[Point]) -> Point | None:
-    """The point at coordinates, to as few digits as tell it from those that are taken; None where it is one of them."""
+def named(drawn: Sequence[Any], space: Space, taken: Collection[Point]) -> Point | None:
+    """What was drawn, to as few digits as tell it from what is taken; None where it is one of those."""
     for digits in range(DIGITS, EXACT_DIGITS + 1):
-        point = tuple(one.label(u, digits) for one, u in zip(space.values(), row, strict=True))
+        point = tuple(one.label(value, digits) for one, value in zip(space.values(), drawn, strict=True))
         held = all(one.holds(label) for one, label in zip(space.values(), point, strict=True))
         if held and point not in taken:
             return point

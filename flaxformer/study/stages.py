@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flaxformer.struct import UserError
 from flaxformer.study import launch
 from flaxformer.study.analysis import score
 from flaxformer.study.declare import Arm, Cell, Study
@@ -20,6 +21,7 @@ from flaxformer.study.halving import RUNGS, mean
 from flaxformer.study.launch import missing, store_of
 from flaxformer.study.plan import declaration, groups
 from flaxformer.study.store import Row, Store
+from flaxformer.study.suggest import Search, record, recorded, suggest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +40,46 @@ class Rung(Study):
 
 def run(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
     """Train every missing cell, stage by stage where the study has stages; see `launch.run`, which takes `how`."""
+    if how.get("only") is not None and is_staged(study):
+        raise UserError(f"study '{study.name}' is trained in stages; expected one without, to train some cells alone")
+    if isinstance(study, Search):
+        yield from _rounds(study, execution, **how)
+        return
     if study.halving is not None:
         yield from _rungs(study, execution, **how)
     yield from launch.run(study, execution, **how)
+
+
+def is_staged(study: Study) -> bool:
+    """Whether what is trained depends on results: no cell of it can be trained for itself."""
+    return isinstance(study, Search) or study.halving is not None
+
+
+def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[Event]:
+    """Train round by round; a round is written down before it is trained, and all rounds are one study."""
+    store = store_of(search, execution)
+    while True:
+        rounds = recorded(search, store)
+        if rounds:
+            study = search.of([point for points in rounds for point in points])
+            yield from launch.run(study, execution, **how)
+            rows = store.rows()
+            if any(cell.name not in rows for cell in study.cells()):
+                return  # it was stopped: nothing can be suggested
+        if len(rounds) >= search.rounds:
+            return
+        points = suggest(search, rounds, store.rows())
+        if not points:
+            return
+        record(search, store, len(rounds), points)
+
+
+def known(study: Study, execution: Execution) -> Study:
+    """The ordinary study that is planned and counted: of a search, the rounds that are known, the first at least."""
+    if not isinstance(study, Search):
+        return study
+    rounds = recorded(study, store_of(study, execution)) or [suggest(study, [], {})]
+    return study.of([point for points in rounds for point in points])
 
 
 def _rungs(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
@@ -121,10 +160,14 @@ def _note(
 
 def ahead(study: Study, execution: Execution) -> tuple[int, int]:
     """How many runs are still to be trained, and their steps, all stages together."""
-    store = store_of(study, execution)
-    if study.halving is None or not (todo := missing(study, store)):
-        todo = missing(study, store)
-        return sum(len(group.cells) for group in todo), sum(len(group.cells) * group.steps for group in todo)
+    store, ordinary = store_of(study, execution), known(study, execution)
+    todo = missing(ordinary, store)
+    if study.halving is None or not todo:
+        parts = [(len(group.cells), group.steps) for group in todo]
+        if isinstance(study, Search):
+            later = max(0, study.rounds - max(1, len(recorded(study, store))))
+            parts.append((later * study.samples * len(study.seeds), study.baseline.training.steps))
+        return sum(n for n, _ in parts), sum(n * length for n, length in parts)
     runs = steps = 0
     left = {name: len(arms) for name, arms in programs(study).items()}
     lengths = {name: arms[0].run.training.steps for name, arms in programs(study).items()}
