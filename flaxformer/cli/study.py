@@ -22,11 +22,12 @@ from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution
-from flaxformer.study.launch import missing, run, store_of
+from flaxformer.study.launch import missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.progress import follow
 from flaxformer.study.report import report_path, write
+from flaxformer.study.stages import ahead, known, run, told
 from flaxformer.study.store import Store
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]
@@ -64,7 +65,8 @@ class Plan(StudyArguments):
     """Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained."""
 
     def __call__(self, console: Console) -> int:
-        study, execution = self.load()
+        declared, execution = self.load()
+        study = known(declared, execution)
         devices, found = len(execution.use_devices()), groups(study.cells())
         left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
         console.print(Text(study.question, style="bold"))
@@ -90,6 +92,8 @@ class Plan(StudyArguments):
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
             f"on {devices} devices; about {total / 60:.1f} min for the {sum(left.values())} to do."
         )
+        for line in told(declared, execution):
+            console.print(line)
         console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")
         return 0
 
@@ -101,13 +105,16 @@ class Run(StudyArguments):
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
         store, devices = store_of(study, execution), len(execution.use_devices())
-        todo = missing(study, store)
+        ordinary = known(study, execution)
+        todo = missing(ordinary, store)
         runs = sum(len(group.cells) for group in todo)
-        done = len(study.cells()) - runs
+        done = len(ordinary.cells()) - runs
         kept = f", {done} are done already" if done else ""
         programs = f"{len(todo)} compiled programs on {devices} devices"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
-        steps = sum(len(group.cells) * group.example.training.steps for group in todo)
+        for line in told(study, execution):
+            console.print(line)
+        runs, steps = ahead(study, execution)
         failed = follow(run(study, execution), console, runs, steps)
         show_report(store, console)
         if failed:

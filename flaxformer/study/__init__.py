@@ -5,6 +5,8 @@ from flaxformer.study.declare import Arm, Axis, Cell, Study
 from flaxformer.study.halving import Halving
 from flaxformer.study.probe import Probe
 from flaxformer.study.search import Choice, Integer, LogUniform, Points, Uniform, sampled
+from flaxformer.study.suggest import Search
+from flaxformer.study.tuned import tuned
 
 __all__ = [
     "Arm",
@@ -17,7 +19,9 @@ __all__ = [
     "LogUniform",
     "Points",
     "Probe",
+    "Search",
     "Study",
     "Uniform",
     "sampled",
+    "tuned",
 ]

@@ -158,6 +158,23 @@ def _note(
         store.write_table(store.groups / f"stopped-{until}.parquet", noted)
 
 
+def told(study: Study, execution: Execution) -> Iterator[str]:
+    """What the stages are, for whoever plans or runs the study."""
+    runs, steps = ahead(study, execution)
+    if study.halving is not None:
+        last = study.baseline.training.steps
+        rungs = ", ".join(map(str, steps_of_rungs(study)))
+        yield (
+            f"One arm in {study.halving.factor} of each program goes on after {rungs} steps: {runs} trainings "
+            f"to do, of together {steps:,} steps ({steps / last:.0f} whole runs)."
+        )
+    if isinstance(study, Search):
+        yield (
+            f"{study.rounds} rounds of {study.samples} suggested points, each at {len(study.seeds)} seeds: at most "
+            f"{runs} runs to do."
+        )
+
+
 def ahead(study: Study, execution: Execution) -> tuple[int, int]:
     """How many runs are still to be trained, and their steps, all stages together."""
     store, ordinary = store_of(study, execution), known(study, execution)
