@@ -30,18 +30,30 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, doing: str) -> Iterator[None]:
+def locked(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder for one writer; the lock ends with the process, however it ends.
 
+    Args:
+      patience: seconds to wait for another process that holds it.
+
     Raises:
-      UserError: another process holds it.
+      UserError: another process holds it, or the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output") from None
+    end = time.monotonic() + patience
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be locked: {error.strerror}; expected a folder to write to") from None
+    with os.fdopen(descriptor, "r+b") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output") from None
+                time.sleep(0.02)
         yield
 
 
@@ -96,12 +108,12 @@ def remove(folder: Path, first: str, settle: float = 0.0) -> None:
         flush(folder.parent)
 
 
-def set_aside(folder: Path, why: str) -> Path:
-    """Rename a folder to NAME.WHY, or the first of NAME.WHY.1, NAME.WHY.2, ... that is not there."""
+def set_aside(path: Path, why: str) -> Path:
+    """Rename a file or folder to NAME.WHY, or the first of NAME.WHY.1, NAME.WHY.2, ... that is not there."""
     names = itertools.chain([""], (f".{number}" for number in itertools.count(1)))
-    target = next(path for name in names if not (path := folder.with_name(f"{folder.name}.{why}{name}")).exists())
-    folder.rename(target)
-    flush(folder.parent)
+    target = next(other for name in names if not os.path.lexists(other := path.with_name(f"{path.name}.{why}{name}")))
+    path.rename(target)
+    flush(path.parent)
     return target
 
 

@@ -13,6 +13,7 @@ from study.tiny import FILE, cache_folder, fill, kept_programs, tiny
 
 from flaxformer.cli import COMMANDS, _class, cache, main
 from flaxformer.cli.study import StudyArguments
+from flaxformer.study import launch
 from flaxformer.study.execute import Program
 from flaxformer.study.plan import declaration
 from flaxformer.study.store import Store
@@ -163,7 +164,8 @@ def test_results_of_another_recipe_are_not_mixed(command, complete):
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_folder_that_another_process_holds_is_refused(command, tmp_path):
+def test_a_folder_that_another_process_holds_is_refused(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "LOCK_PATIENCE", 0.0)
     with Store(tmp_path / "held").locked():
         refused(command("run", "tiny.py", "--output", "held"), "held", "another process", "--output")
 

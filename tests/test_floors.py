@@ -39,10 +39,11 @@ FLOORS = [
     {"cli"},
 ]
 STUDY = [
-    {"claim", "statistics", "store", "provenance", "numbers", "tex", "halving"},
+    {"records", "leases"},
+    {"claim", "statistics", "store", "provenance", "numbers", "tex", "execution", "halving"},
     {"declare"},
-    {"plan", "analysis", "probe", "search"},
-    {"load", "schedule", "words", "drawing", "suggest", "tuned"},
+    {"plan", "analysis", "probe", "status", "search"},
+    {"load", "schedule", "words", "drawing", "program", "suggest", "tuned"},
     {"tables", "effects", "scores"},
     {"execute", "html", "terminal", "figures", "origins"},
     {"launch", "progress", "page"},

@@ -66,9 +66,10 @@ def _work(evidence: Evidence, store: Store, execution: Execution, console: Conso
         list(measured)
         return True
     execution = dataclasses.replace(execution, output=store.root)
-    todo = missing(evidence, store)
+    todo = missing(evidence, store, retry_failed=True)
     runs = sum(len(group.cells) for group in todo)
-    follow(run(evidence, execution), console, runs, sum(len(g.cells) * g.example.training.steps for g in todo))
+    steps = sum(len(group.cells) * group.example.training.steps for group in todo)
+    follow(run(evidence, execution, retry_failed=True), console, runs, steps)
     return runs > 0
 
 

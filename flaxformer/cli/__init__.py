@@ -20,6 +20,7 @@ COMMANDS = {
         "Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained.",
     ),
     "run": ("study.Run", "Train every run of a study that is missing, then write and show its report."),
+    "status": ("study.Status", "Show how far a folder of results is, and who is at work on it."),
     "report": (
         "study.Report",
         "Write and show the report of a folder of results again, from what is on disk; the study's file is not needed.",
@@ -106,7 +107,8 @@ def _called(command: Any, name: str, words: Sequence[str]) -> int:
     from flaxformer.study.execution import one_cpu_device_per_core
 
     console, errors = Console(), Console(stderr=True)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, _interrupt)
     one_cpu_device_per_core()
     try:
         return tyro.cli(command, prog=f"flaxformer {name}", args=_with_set(command, words))(console)

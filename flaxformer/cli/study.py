@@ -1,6 +1,7 @@
 """The commands of a study: `flaxformer plan FILE`, `flaxformer run FILE`, `flaxformer report DIR`."""
 
 import dataclasses
+import json
 import math
 import re
 from pathlib import Path
@@ -22,12 +23,13 @@ from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution
-from flaxformer.study.launch import missing, store_of
+from flaxformer.study.launch import OnError, missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.progress import follow
 from flaxformer.study.report import report_path, write
 from flaxformer.study.stages import ahead, known, run, told
+from flaxformer.study.status import status
 from flaxformer.study.store import Store
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]
@@ -100,13 +102,19 @@ class Plan(StudyArguments):
 
 @dataclasses.dataclass(frozen=True)
 class Run(StudyArguments):
-    """Train every run of a study that is missing, then write and show its report."""
+    """Train every run of a study that is missing, then write and show its report.
+
+    Several of these commands, on any machines that see the folder, share the work.
+    """
+
+    retry_failed: Annotated[bool, tyro.conf.arg(help="also train again what failed before")] = False
+    on_error: Annotated[OnError, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
 
     def __call__(self, console: Console) -> int:
         study, execution = self.load()
         store, devices = store_of(study, execution), len(execution.use_devices())
         ordinary = known(study, execution)
-        todo = missing(ordinary, store)
+        todo = missing(ordinary, store, retry_failed=self.retry_failed)
         runs = sum(len(group.cells) for group in todo)
         done = len(ordinary.cells()) - runs
         kept = f", {done} are done already" if done else ""
@@ -114,14 +122,34 @@ class Run(StudyArguments):
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
         for line in told(study, execution):
             console.print(line)
-        runs, steps = ahead(study, execution)
-        failed = follow(run(study, execution), console, runs, steps)
-        show_report(store, console)
+        runs, steps = ahead(study, execution, self.retry_failed)
+        events = run(study, execution, retry_failed=self.retry_failed, on_error=self.on_error, file=self.file)
+        follow(events, console, runs, steps)
+        failed = show_report(store, console)
         if failed:
             console.print(
-                f"[red]{failed} runs failed; the report has their tracebacks, and running again retries them.[/]"
+                f"[red]{failed} runs failed; the report has their tracebacks; --retry-failed retries them.[/]"
             )
         return FAILED if failed else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """Show how far a folder of results is, and who is at work on it.
+
+    From the folder alone: the study's file is neither needed nor read.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="the output folder of 'run'")]
+    json: Annotated[bool, tyro.conf.arg(help="print it as JSON, with the names of cells that have no result")] = False
+
+    def __call__(self, console: Console) -> int:
+        found = status(Store(self.directory))
+        if self.json:
+            print(json.dumps(found, indent=1))
+            return 0
+        terminal.show_status(console, found)
+        return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,8 +187,8 @@ def weights_table(config: ModelConfig | RecurrentConfig) -> Table:
     return table
 
 
-def show_report(store: Store, console: Console) -> None:
-    """Write the report's files and print it."""
+def show_report(store: Store, console: Console) -> int:
+    """Write the report's files and print it; returns how many runs failed."""
     analysis = write(store)
     console.print()
     terminal.show(console, analysis)
@@ -169,3 +197,6 @@ def show_report(store: Store, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for name, what in store.damage.items():
+        console.print(Text(f"{store.root / name} is damaged ({what}); 'run' trains what it held", style="yellow"))
+    return len(analysis.failed)

@@ -10,7 +10,7 @@ import dataclasses
 import queue
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -19,7 +19,7 @@ from flaxformer.study.declare import Cell
 from flaxformer.study.execution import Execution
 from flaxformer.study.plan import Group
 from flaxformer.study.program import Program
-from flaxformer.study.schedule import Scheduler
+from flaxformer.study.schedule import Scheduler, Take
 from flaxformer.study.store import Row
 
 
@@ -50,20 +50,30 @@ class Finished:
     row: Row
 
 
-Event = Compiled | Advanced | Finished
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """Something that the user is to know."""
+
+    text: str
+
+
+Event = Compiled | Advanced | Finished | Told
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
     """Raised in a worker at a chunk boundary once `Scheduler.stopping` is set."""
 
 
-def execute(groups: Sequence[Group], execution: Execution) -> Iterator[Event]:
+def execute(groups: Sequence[Group], execution: Execution, take: Take | None = None) -> Generator[Event]:
     """Train every cell of the groups; yields what happens, in the caller's thread, as it happens.
+
+    `take` is asked before a group is first handed to a device, in that device's thread: it gives the group with the
+    cells that are still to do, or None where there is nothing to do here.
 
     An exception in a batch makes its cells failed rows, with the traceback, and the rest goes on. Closing the iterator
     (or an exception in the caller) stops the workers at their next chunk.
     """
-    scheduler = Scheduler(groups, execution.members)
+    scheduler = Scheduler(groups, execution.members, take)
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     devices = execution.use_devices()
     with ThreadPoolExecutor(len(devices)) as pool:

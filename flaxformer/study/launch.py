@@ -1,15 +1,27 @@
-"""Running a study in this process: what is missing, and only that, into its folder."""
+"""Running a study in this process: what is missing, and only that, into a folder that others may work on too."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import hashlib
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
+from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Cell, Study
-from flaxformer.study.execute import Event, Execution, Finished, execute
+from flaxformer.study.execute import Event, Finished, Told, execute
+from flaxformer.study.execution import Execution
+from flaxformer.study.leases import Leases
 from flaxformer.study.plan import Group, declaration, groups
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.provenance import provenance
-from flaxformer.study.store import Row, Store
+from flaxformer.study.store import LOCK_PATIENCE, Row, Store, is_finished
+
+POLL = 1.0
+"""Seconds between two looks at the leases of others, while there is nothing else to do."""
+OnError = Literal["continue", "stop"]
 
 
 def store_of(study: Study, execution: Execution) -> Store:
@@ -17,39 +29,199 @@ def store_of(study: Study, execution: Execution) -> Store:
     return Store(execution.output or Path("runs") / study.name)
 
 
-def missing(study: Study, store: Store) -> list[Group]:
-    """The groups, with only the cells that have no finished run; a failed cell is missing."""
-    rows = store.rows()
-    done = {name for name, row in rows.items() if row["status"] != "failed"}
-    left = [
-        dataclasses.replace(group, cells=tuple(cell for cell in group.cells if cell.name not in done))
-        for group in groups(study.cells(), study.measure)
-    ]
-    return [group for group in left if group.cells]
-
-
-def run(study: Study, execution: Execution) -> Iterator[Event]:
-    """Train every missing cell; each finished run is on disk before its event is yielded.
+def missing(study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False) -> list[Group]:
+    """The groups, with only the cells that have no row yet, or also those that failed.
 
     Raises:
-      UserError: another process holds the folder, or it has results of another recipe.
+      UserError: `only` names a cell that the study does not declare.
     """
-    store = store_of(study, execution)
-    with store.locked():
-        store.declare(declaration(study))
+    return _left(_share(study, only), store.rows(), retry_failed)
+
+
+def _share(study: Study, only: Collection[str] | None) -> list[Group]:
+    """The groups with the cells of these names alone."""
+    whole = groups(study.cells(), study.measure)
+    if only is None:
+        return whole
+    names = {cell.name for group in whole for cell in group.cells}
+    for name in only:
+        if name not in names:
+            raise UserError(f"only names the cell '{name}'{did_you_mean(name, names)}")
+    wanted = set(only)
+    return _with([(group, [cell for cell in group.cells if cell.name in wanted]) for group in whole])
+
+
+def _left(share: Sequence[Group], rows: Mapping[str, Row], retry_failed: bool) -> list[Group]:
+    return _with(
+        [
+            (group, [c for c in group.cells if c.name not in rows or (retry_failed and not is_finished(rows[c.name]))])
+            for group in share
+        ]
+    )
+
+
+def _with(found: Sequence[tuple[Group, Sequence[Cell]]]) -> list[Group]:
+    """Groups with fewer cells; those with none are left out."""
+    return [dataclasses.replace(group, cells=tuple(cells)) for group, cells in found if cells]
+
+
+def run(
+    study: Study,
+    execution: Execution,
+    only: Collection[str] | None = None,
+    retry_failed: bool = False,
+    on_error: OnError = "continue",
+    file: Path | None = None,
+    submitted: Mapping[str, Any] | None = None,
+) -> Iterator[Event]:
+    """Train every missing cell; each finished run is on disk before its event is yielded.
+
+    Any number of processes may do so in one folder: each group is trained by the one that holds its lease. A process
+    that finds all that is left held by others waits for them, and takes over from those that die.
+
+    Args:
+      study: what to run.
+      execution: how.
+      only: names of cells; no others are trained or waited for.
+      retry_failed: train again, once, what failed before.
+      on_error: "stop" to end after the first run that fails.
+      file: the study's file, whose digest is recorded.
+      submitted: `provenance.code` where the work was submitted; what differs here is told and recorded.
+
+    Raises:
+      UserError: another process holds the folder for too long, or it has results of another recipe.
+    """
+    if on_error not in ("continue", "stop"):
+        raise UserError(f"on_error is '{on_error}'; expected continue or stop")
+    store = Store(store_of(study, execution).root, worker=secrets.token_hex(6))
+    declared, share = declaration(study), _share(study, only)
+    launch = provenance(file) | {"worker": store.worker}
+    changed = [name for name in ("commit", "source", "study_file") if submitted and submitted.get(name) != launch[name]]
+    with store.locked(LOCK_PATIENCE):
+        store.declare(declared)
         store.repair()
-        todo = missing(study, store)
-        store.record_launch(provenance())
-        left = {group.name: len(group.cells) for group in todo}
-        for event in execute(todo, execution):
-            if isinstance(event, Finished):
-                store.append(event.group, event.row)
-                left[event.group] -= 1
-                if left[event.group] == 0:
-                    store.finish(event.group)
-            yield event
-        if study.derive is not None:
+        store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
+    if changed:
+        yield Told(f"the code is not what was submitted: {', '.join(changed)} changed; the launch records it")
+    prints = {cell["cell"]: cell["fingerprint"] for cell in declared["cells"]}
+    with Leases(store.leases) as leases:
+        worker = _Worker(store, leases, share, prints, retry_failed)
+        yield from worker.work(execution, alone=only is not None, stop=on_error == "stop")
+        worker.settle()
+    if study.derive is not None:
+        with store.locked(LOCK_PATIENCE):
             store.replace_measurements(derived(study, store.rows()))
+
+
+class _Worker:
+    """One process's part in a study: takes leases, writes rows, waits."""
+
+    def __init__(
+        self, store: Store, leases: Leases, share: Sequence[Group], prints: Mapping[str, str], retry: bool
+    ) -> None:
+        self.store, self.leases, self.share, self.prints, self.retry = store, leases, share, prints, retry
+        self.tried: set[str] = set()
+        self.told: set[str] = set()
+        self.left: dict[str, int] = {}
+        """Cells under way here, by group."""
+
+    def todo(self, share: Sequence[Group], rows: Mapping[str, Row]) -> list[Group]:
+        """What has no row yet, or one that failed and is to be tried again, here and for the first time."""
+        found = _left(share, rows, self.retry)
+        return _with([(group, [cell for cell in group.cells if cell.name not in self.tried]) for group in found])
+
+    def lease_of(self, group: Group) -> str:
+        """The name of our lease on a group; another for a share of it, which others may have shares of."""
+        own = next(one for one in self.share if one.name == group.name)
+        if len(own.cells) == own.size:
+            return group.name
+        names = "\n".join(sorted(cell.name for cell in own.cells))
+        return f"{group.name}.{hashlib.blake2b(names.encode(), digest_size=6).hexdigest()}"
+
+    def take(self, group: Group) -> Group | None:
+        """Lease a group, and look again at what is done."""
+        lease = self.lease_of(group)
+        names = self.leases.take(lease, [cell.name for cell in group.cells])
+        if names is None:
+            return None
+        ours = _with([(group, [cell for cell in group.cells if cell.name in names])])
+        found = self.todo(ours, self.store.rows(group.name))
+        if not found:
+            self.leases.release(lease)
+            return None
+        self.left[group.name] = len(found[0].cells)
+        return found[0]
+
+    def work(self, execution: Execution, alone: bool, stop: bool) -> Iterator[Event]:
+        """Train what is left in rounds, each of what nobody else holds, until every cell has its row."""
+        patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
+        while True:
+            todo = self.todo(self.share, self.store.rows())
+            yield from self.damage()
+            if not todo:
+                return
+            before = len(self.tried)
+            with contextlib.closing(execute(todo, execution, self.take)) as events:
+                for event in events:
+                    if isinstance(event, Finished):
+                        event = self.finished(event)
+                    yield event
+                    if stop and isinstance(event, Finished) and event.row["status"] == "failed":
+                        yield Told("stopped after the first run that failed (--on-error stop)")
+                        return
+            if len(self.tried) > before:
+                continue
+            held = [text for group in todo for text in self.holders(group) if text not in self.told]
+            self.told.update(held)
+            if held:
+                yield Told(f"waiting for what others hold: {'; '.join(held)}")
+            while not any(map(self.is_free, todo)):
+                if patience is not None and time.monotonic() > patience:
+                    yield Told("ended: what is left of these runs is held by others")
+                    return
+                time.sleep(POLL)
+
+    def damage(self) -> Iterator[Told]:
+        """What reading found wrong since it was last told."""
+        for name, what in self.store.damage.items():
+            if name not in self.told:
+                self.told.add(name)
+                yield Told(f"{self.store.root / name} is damaged ({what}): what it held there is trained again")
+
+    def finished(self, event: Finished) -> Finished:
+        """Have a row on disk; with the last of a group, merge the group's lines and give its lease back."""
+        row = event.row | {"fingerprint": self.prints[event.row["cell"]]}
+        self.store.append(event.group, row)
+        self.tried.add(row["cell"])
+        self.left[event.group] -= 1
+        if self.left[event.group] == 0:
+            self.merge(event.group)
+            self.leases.release(self.lease_of(next(group for group in self.share if group.name == event.group)))
+        return Finished(event.group, row)
+
+    def merge(self, group: str) -> None:
+        """Merge a group's lines, where no other worker is adding to them."""
+        with self.store.locked(LOCK_PATIENCE):
+            if not self.leases.others(group):
+                self.store.finish(group)
+
+    def settle(self) -> None:
+        """Merge what earlier launches left; a group whose lease another has is merged by that one."""
+        self.leases.others()  # removes those of the dead
+        for group in self.store.unmerged():
+            self.merge(group)
+
+    def is_free(self, group: Group) -> bool:
+        """Whether some cell of a group can be taken."""
+        held = self.leases.held(self.lease_of(group))
+        return held is not None and any(cell.name not in held for cell in group.cells)
+
+    def holders(self, group: Group) -> list[str]:
+        """Who holds a group, in words."""
+        return [
+            f"{group.name} by process {lease.get('pid', '?')} on {lease.get('host', '?')}"
+            for lease in self.leases.others(group.name)
+        ]
 
 
 def derived(study: Study, rows: Mapping[str, Row]) -> list[Row]:
@@ -61,7 +233,7 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[Row]:
     found = []
     for seed in study.seeds:
         own = {arm.name: rows.get(Cell(arm, seed).name) for arm in study.arms()}
-        if all(row is not None and row["status"] not in ("failed", "stopped") for row in own.values()):
+        if all(is_finished(row) and row["status"] != "stopped" for row in own.values()):  # type: ignore[index]
             values = {name: float(value) for name, value in study.derive(own).items()}  # type: ignore[misc,arg-type]
             check_quantities(study.claims, values)
             found.append({"measured_by": "derived", "seed": seed, "seconds": 0.0, "values": values})

@@ -120,6 +120,7 @@ def declaration(study: Study) -> dict[str, Any]:
     """The study as plain data: everything that resuming and reporting need, without the study's file."""
     check_measured(study)
     cells = study.cells()
+    names = {cell.name: group.name for group in groups(cells) for cell in group.cells}
     data = {task: task.fingerprint() | _own_code(task) for task in {arm.run.task for arm in study.arms()}}
     rule = _competition(study)
     recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) | rule for cell in cells}
@@ -153,6 +154,7 @@ def declaration(study: Study) -> dict[str, Any]:
         "cells": [
             {
                 "cell": cell.name,
+                "group": names[cell.name],
                 "labels": cell.arm.labels,
                 "seed": cell.seed,
                 "fingerprint": fingerprint(recipes[cell.arm.name], cell.seed),

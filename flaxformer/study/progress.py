@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from flaxformer.study.execute import Advanced, Compiled, Event, Finished
+from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Told
 
 SECONDS_BETWEEN_LINES = 15
 
@@ -34,12 +35,14 @@ def follow(events: Iterable[Event], console: Console, runs: int, steps: int) -> 
                 case Advanced(_, cells, taken, read):
                     tokens += read
                     progress.update(bar, advance=cells * taken, rate=f"{tokens / max(now - began, 1e-9):,.0f} tokens/s")
+                case Told(text):
+                    progress.console.print(Text(text, style="yellow"), highlight=False, soft_wrap=True)
                 case Finished(_, row):
                     done += 1
                     failed += row["status"] == "failed"
                     progress.update(bar, runs=f"{done}/{runs} runs")
                     if not console.is_terminal and (now - told > SECONDS_BETWEEN_LINES or done == runs):
-                        told, left = now, (now - began) / done * (runs - done)
+                        told, left = now, (now - began) / done * max(runs - done, 0)
                         rate = tokens / max(now - began, 1e-9)
                         console.print(f"{done}/{runs} runs, {rate:,.0f} tokens/s, {left:.0f} s left", highlight=False)
     return failed

@@ -4,6 +4,7 @@ Recorded with every launch, never part of a cell's identity.
 """
 
 import datetime
+import hashlib
 import platform
 import shlex
 import subprocess
@@ -18,13 +19,13 @@ import jax
 import flaxformer
 
 
-def provenance() -> dict[str, Any]:
-    """One launch, as plain data."""
+def provenance(file: Path | None = None) -> dict[str, Any]:
+    """One launch by a process, as plain data; `file` is the study's."""
     devices = jax.local_devices()
     return {
         "launched": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "flaxformer": flaxformer.__version__,
-        "commit": commit(),
+        **code(file),
         "command": command(sys.argv),
         "python": platform.python_version(),
         "jax": jax.__version__,
@@ -35,6 +36,16 @@ def provenance() -> dict[str, Any]:
         "devices": f"{len(devices)} × {devices[0].device_kind}",
         "precision": precision(),
     }
+
+
+def code(file: Path | None = None) -> dict[str, Any]:
+    """What tells one version of the code from another: the package's commit, digests of its source and of a file."""
+    here = Path(flaxformer.__file__).parent
+    source = hashlib.blake2b(digest_size=8)
+    for path in sorted(here.rglob("*.py")):
+        source.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    study = None if file is None else hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
+    return {"commit": commit(), "source": source.hexdigest(), "study_file": study}
 
 
 def precision() -> str:

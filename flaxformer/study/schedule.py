@@ -1,39 +1,55 @@
 """Which device trains which cells next: compile each group on as few devices as pays."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 
 from flaxformer.study.declare import Cell
 from flaxformer.study.plan import Group
 
+Take = Callable[[Group], Group | None]
+"""Asked once before a group is first handed out: the group with the cells that are ours to train, or None."""
+
 
 class Scheduler:
     """Hands out batches of cells to workers so that each group is compiled on as few devices as pays."""
 
-    def __init__(self, groups: Sequence[Group], members: int) -> None:
+    def __init__(self, groups: Sequence[Group], members: int, ask: Take | None = None) -> None:
         self._lock, self.stopping = threading.Lock(), threading.Event()
-        self._left = {
-            group.name: [group.cells[i : i + members] for i in range(0, len(group.cells), members)] for group in groups
-        }
+        self._members, self._ask, self._unasked = members, ask, {group.name for group in groups if ask}
+        self._left = {group.name: self._batches(group) for group in groups}
         self._groups = {group.name: group for group in groups}
         self._workers: dict[str, set[jax.Device]] = {group.name: set() for group in groups}
         self._batch_seconds: dict[str, float] = {}
         self._compile_seconds = 0.0
 
+    def _batches(self, group: Group) -> list[tuple[Cell, ...]]:
+        return [group.cells[i : i + self._members] for i in range(0, len(group.cells), self._members)]
+
     def take(self, device: jax.Device, own: str | None) -> tuple[Group, tuple[Cell, ...]] | None:
         """The next batch for a device that has compiled group `own`: of that group, or of the one most in need."""
         with self._lock:
-            if own is not None and self._left[own]:
-                name = own
-            else:
-                waiting = [name for name, left in self._left.items() if left and self._worth_joining(name)]
-                if not waiting:
-                    return None
-                name = max(waiting, key=lambda name: len(self._left[name]) / (1 + len(self._workers[name])))
-            self._workers[name].add(device)
-            return self._groups[name], self._left[name].pop(0)
+            while True:
+                if own is not None and self._left[own]:
+                    name = own
+                else:
+                    waiting = [name for name, left in self._left.items() if left and self._worth_joining(name)]
+                    if not waiting:
+                        return None
+                    name = max(waiting, key=lambda name: len(self._left[name]) / (1 + len(self._workers[name])))
+                if self._is_ours(name):
+                    self._workers[name].add(device)
+                    return self._groups[name], self._left[name].pop(0)
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether there is something of the group to train here; its cells are then those that there are."""
+        if self._ask is not None and name in self._unasked:
+            self._unasked.remove(name)
+            group = self._ask(self._groups[name])
+            self._left[name] = self._batches(group) if group else []
+            self._groups[name] = group or self._groups[name]
+        return bool(self._left[name])
 
     def _worth_joining(self, name: str) -> bool:
         """Whether what is left, shared with its present workers, outlasts another compilation."""

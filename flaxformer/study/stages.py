@@ -20,7 +20,7 @@ from flaxformer.study.execution import Execution
 from flaxformer.study.halving import RUNGS, mean
 from flaxformer.study.launch import missing, store_of
 from flaxformer.study.plan import declaration, groups
-from flaxformer.study.store import Row, Store
+from flaxformer.study.store import LOCK_PATIENCE, Row, Store
 from flaxformer.study.suggest import Search, record, recorded, suggest
 
 
@@ -85,9 +85,9 @@ def known(study: Study, execution: Execution) -> Study:
 def _rungs(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
     """Train to every rung, and note in the study's folder which arms were stopped there."""
     store = store_of(study, execution)
-    with store.locked():
+    with store.locked(LOCK_PATIENCE):
         store.declare(declaration(study))
-    if not missing(study, store):
+    if not missing(study, store, retry_failed=how.get("retry_failed", False)):
         return
     prints = {cell["cell"]: cell["fingerprint"] for cell in store.declaration["cells"]}
     left = programs(study)
@@ -175,10 +175,10 @@ def told(study: Study, execution: Execution) -> Iterator[str]:
         )
 
 
-def ahead(study: Study, execution: Execution) -> tuple[int, int]:
+def ahead(study: Study, execution: Execution, retry_failed: bool = False) -> tuple[int, int]:
     """How many runs are still to be trained, and their steps, all stages together."""
     store, ordinary = store_of(study, execution), known(study, execution)
-    todo = missing(ordinary, store)
+    todo = missing(ordinary, store, retry_failed=retry_failed)
     if study.halving is None or not todo:
         parts = [(len(group.cells), group.steps) for group in todo]
         if isinstance(study, Search):

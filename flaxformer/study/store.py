@@ -1,76 +1,113 @@
 """The folder of a study's results: what is on disk is the truth.
 
-    study.json          the declaration: axes, cells with their fingerprints, claims, data, reference losses
-    launches.jsonl      provenance: one line per launch (versions, git commit, devices)
-    measurements.jsonl  numbers that a probe measured, or that were derived from runs: one line a seed
-    groups/NAME.jsonl   finished runs of a group that is under way, one line each
-    groups/NAME.parquet all runs of a finished group
+    study.json                 the declaration: axes, cells with their fingerprints, claims, data, reference losses
+    launches.jsonl             provenance: one line per launch (versions, git commit, digests of the code, devices)
+    measurements.jsonl         numbers that a probe measured, or that were derived from runs: one line a seed
+    groups/NAME.WORKER.jsonl   a worker's finished runs of a group that is under way, one line each
+    groups/NAME.parquet        all runs of a finished group
+    leases/NAME.lease          who trains a group at the moment
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
 
-One writer per file; a file is replaced by writing beside it and renaming, and a line that a kill cut short is
-dropped. Nothing here is ever unpickled or evaluated.
+Any number of processes may work on one folder. Each adds lines to files of its own; what all share is replaced by
+writing beside it and renaming, under a lock that is held for moments. A line that a kill cut short is dropped; a file
+that is not what was written is set aside as NAME.damaged, and what it held is missing. Nothing here is ever unpickled
+or evaluated.
 """
 
 import contextlib
-import json
-import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-import polars as pl
-
-from flaxformer.files import locked, write_atomically
+from flaxformer.files import locked, set_aside, write_atomically
 from flaxformer.struct import UserError, differences
+from flaxformer.study import records
+from flaxformer.study.records import DamagedError, Row
 
-Row = dict[str, Any]
 FORMAT = 2
 """Of study.json; raised when a folder cannot be read as before."""
+LOCK_PATIENCE = 60.0
+"""Seconds to wait for another process that writes what all share."""
+LINES = re.compile(r"(?P<group>.+?)(\.(?P<worker>[0-9a-f]{12}))?\.jsonl")
+STATUSES = ("done", "diverged", "stopped", "failed")
 
 
 def read_lines(path: Path) -> list[Row]:
-    """The whole lines of a JSONL file; a last line without its end was cut short by a kill and does not count."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1] if line]
+    """The whole lines of a JSONL file that are as they were written; a last line without its end does not count."""
+    return records.lines(path)[0]
+
+
+def check_file_name(group: str) -> str:
+    """A group's name, which becomes a file's.
+
+    Raises:
+      UserError: it would leave its folder.
+    """
+    if not group or group.startswith(".") or set(group) & set("/\\\0\n") or len(group.encode()) > 200:
+        raise UserError(f"group is named {group!r}; expected a plain file name")
+    return group
+
+
+def is_finished(row: Row | None) -> bool:
+    """Whether a cell has a result: a run that failed has none."""
+    return row is not None and row["status"] != "failed"
 
 
 class Store:
-    """One study's folder."""
+    """One study's folder.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.groups = root / "groups"
+    Args:
+      root: the folder.
+      worker: 12 hexadecimal digits, for the lines that this process adds; none for a folder with one writer.
+    """
+
+    def __init__(self, root: Path, worker: str = "") -> None:
+        self.root, self.worker = root, worker
+        self.groups, self.leases = root / "groups", root / "leases"
+        self.damage: dict[str, str] = {}
+        """What reading found wrong: by the file's path in the folder."""
 
     @property
     def declaration(self) -> Row:
         """What the study declared when it last ran.
 
         Raises:
-          UserError: the folder holds no study, or one in another format.
+          UserError: the folder holds no study, a damaged one, or one in another format.
         """
         try:
-            declaration = json.loads((self.root / "study.json").read_bytes())
+            declaration = self._declaration()
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.root} holds no study (no study.json); expected the output folder of 'run'"
             ) from None
-        except json.JSONDecodeError as error:
-            raise UserError(f"{self.root / 'study.json'} is damaged ({error}); expected JSON") from None
+        except DamagedError as error:
+            raise UserError(
+                f"{self.root / 'study.json'} is damaged ({error}); expected JSON as 'run' wrote it: running again does"
+            ) from None
+        return declaration
+
+    def _declaration(self) -> Row:
+        declaration = records.read_document(self.root / "study.json")
         if declaration.get("format") != FORMAT:
             found = declaration.get("format")
             raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
+        if not all(isinstance(declaration.get(name), kind) for name, kind in (("cells", list), ("recipes", dict))):
+            raise DamagedError("it lacks cells and recipes")
         return declaration
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, patience: float = 0.0) -> Iterator[None]:
         """Hold the folder for one writer; the lock ends with the process, however it ends.
 
         Raises:
-          UserError: another process holds it.
+          UserError: another process holds it, or a folder of it is a link to somewhere else.
         """
-        self.groups.mkdir(parents=True, exist_ok=True)
-        with locked(self.root, "running the study"):
+        with locked(self.root, "writing the study", patience):
+            for folder in (self.groups, self.leases):
+                if folder.is_symlink():
+                    raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
+            with records.writing(self.groups):
+                self.groups.mkdir(exist_ok=True)
             yield
 
     def declare(self, declaration: Row) -> None:
@@ -79,77 +116,184 @@ class Store:
         Raises:
           UserError: an arm of this name was run with another recipe; the message lists what differs, field by field.
         """
-        if (self.root / "study.json").exists():
-            old = self.declaration["recipes"]
-            for arm, recipe in declaration["recipes"].items():
-                changed = differences(old[arm], recipe) if arm in old else []
-                if changed:
-                    lines = "\n".join(f"  {line}" for line in changed)
-                    raise UserError(
-                        f"{self.root} holds results of another recipe for '{arm}':\n{lines}\n"
-                        "Give --output another folder, or remove this one to start again."
-                    )
-            kept = {arm: recipe for arm, recipe in old.items() if arm not in declaration["recipes"]}
-            declaration = declaration | {"recipes": declaration["recipes"] | kept}
-        write_atomically(self.root / "study.json", json.dumps(declaration, indent=1, ensure_ascii=False).encode())
+        path = self.root / "study.json"
+        try:
+            old = self._declaration()["recipes"]
+        except FileNotFoundError:
+            old = {}
+        except DamagedError as error:
+            old = {}
+            self._set_aside(path, str(error))
+        for arm, recipe in declaration["recipes"].items():
+            changed = differences(old[arm], recipe) if arm in old and old[arm] != recipe else []
+            if changed:
+                lines = "\n".join(f"  {line}" for line in changed)
+                raise UserError(
+                    f"{self.root} holds results of another recipe for '{arm}':\n{lines}\n"
+                    "Give --output another folder, or remove this one to start again."
+                )
+        if not old:
+            self._check_rows(declaration)
+        kept = {arm: recipe for arm, recipe in old.items() if arm not in declaration["recipes"]}
+        records.write_document(path, declaration | {"recipes": declaration["recipes"] | kept})
 
-    def rows(self) -> dict[str, Row]:
-        """The last row of every cell that has one, by cell name."""
-        rows: dict[str, Row] = {}
-        for path in sorted(self.groups.glob("*.parquet")):
-            rows |= {row["cell"]: row for row in pl.read_parquet(path).to_dicts()}
-        for path in sorted(self.groups.glob("*.jsonl")):
-            rows |= {row["cell"]: row for row in read_lines(path)}
-        return rows
+    def _check_rows(self, declaration: Row) -> None:
+        """Refuse rows of another recipe, where the declaration that they belonged to is lost."""
+        prints = {cell["cell"]: cell["fingerprint"] for cell in declaration["cells"]}
+        for name, row in self.rows().items():
+            found = row.get("fingerprint")
+            if found is not None and found != prints.get(name, found):
+                raise UserError(
+                    f"{self.root} holds results of another recipe for '{name}': fingerprint {found}; expected "
+                    f"{prints[name]}. Give --output another folder, or remove this one to start again."
+                )
+
+    # --- rows ---------------------------------------------------------------------------------------------
+
+    def rows(self, group: str | None = None) -> dict[str, Row]:
+        """The last row of every cell that has one, by cell name, or of one group's; a failed row yields to a result."""
+        written = [row for path in self._line_files(group) for row in self._lines(path)]  # before they may be merged
+        tables = [row for path in self._files("*.parquet") if group in (None, path.stem) for row in self._table(path)]
+        return _by_cell([*tables, *written])
+
+    def _files(self, pattern: str) -> list[Path]:
+        """The files in groups/; a link to somewhere else is none."""
+        if self.groups.is_symlink():
+            raise UserError(f"{self.groups} is a symbolic link; expected a folder of its own")
+        found = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
+        for path in found:
+            if path.is_symlink():
+                self._note(path, "it is a symbolic link")
+        return [path for path in found if not path.is_symlink() and path.is_file()]
+
+    def _line_files(self, group: str | None = None) -> list[Path]:
+        found = [(path, LINES.fullmatch(path.name)) for path in self._files("*.jsonl")]
+        return [path for path, name in found if name and group in (None, name["group"])]
+
+    def _lines(self, path: Path) -> list[Row]:
+        """The rows of a file of lines; what cannot be one is noted."""
+        name = LINES.fullmatch(path.name)
+        try:
+            rows, wrong = records.lines(path, sealed=bool(name and name["worker"]))
+        except FileNotFoundError:  # it was merged meanwhile
+            return []
+        for text in wrong:
+            self._note(path, text)
+        return self._checked(path, rows)
+
+    def _table(self, path: Path) -> list[Row]:
+        try:
+            return self._checked(path, records.read_table(path))
+        except DamagedError as error:
+            self._note(path, str(error))
+        except FileNotFoundError:
+            pass
+        return []
+
+    def _checked(self, path: Path, rows: list[Row]) -> list[Row]:
+        """The rows that are rows of results."""
+        good = [row for row in rows if isinstance(row.get("cell"), str) and row.get("status") in STATUSES]
+        if len(good) < len(rows):
+            self._note(path, f"{len(rows) - len(good)} rows have no cell or no status")
+        return good
+
+    def written(self) -> dict[str, float]:
+        """When something was last written of each group, in seconds since 1970."""
+        times: dict[str, float] = {}
+        names = [(path, path.stem) for path in self._files("*.parquet")]
+        names += [(path, LINES.fullmatch(path.name)["group"]) for path in self._line_files()]  # type: ignore[index]
+        for path, group in names:
+            with contextlib.suppress(FileNotFoundError):
+                times[group] = max(times.get(group, 0.0), path.stat().st_mtime)
+        return times
+
+    def _note(self, path: Path, what: str) -> None:
+        self.damage.setdefault(path.relative_to(self.root).as_posix(), what)
+
+    def _set_aside(self, path: Path, what: str) -> None:
+        self._note(path, what)
+        with records.writing(path):
+            set_aside(path, "damaged")
+
+    def append(self, group: str, row: Row) -> None:
+        """Add one finished run to its group; it is on the disk when this returns."""
+        worker = f".{self.worker}" if self.worker else ""
+        records.append_line(self.groups / f"{check_file_name(group)}{worker}.jsonl", row)
+
+    def finish(self, group: str) -> None:
+        """Turn all workers' lines of a group into its Parquet file, together with what an earlier launch finished.
+
+        Under the lock, and where nobody else has a lease on the group.
+        """
+        parquet = self.groups / f"{check_file_name(group)}.parquet"
+        if lines := self._line_files(group):
+            self.write_table(parquet, list(self.rows(group).values()))
+            for path in lines:
+                if path.relative_to(self.root).as_posix() in self.damage:
+                    self._set_aside(path, "")
+                else:
+                    path.unlink()
+
+    def write_table(self, path: Path, rows: list[Row]) -> None:
+        """Write rows as one Parquet file."""
+        records.write_table(path, rows)
+
+    def unmerged(self) -> list[str]:
+        """The groups that have lines outside their Parquet file."""
+        names = (LINES.fullmatch(path.name) for path in self._line_files())
+        return list(dict.fromkeys(name["group"] for name in names if name))
+
+    # --- what else there is -------------------------------------------------------------------------------
 
     def measurements(self, declaration: Row) -> list[Row]:
         """What was measured or derived by the code that the declaration names, one row a seed."""
         rows = read_lines(self.root / "measurements.jsonl")
-        return [row for row in rows if row["measured_by"] == declaration.get("measured_by")]
+        rows = [row for row in rows if row.get("measured_by") == declaration.get("measured_by")]
+        return [row for row in rows if isinstance(row.get("values"), dict) and isinstance(row.get("seed"), int)]
 
     def append_measurement(self, row: Row) -> None:
         """Add what was measured at one seed; it is on the disk when this returns."""
-        self._append(self.root / "measurements.jsonl", row)
+        records.append_line(self.root / "measurements.jsonl", row)
 
     def replace_measurements(self, rows: list[Row]) -> None:
         """Write what was derived from all runs that there are."""
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_atomically(self.root / "measurements.jsonl", lines.encode())
-
-    def repair(self) -> None:
-        """Cut off the unfinished last lines that a kill left, so that the next line starts on its own."""
-        for path in (*self.groups.glob("*.jsonl"), *self.root.glob("measurements.jsonl")):
-            data = path.read_bytes()
-            if data and not data.endswith(b"\n"):
-                write_atomically(path, data[: data.rfind(b"\n") + 1])
-
-    def append(self, group: str, row: Row) -> None:
-        """Add one finished run to its group; it is on the disk when this returns."""
-        self._append(self.groups / f"{group}.jsonl", row)
+        lines = b"".join(records.line(row) for row in rows)
+        with records.writing(self.root / "measurements.jsonl"):
+            write_atomically(self.root / "measurements.jsonl", lines)
 
     def record_launch(self, launch: Row) -> None:
         """Add one launch to the provenance."""
-        self._append(self.root / "launches.jsonl", launch)
+        records.append_line(self.root / "launches.jsonl", launch)
 
-    def _append(self, path: Path, row: Row) -> None:
-        with path.open("ab") as file:
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def repair(self) -> None:
+        """Make whole what kills and bad disks left, under the lock: unfinished lines, damaged files, half-written ones.
 
-    def finish(self, group: str) -> None:
-        """Turn a group's lines into its Parquet file, together with what an earlier launch finished."""
-        lines, parquet = self.groups / f"{group}.jsonl", self.groups / f"{group}.parquet"
-        if lines.exists():
-            earlier = pl.read_parquet(parquet).to_dicts() if parquet.exists() else []
-            rows = {row["cell"]: row for row in [*earlier, *read_lines(lines)]}
-            self.write_table(parquet, list(rows.values()))
-            lines.unlink()
+        Lines of workers are left alone, for one may be writing: an unfinished one is not read, and nobody adds to it.
+        """
+        shared = [self.root / "measurements.jsonl", self.root / "launches.jsonl"]
+        plain = [path for path in self._line_files() if not LINES.fullmatch(path.name)["worker"]]  # type: ignore[index]
+        for path in (*shared, *plain):
+            if path.is_symlink():
+                self._set_aside(path, "it is a symbolic link")
+            data = path.read_bytes() if path.exists() else b""
+            rows, wrong = records.lines(path)
+            if wrong:
+                self._set_aside(path, wrong[0])
+                data = b"".join(map(records.line, rows))
+            if wrong or (data and not data.endswith(b"\n")):
+                with records.writing(path):
+                    write_atomically(path, data[: data.rfind(b"\n") + 1])
+        for path in self._files("*.parquet"):
+            self._table(path)
+            if path.exists() and (what := self.damage.get(path.relative_to(self.root).as_posix())):
+                self._set_aside(path, what)
+        for path in self.groups.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
 
-    def write_table(self, path: Path, rows: list[Row]) -> None:
-        """Write rows as one Parquet file."""
-        beside = path.with_name(f".{path.name}.tmp")
-        pl.DataFrame(rows, infer_schema_length=None).write_parquet(beside)
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
+
+def _by_cell(rows: Iterable[Row]) -> dict[str, Row]:
+    found: dict[str, Row] = {}
+    for row in rows:
+        if not (row["status"] == "failed" and is_finished(found.get(row["cell"]))):
+            found[row["cell"]] = row
+    return found

@@ -6,7 +6,6 @@ scores in the study's folder and a seed of its own, so that a search that was st
 
 import contextlib
 import dataclasses
-import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -17,6 +16,7 @@ import numpy as np
 from flaxformer.data.extras import library
 from flaxformer.files import write_atomically
 from flaxformer.struct import UserError
+from flaxformer.study import records
 from flaxformer.study.analysis import score
 from flaxformer.study.declare import Cell, Study
 from flaxformer.study.halving import Goal, goal_of, mean
@@ -86,9 +86,9 @@ def recorded(search: Search, store: Store) -> list[list[Point]]:
 def record(search: Search, store: Store, number: int, points: Sequence[Point]) -> None:
     """Add a round; it is on the disk when this returns."""
     line = {"round": number, "paths": _paths(search.space), "points": points}
-    lines = [json.dumps(one, ensure_ascii=False) + "\n" for one in (*read_lines(store.root / FILE), line)]
+    lines = map(records.line, [*read_lines(store.root / FILE), line])
     store.root.mkdir(parents=True, exist_ok=True)
-    write_atomically(store.root / FILE, "".join(lines).encode())
+    write_atomically(store.root / FILE, b"".join(lines))
 
 
 def _paths(space: Space) -> list[str]:

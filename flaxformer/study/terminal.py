@@ -1,6 +1,7 @@
 """The report in the terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from flaxformer.study import tables, words
 from flaxformer.study.analysis import Analysis
+from flaxformer.study.status import STATES
 
 STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
 
@@ -52,3 +54,34 @@ def as_rich(table: tables.Table) -> Table:
     for row in table.rows:
         own.add_row(*map(Text, row))
     return own
+
+
+def show_status(console: Console, found: Mapping[str, Any]) -> None:
+    """Print what `status` found: a line a group, a line a lease."""
+    states = [name for name in STATES if found[name] or name in ("done", "running", "failed", "missing")]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("program", "declared", *states, "last row"):
+        table.add_column(header, justify="left" if header == "program" else "right", no_wrap=True)
+    for own in found["groups"]:
+        ago = _ago(own["seconds_since_last_row"])
+        table.add_row(own["group"], *(str(own[name]) for name in ("declared", *states)), ago)
+    if len(found["groups"]) != 1:
+        table.add_row("all", *(str(found[name]) for name in ("declared", *states)), "", style="bold")
+    console.print(table)
+    for lease in found["leases"]:
+        cells = "all" if lease["cells"] is None else lease["cells"]
+        console.print(
+            f"{lease['group']}: {cells} runs held by process {lease['pid']} on {lease['host']} since "
+            f"{_ago(lease['seconds_held'])}, {lease['state']}, last heard of {_ago(lease['seconds_silent'])}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+    for name, what in found["damaged"].items():
+        console.print(Text(f"{found['folder']}/{name} is damaged ({what}); 'run' trains what it held", style="yellow"))
+
+
+def _ago(seconds: float | None) -> str:
+    """An age in its largest unit."""
+    if seconds is None:
+        return "–"
+    units = ((86400, "d"), (3600, "h"), (60, "min"))
+    return next((f"{seconds / size:.1f} {unit} ago" for size, unit in units if seconds >= size), f"{seconds:.0f} s ago")

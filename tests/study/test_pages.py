@@ -19,6 +19,7 @@ from flaxformer.study.drawing import COLUMN, PAGE, STYLE, look
 from flaxformer.study.effects import claims_figure
 from flaxformer.study.probe import run_probe
 from flaxformer.study.provenance import command, provenance
+from flaxformer.study.records import write_document
 from flaxformer.study.scores import arms_figure, curves_figure, quantities_figure
 from flaxformer.study.store import Store
 
@@ -195,8 +196,7 @@ def test_a_metric_of_the_studys_own_has_learning_curves(tmp_path, style):
         for row in store.rows().values()
     ]
     store.write_table(rows, found)
-    declared = store.root / "study.json"
-    declared.write_text(declared.read_text().replace('"metric": "validation_loss"', '"metric": "entropy"'))
+    write_document(store.root / "study.json", store.declaration | {"metric": "entropy"})
     figure = curves_figure(analyse(store))
     assert figure.axes[0].get_ylabel().startswith("entropy")
     assert figure.axes[0].get_yscale() == "log"

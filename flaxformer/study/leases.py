@@ -1,0 +1,224 @@
+"""Leases: who trains which cells of a folder that any number of processes work on.
+
+A lease is a file in DIR/leases, made by exclusive creation: one process gets it. While its owner lives, a thread
+touches it every `heartbeat` seconds. Another process takes a lease for dead once it has itself seen it untouched for
+ten heartbeats by its own monotonic clock, so that clocks which jump or disagree change nothing; or at once, where the
+owner was a process of the same machine that is no more. Two owners at a time are possible all the same (one was
+suspended), and harmless: results are kept by cell, and are the same whoever trained it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from flaxformer.files import locked
+from flaxformer.struct import UserError
+
+HEARTBEAT = 10.0
+"""Seconds between two signs of life."""
+EXPIRY = 10
+"""Heartbeats without a sign after which an owner counts as dead."""
+LOCK_PATIENCE = 60.0
+NAME = re.compile(r"(?P<group>.+?)(\.(?P<share>[0-9a-f]{12}))?\.lease")
+
+Lease = dict[str, Any]
+"""What a lease file says: group, cells (None where it cannot be read: all), host, pid, started, heartbeat, token, and
+the file's own `path` and `mtime`."""
+
+
+def machine() -> str | None:
+    """What tells this kernel, since its start, and this set of process numbers from all others; None if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def born(pid: int) -> str | None:
+    """When a process of this machine started, in ticks since the machine's own start; None where it is no more."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def owner_is_gone(lease: Lease) -> bool:
+    """Whether the owner was a process of this machine that has ended: nothing that a clock says is needed to know."""
+    here, pid = machine(), lease.get("pid")
+    return here is not None and lease.get("machine") == here and type(pid) is int and born(pid) != lease.get("born")
+
+
+def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
+    """Seconds without a sign of life after which an owner counts as dead, as it says itself if it does."""
+    own = lease.get("heartbeat")
+    return EXPIRY * (own if isinstance(own, int | float) and 0 < own <= 3600 else heartbeat)
+
+
+def read_lease(path: Path) -> Lease | None:
+    """A lease file; one that cannot be read is somebody's all the same. None where it is gone."""
+    group = NAME.fullmatch(path.name)
+    unknown: Lease = {"group": group["group"] if group else "", "cells": None, "token": None}
+    try:
+        about = path.lstat()
+        said = json.loads(path.read_bytes()) if stat.S_ISREG(about.st_mode) else {}
+        cells = said.get("cells") if isinstance(said, dict) else None
+        whole = isinstance(cells, list) and all(isinstance(x, str) for x in (*cells, said.get("token")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        said, whole = {}, False
+    return unknown | (said if whole else {}) | {"group": unknown["group"], "path": path, "mtime": about.st_mtime_ns}
+
+
+def read_leases(folder: Path) -> list[Lease]:
+    """Every lease of a folder, alive or not."""
+    found = [read_lease(path) for path in sorted(folder.glob("*.lease")) if NAME.fullmatch(path.name)]
+    return [lease for lease in found if lease is not None]
+
+
+class Leases:
+    """This process's leases in a folder, and its view of the others'; leaving the context gives all back.
+
+    Args:
+      folder: DIR/leases.
+      heartbeat: seconds between two signs of life.
+      clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, folder: Path, heartbeat: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if folder.is_symlink():
+            raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.heartbeat, self._clock = folder, HEARTBEAT if heartbeat is None else heartbeat, clock
+        self._mine: dict[str, str] = {}
+        self._seen: dict[Path, tuple[Any, float]] = {}
+        self._lock, self._stopping = threading.RLock(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="leases", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopping.set()
+        self._thread.join()
+        for name in list(self._mine):
+            with contextlib.suppress(OSError, UserError):
+                self.release(name)
+
+    @property
+    def expiry(self) -> float:
+        """Seconds after which this process's leases count as dead."""
+        return EXPIRY * self.heartbeat
+
+    def take(self, name: str, cells: Sequence[str]) -> list[str] | None:
+        """Take the lease `name` (a group, or GROUP.SHARE) on those of the cells that nobody else holds.
+
+        Returns:
+          the cells, or None where nothing is left to hold or somebody was faster.
+        """
+        with self._lock:
+            held = self.held(name)
+            free = [] if held is None else [cell for cell in cells if cell not in held]
+            if not free or name in self._mine:
+                return None
+            token, path = secrets.token_hex(16), self.folder / f"{name}.lease"
+            said = {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "born": born(os.getpid())}
+            said |= {"machine": machine(), "started": time.time(), "heartbeat": self.heartbeat, "cells": free}
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            except FileExistsError:
+                return None
+            except OSError as error:
+                raise UserError(f"{path} cannot be written: {error.strerror}; mend this, and run again") from error
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(json.dumps(said).encode())
+            except OSError as error:
+                path.unlink(missing_ok=True)
+                raise UserError(f"{path} cannot be written: {error.strerror}; mend this, and run again") from error
+            if not self._is(path, token):
+                return None
+            self._mine[name] = token
+            return free
+
+    def held(self, name: str) -> Collection[str] | None:
+        """The cells of a group, or share of one, that others hold and are alive; None where they hold all of it."""
+        match = NAME.fullmatch(f"{name}.lease")
+        others = self.others(match["group"]) if match else []
+        if any(lease["cells"] is None or lease["path"].name == f"{name}.lease" for lease in others):
+            return None
+        return {cell for lease in others for cell in lease["cells"]}
+
+    def others(self, group: str | None = None) -> list[Lease]:
+        """Leases of other owners that are alive, or have not been watched for long enough; dead ones are removed."""
+        with self._lock:
+            found = []
+            for lease in read_leases(self.folder):
+                own = lease["path"].name.removesuffix(".lease") in self._mine
+                if own or (group is not None and lease["group"] != group):
+                    continue
+                if not self._dead(lease) or not self._remove(lease["path"], lease["token"], lease["mtime"]):
+                    found.append(lease)
+            return found
+
+    def release(self, name: str) -> None:
+        """Give a lease back: its heartbeat has stopped and its results are on disk before it goes."""
+        with self._lock:
+            token = self._mine.pop(name, None)
+            if token is not None:
+                self._remove(self.folder / f"{name}.lease", token)
+
+    def _dead(self, lease: Lease) -> bool:
+        """Whether the owner is known to be gone, or was not heard of for as long as it said, while we watched."""
+        stamp = (lease["mtime"], lease["token"])
+        last, since = self._seen.get(lease["path"], (None, 0.0))
+        if last != stamp:
+            since = self._clock()
+            self._seen[lease["path"]] = (stamp, since)
+        return owner_is_gone(lease) or self._clock() - since >= expiry(lease, self.heartbeat)
+
+    def _remove(self, path: Path, token: str | None, mtime: int | None = None) -> bool:
+        """Remove a lease if it is still that one; False where it is not, or its owner gave a sign of life."""
+        with locked(self.folder, "taking leases", LOCK_PATIENCE):
+            now = read_lease(path)
+            if now is None:
+                return True
+            if now["token"] != token or (mtime is not None and now["mtime"] != mtime):
+                return False
+            try:
+                path.unlink()
+            except OSError as error:
+                raise UserError(f"{path} cannot be removed: {error.strerror}; expected a lease file") from None
+            self._seen.pop(path, None)
+            return True
+
+    def _is(self, path: Path, token: str) -> bool:
+        lease = read_lease(path)
+        return lease is not None and lease["token"] == token
+
+    def _beat(self) -> None:
+        """Give signs of life until told to stop; a lease that another has taken over is none of ours any more."""
+        while not self._stopping.wait(self.heartbeat):
+            with self._lock:
+                for name, token in list(self._mine.items()):
+                    path = self.folder / f"{name}.lease"
+                    with contextlib.suppress(OSError):
+                        if self._is(path, token):
+                            os.utime(path)
+                        else:
+                            del self._mine[name]

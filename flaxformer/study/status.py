@@ -1,0 +1,66 @@
+"""How far a study is, from its folder alone: cells by what became of them, and who is at work."""
+
+import time
+from collections import Counter
+from typing import Any
+
+from flaxformer.study.leases import Lease, expiry, owner_is_gone, read_leases
+from flaxformer.study.store import STATUSES, Store
+
+STATES = (*STATUSES, "running", "missing")
+"""What a declared cell is; "running" where it has no result and a living owner holds it."""
+
+
+def status(store: Store) -> dict[str, Any]:
+    """A study's state as plain data; the study's file is neither needed nor read.
+
+    A lease's owner is "gone" where it was a process of this machine that has ended, "silent" where it gave no sign of
+    life for as long as makes others take over, by this machine's clock, and else "alive".
+
+    Raises:
+      UserError: the folder holds no study.
+    """
+    declaration, rows, now = store.declaration, store.rows(), time.time()
+    leases = [_lease(lease, now) for lease in read_leases(store.leases)]
+    alive = [lease for lease in leases if lease["state"] == "alive"]
+    running = {cell for lease in alive for cell in lease["cells"] or ()}
+    whole = {lease["group"] for lease in alive if lease["cells"] is None}
+    cells: dict[str, list[str]] = {state: [] for state in STATES}
+    counts: dict[str, Counter[str]] = {}
+    written = store.written()
+    for cell in declaration["cells"]:
+        name, row = cell["cell"], rows.get(cell["cell"])
+        group = cell.get("group") or (row["group"] if row else "")
+        at_work = name in running or group in whole
+        state = row["status"] if row and not (row["status"] == "failed" and at_work) else "running"
+        state = "missing" if not row and not at_work else state
+        cells[state].append(name)
+        counts.setdefault(group, Counter())[state] += 1
+    return {
+        "study": declaration.get("name", ""),
+        "folder": str(store.root),
+        "declared": len(declaration["cells"]),
+        **{state: len(cells[state]) for state in STATES},
+        "groups": [
+            {"group": group, "declared": own.total(), **{state: own[state] for state in STATES}}
+            | {"seconds_since_last_row": round(now - written[group], 1) if group in written else None}
+            for group, own in counts.items()
+        ],
+        "leases": [lease | {"cells": None if lease["cells"] is None else len(lease["cells"])} for lease in leases],
+        "cells": {state: cells[state] for state in ("failed", "running", "missing")},
+        "damaged": store.damage,
+    }
+
+
+def _lease(lease: Lease, now: float) -> dict[str, Any]:
+    silent, started = now - lease["mtime"] / 1e9, lease.get("started")
+    gone = owner_is_gone(lease)
+    return {
+        "group": lease["group"],
+        "host": str(lease.get("host", "?")),
+        "pid": lease.get("pid"),
+        "state": "gone" if gone else "silent" if silent > expiry(lease) else "alive",
+        "seconds_held": round(now - started, 1) if isinstance(started, int | float) else None,
+        "seconds_silent": round(silent, 1),
+        "cells": lease["cells"],
+    }

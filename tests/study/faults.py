@@ -1,0 +1,65 @@
+"""A study whose programs are arithmetic on names, so that folders and processes can be tested without compiling."""
+
+import hashlib
+import time
+
+from study.tiny import INCIDENTAL, NORM, RATE, tiny
+
+from flaxformer.study import execute, launch
+from flaxformer.study.execution import Execution
+from flaxformer.study.store import Store
+
+STUDY = tiny(axes=(NORM, RATE), seeds=range(2), claims=())
+CELLS = [cell.name for cell in STUDY.cells()]
+
+
+def number(text):
+    return int(hashlib.blake2b(text.encode(), digest_size=4).hexdigest(), 16) / 2**32
+
+
+class Program:
+    """What `Program` is to the engine; a cell's results follow from its name."""
+
+    seconds = 0.0
+    broken = frozenset()
+
+    def __init__(self, group, device, execution, *_, **__):
+        self.group, self.compile_seconds, self.members = group, 0.0, 1
+
+    def train(self, cells, report):
+        rows = []
+        for cell in cells:
+            for _ in range(4):
+                time.sleep(self.seconds / 4)
+                report(2)
+            if cell.name in self.broken:
+                raise FloatingPointError(f"no luck with {cell.name}")
+            loss = number(cell.name)
+            numbers = {"validation_loss": loss, "validation_accuracy": number(cell.name + "a")}
+            initial = {f"initial_{name}": 9.0 + value for name, value in numbers.items()}
+            curves = {"evaluated_at": [0, 6], "validation_loss_curve": [9.0 + loss, loss], "train_loss_curve": [loss]}
+            rows.append({"status": "done", "diverged_at": None, **numbers, **initial, **curves, "seconds": 0.1})
+        return rows
+
+
+def use(monkeypatch, **changes):
+    """Put the arithmetic in the place of programs, and leave git alone."""
+    fake = type("Program", (Program,), changes)
+    monkeypatch.setattr(execute, "Program", fake)
+    monkeypatch.setattr(launch, "provenance", provenance)
+    return fake
+
+
+def provenance(file=None):
+    return {"launched": "2020-01-01T00:00:00", "commit": "c", "source": "s", "study_file": None, "devices": "none"}
+
+
+def train(root, study=STUDY, **changes):
+    """Run to the end; returns what happened."""
+    return list(launch.run(study, Execution(output=root, devices=1, chunk_steps=3), **changes))
+
+
+def results(root):
+    """What the folder says of each cell, without how it went."""
+    rows = Store(root).rows()
+    return {cell: {k: v for k, v in rows[cell].items() if k not in INCIDENTAL} for cell in sorted(rows)}

@@ -1,0 +1,187 @@
+"""Leases: one owner at a time, known to be dead by what the observer saw, whatever clocks and files say."""
+
+import json
+import os
+import threading
+
+import pytest
+
+from flaxformer.struct import UserError
+from flaxformer.study import leases as module
+from flaxformer.study.leases import EXPIRY, Leases, born, read_lease, read_leases
+
+CELLS = ["a", "b", "c"]
+
+
+class Clock:
+    """Monotonic seconds that a test moves."""
+
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "leases"
+
+
+def observer(folder, clock):
+    return Leases(folder, heartbeat=10.0, clock=clock)
+
+
+def foreign(folder, name="g", **changes):
+    """A lease of a process of another machine."""
+    folder.mkdir(exist_ok=True)
+    said = {"token": "f" * 32, "host": "far", "pid": 1, "born": "1", "machine": "other", "started": 0.0}
+    path = folder / f"{name}.lease"
+    path.write_text(json.dumps(said | {"heartbeat": 10.0, "cells": CELLS} | changes))
+    return path
+
+
+def test_one_of_many_gets_a_lease(folder):
+    barrier, won = threading.Barrier(8), []
+
+    def try_it():
+        own = Leases(folder)
+        barrier.wait()
+        if own.take("g", CELLS):
+            won.append(own)
+
+    threads = [threading.Thread(target=try_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    won[0].release("g")
+    assert read_leases(folder) == []
+
+
+def test_leaving_gives_back_what_is_held_and_nothing_else(folder):
+    other = foreign(folder, "h")
+    with Leases(folder) as own:
+        assert own.take("g", CELLS) == CELLS
+        assert own.take("g", CELLS) is None
+        assert sorted(lease["group"] for lease in read_leases(folder)) == ["g", "h"]
+    assert [lease["path"] for lease in read_leases(folder)] == [other]
+
+
+def test_a_share_leaves_the_rest_of_its_group_to_others(folder, clock):
+    first, second, third = (observer(folder, clock) for _ in range(3))
+    assert first.take("g.0123456789ab", ["a"]) == ["a"]
+    assert second.take("g", CELLS) == ["b", "c"]
+    assert third.take("g", CELLS) is None
+    assert third.take("other", CELLS) == CELLS
+
+
+def test_a_silent_owner_counts_as_dead_after_ten_heartbeats_of_the_observers_own(folder, clock):
+    foreign(folder)
+    watcher = observer(folder, clock)
+    assert watcher.take("g", CELLS) is None
+    clock.now += 10.0 * EXPIRY - 0.1
+    assert watcher.take("g", CELLS) is None
+    clock.now += 0.2
+    assert watcher.take("g", CELLS) == CELLS
+
+
+@pytest.mark.parametrize("when", [0, 2**31, 2**33], ids=["long ago", "2038", "far ahead"])
+def test_what_a_clock_says_is_no_sign_of_death_and_a_change_is_one_of_life(folder, clock, when):
+    path, watcher = foreign(folder), observer(folder, clock)
+    os.utime(path, (when, when))
+    assert watcher.take("g", CELLS) is None
+    for jump in (-5, 3600, -7200, 1):
+        clock.now += 10.0 * EXPIRY - 1
+        os.utime(path, (when + jump, max(when + jump, 0)))
+        assert watcher.take("g", CELLS) is None
+
+
+def test_a_slow_heartbeat_is_waited_for(folder, clock):
+    foreign(folder, heartbeat=60.0)
+    watcher = observer(folder, clock)
+    assert watcher.take("g", CELLS) is None
+    clock.now += 590
+    assert watcher.take("g", CELLS) is None
+    clock.now += 20
+    assert watcher.take("g", CELLS) == CELLS
+
+
+def test_the_dead_of_this_machine_are_known_at_once_and_the_living_are_not_taken_for_them(folder, clock):
+    watcher, here = observer(folder, clock), module.machine()
+    foreign(folder, machine=here, pid=os.getpid(), born=born(os.getpid()))
+    assert watcher.take("g", CELLS) is None
+    for gone in ({"pid": 2**22 + 1, "born": "5"}, {"pid": os.getpid(), "born": "5"}):  # no such process; another one
+        foreign(folder, machine=here, **gone)
+        assert watcher.take("g", CELLS) == CELLS
+        watcher.release("g")
+
+
+def test_a_lease_that_cannot_be_read_is_somebodys_until_it_expires(folder, clock):
+    text = foreign(folder).read_bytes()
+    cases = [text[:cut] for cut in range(len(text))]
+    cases += [b"[]", b"7", b'{"cells": 3, "token": "x"}', b'{"cells": [[]], "token": "x"}', b"\xff", b"[" * 9999]
+    for case in cases:
+        path, watcher = folder / "g.lease", observer(folder, clock)
+        path.write_bytes(case)
+        assert watcher.take("g", CELLS) is None
+        assert read_lease(path)["cells"] is None
+        clock.now += 10.0 * EXPIRY
+        assert watcher.take("g", CELLS) == CELLS
+        watcher.release("g")
+        assert not path.exists()
+
+
+def test_odd_heartbeats_of_others_are_not_believed(folder, clock):
+    for odd in (-1, 0, 1e30, "x", None, float("nan"), True):
+        foreign(folder, heartbeat=odd)
+        watcher = observer(folder, clock)
+        assert watcher.take("g", CELLS) is None
+        clock.now += 10.0 * EXPIRY
+        assert watcher.take("g", CELLS) == CELLS
+        watcher.release("g")
+
+
+def test_an_owner_that_was_taken_for_dead_notices_and_leaves_the_new_lease_alone(folder, clock):
+    with Leases(folder, heartbeat=0.02) as slow:
+        assert slow.take("g", CELLS)
+        before = (folder / "g.lease").stat().st_mtime_ns
+        assert wait(lambda: (folder / "g.lease").stat().st_mtime_ns != before)
+        other = foreign(folder)
+        assert wait(lambda: not slow._mine)
+        slow.release("g")
+        before = other.stat().st_mtime_ns
+        assert not wait(lambda: other.stat().st_mtime_ns != before, 0.1)
+    assert other.exists()
+
+
+def wait(is_so, seconds=20.0):
+    """Whether something came to be so in time."""
+    gate = threading.Event()
+    return any(is_so() or gate.wait(0.01) for _ in range(int(seconds * 100)))
+
+
+def test_links_and_folders_in_place_of_leases_are_refused(tmp_path, folder, clock):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "link").symlink_to(elsewhere)
+    with pytest.raises(UserError, match="symbolic link"):
+        Leases(tmp_path / "link")
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    watcher = observer(folder, clock)
+    (folder / "g.lease").symlink_to(precious)
+    assert watcher.take("g", CELLS) is None
+    clock.now += 10.0 * EXPIRY
+    assert watcher.take("g", CELLS) == CELLS
+    assert precious.read_text() == "kept"
+    (folder / "h.lease").mkdir()
+    assert watcher.take("h", CELLS) is None
+    clock.now += 10.0 * EXPIRY
+    with pytest.raises(UserError, match=r"h\.lease cannot be removed"):
+        watcher.take("h", CELLS)

@@ -1,0 +1,454 @@
+"""Whatever happens to a folder and to those who work on it, in the end its results are those of an undisturbed run."""
+
+import errno
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from study import faults
+from study.faults import CELLS, STUDY, results, train
+from study.tiny import fill, tiny
+
+from flaxformer.cli import main
+from flaxformer.struct import UserError, replace_at
+from flaxformer.study import launch, leases, records
+from flaxformer.study.execute import Finished, Told
+from flaxformer.study.plan import groups
+from flaxformer.study.report import write
+from flaxformer.study.status import status
+from flaxformer.study.store import Store, read_lines
+
+OTHER = replace_at(STUDY.baseline, {"optimizer.beta2": 0.99})
+
+
+@pytest.fixture(autouse=True)
+def _arithmetic(monkeypatch):
+    faults.use(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder in which nothing went wrong, what it says, and one whose groups are not merged yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        faults.use(patch)
+        root = tmp_path_factory.mktemp("whole")
+        train(root)
+        under_way = tmp_path_factory.mktemp("under_way")
+        patch.setattr(Store, "finish", lambda *_: None)
+        train(under_way)
+    return root, results(root), under_way
+
+
+def trained(events):
+    return [event.row["cell"] for event in events if isinstance(event, Finished)]
+
+
+def told(events):
+    return " ".join(event.text for event in events if isinstance(event, Told))
+
+
+def is_whole(root, whole):
+    """The results of the undisturbed run, no row lost or doubled, nobody at work, and a report."""
+    assert results(root) == whole[1]
+    tables = [row["cell"] for path in Store(root).groups.glob("*.parquet") for row in records.read_table(path)]
+    assert sorted(tables) == sorted(CELLS)
+    assert not list((root / "groups").glob("*.jsonl"))
+    assert not list((root / "leases").glob("*.lease"))
+
+
+def test_the_undisturbed_run_is_whole_and_each_row_has_its_fingerprint(whole):
+    is_whole(whole[0], whole)
+    prints = {cell["cell"]: cell["fingerprint"] for cell in Store(whole[0]).declaration["cells"]}
+    assert {cell: row["fingerprint"] for cell, row in whole[1].items()} == prints
+    assert results(whole[2]) == whole[1]
+
+
+# --- files that are not what was written -------------------------------------------------------------------
+
+
+def lines_file(root):
+    return sorted((root / "groups").glob("*.jsonl"))[0]
+
+
+def table_file(root):
+    return sorted((root / "groups").glob("*.parquet"))[0]
+
+
+@pytest.mark.parametrize("fault", ["cut", "flip"])
+def test_no_byte_of_a_line_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault):
+    written = lines_file(whole[2]).read_bytes().splitlines(keepends=True)[:2]
+    data, path, rows = b"".join(written), tmp_path / "lines.jsonl", read_lines(lines_file(whole[2]))[:2]
+    for place in range(len(data)):
+        path.write_bytes(changed(data, place, fault))
+        found, wrong = records.lines(path, sealed=True)
+        whole_lines = data[:place].count(b"\n")
+        if fault == "cut":
+            assert (found, wrong) == (rows[:whole_lines], [])
+        elif place == len(written[0]) - 1:  # two lines become one
+            assert (found, len(wrong)) == ([], 1)
+        else:
+            assert found == rows[1 - whole_lines : 2 - whole_lines]
+
+
+STEPS = [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("fault", ["cut", "flip"])
+def test_no_byte_of_a_table_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault, step):
+    source, path = table_file(whole[0]), tmp_path / "x.parquet"
+    data, rows = source.read_bytes(), records.read_table(source)
+    for place in range(0, len(data), step):
+        path.write_bytes(changed(data, place, fault))
+        try:
+            assert records.read_table(path) == rows
+        except records.DamagedError:
+            continue
+        assert data[place - 60 : place + 60].count(b"flaxformer:"), place  # of what says that there is a digest
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("fault", ["cut", "flip"])
+def test_no_byte_of_a_declaration_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault, step):
+    data, declaration = (whole[0] / "study.json").read_bytes(), Store(whole[0]).declaration
+    for place in range(0, len(data), step):
+        (tmp_path / "study.json").write_bytes(changed(data, place, fault))
+        try:
+            found = Store(tmp_path).declaration
+        except UserError as error:
+            assert "study.json is damaged" in str(error)  # noqa: PT017
+            continue
+        assert {name: found[name] for name in declaration} == declaration
+        assert fault == "flip"
+        assert bytes([data[place]]).isspace() or data[place : place + 99].count(b"digest")
+
+
+def changed(data, place, fault):
+    return data[:place] if fault == "cut" else data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+DAMAGES = {
+    "cut": lambda data: data[: len(data) * 2 // 3],
+    "empty": lambda data: b"",
+    "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    "zeros": lambda data: bytes(len(data)),
+    "text": lambda data: b"\xffnot what it was\n" * 3,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["lines", "table", "study.json", "launches.jsonl"])
+def test_what_is_damaged_is_set_aside_and_only_what_it_held_is_trained_again(whole, tmp_path, kind, damage):
+    root = shutil.copytree(whole[2] if kind == "lines" else whole[0], tmp_path / "study")
+    path = {"lines": lines_file, "table": table_file}.get(kind, lambda root: root / kind)(root)
+    held = {row["cell"] for row in (read_lines(path) if kind == "lines" else ())}
+    held |= {row["cell"] for row in (records.read_table(path) if kind == "table" else ())}
+    bad = DAMAGES[damage](path.read_bytes())
+    path.write_bytes(bad)
+    lost = set(CELLS) - set(results(root))
+    events = train(root)
+    assert set(trained(events)) == lost <= held
+    assert bool(lost) == (kind in ("lines", "table"))
+    is_whole(root, whole)
+    assert Store(root).declaration == Store(whole[0]).declaration
+    bad_line = path.suffix != ".jsonl" or damage in ("flipped", "text")  # an unfinished line alone is dropped
+    assert [one.read_bytes() for one in root.rglob("*.damaged*")] == ([bad] if bad_line else [])
+    assert bad_line == ("is damaged" in told(events))
+    assert trained(train(root)) == []
+
+
+def test_a_lost_declaration_does_not_let_another_recipe_in(whole, tmp_path):
+    root = shutil.copytree(whole[0], tmp_path / "study")
+    (root / "study.json").write_text('{"name": "ti')
+    with pytest.raises(UserError, match=r"another recipe for 'norm=\w+,rate=\w+,seed=\d': fingerprint"):
+        train(root, tiny(axes=STUDY.axes, seeds=STUDY.seeds, claims=(), baseline=OTHER))
+    assert results(root) == whole[1]
+
+
+# --- kills, at every write -----------------------------------------------------------------------------------
+
+
+def test_a_kill_at_any_write_is_gone_on_from(whole, tmp_path, monkeypatch):
+    """What the disk holds before each system call that changes it is what a kill there would leave."""
+    root, snapshots = tmp_path / "study", []
+
+    def watched(module, name):
+        original = getattr(module, name)
+
+        def call(*arguments, **options):
+            if (root.exists() and str(root) in str(arguments[0]) + str(os.getcwd())) or isinstance(arguments[0], int):
+                snapshots.append(shutil.copytree(root, tmp_path / f"{len(snapshots)}", symlinks=True))
+            return original(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "write"), (Path, "replace"), (Path, "unlink")):
+            patch.setattr(module, name, watched(module, name))
+        train(root)
+    is_whole(root, whole)
+    monkeypatch.setattr(leases, "owner_is_gone", lambda lease: True)
+    assert len(snapshots) >= 3 * len(CELLS) // 2
+    for snapshot in snapshots:
+        before = results(snapshot)
+        assert before.items() <= whole[1].items()
+        assert set(trained(train(snapshot))) == set(CELLS) - set(before)
+        is_whole(snapshot, whole)
+
+
+def test_a_full_disk_is_one_clear_message_and_gone_on_from(whole, tmp_path, monkeypatch):
+    write, budget = os.write, [0]
+
+    def full(file, data):
+        budget[0] -= len(data)
+        if budget[0] >= 0:
+            return write(file, data)
+        if budget[0] + len(data) > 0:
+            return write(file, data[: budget[0] + len(data)])  # some of it fits
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for size in (0, 100, 700, 1500, 2500):
+        root, budget[0] = tmp_path / str(size), size
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(UserError, match=r"jsonl cannot be written: No space left on device; finished runs"):
+                train(root)
+        assert results(root).items() <= whole[1].items()
+        assert all(path.read_bytes().endswith((b"\n", b"")) for path in root.rglob("*.jsonl"))
+        train(root)
+        is_whole(root, whole)
+
+
+@pytest.mark.parametrize("what", ["study.json", "parquet"])
+def test_a_disk_that_fills_while_a_file_is_replaced_keeps_the_old_one(whole, tmp_path, monkeypatch, what):
+    root, replace = tmp_path / "study", Path.replace
+
+    def full(self, target):
+        if str(target).endswith(what):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(UserError, match=f"{what} cannot be written: No space left on device"):
+            train(root)
+    assert not list(root.rglob("*.tmp"))
+    train(root)
+    is_whole(root, whole)
+
+
+# --- several at once -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_workers_that_start_at_once_share_the_work_and_end_with_one_table(whole, tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(launch, "POLL", 0.01)
+    faults.use(monkeypatch, seconds=0.01)
+    barrier, events = threading.Barrier(workers), [[] for _ in range(workers)]
+
+    def work(own):
+        barrier.wait()
+        own += train(tmp_path)
+
+    threads = [threading.Thread(target=work, args=(own,)) for own in events]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(cell for own in events for cell in trained(own)) == sorted(CELLS)
+    is_whole(tmp_path, whole)
+    assert len(read_lines(tmp_path / "launches.jsonl")) == workers
+
+
+def stale(root, group, cells):
+    """The lease of a process of this machine that is no more."""
+    (root / "leases").mkdir(parents=True, exist_ok=True)
+    said = {"token": "x", "host": "here", "pid": 2**22 + 1, "born": "5", "machine": leases.machine(), "started": 0.0}
+    (root / "leases" / f"{group}.lease").write_text(json.dumps(said | {"heartbeat": 10.0, "cells": cells}))
+
+
+def test_the_lease_of_a_dead_process_holds_nobody_up(whole, tmp_path):
+    for group in groups(STUDY.cells()):
+        stale(tmp_path, group.name, [cell.name for cell in group.cells])
+    assert len(trained(train(tmp_path))) == len(CELLS)
+    is_whole(tmp_path, whole)
+
+
+def test_a_worker_waits_for_what_others_hold_and_takes_over_when_they_fall_silent(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "POLL", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT", 0.05)
+    own = groups(STUDY.cells())[0]
+    stale(tmp_path, own.name, [cell.name for cell in own.cells])
+    path = tmp_path / "leases" / f"{own.name}.lease"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "far", "host": "far", "heartbeat": 0.05}))
+    events = train(tmp_path)
+    waited = next(i for i, event in enumerate(events) if isinstance(event, Told) and "waiting" in event.text)
+    assert f"{own.name} by process {2**22 + 1} on far" in events[waited].text
+    assert set(trained(events[:waited])) == {c for c in CELLS if c not in {cell.name for cell in own.cells}}
+    is_whole(tmp_path, whole)
+
+
+def test_two_owners_of_one_cell_leave_one_row(whole, tmp_path, monkeypatch):
+    """As when one was suspended for long, and goes on after another has taken its lease over."""
+    first = launch.run(STUDY, launch.Execution(output=tmp_path, devices=1))
+    assert isinstance(next(event for event in first if isinstance(event, Finished)), Finished)
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "owner_is_gone", lambda lease: True)
+        train(tmp_path)
+    is_whole(tmp_path, whole)
+    list(first)
+    is_whole(tmp_path, whole)
+
+
+# --- what a launch is asked for --------------------------------------------------------------------------------
+
+
+def test_only_what_is_named_is_trained(whole, tmp_path):
+    assert sorted(trained(train(tmp_path, only=CELLS[:3]))) == sorted(CELLS[:3])
+    assert sorted(trained(train(tmp_path, only=CELLS[2:5]))) == sorted(CELLS[3:5])
+    assert not list((tmp_path / "leases").glob("*.lease"))
+    with pytest.raises(UserError, match="only names the cell 'x'"):
+        train(tmp_path, only=["x"])
+    train(tmp_path)
+    is_whole(tmp_path, whole)
+
+
+def test_shares_of_one_group_are_trained_at_the_same_time(whole, tmp_path):
+    shares = [CELLS[0::2], CELLS[1::2]]
+    runs = [launch.run(STUDY, launch.Execution(output=tmp_path, devices=1), only=share) for share in shares]
+    rows = [[next(event for event in one if isinstance(event, Finished)).row["cell"]] for one in runs]
+    for own, one in zip(rows, runs, strict=True):
+        own += trained(one)
+    assert [sorted(own) for own in rows] == [sorted(share) for share in shares]
+    train(tmp_path)
+    is_whole(tmp_path, whole)
+
+
+def test_a_failed_run_is_trained_again_when_asked_for_and_errors_can_stop(whole, tmp_path, monkeypatch):
+    bad = {CELLS[0], CELLS[-1]}
+    with monkeypatch.context() as patch:
+        faults.use(patch, broken=bad)
+        events = train(tmp_path / "stop", on_error="stop")
+        assert [e.row["status"] for e in events if isinstance(e, Finished)].count("failed") == 1
+        assert not list((tmp_path / "stop" / "leases").glob("*.lease"))
+        train(tmp_path)
+        assert trained(train(tmp_path)) == []
+        assert set(trained(train(tmp_path, retry_failed=True))) == bad
+        assert {cell for cell, row in results(tmp_path).items() if row["status"] == "failed"} == bad
+    assert set(trained(train(tmp_path, retry_failed=True))) == bad
+    assert {c: {k: row[k] for k in whole[1][c]} for c, row in results(tmp_path).items()} == whole[1]
+    with pytest.raises(UserError, match="on_error is 'pause'; expected continue or stop"):
+        train(tmp_path, on_error="pause")
+
+
+def test_code_that_changed_since_submission_is_told_and_recorded(tmp_path):
+    events = train(tmp_path, only=CELLS[:1], submitted={"commit": "c", "source": "other", "study_file": None})
+    assert "source changed" in told(events)
+    assert read_lines(tmp_path / "launches.jsonl")[0]["changed_since_submission"] == ["source"]
+    assert "changed" not in told(train(tmp_path, submitted={"commit": "c", "source": "s", "study_file": None}))
+
+
+# --- what strangers may put there ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["groups", "leases"])
+def test_folders_that_are_links_are_refused(tmp_path, folder):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / folder).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{folder} is a symbolic link"):
+        train(tmp_path / "study")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_files_that_are_links_are_not_followed(whole, tmp_path):
+    root = shutil.copytree(whole[0], tmp_path / "study")
+    for path, other in ((table_file(root), "precious.parquet"), (root / "launches.jsonl", "precious")):
+        path.rename(tmp_path / other)
+        path.symlink_to(tmp_path / other)
+    (root / ".lock").unlink()
+    before = {path: path.read_bytes() for path in tmp_path.glob("precious*")}
+    assert len(trained(train(root))) == len(CELLS) // 2
+    is_whole(root, whole)
+    assert {path: path.read_bytes() for path in before} == before
+    (root / ".lock").unlink()
+    (root / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match="cannot be locked"):
+        train(root)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "/etc/x", "a/b", ".hidden", "a\0b", "a\\b", "x" * 300])
+def test_a_group_cannot_be_named_like_a_path(tmp_path, name):
+    store = Store(tmp_path)
+    with store.locked(), pytest.raises(UserError, match="group is named"):
+        store.append(name, {"cell": "a", "status": "done"})
+    assert not list(tmp_path.parent.glob("x*"))
+
+
+MALFORMED = [b"", b"[]", b"7", b"null", b'{"format": 2}', b'{"format": 2, "cells": 3, "recipes": {}}', b"[" * 9999]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_declaration_is_one_clear_message(tmp_path, text):
+    (tmp_path / "study.json").write_bytes(text)
+    for read in (status, write):
+        with pytest.raises(UserError, match=r"study\.json is damaged"):
+            read(Store(tmp_path))
+
+
+def test_malformed_rows_are_no_rows(whole, tmp_path):
+    root = shutil.copytree(whole[0], tmp_path / "study")
+    rows = ["7", "[]", "{}", '{"cell": []}', '{"cell": "a", "status": "great"}', '{"status": "done"}', "[" * 9999]
+    (root / "groups" / "strange.jsonl").write_text("\n".join(rows) + "\n")
+    (root / "groups" / "strange.0123456789ab.jsonl").write_text('{"cell": "a", "status": "done"}\n')
+    (root / "groups" / "folder.parquet").mkdir()
+    (root / "groups" / "odd.parquet").write_bytes(b"PAR1" * 9)
+    records.write_table(root / "groups" / "other.parquet", [{"x": 1}])
+    assert results(root) == whole[1]
+    assert len(Store(root).rows()) == len(CELLS)
+    found = status(Store(root))
+    assert (found["done"], found["missing"]) == (len(CELLS), 0)
+    assert {Path(name).name for name in found["damaged"]} == {
+        "strange.jsonl", "strange.0123456789ab.jsonl", "odd.parquet", "other.parquet",
+    }  # fmt: skip
+    assert trained(train(root)) == []
+
+
+# --- status ----------------------------------------------------------------------------------------------------
+
+
+def test_status_counts_what_became_of_every_cell(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        faults.use(patch, broken={CELLS[0]})
+        train(tmp_path, only=CELLS[:3])
+    with leases.Leases(tmp_path / "leases") as held:
+        last = groups(STUDY.cells())[-1]
+        held.take(last.name, [cell.name for cell in last.cells])
+        stale(tmp_path, groups(STUDY.cells())[0].name, CELLS[:4])
+        found = status(Store(tmp_path))
+    counts = {"declared": 8, "done": 2, "diverged": 0, "stopped": 0, "failed": 1, "running": 4, "missing": 1}
+    assert {name: found[name] for name in counts} == counts
+    assert [own["declared"] for own in found["groups"]] == [4, 4]
+    assert [own["running"] for own in found["groups"]] == [0, 4]
+    assert {lease["state"]: lease["cells"] for lease in found["leases"]} == {"alive": 4, "gone": 4}
+    assert found["cells"]["failed"] == [CELLS[0]]
+    assert found["groups"][0]["seconds_since_last_row"] < 60
+    assert status(Store(whole[0]))["done"] == len(CELLS)
+
+
+def test_status_reads_the_folder_alone(tmp_path, monkeypatch, capsys):
+    store = fill(tmp_path / "runs", tiny(), lambda cell: 1.0 + cell.seed / 9)
+    bomb = f"import pathlib\npathlib.Path({str(tmp_path / 'imported')!r}).touch()\nraise SystemExit(3)\n"
+    for place in (tmp_path, store.root, store.groups):
+        for name in ("tiny.py", "study.py", "flaxformer_study.py"):
+            (place / name).write_text(bomb)
+    monkeypatch.chdir(tmp_path)
+    assert main(["status", "runs"]) == 0
+    assert "12" in capsys.readouterr().out
+    assert main(["status", "runs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["done"] == 12
+    assert not (tmp_path / "imported").exists()
+    assert main(["status", "nowhere"]) == 2
