@@ -3,7 +3,8 @@
 The rates are those that rates_of_norms.py chose, read from its folder; its seeds are not among those reported here,
 because the best of many rates looks better on the seeds that chose it than on others.
 Command: flaxformer run experiments/studies/norms_at_their_rates.py
-Cost: 10 runs in 2 compiled programs, seconds on 2 CPU cores.
+Cost: 16 runs in 2 compiled programs, under a minute on 2 CPU cores.
+Expected: supported; on 5 other seeds, which suggested the claim, pre-norm was better by 0.10 nats (0.04 to 0.15).
 """
 
 from flaxformer.config import POST, PRE, ModelConfig
@@ -11,7 +12,7 @@ from flaxformer.study import Claim, Points, Study, tuned
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training
 
-SEEDS = range(5)
+SEEDS = range(10, 18)
 RATE = "optimizer.learning_rate"
 BEST = {norm: tuned("runs/rates_of_norms", RATE, seeds=SEEDS, where={"norm": norm}) for norm in ("pre", "post")}
 
@@ -32,10 +33,9 @@ study = Study(
     seeds=SEEDS,
     claims=[
         Claim(
-            "at 2 layers, each at its best rate, pre- and post-norm do not differ by more than 0.05 nats",
-            equal={"norm": "pre"},
-            to={"norm": "post"},
-            within=0.05,
+            "each at its best rate, pre-norm reaches a lower loss than post-norm",
+            lower={"norm": "pre"},
+            than={"norm": "post"},
         )
     ],
     caveats=["One small model and 200 steps; each rate is the best of 16 by two other seeds."],

@@ -71,7 +71,9 @@ def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[Event]
         points = suggest(search, rounds, store.rows())
         if not points:
             return
-        record(search, store, len(rounds), points)
+        with store.locked(LOCK_PATIENCE):
+            if len(recorded(search, store)) == len(rounds):  # else another worker did
+                record(search, store, len(rounds), points)
 
 
 def known(study: Study, execution: Execution) -> Study:
@@ -155,7 +157,8 @@ def _note(
             status = {} if row["status"] == "failed" else {"status": "stopped", "stopped_at": until}
             noted.append(row | status | {"fingerprint": prints[row["cell"]]})
     if noted:
-        store.write_table(store.groups / f"stopped-{until}.parquet", noted)
+        with store.locked(LOCK_PATIENCE):
+            store.write_table(store.groups / f"stopped-{until}.parquet", noted)
 
 
 def told(study: Study, execution: Execution) -> Iterator[str]:

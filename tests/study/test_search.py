@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +34,7 @@ from flaxformer.study.analysis import analyse
 from flaxformer.study.execute import Finished
 from flaxformer.study.execution import Execution
 from flaxformer.study.halving import goal_of, ranked
+from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.search import coordinates
 from flaxformer.study.store import Store
@@ -501,3 +505,49 @@ def test_the_command_runs_a_halving(monkeypatch, tmp_path, capsys):
     assert "One arm in 4 of each program goes on after 3 steps: 10 trainings to do, of together 36 steps" in said
     assert "6 of 8 runs were stopped after 3 steps" in said
     assert len(Store(tmp_path / "out").rows()) == 8
+
+
+@pytest.mark.parametrize("kind", ["halving", "search"])
+def test_two_workers_in_one_folder_train_every_stage_once(monkeypatch, tmp_path, kind):
+    monkeypatch.setattr(launch, "POLL", 0.02)
+    if kind == "search":
+        pytest.importorskip("optuna")
+    trained = pretend(monkeypatch, by_rate if kind == "halving" else valley)
+    study = halved() if kind == "halving" else search(samples=3)
+    list(stages.run(study, Execution(output=tmp_path / "one")))
+    alone, trained[:] = sorted(trained), []
+    start = threading.Barrier(2)
+
+    def work(_):
+        start.wait()
+        return len(list(stages.run(study, Execution(output=tmp_path / "two"))))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(1 for _ in pool.map(work, range(2))) == 2
+    assert sorted(trained) == alone
+    assert results(Store(tmp_path / "two").rows()) == results(Store(tmp_path / "one").rows())
+
+
+# --- the examples -------------------------------------------------------------------------------------------
+
+
+def test_the_examples_report_on_seeds_that_tuned_nothing(monkeypatch, tmp_path):
+    folder = Path(__file__).parents[2] / "experiments" / "studies"
+    tuning = load_study(folder / "rates_of_norms.py")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"runs/rates_of_norms holds no study"):
+        load_study(folder / "norms_at_their_rates.py")
+    labels = list(tuning.axes[1].levels)
+    best = {"pre": labels[3], "post": labels[7]}
+    fill(
+        Path("runs/rates_of_norms"),
+        tuning,
+        lambda cell: abs(labels.index(cell.arm.labels["learning_rate"]) - labels.index(best[cell.arm.labels["norm"]])),
+    )
+    study = load_study(folder / "norms_at_their_rates.py")
+    assert not set(study.seeds) & set(tuning.seeds)
+    rates = {arm.labels["norm"]: arm.run.optimizer.learning_rate for arm in study.arms()}
+    assert rates == {norm: float(label) for norm, label in best.items()}
+    runs = [arm.run for arm in (*study.arms(), *tuning.arms())]
+    same = {run.replace(optimizer=tuning.baseline.optimizer, model=tuning.baseline.model) for run in runs}
+    assert len(same) == 1
