@@ -164,14 +164,14 @@ def _note(
 def told(study: Study, execution: Execution) -> Iterator[str]:
     """What the stages are, for whoever plans or runs the study."""
     runs, steps = ahead(study, execution)
-    if study.halving is not None:
+    if study.halving is not None and runs:
         last = study.baseline.training.steps
         rungs = ", ".join(map(str, steps_of_rungs(study)))
         yield (
             f"One arm in {study.halving.factor} of each program goes on after {rungs} steps: {runs} trainings "
             f"to do, of together {steps:,} steps ({steps / last:.0f} whole runs)."
         )
-    if isinstance(study, Search):
+    if isinstance(study, Search) and runs:
         yield (
             f"{study.rounds} rounds of {study.samples} suggested points, each at {len(study.seeds)} seeds: at most "
             f"{runs} runs to do."

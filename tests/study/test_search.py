@@ -121,6 +121,8 @@ def test_labels_say_the_values_exactly_and_differ_where_points_are_near():
     assert [float(label) for label in near.levels] == at(near, RATE)
     assert len(set(at(near, RATE))) == 9
     assert all(1 <= value <= 1 + 1e-6 for value in at(near, RATE))
+    narrow = at(sampled({RATE: Uniform(0.12341, 0.12349)}, 5), RATE)  # to 4 digits they would be outside
+    assert all(0.12341 <= value <= 0.12349 for value in narrow)
     assert sampled(SPACE, 1).name == "sample"
     [label] = sampled(SPACE, 1).levels
     assert [word for word in label.split() if word.isidentifier()][:3] == ["learning_rate", "warmup_steps", "norm"]
