@@ -55,7 +55,8 @@ class StudyArguments:
     def load(self) -> tuple[Study, Execution]:
         """The study as the command line changes it, and how to execute it."""
         study = load_study(self.file)
-        study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
+        if self.overrides:
+            study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
         if self.seeds is not None:
             study = dataclasses.replace(study, seeds=range(self.seeds))
         names = [field.name for field in dataclasses.fields(Execution)]

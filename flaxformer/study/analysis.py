@@ -1,6 +1,7 @@
 """From rows on disk to what they say: a table of arms, judged claims, and contrasts that nobody declared."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from typing import Any
@@ -19,6 +20,8 @@ from flaxformer.study.statistics import (
 )
 from flaxformer.study.store import Row, Store
 
+MOST_DRAWN = 200
+"""Arms that a figure of arms, the learning curves and a table in the terminal have room for."""
 Terms = list[tuple[float, Labels]]
 
 
@@ -31,7 +34,7 @@ class ArmSummary:
     rows: list[Row | None]
     diverged: int
 
-    @property
+    @functools.cached_property
     def estimate(self) -> Estimate:
         """Mean and interval over the seeds that there are."""
         return estimate([score for score in self.scores if score is not None])
@@ -132,8 +135,10 @@ class Analysis:
         n = len(self.study["seeds"])
         short = n < FEWEST_SEEDS and not self.exact
         few = [f"It has {n} seeds; below {FEWEST_SEEDS} an interval says little."] if short else []
+        many = [f"Figures show at most {MOST_DRAWN} arms, and it has {len(self.arms)}: the tables have them."]
+        many = many if len(self.arms) > MOST_DRAWN else []
         gone = [f"{self.missing} of {len(self.study['cells'])} runs are missing."] if self.missing else []
-        return [*gone, *self._stops, *few, *self.study["caveats"]]
+        return [*gone, *self._stops, *few, *many, *self.study["caveats"]]
 
     @property
     def _stops(self) -> list[str]:

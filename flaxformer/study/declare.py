@@ -183,6 +183,10 @@ class Study:
 
     def arms(self) -> list[Arm]:
         """Every combination of levels that the study declares, once."""
+        return list(self._arms)
+
+    @functools.cached_property
+    def _arms(self) -> list[Arm]:
         arms: list[Arm] = []
         recipes: dict[str, str] = {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
@@ -211,7 +215,7 @@ class Study:
 
     def contrasts(self) -> list[Contrast]:
         """Each claim's weights on arms, with every axis named; refuses claims about arms that do not exist."""
-        known = [arm.labels for arm in self.arms()]
+        known = [arm.labels for arm in self.arms()] if self.claims else []
         rows = []
         for claim in self.claims:
             rows.append(claim.contrast(functools.partial(self._complete, who=f"claim '{claim.text}'")))

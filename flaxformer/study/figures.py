@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from flaxformer.files import write_atomically
-from flaxformer.study.analysis import Analysis
+from flaxformer.study.analysis import MOST_DRAWN, Analysis
 from flaxformer.study.drawing import STYLE
 from flaxformer.study.effects import claims_figure
 from flaxformer.study.scores import arms_figure, curves_figure, quantities_figure
@@ -19,10 +19,11 @@ STAMPS: dict[str, dict] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDa
 def draw(analysis: Analysis, folder: Path) -> dict[str, str]:
     """Write every figure in every format; returns each one's SVG text by name, the main one first."""
     with mpl.rc_context(STYLE):
-        figures = {"claims": claims_figure(analysis), "arms": arms_figure(analysis)}
+        few = len(analysis.arms) <= MOST_DRAWN
+        figures = {"claims": claims_figure(analysis), "arms": arms_figure(analysis) if few else None}
         if not any(figures.values()):
             figures["quantities"] = quantities_figure(analysis)
-        figures["curves"] = curves_figure(analysis)
+        figures["curves"] = curves_figure(analysis) if few else None
         return {name: save(figure, folder, name) for name, figure in figures.items() if figure is not None}
 
 

@@ -17,7 +17,7 @@ from flaxformer.study.leases import Leases
 from flaxformer.study.plan import Group, declaration, groups
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.provenance import provenance
-from flaxformer.study.store import LOCK_PATIENCE, Row, Store, is_finished
+from flaxformer.study.store import LOCK_PATIENCE, Row, Store, check_file_name, is_finished
 
 POLL = 1.0
 """Seconds between two looks at the leases of others, while there is nothing else to do."""
@@ -97,6 +97,8 @@ def run(
     declared, share = declaration(study), _share(study, only)
     launch = provenance(file) | {"worker": store.worker}
     changed = [name for name in ("commit", "source", "study_file") if submitted and submitted.get(name) != launch[name]]
+    for group in share:
+        check_file_name(group.name)
     with store.locked(LOCK_PATIENCE):
         store.declare(declared)
         store.repair()

@@ -47,8 +47,9 @@ class Group:
 def groups(cells: Sequence[Cell], measure: Measure | None = None) -> list[Group]:
     """Cells by the tree structure of their runs, in the order of first appearance."""
     members: dict[Any, list[Cell]] = {}
+    structures = {id(cell.arm): jax.tree.structure(cell.arm.run) for cell in cells}  # a seed is a leaf
     for cell in cells:
-        members.setdefault(jax.tree.structure(cell.run), []).append(cell)
+        members.setdefault(structures[id(cell.arm)], []).append(cell)
     return [Group(_group_name(own, cells), tuple(own), len(own), measure) for own in members.values()]
 
 
@@ -59,7 +60,8 @@ def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:
     telling = [f"{n}={v}" for n, v in shared.items() if any(cell.arm.labels[n] != v for cell in cells)]
     safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in ",".join(telling) or "all")
     structure = str(jax.tree.structure(own[0].run))
-    return f"{safe[:80]}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
+    safe = safe.lstrip(".").encode()[:80].decode(errors="ignore")
+    return f"{safe}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
 
 
 def check_measured(study: Study) -> None:

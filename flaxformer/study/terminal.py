@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer.study import tables, words
-from flaxformer.study.analysis import Analysis
+from flaxformer.study.analysis import MOST_DRAWN, Analysis
 from flaxformer.study.status import STATES
 
 STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
@@ -51,8 +51,10 @@ def as_rich(table: tables.Table) -> Table:
     own = Table(box=None, pad_edge=False, header_style="dim")
     for i, header in enumerate(table.header):
         own.add_column(header, justify="left" if table.is_text(i) else "right")
-    for row in table.rows:
+    for row in table.rows[:MOST_DRAWN]:
         own.add_row(*map(Text, row))
+    if len(table.rows) > MOST_DRAWN:
+        own.add_row(Text(f"… {len(table.rows) - MOST_DRAWN} more in results.md"))
     return own
 
 

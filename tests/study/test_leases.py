@@ -64,6 +64,14 @@ def test_one_of_many_gets_a_lease(folder):
     assert read_leases(folder) == []
 
 
+def test_a_lease_that_came_between_a_look_and_the_taking_stays(folder, clock, monkeypatch):
+    path, watcher = foreign(folder), observer(folder, clock)
+    before = path.read_bytes()
+    monkeypatch.setattr(Leases, "held", lambda *_: set())
+    assert watcher.take("g", CELLS) is None
+    assert path.read_bytes() == before
+
+
 def test_leaving_gives_back_what_is_held_and_nothing_else(folder):
     other = foreign(folder, "h")
     with Leases(folder) as own:
@@ -157,6 +165,14 @@ def test_an_owner_that_was_taken_for_dead_notices_and_leaves_the_new_lease_alone
         slow.release("g")
         before = other.stat().st_mtime_ns
         assert not wait(lambda: other.stat().st_mtime_ns != before, 0.1)
+    assert other.exists()
+
+
+def test_only_the_owner_gives_a_lease_back(folder, clock):
+    own = observer(folder, clock)
+    assert own.take("g", CELLS)
+    other = foreign(folder)  # took it over unnoticed
+    own.release("g")
     assert other.exists()
 
 

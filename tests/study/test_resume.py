@@ -149,6 +149,17 @@ def test_stopped_on_request_exits_with_130_and_goes_on_later(launch, reference, 
 
 
 @pytest.mark.slow
+def test_two_commands_at_once_share_the_work(launch, reference, tmp_path):
+    folder = study_folder(tmp_path)
+    processes = [launch(folder, "run", "tiny.py", *LONGER) for _ in range(2)]
+    for process in processes:
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        assert "Traceback" not in out + err
+    same_results(folder, reference)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("seconds", [1.5, 2.5, 3.5])
 def test_stopped_before_anything_is_trained_leaves_a_folder_to_run_again(launch, reference, tmp_path, number, seconds):

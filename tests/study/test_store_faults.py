@@ -4,17 +4,20 @@ import errno
 import json
 import os
 import shutil
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 from study import faults
 from study.faults import CELLS, STUDY, results, train
-from study.tiny import fill, tiny
+from study.tiny import FILE, fill, tiny
 
 from flaxformer.cli import main
+from flaxformer.cli import study as commands
+from flaxformer.config import POST, PRE
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study import launch, leases, records
+from flaxformer.study import Axis, launch, leases, records
 from flaxformer.study.execute import Finished, Told
 from flaxformer.study.plan import groups
 from flaxformer.study.report import write
@@ -26,7 +29,11 @@ OTHER = replace_at(STUDY.baseline, {"optimizer.beta2": 0.99})
 
 @pytest.fixture(autouse=True)
 def _arithmetic(monkeypatch):
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     faults.use(monkeypatch)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +130,7 @@ def test_no_byte_of_a_declaration_can_be_lost_or_changed_unnoticed(whole, tmp_pa
             continue
         assert {name: found[name] for name in declaration} == declaration
         assert fault == "flip"
-        assert bytes([data[place]]).isspace() or data[place : place + 99].count(b"digest")
+        assert bytes([data[place]]).isspace() or data[max(place - 9, 0) : place + 99].count(b"digest")
 
 
 def changed(data, place, fault):
@@ -217,7 +224,7 @@ def test_a_full_disk_is_one_clear_message_and_gone_on_from(whole, tmp_path, monk
             with pytest.raises(UserError, match=r"jsonl cannot be written: No space left on device; finished runs"):
                 train(root)
         assert results(root).items() <= whole[1].items()
-        assert all(path.read_bytes().endswith((b"\n", b"")) for path in root.rglob("*.jsonl"))
+        assert all(path.read_bytes()[-1:] in (b"", b"\n") for path in root.rglob("*.jsonl"))
         train(root)
         is_whole(root, whole)
 
@@ -301,6 +308,47 @@ def test_two_owners_of_one_cell_leave_one_row(whole, tmp_path, monkeypatch):
     is_whole(tmp_path, whole)
     list(first)
     is_whole(tmp_path, whole)
+
+
+def test_a_group_that_is_merged_while_it_is_read_is_not_missed(whole, tmp_path, monkeypatch):
+    root, files = shutil.copytree(whole[2], tmp_path / "study"), Store._files
+
+    def merged_before_the_second_look(self, pattern):
+        if merging.pop(pattern, False):
+            for group in groups(STUDY.cells()):
+                Store(root).finish(group.name)
+        return files(self, pattern)
+
+    for pattern in ("*.jsonl", "*.parquet"):
+        merging = {pattern: True}
+        monkeypatch.setattr(Store, "_files", merged_before_the_second_look)
+        assert results(root) == whole[1]
+
+
+def test_what_was_done_before_a_lease_was_ours_is_not_done_again(whole, tmp_path, monkeypatch):
+    take = leases.Leases.take
+
+    def late(self, *arguments):
+        monkeypatch.setattr(leases.Leases, "take", take)
+        train(tmp_path)
+        return self.take(*arguments)
+
+    monkeypatch.setattr(leases.Leases, "take", late)
+    assert trained(train(tmp_path)) == []
+    is_whole(tmp_path, whole)
+
+
+def test_a_failure_does_not_hide_a_result(tmp_path):
+    done = {"cell": "a", "status": "done", "loss": 1.0}
+    for rows in ([done, {"cell": "a", "status": "failed"}], [{"cell": "a", "status": "failed"}, done]):
+        stores = [Store(tmp_path, worker=12 * digit) for digit in "01"]
+        for store, row in zip(stores, rows, strict=True):
+            with store.locked():
+                store.append("g", row)
+        assert Store(tmp_path).rows() == {"a": done}
+        stores[0].finish("g")
+        assert {name: row["status"] for name, row in Store(tmp_path).rows().items()} == {"a": "done"}
+        shutil.rmtree(tmp_path / "groups")
 
 
 # --- what a launch is asked for --------------------------------------------------------------------------------
@@ -388,6 +436,19 @@ def test_a_group_cannot_be_named_like_a_path(tmp_path, name):
     assert not list(tmp_path.parent.glob("x*"))
 
 
+def test_no_label_leads_out_of_the_folder_or_makes_a_name_too_long(tmp_path):
+    labels = {"../../out": PRE, "/etc/passwd\n": POST}
+    for axis in (
+        Axis("model.norm", labels, name=".."),
+        Axis("model.norm", {"\U0001d400" * 90: PRE, "b": POST}, name="x"),
+    ):
+        root = tmp_path / "deep" / "down" / axis.name.strip(".")
+        train(root, tiny(axes=(axis,), seeds=range(2), claims=()))
+        assert len(results(root)) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    assert all(path.resolve().is_relative_to(tmp_path) for path in tmp_path.rglob("*"))
+
+
 MALFORMED = [b"", b"[]", b"7", b"null", b'{"format": 2}', b'{"format": 2, "cells": 3, "recipes": {}}', b"[" * 9999]
 
 
@@ -452,3 +513,23 @@ def test_status_reads_the_folder_alone(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["done"] == 12
     assert not (tmp_path / "imported").exists()
     assert main(["status", "nowhere"]) == 2
+
+
+def test_the_command_retries_and_stops_when_asked_to(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "show_report", lambda store, _: len(status(store)["cells"]["failed"]))
+    (tmp_path / "tiny.py").write_text(FILE)
+    command = ["run", "tiny.py", "--devices", "1", "--output", "runs"]
+    with monkeypatch.context() as patch:
+        faults.use(patch, broken=set(CELLS))
+        assert main([*command, "--on-error", "stop"]) == 1
+        assert "stopped after the first run that failed" in capsys.readouterr().out
+        assert main(command) == 1
+        assert "failed" in capsys.readouterr().out
+    assert main(command) == 1
+    assert "0 runs to train" in capsys.readouterr().out
+    assert main([*command, "--retry-failed"]) == 0
+    assert status(Store(tmp_path / "runs"))["done"] == 12
+    with pytest.raises(SystemExit) as refused:
+        main([*command, "--on-error", "pause"])
+    assert refused.value.code == 2
