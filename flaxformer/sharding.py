@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -84,10 +85,12 @@ class Devices:
             where = f"{jax.process_count()} processes have" if several else "this machine has"
             expected = f"{'' if several else 'at most '}{len(found)} devices, which {where}"
             raise UserError(f"mesh is {self}, {self.count} devices; expected {expected}")
+        return self.mesh_of(found[: self.count])
+
+    def mesh_of(self, devices: Sequence[jax.Device]) -> Mesh:
+        """The mesh of these devices, as many as `count`."""
         shape = dataclasses.asdict(self)
-        return jax.make_mesh(
-            tuple(shape.values()), tuple(shape), (AxisType.Auto,) * len(shape), devices=found[: self.count]
-        )
+        return jax.make_mesh(tuple(shape.values()), tuple(shape), (AxisType.Auto,) * len(shape), devices=devices)
 
 
 def parse_devices(text: str) -> Devices:

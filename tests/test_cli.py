@@ -14,8 +14,8 @@ from study.tiny import FILE, cache_folder, fill, kept_programs, tiny
 from flaxformer.cli import COMMANDS, _class, cache, main
 from flaxformer.cli.study import StudyArguments
 from flaxformer.study import launch
-from flaxformer.study.execute import Program
 from flaxformer.study.plan import declaration
+from flaxformer.study.program import Program
 from flaxformer.study.store import Store
 
 
@@ -128,6 +128,9 @@ def test_an_override_that_makes_no_sense_is_refused(command, tmp_path, text, wor
         (["--devices", 0], ["devices is 0", "at least 1"]),
         (["--chunk-steps", 0], ["chunk_steps is 0", "at least 1"]),
         (["--group-size", -1], ["group_size is -1", "at least 1"]),
+        (["--group-size", 2, "--exact"], ["group_size is 2 and exact", "expected 1"]),
+        (["--mesh", "data=3"], ["mesh is data=3", "at most 2 devices"]),
+        (["--mesh", "rows=2"], ["mesh is 'rows=2'", "data=4,tensor=2"]),
         (["--seeds", 0], ["seeds", "at least one"]),
     ],
 )

@@ -44,9 +44,10 @@ STUDY = [
     {"declare"},
     {"plan", "analysis", "probe", "status", "search"},
     {"load", "schedule", "words", "drawing", "program", "suggest", "tuned"},
-    {"tables", "effects", "scores"},
+    {"tables", "effects", "scores", "fitted"},
     {"execute", "html", "terminal", "figures", "origins"},
-    {"launch", "progress", "page"},
+    {"together", "progress", "page"},
+    {"launch"},
     {"report", "stages"},
     {"index"},
 ]

@@ -12,17 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer import model, params
+from flaxformer import distributed, model, params
 from flaxformer.claims.record import holds_claims
 from flaxformer.claims.table import rewrite
 from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
+from flaxformer.sharding import parse_devices
 from flaxformer.struct import override
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Execution
+from flaxformer.study.execute import Execution, Finished
 from flaxformer.study.launch import OnError, missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
@@ -47,7 +48,11 @@ class StudyArguments:
     seeds: Annotated[int | None, option("N", "the study's", "use N seeds: 0, 1, …")] = None
     output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of results")] = None
     devices: Annotated[int | None, option("N", "all; a CPU is one a core", "devices to use")] = None
-    group_size: Annotated[int | None, option("N", "1 on a CPU, else 8", "runs at a time; 1 is exact")] = None
+    group_size: Annotated[int | None, option("N", "1 on a CPU, else what fits", "runs at a time on a slot")] = None
+    exact: Annotated[bool, tyro.conf.arg(help="one run at a time on one device: bitwise what a lone run gives")] = False
+    mesh: Annotated[
+        str | None, option("AXIS=N,…", "one device", "a slot: devices for each run, as in data=2 or fsdp=2,tensor=2")
+    ] = None
     chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress")] = 50
     layout: Annotated[Layout, option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
     diagnostics: Annotated[bool, tyro.conf.arg(help="also record norms, attention entropy and logits")] = False
@@ -59,8 +64,8 @@ class StudyArguments:
             study = dataclasses.replace(study, baseline=override(study.baseline, self.overrides))
         if self.seeds is not None:
             study = dataclasses.replace(study, seeds=range(self.seeds))
-        names = [field.name for field in dataclasses.fields(Execution)]
-        return study, Execution(**{name: getattr(self, name) for name in names})
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(Execution)}
+        return study, Execution(**settings | {"mesh": self.mesh and parse_devices(self.mesh)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Plan(StudyArguments):
     def __call__(self, console: Console) -> int:
         declared, execution = self.load()
         study = known(declared, execution)
-        devices, found = len(execution.use_devices()), groups(study.cells())
+        devices, found = len(execution.slots()), groups(study.cells())
         left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
         console.print(Text(study.question, style="bold"))
         console.print(weights_table(study.baseline.model))
@@ -93,7 +98,7 @@ class Plan(StudyArguments):
         runs = sum(len(group.cells) for group in found)
         console.print(
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
-            f"on {devices} devices; about {total / 60:.1f} min for the {sum(left.values())} to do."
+            f"on {execution.where}; about {total / 60:.1f} min for the {sum(left.values())} to do."
         )
         for line in told(declared, execution):
             console.print(line)
@@ -111,15 +116,25 @@ class Run(StudyArguments):
     retry_failed: Annotated[bool, tyro.conf.arg(help="also train again what failed before")] = False
     on_error: Annotated[OnError, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
 
+    coordinator: Annotated[
+        str | None,
+        option("HOST:PORT", "none; srun's own", "where processes meet that train each run together; auto asks"),
+    ] = None
+    processes: Annotated[int | None, option("N", "the cluster's", "how many processes there are")] = None
+    process: Annotated[int | None, option("N", "the cluster's", "which of them this one is, from 0")] = None
+
     def __call__(self, console: Console) -> int:
+        distributed.initialize(self.coordinator, self.processes, self.process)
         study, execution = self.load()
-        store, devices = store_of(study, execution), len(execution.use_devices())
-        ordinary = known(study, execution)
+        if not distributed.is_first():
+            found = [event.row["status"] for event in run(study, execution) if isinstance(event, Finished)]
+            return FAILED if "failed" in found else 0
+        store, where, ordinary = store_of(study, execution), execution.where, known(study, execution)
         todo = missing(ordinary, store, retry_failed=self.retry_failed)
         runs = sum(len(group.cells) for group in todo)
         done = len(ordinary.cells()) - runs
         kept = f", {done} are done already" if done else ""
-        programs = f"{len(todo)} compiled programs on {devices} devices"
+        programs = f"{len(todo)} compiled programs on {where}"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
         for line in told(study, execution):
             console.print(line)

@@ -1,7 +1,6 @@
 """The compiled functions of a job, on one device or over a mesh of them: the same functions, the same numbers."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +10,11 @@ from jaxtyping import Array
 
 from flaxformer.model.transformer import Layout
 from flaxformer.sharding import BATCH, Devices, placed, shardings_of, whole_on
-from flaxformer.struct import UserError
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import HostSource, ahead
 from flaxformer.tasks.spread import Spread
 from flaxformer.training import Run, State, evaluate, evaluation_params, start, train_chunk
+from flaxformer.training.micro_batches import check_batch
 
 
 class Programs:
@@ -90,21 +89,3 @@ class Programs:
 
 def _evaluate(state: State, run: Run, source: Source) -> dict[str, Any]:
     return evaluate(evaluation_params(state, run), run, source)
-
-
-def check_batch(run: Run, devices: Devices) -> None:
-    """See that each device has its share of every batch.
-
-    Raises:
-      UserError: it has not.
-    """
-    parts = {
-        "mesh data": devices.data,
-        "mesh fsdp": devices.fsdp,
-        "training.micro_batches": run.training.micro_batches or 1,
-        "task.buckets": getattr(run.task, "buckets", 1),
-    }
-    least, size = math.prod(parts.values()), run.task.batch_size
-    if size % least:
-        cut = " × ".join(f"{name} {count}" for name, count in parts.items() if count > 1)
-        raise UserError(f"task.batch_size is {size}; expected a multiple of {least}, which is {cut}")

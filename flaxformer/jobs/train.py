@@ -20,7 +20,7 @@ from flaxformer.files import locked
 from flaxformer.jobs import trackers
 from flaxformer.jobs.events import Advanced, Diverged, Evaluated, Event, Sampled, Saved, Started
 from flaxformer.jobs.log import Log
-from flaxformer.jobs.programs import Programs, check_batch
+from flaxformer.jobs.programs import Programs
 from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.transformer import Layout
 from flaxformer.params import stream
@@ -28,6 +28,7 @@ from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import Source
 from flaxformer.training import Run, State
+from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.step import ALIVE
 
 LOG = logging.getLogger(__name__)

@@ -1,26 +1,26 @@
-"""Executing a plan: a worker thread a device, each training its share of a group with one compiled program.
+"""Executing a plan: a worker thread a slot, each training its share of a group with one compiled program.
 
 Members of a group are mapped with `lax.map`, one after another (bitwise what a lone run gives, on any number of
-devices) or `group_size` at a time (`vmap`, for accelerators). Workers run one-device programs rather than one program
-sharded over the devices, because XLA's partitioner compiles slightly different arithmetic: the last bits would depend
-on the number of devices.
+devices) or several at a time (`vmap`, for accelerators). A slot is one device, or a mesh of them.
 """
 
 import dataclasses
 import queue
 import time
-import traceback
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
+from flaxformer import distributed
 from flaxformer.study.declare import Cell
-from flaxformer.study.execution import Execution
+from flaxformer.study.execution import Execution, Slot
+from flaxformer.study.fitted import Fitted, failed
 from flaxformer.study.plan import Group
-from flaxformer.study.program import Program
+from flaxformer.study.program import Stopped
 from flaxformer.study.schedule import Scheduler, Take
 from flaxformer.study.store import Row
+from flaxformer.training.micro_batches import check_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +60,6 @@ class Told:
 Event = Compiled | Advanced | Finished | Told
 
 
-class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
-    """Raised in a worker at a chunk boundary once `Scheduler.stopping` is set."""
-
-
 def execute(groups: Sequence[Group], execution: Execution, take: Take | None = None) -> Generator[Event]:
     """Train every cell of the groups; yields what happens, in the caller's thread, as it happens.
 
@@ -73,11 +69,14 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
     An exception in a batch makes its cells failed rows, with the traceback, and the rest goes on. Closing the iterator
     (or an exception in the caller) stops the workers at their next chunk.
     """
-    scheduler = Scheduler(groups, execution.members, take)
+    slots, mesh = execution.slots(), execution.use_mesh()
+    if mesh is not None:
+        for group in groups:
+            check_batch(group.example, mesh)
+    scheduler = Scheduler(groups, lambda group: execution.members(group.size, len(slots)), _agreed(groups, take))
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    devices = execution.use_devices()
-    with ThreadPoolExecutor(len(devices)) as pool:
-        workers = [pool.submit(_work, device, scheduler, execution, events.put) for device in devices]
+    with ThreadPoolExecutor(len(slots)) as pool:
+        workers = [pool.submit(_work, slot, len(slots), scheduler, execution, events.put) for slot in slots]
         for worker in workers:
             worker.add_done_callback(lambda _: events.put(None))
         try:
@@ -88,45 +87,75 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
                     running -= 1
                 else:
                     yield event
+            if scheduler.stopping.is_set() and distributed.is_first():
+                raise KeyboardInterrupt("another process was told to stop")
         finally:
             scheduler.stopping.set()
     for worker in workers:
         worker.result()
 
 
-def _work(device: jax.Device, scheduler: Scheduler, execution: Execution, emit: Callable[[Event], None]) -> None:
-    """One device's worker: take a batch, compile if its group is new here, train it, say so."""
-    program: Program | None = None
-    while not scheduler.stopping.is_set():
-        task = scheduler.take(device, program.group.name if program else None)
+def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, emit: Callable[[Event], None]) -> None:
+    """One slot's worker: take a batch, compile if its group is new here, train it, say so."""
+    program: Fitted | None = None
+    while not _stops(scheduler):
+        task = scheduler.take(slot, program.group.name if program else None)
         if task is None:
             return
         group, cells = task
+        left = list(cells)
 
-        def report(steps: int, group: Group = group, cells: Sequence[Cell] = cells) -> None:
-            emit(Advanced(group.name, len(cells), steps, steps * len(cells) * group.example.tokens_per_step))
-            if scheduler.stopping.is_set():
+        def report(members: int, steps: int, group: Group = group) -> None:
+            emit(Advanced(group.name, members, steps, steps * members * group.example.tokens_per_step))
+            if _stops(scheduler):
                 raise Stopped
 
         try:
             if program is None or program.group.name != group.name:
                 program = None
-                program = Program(group, device, execution)
+                program = Fitted(group, slot, execution, slots, lambda text: emit(Told(text)))
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
-                emit(Compiled(group.name, str(device), program.compile_seconds))
+                emit(Compiled(group.name, str(slot), program.compile_seconds))
             began = time.perf_counter()
-            rows = program.train(cells, report)
+            for cell, row in program.train(cells, report):
+                left.remove(cell)
+                emit(Finished(group.name, _identity(group, cell) | row))
             scheduler.learn(group.name, batch_seconds=time.perf_counter() - began)
         except Stopped:
             return
-        except Exception as error:
-            if program is None:  # it does not compile: no other batch of the group would
-                cells = (*cells, *scheduler.abandon(group.name))
-            cause = f"{type(error).__name__}: {error}".partition("\n")[0]
-            rows = [{"status": "failed", "cause": cause, "error": traceback.format_exc()} for _ in cells]
-        for cell, row in zip(cells, rows, strict=True):
-            emit(
-                Finished(
-                    group.name, {"cell": cell.name, "group": group.name, "seed": cell.seed} | cell.arm.labels | row
-                )
-            )
+        except Exception as error:  # it does not compile: no other batch of the group would
+            program = None
+            for cell in (*left, *scheduler.abandon(group.name)):
+                emit(Finished(group.name, _identity(group, cell) | failed(error)))
+
+
+def _stops(scheduler: Scheduler) -> bool:
+    """Whether this process is to stop, or another that trains the same; all of them ask at the same places."""
+    stops = bool(distributed.highest(int(scheduler.stopping.is_set())))
+    if stops:
+        scheduler.stopping.set()
+    return stops
+
+
+def _agreed(groups: Sequence[Group], take: Take | None) -> Take | None:
+    """What is taken, in several processes: what the first of them takes, which tells the others its groups before."""
+    if jax.process_count() == 1:
+        return take
+    if distributed.is_first():
+        distributed.told(lambda: [group.name for group in groups])
+
+    def taken(group: Group) -> Group | None:
+        def names() -> list[str]:
+            own = take(group) if take else group
+            return [cell.name for cell in own.cells] if own else []
+
+        wanted = set(distributed.told(names))
+        cells = tuple(cell for cell in group.cells if cell.name in wanted)
+        return dataclasses.replace(group, cells=cells) if cells else None
+
+    return taken
+
+
+def _identity(group: Group, cell: Cell) -> Row:
+    """Which run a row is of."""
+    return {"cell": cell.name, "group": group.name, "seed": cell.seed} | cell.arm.labels

@@ -1,32 +1,79 @@
-"""How a study is executed, apart from what it is."""
+"""How a study is executed, apart from what it is; and the slots of devices that its runs are trained on."""
 
 import contextlib
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from flaxformer.model.transformer import Layout
+from flaxformer.sharding import Devices, placed, whole_on
 from flaxformer.struct import UserError
+from flaxformer.tasks.base import Source
+from flaxformer.tasks.spread import Spread
+
+FILLED = 0.8
+"""Of a device's memory, how much a program may take by the compiler's analysis, which does not see all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Where members are trained: one device, or a mesh over which the weights and batches of each are cut."""
+
+    devices: tuple[jax.Device, ...]
+    mesh: Mesh | None = None
+
+    def __str__(self) -> str:
+        others = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
+        return f"{self.devices[0]}{others}"
+
+    def there(self) -> contextlib.AbstractContextManager[Any]:
+        """Within, the mesh is known to what is compiled."""
+        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+
+    def put(self, tree: Any) -> Any:
+        """Arrays, whole on every device of it."""
+        return jax.device_put(tree, self.devices[0]) if self.mesh is None else placed(tree, whole_on(self.mesh))
+
+    def spread(self, source: Source) -> Source:
+        """The data, whole on every device of it, whose batches are cut over them."""
+        there = self.put(source)
+        return there if self.mesh is None else Spread(there, self.mesh)
+
+    @property
+    def memory(self) -> float:
+        """Bytes that a program may take on each device; infinite where the device does not tell, as a CPU."""
+        told = [device.memory_stats() for device in self.devices if device.process_index == jax.process_index()]
+        return min((FILLED * stats["bytes_limit"] for stats in told if stats and "bytes_limit" in stats), default=1e30)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How results are computed; nothing here changes a result, save in the last bits where group_size is above 1.
+    """How results are computed; nothing here changes a result, save in the last bits with `group_size` or `mesh`.
 
     Args:
       output: the folder of results; runs/NAME by default.
       devices: how many devices to use; all by default. On a CPU there is one device a core.
-      group_size: members trained at a time on one device; 1 is exact, more fill an accelerator.
+      group_size: members trained at a time on one slot. By default 1 on a CPU, where more do not pay; elsewhere the
+        slot's share of the group, or as many as its memory holds. Where memory runs out, half as many from there on.
+      exact: train members one at a time on one device, which is bitwise what a lone run gives.
+      mesh: the devices that each member is trained on, for those too large for one; without it, one device.
       chunk_steps: steps between two looks at progress; rounded down to a divisor of the evaluation interval.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
       diagnostics: at every evaluation, also record what `diagnostics.summary` tells of the next step's batch.
+
+    Raises:
+      UserError: a number that is not at least 1, or what is not exact together with `exact`.
     """
 
     output: Path | None = None
     devices: int | None = None
     group_size: int | None = None
+    exact: bool = False
+    mesh: Devices | None = None
     chunk_steps: int = 50
     layout: Layout = "auto"
     diagnostics: bool = False
@@ -36,22 +83,64 @@ class Execution:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}; expected at least 1")
+        if self.exact and (self.group_size or 1) > 1:
+            raise UserError(f"group_size is {self.group_size} and exact is given; expected 1, or not exact")
+        if self.exact and self.mesh is not None and self.mesh.count > 1:
+            raise UserError(f"mesh is {self.mesh} and exact is given; expected one device for a run, or not exact")
 
-    @property
-    def members(self) -> int:
-        """Members at a time on one device: 1 on a CPU, where vmap does not pay, 8 elsewhere."""
-        return self.group_size or (1 if jax.default_backend() == "cpu" else 8)
+    def members(self, size: int, slots: int) -> int:
+        """Members at a time of a group of `size`, before it is known how many fit: at most a slot's share."""
+        if self.exact or (self.group_size is None and jax.default_backend() == "cpu"):
+            return 1
+        return min(size, self.group_size or -(-size // slots))
 
     def use_devices(self) -> list[jax.Device]:
-        """The devices to work on.
+        """The devices to work on: this process's, or of several processes all.
 
         Raises:
           UserError: more are asked for than there are.
         """
-        found = jax.local_devices()
-        if self.devices is not None and self.devices > len(found):
-            raise UserError(f"devices is {self.devices}; expected at most {len(found)}, which this machine has")
+        several = jax.process_count() > 1
+        found = jax.devices() if several else jax.local_devices()
+        if self.devices is not None and (self.devices > len(found) or (several and self.devices < len(found))):
+            where = f"{jax.process_count()} processes have" if several else "this machine has"
+            expected = f"{'' if several else 'at most '}{len(found)}, which {where}"
+            raise UserError(f"devices is {self.devices}; expected {expected}")
         return found[: self.devices]
+
+    def use_mesh(self) -> Devices | None:
+        """The devices for each member: as told, or of several processes all, along data; None for one device.
+
+        Raises:
+          UserError: `exact` in several processes.
+        """
+        several = jax.process_count()
+        if self.exact and several > 1:
+            raise UserError(f"exact is given in {several} processes that share each run; expected one process")
+        return self.mesh or (Devices(data=jax.device_count()) if several > 1 else None)
+
+    def slots(self) -> list[Slot]:
+        """The devices, each alone, or as many to a slot as the mesh has.
+
+        Raises:
+          UserError: the devices are too few for one slot, or belong to several processes and do not make one.
+        """
+        devices, mesh = self.use_devices(), self.use_mesh()
+        if mesh is None:
+            return [Slot((device,)) for device in devices]
+        if mesh.count > len(devices) or (jax.process_count() > 1 and mesh.count < len(devices)):
+            mesh.mesh()  # says what is wrong, unless `devices` is
+            raise UserError(f"mesh is {mesh}, {mesh.count} devices, and devices is {len(devices)}; expected as many")
+        starts = range(0, len(devices) - mesh.count + 1, mesh.count)
+        cut = [tuple(devices[i : i + mesh.count]) for i in starts]
+        return [Slot(own, mesh.mesh_of(own)) for own in cut]
+
+    @property
+    def where(self) -> str:
+        """The slots in words."""
+        slots = self.slots()
+        each = len(slots[0].devices)
+        return f"{len(slots)} devices" if each == 1 else f"{len(slots)} × {each} devices"
 
 
 def one_cpu_device_per_core() -> None:

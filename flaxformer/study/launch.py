@@ -18,6 +18,7 @@ from flaxformer.study.plan import Group, declaration, groups
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.provenance import provenance
 from flaxformer.study.store import LOCK_PATIENCE, Row, Store, check_file_name, is_finished
+from flaxformer.study.together import together
 
 POLL = 1.0
 """Seconds between two looks at the leases of others, while there is nothing else to do."""
@@ -65,6 +66,7 @@ def _with(found: Sequence[tuple[Group, Sequence[Cell]]]) -> list[Group]:
     return [dataclasses.replace(group, cells=tuple(cells)) for group, cells in found if cells]
 
 
+@together
 def run(
     study: Study,
     execution: Execution,

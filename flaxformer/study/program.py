@@ -1,5 +1,6 @@
-"""A group's compiled functions on one device."""
+"""A group's compiled functions on one slot."""
 
+import functools
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -7,12 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from flaxformer.diagnostics import Diagnostics, diagnose, summary
 from flaxformer.params import stream
+from flaxformer.sharding import shardings_of, whole_on
 from flaxformer.study.declare import Cell
-from flaxformer.study.execution import Execution
+from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.plan import Group
 from flaxformer.study.store import Row
 from flaxformer.tasks.base import Source
@@ -21,25 +24,46 @@ from flaxformer.training.run import Run
 from flaxformer.training.step import ALIVE, State
 
 
-class Program:
-    """One group's compiled functions on one device, over a fixed number of members."""
+class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
+    """Raised by what a program reports to, at a chunk boundary, to end there."""
 
-    def __init__(self, group: Group, device: jax.Device, execution: Execution) -> None:
+
+class Program:
+    """One group's compiled functions on one slot, over a fixed number of members.
+
+    Each slot has a program of its own, rather than all slots one whose members a sharding or `shard_map` spreads over
+    them. Neither makes the devices exchange anything, but for a part of a whole XLA compiles slightly different
+    arithmetic, and a member's last bits would depend on the number of devices.
+
+    Args:
+      group: what is trained.
+      slot: where.
+      execution: the chunks, the layout, and what is recorded.
+      members: how many at a time.
+    """
+
+    def __init__(self, group: Group, slot: Slot, execution: Execution, members: int = 1) -> None:
         training = group.example.training
-        self.group, self.device, self.members = group, device, min(execution.members, group.size)
+        self.group, self.slot, self.members = group, slot, members
         self.chunk = next(
             n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
         )
         began = time.perf_counter()
-        self.source = jax.device_put(group.example.task.load(), device)
+        self.bytes, self.source = 0, slot.spread(group.example.task.load())
         runs = self.stacked(group.cells[:1])
-        self._start = self._compile(lambda run, source: start(run, execution.layout), runs)
+        initial = functools.partial(start, layout=execution.layout)
+        state = whole = both = None
+        if slot.mesh is not None:
+            whole = whole_on(slot.mesh)
+            state = _stacked_shardings(jax.eval_shape(initial, group.example), slot.mesh)
+            both = (state, whole)
+        self._start = self._compile(lambda run, source: initial(run), state, runs)
         states = self._start(runs, self.source)
         self._advance = self._compile(
-            lambda state, run, source: train_chunk(state, run, source, self.chunk), states, runs
+            lambda state, run, source: train_chunk(state, run, source, self.chunk), both, states, runs, donate=0
         )
-        self._evaluate = self._compile(self._measure, states, runs)
-        self._diagnose = self._compile(_diagnose, states, runs) if execution.diagnostics else None
+        self._evaluate = self._compile(self._measure, whole, states, runs)
+        self._diagnose = self._compile(_diagnose, whole, states, runs) if execution.diagnostics else None
         self.compile_seconds = time.perf_counter() - began
 
     def _measure(self, state: State, run: Run, source: Source) -> dict[str, Array]:
@@ -48,20 +72,28 @@ class Program:
         params = evaluation_params(state, run)
         return evaluate(params, run, source) | dict(measure(params, run) if measure else {})
 
-    def _compile(self, function: Callable[..., Any], *members: Any) -> Callable[..., Any]:
+    def _compile(
+        self, function: Callable[..., Any], shardings: Any, *members: Any, donate: int | None = None
+    ) -> Callable[..., Any]:
         batch_size = None if self.members == 1 else self.members
 
         def mapped(*arguments: Any) -> Any:
             *members, source = arguments
             return jax.lax.map(lambda member: function(*member, source), tuple(members), batch_size=batch_size)
 
-        return jax.jit(mapped).lower(*members, self.source).compile()
+        with self.slot.there():
+            traced = jax.jit(mapped, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
+            compiled = traced.compile()
+        if (own := compiled.memory_analysis()) is not None:
+            used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
+            self.bytes = max(self.bytes, used - own.alias_size_in_bytes)
+        return compiled
 
     def stacked(self, cells: Sequence[Cell]) -> Any:
         """The members' runs as one config of stacked leaves; a short batch repeats its last member."""
         runs = [cell.run for cell in cells]
         runs += runs[-1:] * (self.members - len(runs))
-        return jax.device_put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs), self.device)
+        return self.slot.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
 
     def train(self, cells: Sequence[Cell], report: Callable[[int], None]) -> list[Row]:
         """Train the cells to their last step, in chunks; `report` hears the steps taken, and may raise to stop."""
@@ -100,8 +132,14 @@ class Program:
             "tokens_per_second": tokens * self.members / seconds,
             "group_size": self.members,
             "chunk_steps": self.chunk,
-            "device": str(self.device),
+            "device": str(self.slot),
         }
+
+
+def _stacked_shardings(state: Any, mesh: Mesh) -> Any:
+    """How the states of members lie on a mesh: each as one does alone, all of them on every device."""
+    cut = shardings_of(state, mesh)
+    return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), cut)
 
 
 def _curves(looks: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:

@@ -1,11 +1,10 @@
-"""Which device trains which cells next: compile each group on as few devices as pays."""
+"""Which slot trains which cells next: compile each group on as few slots as pays."""
 
 import threading
 from collections.abc import Callable, Sequence
 
-import jax
-
 from flaxformer.study.declare import Cell
+from flaxformer.study.execution import Slot
 from flaxformer.study.plan import Group
 
 Take = Callable[[Group], Group | None]
@@ -13,22 +12,23 @@ Take = Callable[[Group], Group | None]
 
 
 class Scheduler:
-    """Hands out batches of cells to workers so that each group is compiled on as few devices as pays."""
+    """Hands out batches of cells to workers so that each group is compiled on as few slots as pays."""
 
-    def __init__(self, groups: Sequence[Group], members: int, ask: Take | None = None) -> None:
+    def __init__(self, groups: Sequence[Group], members: Callable[[Group], int], ask: Take | None = None) -> None:
         self._lock, self.stopping = threading.Lock(), threading.Event()
         self._members, self._ask, self._unasked = members, ask, {group.name for group in groups if ask}
         self._left = {group.name: self._batches(group) for group in groups}
         self._groups = {group.name: group for group in groups}
-        self._workers: dict[str, set[jax.Device]] = {group.name: set() for group in groups}
+        self._workers: dict[str, set[Slot]] = {group.name: set() for group in groups}
         self._batch_seconds: dict[str, float] = {}
         self._compile_seconds = 0.0
 
     def _batches(self, group: Group) -> list[tuple[Cell, ...]]:
-        return [group.cells[i : i + self._members] for i in range(0, len(group.cells), self._members)]
+        members = self._members(group)
+        return [group.cells[i : i + members] for i in range(0, len(group.cells), members)]
 
-    def take(self, device: jax.Device, own: str | None) -> tuple[Group, tuple[Cell, ...]] | None:
-        """The next batch for a device that has compiled group `own`: of that group, or of the one most in need."""
+    def take(self, slot: Slot, own: str | None) -> tuple[Group, tuple[Cell, ...]] | None:
+        """The next batch for a slot that has compiled group `own`: of that group, or of the one most in need."""
         with self._lock:
             while True:
                 if own is not None and self._left[own]:
@@ -39,7 +39,7 @@ class Scheduler:
                         return None
                     name = max(waiting, key=lambda name: len(self._left[name]) / (1 + len(self._workers[name])))
                 if self._is_ours(name):
-                    self._workers[name].add(device)
+                    self._workers[name].add(slot)
                     return self._groups[name], self._left[name].pop(0)
 
     def _is_ours(self, name: str) -> bool:

@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+
 from flaxformer.struct import UserError
 from flaxformer.study import launch
 from flaxformer.study.analysis import score
@@ -42,6 +44,8 @@ def run(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
     """Train every missing cell, stage by stage where the study has stages; see `launch.run`, which takes `how`."""
     if how.get("only") is not None and is_staged(study):
         raise UserError(f"study '{study.name}' is trained in stages; expected one without, to train some cells alone")
+    if jax.process_count() > 1 and is_staged(study):
+        raise UserError(f"study '{study.name}' is trained in stages; expected one process for each run, not a group")
     if isinstance(study, Search):
         yield from _rounds(study, execution, **how)
         return

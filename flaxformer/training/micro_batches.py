@@ -1,8 +1,12 @@
 """Into how many parts a step cuts its batch, where the run leaves it open."""
 
+import math
+
 import jax
 
 from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.sharding import Devices
+from flaxformer.struct import UserError
 from flaxformer.training.run import Run
 
 CACHED = 40e6
@@ -57,3 +61,21 @@ def _devices() -> int:
     """How many parts a mesh cuts the batch into before."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
+
+
+def check_batch(run: Run, devices: Devices) -> None:
+    """See that each device has its share of every batch.
+
+    Raises:
+      UserError: it has not.
+    """
+    parts = {
+        "mesh data": devices.data,
+        "mesh fsdp": devices.fsdp,
+        "training.micro_batches": run.training.micro_batches or 1,
+        "task.buckets": getattr(run.task, "buckets", 1),
+    }
+    least, size = math.prod(parts.values()), run.task.batch_size
+    if size % least:
+        cut = " × ".join(f"{name} {count}" for name, count in parts.items() if count > 1)
+        raise UserError(f"task.batch_size is {size}; expected a multiple of {least}, which is {cut}")

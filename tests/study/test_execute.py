@@ -14,9 +14,10 @@ from flaxformer.diagnostics import diagnose, summary
 from flaxformer.params import stream
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
-from flaxformer.study.execute import Compiled, Execution, Finished, Program, execute
+from flaxformer.study.execute import Compiled, Execution, Finished, execute
 from flaxformer.study.launch import missing, run
 from flaxformer.study.plan import groups
+from flaxformer.study.program import Program
 from flaxformer.study.store import Store
 from flaxformer.training import evaluate, start, train_chunk
 

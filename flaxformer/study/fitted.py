@@ -1,0 +1,108 @@
+"""As many members at a time as the memory of a slot holds."""
+
+import functools
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+
+from flaxformer.study.declare import Cell
+from flaxformer.study.execution import Execution, Slot
+from flaxformer.study.plan import Group
+from flaxformer.study.program import Program, Stopped
+from flaxformer.study.store import Row
+
+
+class Fitted:
+    """A group's program on one slot, for as many members as fit: at first by the compiler's analysis of its memory.
+
+    Where memory runs out all the same, in a compilation or in training, half as many are tried, and kept to.
+
+    Args:
+      group: what is trained.
+      slot: where.
+      execution: how.
+      slots: how many share the group.
+      tell: hears, in a sentence, of every time that fewer are tried.
+    """
+
+    def __init__(self, group: Group, slot: Slot, execution: Execution, slots: int, tell: Callable[[str], None]) -> None:
+        self.group, self.slot, self.execution, self.tell = group, slot, execution, tell
+        self.compile_seconds = 0.0
+        self.program: Program | None = None
+        self._compile(execution.members(group.size, slots))
+
+    def train(self, cells: Sequence[Cell], report: Callable[[int, int], None]) -> Iterator[tuple[Cell, Row]]:
+        """Train cells, and give each its row, failed where an exception came; `report` hears of members and steps.
+
+        Raises:
+          Exception: a smaller program does not compile; the cells whose rows did not come have none.
+        """
+        left = list(cells)
+        while left and self.program is not None:
+            members, cause = self.program.members, ""
+            batch = left[:members]
+            try:
+                rows = self.program.train(batch, functools.partial(report, len(batch)))
+            except Stopped:
+                raise
+            except Exception as error:
+                if members > 1 and is_out_of_memory(error):
+                    cause = told(error)
+                else:
+                    rows = [failed(error) for _ in batch]
+            if cause:  # out here, for the exception holds the arrays of the program that ran out of memory
+                self.program = None
+                self._compile(self._fewer(members // 2, cause))
+                continue
+            left = left[len(batch) :]
+            yield from zip(batch, rows, strict=True)
+
+    def _compile(self, members: int) -> None:
+        """Compile for so many members, or for as many as fit."""
+        while self.program is None:
+            cause, fewer = "", members // 2
+            try:
+                self.program = Program(self.group, self.slot, self.execution, members)
+            except Exception as error:
+                if members == 1 or not is_out_of_memory(error):
+                    raise
+                cause = told(error)
+            if self.program is not None:
+                self.compile_seconds += self.program.compile_seconds
+                need, memory = self.program.bytes, self.slot.memory
+                if members > 1 and self.execution.group_size is None and need > memory:
+                    fewer = min(fewer, max(1, int(memory / need * members)))
+                    cause, self.program = f"{members} need {need / 1e9:,.1f} GB of {memory / 1e9:,.1f}", None
+            if cause:
+                members = self._fewer(fewer, cause)
+
+    def _fewer(self, members: int, cause: str) -> int:
+        """The next number of members to try, when it is told."""
+        members = power_of_two(members)
+        self.tell(f"{self.group.name}: {members} at a time on {self.slot} from here on, for memory ran out: {cause}")
+        return members
+
+
+def power_of_two(number: int) -> int:
+    """The greatest that is not above it."""
+    return 1 << (number.bit_length() - 1)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or the machine, had not as much memory as was asked for; a CPU calls it an internal error."""
+    words = ("RESOURCE_EXHAUSTED", "Out of memory")
+    of_device = isinstance(error, jax.errors.JaxRuntimeError) and any(word in str(error) for word in words)
+    return of_device or isinstance(error, MemoryError)
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def failed(error: BaseException) -> Row:
+    """The row of a cell that an exception ended."""
+    lines = "".join(traceback.format_exception(error))
+    cause = f"out of memory with one run at a time ({told(error)})" if is_out_of_memory(error) else told(error)
+    return {"status": "failed", "cause": cause, "error": lines}

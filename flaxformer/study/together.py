@@ -1,0 +1,74 @@
+"""A study in several processes: all of them train every run together, and the first alone reads and writes.
+
+The first runs the study as a lone process does. The others are told each list of groups that it hands to `execute`,
+which cells of a group it takes, and how the study ended.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from flaxformer import distributed
+from flaxformer.struct import UserError
+from flaxformer.study.declare import Study
+from flaxformer.study.execute import Event, execute
+from flaxformer.study.execution import Execution
+from flaxformer.study.plan import groups
+
+DONE, STOPPED = {"done": ""}, {"stopped": ""}
+
+
+def together(run: Callable[..., Iterator[Event]]) -> Callable[..., Iterator[Event]]:
+    """`run(study, execution, …)`, for the processes of one job to call alike; of a lone process, as it is.
+
+    An exception or an interrupt in one process stops all at their next chunk. One that comes between two of them, where
+    nobody asks, is left to the coordination service of JAX, which ends the processes that wait for one that is gone.
+    """
+
+    @functools.wraps(run)
+    def in_every_process(study: Study, execution: Execution, *arguments: Any, **options: Any) -> Iterator[Event]:
+        if jax.process_count() > 1 and not distributed.is_first():
+            return _following(study, execution)
+        events = run(study, execution, *arguments, **options)
+        return events if jax.process_count() == 1 else _leading(events)
+
+    return in_every_process
+
+
+def _leading(events: Iterator[Event]) -> Iterator[Event]:
+    """The first process's events; the others hear how it ended."""
+    last = STOPPED
+    try:
+        yield from events
+        last = DONE
+    except Exception as error:
+        last = {"error": str(error)}
+        raise
+    finally:
+        distributed.told(lambda: last)
+
+
+def _following(study: Study, execution: Execution) -> Iterator[Event]:
+    """Train what the first process says, until it says that this was all.
+
+    Raises:
+      UserError: the first process ended with an exception.
+      KeyboardInterrupt: it was interrupted.
+    """
+    whole = {group.name: group for group in groups(study.cells(), study.measure)}
+    try:
+        while isinstance(word := distributed.told(_nothing), list):
+            yield from execute([whole[name] for name in word], execution)
+    except BaseException:
+        distributed.told(_nothing)  # all have stopped, and the first says its last word to those that listen
+        raise
+    if "error" in word:
+        raise UserError(f"the first process stopped: {word['error']}")
+    if word == STOPPED:
+        raise KeyboardInterrupt
+
+
+def _nothing() -> None:
+    """What is told in the first process alone."""

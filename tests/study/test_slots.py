@@ -1,0 +1,309 @@
+"""Members are trained where they fit: on one device each, on a mesh, so many at a time, fewer when memory runs out."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
+
+from flaxformer.sharding import Devices
+from flaxformer.struct import UserError, replace_at
+from flaxformer.study import Axis, fitted
+from flaxformer.study.execute import Compiled, Execution, Finished, Told, execute
+from flaxformer.study.execution import FILLED, Slot
+from flaxformer.study.fitted import Fitted
+from flaxformer.study.plan import groups
+from flaxformer.study.program import Program
+
+CELLS = tiny(axes=(Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name="rate"),), claims=()).cells()
+[GROUP] = groups(CELLS)
+COLLECTIVE = re.compile(r"\b(all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+)(-start)?\(")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with kept_programs(cache_folder(tmp_path_factory)):
+        yield
+
+
+def events(**execution):
+    return list(execute([GROUP], Execution(**({"chunk_steps": 3} | execution))))
+
+
+def rows_of(found):
+    return {event.row["cell"]: event.row for event in found if isinstance(event, Finished)}
+
+
+# --- how many at a time ------------------------------------------------------------------------------------
+
+OUT = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 96 bytes."
+
+
+class Fake:
+    """A program that takes 100 bytes a member, of which the device has so many, and trains nothing."""
+
+    compile_seconds = 0.0
+    analysis = True
+    compiles = 1e9
+    trains = 1e9
+
+    def __init__(self, group, slot, execution, members):
+        self.group, self.members, self.bytes = group, members, 100 * members * self.analysis
+        self.made.append(members)
+        if self.bytes > self.compiles:
+            raise jax.errors.JaxRuntimeError(OUT)
+
+    def train(self, cells, report):
+        if 100 * self.members > self.trains:
+            raise jax.errors.JaxRuntimeError(OUT)
+        report(6)
+        return [{"status": "done", "group_size": self.members} for _ in cells]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Programs that are fakes, on an accelerator."""
+    kind = type("Fake", (Fake,), {"made": []})
+    monkeypatch.setattr(fitted, "Program", kind)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(kind, "memory", 1e9, raising=False)
+    monkeypatch.setattr(Slot, "memory", property(lambda _: kind.memory))
+    return kind
+
+
+def sizes(found):
+    """Members at a time by row, in the order in which they came."""
+    return [event.row["group_size"] for event in found if isinstance(event, Finished)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "devices", "made", "expected"),
+    [
+        (1e9, 1, [6], [6] * 6),
+        (1e9, 2, [3], [3] * 6),
+        (600, 1, [6], [6] * 6),
+        (599, 1, [6, 2], [2] * 6),
+        (470, 1, [6, 2], [2] * 6),
+        (150, 1, [6, 1], [1] * 6),
+        (10, 1, [6, 1], [1] * 6),
+    ],
+)
+def test_as_many_are_trained_at_a_time_as_the_compiler_says_will_fit(fake, memory, devices, made, expected):
+    fake.memory = memory
+    found = events(devices=devices)
+    assert sorted(set(fake.made), reverse=True) == made
+    assert sizes(found) == expected
+    assert set(rows_of(found)) == {cell.name for cell in CELLS}
+    told = {event.text for event in found if isinstance(event, Told)}
+    assert len(told) == len(made) - 1
+    assert all(f"{made[-1]} at a time on cpu:" in text and "memory ran out" in text for text in told)
+
+
+@pytest.mark.parametrize(("where", "made"), [("compiles", [5, 2, 1]), ("trains", [5, 2, 1])])
+def test_where_memory_runs_out_half_as_many_are_tried(fake, where, made):
+    setattr(fake, where, 199)
+    found = events(devices=1, group_size=5)
+    assert fake.made == made
+    assert sizes(found) == [1] * 6
+    told = [event.text for event in found if isinstance(event, Told)]
+    assert [text.split(": ")[1].split()[0] for text in told] == ["2", "1"]
+    assert all("Out of memory while trying" in text for text in told)
+
+
+@pytest.mark.parametrize("where", ["compiles", "trains"])
+def test_a_run_too_large_alone_is_a_failed_row_that_says_so(fake, where):
+    setattr(fake, where, 99)
+    rows = rows_of(events(devices=1, group_size=2))
+    assert set(rows) == {cell.name for cell in CELLS}
+    for row in rows.values():
+        assert (row["status"], row["seed"] in range(3)) == ("failed", True)
+        assert row["cause"].startswith("out of memory with one run at a time (JaxRuntimeError: RESOURCE_EXHAUSTED")
+        assert "Traceback" in row["error"]
+
+
+def test_what_is_asked_for_is_tried_whatever_the_compiler_says(fake):
+    fake.memory = 10
+    assert sizes(events(devices=1, group_size=4)) == [4] * 6
+    assert fake.made == [4]
+
+
+def test_another_error_halves_nothing(fake, monkeypatch):
+    def train(self, cells, report):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no luck today")
+
+    monkeypatch.setattr(fake, "train", train)
+    rows = rows_of(events(devices=1))
+    assert fake.made == [6]
+    assert {row["cause"] for row in rows.values()} == {"JaxRuntimeError: INTERNAL: no luck today"}
+
+
+def test_a_size_that_was_halved_is_kept_for_the_rest_of_the_group(fake):
+    fake.trains = 250
+    fitting = Fitted(GROUP, Slot((jax.devices()[0],)), Execution(group_size=5), 1, lambda text: None)
+    first = list(fitting.train(CELLS[:5], lambda members, steps: None))
+    second = list(fitting.train(CELLS[5:], lambda members, steps: None))
+    assert [cell for cell, _ in first + second] == CELLS
+    assert fake.made == [5, 2]
+
+
+@pytest.mark.parametrize(
+    ("backend", "execution", "members"),
+    [
+        ("cpu", {}, 1),
+        ("cpu", {"group_size": 4}, 4),
+        ("cpu", {"group_size": 7}, 6),
+        ("gpu", {}, 3),
+        ("gpu", {"group_size": 4}, 4),
+        ("gpu", {"exact": True}, 1),
+    ],
+)
+def test_the_default_number_at_a_time(monkeypatch, backend, execution, members):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert Execution(**execution).members(6, 2) == members
+
+
+def test_memory_is_that_of_the_smallest_device_of_a_slot():
+    @dataclasses.dataclass(frozen=True)
+    class Device:
+        limit: int
+        process_index: int = 0
+
+        def memory_stats(self):
+            return {"bytes_limit": self.limit} if self.limit else None
+
+    assert Slot((Device(100), Device(70))).memory == FILLED * 70
+    assert Slot((Device(100), Device(7, process_index=1))).memory == FILLED * 100
+    assert Slot((Device(0),)).memory > 1e18
+
+
+@pytest.mark.parametrize(
+    ("execution", "message"),
+    [
+        ({"exact": True, "group_size": 2}, "group_size is 2 and exact is given; expected 1"),
+        ({"exact": True, "mesh": Devices(data=2)}, "mesh is data=2,fsdp=1,tensor=1 and exact is given"),
+    ],
+)
+def test_what_is_not_exact_is_refused(execution, message):
+    with pytest.raises(UserError, match=message):
+        Execution(**execution)
+
+
+# --- where -------------------------------------------------------------------------------------------------
+
+
+def test_slots_are_devices_or_meshes_of_them():
+    one, two = jax.devices()
+    assert [slot.devices for slot in Execution().slots()] == [(one,), (two,)]
+    assert [slot.devices for slot in Execution(devices=1).slots()] == [(one,)]
+    [both] = Execution(mesh=Devices(data=2)).slots()
+    assert (both.devices, dict(both.mesh.shape)) == ((one, two), {"data": 2, "fsdp": 1, "tensor": 1})
+    assert [slot.devices for slot in Execution(mesh=Devices()).slots()] == [(one,), (two,)]
+    assert (Execution().where, Execution(mesh=Devices(data=2)).where) == ("2 devices", "1 × 2 devices")
+
+
+@pytest.mark.parametrize(
+    ("execution", "message"),
+    [
+        ({"mesh": Devices(data=3)}, "mesh is data=3,fsdp=1,tensor=1, 3 devices; expected at most 2 devices"),
+        ({"mesh": Devices(data=2), "devices": 1}, "mesh is data=2.* and devices is 1; expected as many"),
+    ],
+)
+def test_a_mesh_that_has_no_place_is_refused(execution, message):
+    with pytest.raises(UserError, match=message):
+        Execution(**execution).slots()
+
+
+def test_a_batch_that_a_mesh_cannot_cut_is_refused():
+    [group] = groups(tiny(baseline=replace_at(BASELINE, {"task.batch_size": 3}), axes=(), claims=()).cells())
+    with pytest.raises(UserError, match="batch_size is 3; expected a multiple of 2, which is mesh data 2"):
+        next(execute([group], Execution(mesh=Devices(data=2))))
+
+
+def test_members_on_several_devices_tell_each_other_nothing():
+    _, slot = Execution().slots()
+    program = Program(GROUP, slot, Execution(chunk_steps=3), 1)
+    for compiled in (program._start, program._advance, program._evaluate):
+        assert "num_partitions" not in compiled.as_text()
+        assert COLLECTIVE.search(compiled.as_text()) is None
+        for sharding in jax.tree.leaves(compiled.output_shardings):
+            assert sharding.device_set == {jax.devices()[1]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("axis", ["data", "fsdp", "tensor"])
+def test_members_on_a_mesh_give_what_one_device_does(axis, members):
+    alone = rows_of(events(devices=1))
+    mesh = Devices(**{axis: 2})
+    found = rows_of(events(mesh=mesh, group_size=members))
+    assert set(found) == set(alone)
+    for name, row in found.items():
+        assert (row["status"], row["group_size"], row["device"]) == ("done", members, "cpu:0 and 1 more")
+        for column in ("train_loss_curve", "validation_loss_curve"):
+            np.testing.assert_allclose(row[column], alone[name][column], rtol=1e-4)
+    [slot] = Execution(mesh=mesh).slots()
+    program = Program(GROUP, slot, Execution(chunk_steps=3), members)
+    assert COLLECTIVE.search(program._advance.as_text()) is not None
+
+
+FOUR = """
+import jax, numpy as np
+from study.test_slots import COLLECTIVE, GROUP, Devices, Execution, Program, events, rows_of
+
+assert jax.device_count() == 4
+alone, found = rows_of(events(devices=1)), events(mesh=Devices(data=2))
+rows = rows_of(found)
+for name, row in rows.items():
+    np.testing.assert_allclose(row["train_loss_curve"], alone[name]["train_loss_curve"], rtol=1e-4)
+assert {row["device"] for row in rows.values()} == {"cpu:0 and 1 more", "cpu:2 and 1 more"}, rows
+for slot in Execution(mesh=Devices(data=2)).slots():
+    advance = Program(GROUP, slot, Execution(chunk_steps=3), 1)._advance
+    assert "num_partitions=2" in advance.as_text() and COLLECTIVE.search(advance.as_text())
+    for sharding in jax.tree.leaves(advance.output_shardings):
+        assert sharding.device_set == set(slot.devices)
+assert set(rows) == set(alone)
+print("as one")
+"""
+
+
+@pytest.mark.slow
+def test_two_slots_of_two_devices_work_side_by_side():
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "PYTHONPATH": os.pathsep.join([*filter(None, [os.getcwd()]), "tests", os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run([sys.executable, "-c", FOUR], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "as one", done.stderr
+
+
+def test_a_run_that_no_memory_holds_is_a_failed_row():
+    baseline = replace_at(BASELINE, {"model.d_ff": 2**42})
+    [group] = groups(tiny(baseline=baseline, axes=(), claims=(), seeds=[0]).cells())
+    [row] = rows_of(execute([group], Execution(devices=1))).values()
+    assert row["cause"].startswith("out of memory with one run at a time (JaxRuntimeError: ")
+
+
+@pytest.mark.slow
+def test_stopped_at_any_chunk_and_run_again_no_row_is_lost_or_doubled():
+    """Every chunk is one step, so that the stops are at both evaluations (3, 6), one before them and one after."""
+    whole = results(rows_of(events(devices=1, chunk_steps=1)))
+    for stop in range(1, 14):
+        running = execute([GROUP], Execution(devices=1, chunk_steps=1))
+        kept, advanced = {}, 0
+        for event in running:
+            advanced += not isinstance(event, Compiled | Finished)
+            if isinstance(event, Finished):
+                kept[event.row["cell"]] = event.row
+            if advanced == stop:
+                running.close()
+                break
+        left = dataclasses.replace(GROUP, cells=tuple(cell for cell in GROUP.cells if cell.name not in kept))
+        rest = rows_of(execute([left], Execution(devices=1, chunk_steps=1)))
+        assert not set(rest) & set(kept)
+        assert results(kept | rest) == whole
