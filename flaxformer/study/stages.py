@@ -8,7 +8,7 @@ from kept states (at factor 3, 1.2 times with one rung, 1.29 with two).
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -49,9 +49,8 @@ def run(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
     if isinstance(study, Search):
         yield from _rounds(study, execution, **how)
         return
-    if study.halving is not None:
-        yield from _rungs(study, execution, **how)
-    yield from launch.run(study, execution, **how)
+    if study.halving is None or (yield from _rungs(study, execution, **how)):
+        yield from launch.run(study, execution, **how)
 
 
 def is_staged(study: Study) -> bool:
@@ -67,9 +66,8 @@ def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[Event]
         if rounds:
             study = search.of([point for points in rounds for point in points])
             yield from launch.run(study, execution, **how)
-            rows = store.rows()
-            if any(cell.name not in rows for cell in study.cells()):
-                return  # it was stopped: nothing can be suggested
+            if not _is_decided(study, store.rows(), **how):
+                return
         if len(rounds) >= search.rounds:
             return
         points = suggest(search, rounds, store.rows())
@@ -88,13 +86,13 @@ def known(study: Study, execution: Execution) -> Study:
     return study.of([point for points in rounds for point in points])
 
 
-def _rungs(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
-    """Train to every rung, and note in the study's folder which arms were stopped there."""
+def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, None, bool]:
+    """Train to every rung, and note in the study's folder which arms were stopped there; whether all was decided."""
     store = store_of(study, execution)
     with store.locked(LOCK_PATIENCE):
         store.declare(declaration(study))
     if not missing(study, store, retry_failed=how.get("retry_failed", False)):
-        return
+        return True
     prints = {cell["cell"]: cell["fingerprint"] for cell in store.declaration["cells"]}
     left = programs(study)
     for until in steps_of_rungs(study):
@@ -104,8 +102,8 @@ def _rungs(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
         inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until))
         yield from launch.run(stage, inner, **how)
         rows = store_of(stage, inner).rows()
-        if any(cell.name not in rows for cell in stage.cells()):
-            return  # it was stopped itself: nothing can be decided
+        if not _is_decided(stage, rows, **how):
+            return False
         stopped = []
         for program, arms in left.items():
             if arms[0].run.training.steps > until:
@@ -113,6 +111,13 @@ def _rungs(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
                 stopped += [arm for arm in arms if arm not in kept]
                 left[program] = kept
         _note(store, study, stopped, rows, until, prints)
+    return True
+
+
+def _is_decided(stage: Study, rows: Mapping[str, Row], on_error: launch.OnError = "continue", **how: Any) -> bool:
+    """Whether every run of a stage has a row, and none ended the work."""
+    found = [rows.get(cell.name) for cell in stage.cells()]
+    return all(row is not None and (row["status"] != "failed" or on_error == "continue") for row in found)
 
 
 def programs(study: Study) -> dict[str, list[Arm]]:

@@ -289,6 +289,13 @@ def test_a_failed_run_puts_its_arm_behind_and_stays_failed(monkeypatch, tmp_path
     assert rows["norm=pre,rate=5,seed=3"]["status"] == "done"
 
 
+def test_a_rung_that_was_ended_by_a_failure_decides_nothing(monkeypatch, tmp_path):
+    trained = pretend(monkeypatch, by_rate, failing=lambda cell: cell.name == "norm=pre,rate=4,seed=5")
+    list(stages.run(halved(), Execution(output=tmp_path), on_error="stop"))
+    assert Store(tmp_path).rows() == {}
+    assert {steps for _, steps in trained} == {3}
+
+
 def test_another_rule_among_other_runs_is_another_study(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
     list(stages.run(halved(), Execution(output=tmp_path)))
@@ -314,6 +321,7 @@ def staged(**changes):
     return tiny(axes=(Axis(RATE, {"low": 1e-3, "high": 1e-2}, name="rate"),), seeds=(0,), claims=(), **changes)
 
 
+@pytest.mark.slow
 def test_an_arm_that_goes_on_repeats_what_it_did_to_the_rung(programs, tmp_path):
     list(stages.run(staged(halving=Halving(2, 3)), Execution(output=tmp_path, devices=1)))
     rows, rung = Store(tmp_path).rows(), Store(tmp_path / "rungs" / "3").rows()
@@ -391,6 +399,9 @@ def test_what_is_written_down_is_followed_whatever_the_sampler_would_say(optuna,
     assert first < set(Store(tmp_path).rows())
     with pytest.raises(UserError, match="that are not in the search's space"):
         list(stages.run(search(space=RATES), Execution(output=tmp_path)))
+    other = {path.replace("learning_rate", "epsilon"): one for path, one in SPACE.items()}
+    with pytest.raises(UserError, match="that are not in the search's space"):
+        list(stages.run(search(space=other), Execution(output=tmp_path)))
     with pytest.raises(UserError, match="that are not in the search's space"):
         list(stages.run(search(space=SPACE | {RATE: Uniform(10, 11)}), Execution(output=tmp_path)))
 
