@@ -40,15 +40,15 @@ FLOORS = [
 ]
 STUDY = [
     {"records", "leases"},
-    {"claim", "statistics", "store", "provenance", "numbers", "tex", "execution"},
+    {"claim", "statistics", "store", "provenance", "numbers", "tex", "execution", "halving"},
     {"declare"},
-    {"plan", "analysis", "probe", "status"},
-    {"load", "schedule", "words", "drawing", "program"},
+    {"plan", "analysis", "probe", "status", "search"},
+    {"load", "schedule", "words", "drawing", "program", "suggest", "tuned"},
     {"tables", "effects", "scores", "fitted"},
     {"execute", "html", "terminal", "figures", "origins"},
     {"together", "progress", "page"},
     {"launch"},
-    {"report"},
+    {"report", "stages"},
     {"index"},
 ]
 MODULES = sorted(ROOT.rglob("*.py"))

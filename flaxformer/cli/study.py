@@ -24,11 +24,12 @@ from flaxformer.sharding import parse_devices
 from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution, Finished
-from flaxformer.study.launch import OnError, missing, run, store_of
+from flaxformer.study.launch import OnError, missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.progress import follow
 from flaxformer.study.report import report_path, write
+from flaxformer.study.stages import ahead, known, run, told
 from flaxformer.study.status import status
 from flaxformer.study.store import Store
 
@@ -68,7 +69,8 @@ class Plan(StudyArguments):
     """Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained."""
 
     def __call__(self, console: Console) -> int:
-        study, execution = self.load()
+        declared, execution = self.load()
+        study = known(declared, execution)
         devices, found = len(execution.slots()), groups(study.cells())
         left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
         console.print(Text(study.question, style="bold"))
@@ -94,6 +96,8 @@ class Plan(StudyArguments):
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
             f"on {execution.where}; about {total / 60:.1f} min for the {sum(left.values())} to do."
         )
+        for line in told(declared, execution):
+            console.print(line)
         console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")
         return 0
 
@@ -124,14 +128,16 @@ class Run(LauncherArguments, StudyArguments):
         if not distributed.is_first():
             found = [event.row["status"] for event in run(study, execution) if isinstance(event, Finished)]
             return FAILED if "failed" in found else 0
-        store, where = store_of(study, execution), execution.where
-        todo = missing(study, store, retry_failed=self.retry_failed)
+        store, where, ordinary = store_of(study, execution), execution.where, known(study, execution)
+        todo = missing(ordinary, store, retry_failed=self.retry_failed)
         runs = sum(len(group.cells) for group in todo)
-        done = len(study.cells()) - runs
+        done = len(ordinary.cells()) - runs
         kept = f", {done} are done already" if done else ""
         programs = f"{len(todo)} compiled programs on {where}"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
-        steps = sum(len(group.cells) * group.example.training.steps for group in todo)
+        for line in told(study, execution):
+            console.print(line)
+        runs, steps = ahead(study, execution, self.retry_failed)
         events = run(study, execution, retry_failed=self.retry_failed, on_error=self.on_error, file=self.file)
         follow(events, console, runs, steps)
         failed = show_report(store, console)

@@ -2,6 +2,26 @@
 
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Arm, Axis, Cell, Study
+from flaxformer.study.halving import Halving
 from flaxformer.study.probe import Probe
+from flaxformer.study.search import Choice, Integer, LogUniform, Points, Uniform, sampled
+from flaxformer.study.suggest import Search
+from flaxformer.study.tuned import tuned
 
-__all__ = ["Arm", "Axis", "Cell", "Claim", "Probe", "Study"]
+__all__ = [
+    "Arm",
+    "Axis",
+    "Cell",
+    "Choice",
+    "Claim",
+    "Halving",
+    "Integer",
+    "LogUniform",
+    "Points",
+    "Probe",
+    "Search",
+    "Study",
+    "Uniform",
+    "sampled",
+    "tuned",
+]

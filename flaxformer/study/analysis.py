@@ -27,7 +27,7 @@ Terms = list[tuple[float, Labels]]
 
 @dataclasses.dataclass(frozen=True)
 class ArmSummary:
-    """One arm over its seeds: scores in the order of `seeds`, None where a run is missing or failed."""
+    """One arm over its seeds: scores in the order of `seeds`, None where a run is missing, failed or stopped early."""
 
     labels: Labels
     scores: list[float | None]
@@ -38,6 +38,11 @@ class ArmSummary:
     def estimate(self) -> Estimate:
         """Mean and interval over the seeds that there are."""
         return estimate([score for score in self.scores if score is not None])
+
+    @property
+    def stopped_at(self) -> int | None:
+        """The step after which a halving stopped it."""
+        return next((row["stopped_at"] for row in self.rows if row and row["status"] == "stopped"), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +102,13 @@ class Analysis:
 
     @property
     def missing(self) -> int:
-        """Declared cells without a finished run."""
-        return sum(score is None for arm in self.arms for score in arm.scores)
+        """Declared cells without a finished run; one that was stopped early is not missing."""
+        return sum(score is None for arm in self.arms for score in arm.scores) - len(self.stopped)
+
+    @property
+    def stopped(self) -> list[Row]:
+        """Runs that a halving stopped early."""
+        return [row for row in self.rows if row["status"] == "stopped"]
 
     @property
     def failed(self) -> list[Row]:
@@ -115,7 +125,7 @@ class Analysis:
     def divergence(self) -> tuple[int, int, float, float]:
         """Diverged runs, runs, and the 95 % interval of the rate."""
         finished = [row for row in self.rows if row["status"] != "failed"]
-        diverged = sum(row["status"] == "diverged" for row in finished)
+        diverged = sum(map(_has_diverged, finished))
         low, high = proportion(diverged, len(finished)) if finished else (math.nan, math.nan)
         return diverged, len(finished), low, high
 
@@ -128,13 +138,28 @@ class Analysis:
         many = [f"Figures show at most {MOST_DRAWN} arms, and it has {len(self.arms)}: the tables have them."]
         many = many if len(self.arms) > MOST_DRAWN else []
         gone = [f"{self.missing} of {len(self.study['cells'])} runs are missing."] if self.missing else []
-        return [*gone, *few, *many, *self.study["caveats"]]
+        return [*gone, *self._stops, *few, *many, *self.study["caveats"]]
+
+    @property
+    def _stops(self) -> list[str]:
+        if not self.stopped:
+            return []
+        steps = " or ".join(map(str, sorted({row["stopped_at"] for row in self.stopped})))
+        return [
+            f"{len(self.stopped)} of {len(self.study['cells'])} runs were stopped after {steps} steps, their arms "
+            "being behind others of the same program; they have no result of the whole training. The best of many is "
+            "better on the seeds that chose it than on others."
+        ]
 
 
 def score(row: Row, metric: str) -> float:
     """A run's result; one that diverged, or ended in no finite number, counts as it was before training."""
     value, initial = row[metric], row[f"initial_{metric}"]
     return value if row["status"] == "done" and math.isfinite(value) else initial
+
+
+def _has_diverged(row: Row) -> bool:
+    return row.get("diverged_at") is not None
 
 
 def analyse(store: Store) -> Analysis:
@@ -148,8 +173,8 @@ def analyse(store: Store) -> Analysis:
     arms = []
     for own in cells.values():
         rows = [finished.get(cell["cell"]) for cell in own]
-        scores = [None if row is None else score(row, study["metric"]) for row in rows]
-        diverged = sum(row is not None and row["status"] == "diverged" for row in rows)
+        scores = [None if row is None or row["status"] == "stopped" else score(row, study["metric"]) for row in rows]
+        diverged = sum(row is not None and _has_diverged(row) for row in rows)
         arms.append(ArmSummary(own[0]["labels"], scores, rows, diverged))
     by_labels = {_key(arm.labels): arm for arm in arms}
     quantities = _quantities(study, store)

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from flaxformer.struct import UserError, canonical_text, did_you_mean, get_at, replace_at
 from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels
+from flaxformer.study.halving import Halving
 from flaxformer.training.run import Run
 
 RESERVED = re.compile(
-    f"{QUANTITY}|cell|group|seed|status|error|cause|fingerprint|diverged_at|evaluated_at|seconds|tokens_per_second"
-    "|group_size|chunk_steps|device|(validation|initial|train)_.*"
+    f"{QUANTITY}|cell|group|seed|status|error|cause|fingerprint|diverged_at|stopped_at|evaluated_at|seconds"
+    "|tokens_per_second|group_size|chunk_steps|device|(validation|initial|train)_.*"
 )
 """Column names of the results, which no axis may take."""
 
@@ -82,6 +83,8 @@ class Cell:
 
     arm: Arm
     seed: int
+    until: int | None = None
+    """The rung of a halving to which it is trained; None is the end."""
 
     @property
     def name(self) -> str:
@@ -131,6 +134,7 @@ class Study:
       derive: numbers that need several runs, from the finished rows of one seed by the name of their arm (such as
         "norm=pre,warmup=none"); a claim calls one {"quantity": NAME}.
       metric_unit: what the metric counts, where `measure` gives it.
+      halving: stop the worst arms early.
       caveats: what the study does not show; the report says so.
     """
 
@@ -146,6 +150,7 @@ class Study:
     measure: Measure | None = None
     derive: Derive | None = None
     metric_unit: str = ""
+    halving: Halving | None = None
 
     def __post_init__(self) -> None:
         for name in ("axes", "seeds", "claims", "caveats"):
@@ -161,6 +166,9 @@ class Study:
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")
+        if self.halving is not None:
+            for arm in self.arms():
+                self.halving.check(arm.run.training.steps, arm.run.training.interval)
         self.cells()
         self.contrasts()
 

@@ -8,6 +8,7 @@ from flaxformer.files import write_atomically
 from flaxformer.struct import UserError
 from flaxformer.study import html, origins, words
 from flaxformer.study.analysis import analyse
+from flaxformer.study.halving import RUNGS
 from flaxformer.study.report import report_path, write
 from flaxformer.study.store import Store, read_lines
 from flaxformer.study.tables import Table
@@ -27,8 +28,9 @@ class Entry:
 
 
 def stores(folder: Path) -> list[Store]:
-    """Every study and probe in a folder and below it, by path."""
-    return [Store(path.parent) for path in sorted(folder.rglob("study.json"))]
+    """Every study and probe in a folder and below it, by path, but for the rungs of a halving."""
+    found = (path.parent for path in sorted(folder.rglob("study.json")))
+    return [Store(path) for path in found if path.parent.name != RUNGS]
 
 
 def write_reports(folder: Path) -> None:

@@ -237,7 +237,7 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[Row]:
     found = []
     for seed in study.seeds:
         own = {arm.name: rows.get(Cell(arm, seed).name) for arm in study.arms()}
-        if all(map(is_finished, own.values())):
+        if all(is_finished(row) and row["status"] != "stopped" for row in own.values()):  # type: ignore[index]
             values = {name: float(value) for name, value in study.derive(own).items()}  # type: ignore[misc,arg-type]
             check_quantities(study.claims, values)
             found.append({"measured_by": "derived", "seed": seed, "seconds": 0.0, "values": values})

@@ -38,6 +38,11 @@ class Group:
         """A member, for everything that all members share: shapes, steps, data."""
         return self.cells[0].run
 
+    @property
+    def steps(self) -> int:
+        """How many steps every member is trained: all, or to a rung of a halving."""
+        return self.cells[0].until or self.example.training.steps
+
 
 def groups(cells: Sequence[Cell], measure: Measure | None = None) -> list[Group]:
     """Cells by the tree structure of their runs, in the order of first appearance."""
@@ -90,7 +95,17 @@ def recipe(cell: Cell, data: dict[str, Any], measure: Measure | None = None) -> 
     """All that decides a cell's numbers, but for its seed: config, data, the package's semantics, what is measured."""
     run = {name: value for name, value in canonical(cell.arm.run).items() if name != "seed"}
     measured = {} if measure is None else {"measure": digest(inspect.getsource(measure))}
-    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | measured
+    until = {"until": cell.until} if cell.until else {}
+    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | measured | until
+
+
+def _competition(study: Study) -> dict[str, Any]:
+    """What decides which arms a halving stops, beside their recipes: its rule, and among which runs."""
+    if study.halving is None:
+        return {}
+    runs = json.dumps([study.metric, [arm.name for arm in study.arms()], list(study.seeds)])
+    among = f"{len(study.arms())} arms, {len(study.seeds)} seeds ({digest(runs)})"
+    return {"halving": dataclasses.asdict(study.halving) | {"among": among}}
 
 
 def fingerprint(recipe: dict[str, Any], seed: int) -> str:
@@ -109,7 +124,8 @@ def declaration(study: Study) -> dict[str, Any]:
     cells = study.cells()
     names = {cell.name: group.name for group in groups(cells) for cell in group.cells}
     data = {task: task.fingerprint() | _own_code(task) for task in {arm.run.task for arm in study.arms()}}
-    recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) for cell in cells}
+    rule = _competition(study)
+    recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) | rule for cell in cells}
     claims = [
         {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within}
         | {"unit": "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit}
@@ -164,7 +180,7 @@ class Cost:
 
     def seconds(self, group: Group, devices: int) -> float:
         """Estimated seconds for the group on this many devices."""
-        work = self.seconds_per_step * group.example.training.steps * len(group.cells)
+        work = self.seconds_per_step * group.steps * len(group.cells)
         return self.compile_seconds + work / min(devices, len(group.cells))
 
 

@@ -96,12 +96,12 @@ class Program:
         return self.slot.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
 
     def train(self, cells: Sequence[Cell], report: Callable[[int], None]) -> list[Row]:
-        """Train the cells from start to end, in chunks; `report` hears the steps taken, and may raise to stop."""
+        """Train the cells to their last step, in chunks; `report` hears the steps taken, and may raise to stop."""
         training, began = self.group.example.training, time.perf_counter()
         runs = self.stacked(cells)
         states = self._start(runs, self.source)
         evaluations, chunks, looks = [self._evaluate(states, runs, self.source)], [], [self._look(states, runs)]
-        for step in range(self.chunk, training.steps + 1, self.chunk):
+        for step in range(self.chunk, self.group.steps + 1, self.chunk):
             states, metrics = self._advance(states, runs, self.source)
             chunks.append(jax.device_get(metrics))
             if step % training.interval == 0:
@@ -118,14 +118,14 @@ class Program:
         return self._diagnose(states, runs, self.source) if self._diagnose else None
 
     def _row(self, cell: Cell, i: int, chunks: Any, evaluations: Any, diverged_at: int, seconds: float) -> Row:
-        training, tokens = cell.run.training, cell.run.tokens_per_step * cell.run.training.steps
+        steps, tokens = self.group.steps, cell.run.tokens_per_step * self.group.steps
         losses = [float(loss) for chunk in chunks for loss in chunk["loss"][i]]
         return {
             "status": "done" if diverged_at == ALIVE else "diverged",
             "diverged_at": None if diverged_at == ALIVE else diverged_at,
             **{name: float(evaluations[-1][name][i]) for name in evaluations[-1]},
             **{f"initial_{name}": float(evaluations[0][name][i]) for name in evaluations[0]},
-            "evaluated_at": list(range(0, training.steps + 1, training.interval)),
+            "evaluated_at": list(range(0, steps + 1, cell.run.training.interval)),
             **_curves(evaluations, i),
             "train_loss_curve": losses,
             "seconds": seconds,

@@ -75,11 +75,12 @@ def arms(analysis: Analysis) -> Table:
         common = []
     rows = [
         [*arm.labels.values(), *_numbers(one, *common), str(one.n), str(arm.diverged)]
+        + ([str(arm.stopped_at or "–")] if analysis.stopped else [])
         for arm, one in zip(analysis.arms, estimates, strict=True)
     ]
     axes = [axis["name"] for axis in analysis.study["axes"]]
     header = [*axes, words.metric(analysis.study), "95 % interval", "sd", "seeds", "diverged"]
-    return Table("Arms", header, rows, len(axes))
+    return Table("Arms", header + (["stopped at step"] if analysis.stopped else []), rows, len(axes))
 
 
 def _numbers(one: Estimate, half: float = math.nan, sd: float = math.nan) -> list[str]:

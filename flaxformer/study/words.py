@@ -172,7 +172,9 @@ def fixed(analysis: Analysis) -> Iterable[str]:
         yield "exact" if analysis.exact else f"{max(own, default=0)} of {seeds(len(study['seeds']))}"
         return
     diverged, finished, low, high = analysis.divergence
-    yield f"{finished} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds"
+    yield f"{finished - len(analysis.stopped)} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds"
+    if analysis.stopped:
+        yield f"{len(analysis.stopped)} stopped early"
     yield f"{study['parameters']:,} parameters"
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"

@@ -1,0 +1,73 @@
+"""Reading what a tuning study chose, for a study that reports it on other seeds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer.struct import UserError, did_you_mean
+from flaxformer.study.analysis import Analysis, ArmSummary, analyse
+from flaxformer.study.halving import Goal, goal_of, mean, ranked
+from flaxformer.study.store import Store
+
+
+def tuned(
+    folder: str | Path,
+    path: str,
+    seeds: Sequence[int],
+    where: Mapping[str, str] | None = None,
+    goal: Goal | None = None,
+) -> Any:
+    """The value that a field had in the best arm of a finished study: the best mean over its seeds, whole runs alone.
+
+    `tuned("runs/rates", "optimizer.learning_rate", seeds=range(5), where={"norm": "pre"})`
+
+    Args:
+      folder: the tuning study's folder of results.
+      path: of a number or a text in the run.
+      seeds: those that the value will be reported on. The best of many is better on the seeds that chose it than on
+        others (the winner's curse), so they must be others.
+      where: labels of axes that the arm must have.
+      goal: which way the metric is good; by default higher for validation_accuracy, lower for all else.
+
+    Raises:
+      UserError: the study is not finished, shares seeds, or has no such arm or field.
+    """
+    analysis = analyse(Store(Path(folder)))
+    shared = sorted(set(seeds) & set(analysis.study["seeds"]))
+    if shared:
+        raise UserError(f"seeds {shared} are also those of the tuning in {folder}; expected others to report on")
+    if analysis.missing:  # a failed run is missing too
+        raise UserError(f"{folder} has {analysis.missing} runs missing; expected a finished study: run it again")
+    scores = {
+        i: mean(arm.scores)
+        for i, arm in enumerate(analysis.arms)
+        if _has(analysis, arm, where or {}) and arm.estimate.n
+    }
+    if not scores:
+        raise UserError(f"{folder} has no arm with {dict(where or {})}")
+    best = ranked({str(i): value for i, value in scores.items()}, goal_of(analysis.study["metric"], goal))[0]
+    return _value(analysis, analysis.arms[int(best)], path)
+
+
+def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:
+    labels = {axis["name"]: axis["labels"] for axis in analysis.study["axes"]}
+    for axis, label in where.items():
+        if axis not in labels:
+            raise UserError(f"where names axis '{axis}'{did_you_mean(axis, list(labels))}")
+        if label not in labels[axis]:
+            raise UserError(f"where names {axis} '{label}'{did_you_mean(label, labels[axis])}")
+    return where.items() <= arm.labels.items()
+
+
+def _value(analysis: Analysis, arm: ArmSummary, path: str) -> Any:
+    """A field of an arm's recipe, as it is on disk."""
+    cell = next(cell["cell"] for cell in analysis.study["cells"] if cell["labels"] == arm.labels)
+    value = analysis.study["recipes"][cell.rpartition(",seed=")[0]]["run"]
+    for name in path.split("."):
+        if not isinstance(value, dict) or name not in value:
+            near = did_you_mean(name, list(value)) if isinstance(value, dict) else ""
+            raise UserError(f"'{path}' is no field of the runs{near}")
+        value = value[name]
+    if isinstance(value, dict | list):
+        raise UserError(f"'{path}' is {value}; expected the path of a number or a text")
+    return value
