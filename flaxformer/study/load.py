@@ -17,7 +17,8 @@ T = TypeVar("T")
 def load_study(file: Path, overrides: Sequence[str] = (), seeds: int | None = None) -> Study:
     """The `study` of a file (see `load`), with fields of its baseline changed, and with so many seeds."""
     study = load(file, "study", Study)
-    study = dataclasses.replace(study, baseline=override(study.baseline, overrides))
+    if overrides:
+        study = dataclasses.replace(study, baseline=override(study.baseline, overrides))
     return study if seeds is None else dataclasses.replace(study, seeds=range(seeds))
 
 
