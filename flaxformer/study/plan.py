@@ -192,7 +192,7 @@ def cost(group: Group) -> Cost:
 def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
     """Compile one training step and time it."""
     run = jax.tree.map(jnp.asarray, run)
-    state, source = start(run), run.task.load()
+    state, source = jax.jit(start)(run), run.task.load()
     batch = source.batch(jax.random.key(0), 0)
     begin = time.perf_counter()
     step = jax.jit(train_step).lower(state, run, batch).compile()

@@ -1,0 +1,63 @@
+"""How long `plan`, `status` and `report` take on a study of many cells, from the shell's start to the shell's end.
+
+Command: flaxformer bench folders cells=200,1000,10000
+Work: `large_study.py`, of whose cells all are finished; programs compiled before are kept, as the command keeps them.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flaxformer.bench import Benchmark, Way, Work
+
+HERE = Path(__file__).parent
+
+
+def command(*words: str) -> Callable[[Work], dict[str, Any]]:
+    """A command on the filled folder, DIR, or on the study, FILE, with as many cells."""
+
+    def measure(work: Work) -> dict[str, Any]:
+        folder, cells = work.scratch / f"large-{work['cells']}", work["cells"]
+        if not folder.exists():
+            subprocess.run([sys.executable, str(HERE / "large_study.py"), str(folder), str(cells)], check=True)
+        file = work.scratch / f"study_{cells}.py"
+        file.write_text(
+            f"import sys\nsys.path.append({str(HERE)!r})\nfrom large_study import study_of\nstudy = study_of({cells})\n"
+        )
+        known = {"DIR": [str(folder)], "FILE": [str(file), "--output", str(folder)]}
+        line = [part for word in words for part in known.get(word, [word])]
+        began = time.perf_counter()
+        process = subprocess.Popen([sys.executable, "-m", "flaxformer.cli", *line], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(line)} ended with {process.returncode}")
+        # On Linux ru_maxrss is in KiB, and begins with that of this process, which is small.
+        memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return {"seconds": seconds, "processor_seconds": used.ru_utime + used.ru_stime, "peak_memory_bytes": memory}
+
+    return measure
+
+
+benchmark = Benchmark(
+    question="How long do the commands take on a study of many cells?",
+    ways=[
+        Way("help", command("run", "--help"), role="limit"),
+        Way("plan", command("plan", "FILE"), role="ours", rehearsals=1),
+        Way("status", command("status", "DIR"), role="ours", rehearsals=1),
+        Way("report", command("report", "DIR"), role="ours", rehearsals=1),
+    ],
+    options={"cells": (10_000,)},
+    quick={"cells": (200,)},
+    compared="seconds",
+    lower_is_better=True,
+    reference="help",
+    columns={"seconds": "seconds", "processor_seconds": "processor, s", "peak_memory_bytes": "memory, MB"},
+    along="cells",
+    rounds=3,
+)
