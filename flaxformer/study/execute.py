@@ -142,18 +142,22 @@ def _agreed(groups: Sequence[Group], take: Take | None) -> Take | None:
     if jax.process_count() == 1:
         return take
     if distributed.is_first():
-        distributed.told(lambda: [group.name for group in groups])
+        distributed.told(lambda: [[group.name, [cell.name for cell in group.cells]] for group in groups])
 
     def taken(group: Group) -> Group | None:
         def names() -> list[str]:
             own = take(group) if take else group
             return [cell.name for cell in own.cells] if own else []
 
-        wanted = set(distributed.told(names))
-        cells = tuple(cell for cell in group.cells if cell.name in wanted)
-        return dataclasses.replace(group, cells=cells) if cells else None
+        own = only(group, distributed.told(names))
+        return own if own.cells else None
 
     return taken
+
+
+def only(group: Group, names: Sequence[str]) -> Group:
+    """The group with the cells of these names alone."""
+    return dataclasses.replace(group, cells=tuple(cell for cell in group.cells if cell.name in set(names)))
 
 
 def _identity(group: Group, cell: Cell) -> Row:

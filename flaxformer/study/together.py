@@ -13,7 +13,7 @@ import jax
 from flaxformer import distributed
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Event, execute
+from flaxformer.study.execute import Event, execute, only
 from flaxformer.study.execution import Execution
 from flaxformer.study.plan import groups
 
@@ -60,7 +60,7 @@ def _following(study: Study, execution: Execution) -> Iterator[Event]:
     whole = {group.name: group for group in groups(study.cells(), study.measure)}
     try:
         while isinstance(word := distributed.told(_nothing), list):
-            yield from execute([whole[name] for name in word], execution)
+            yield from execute([only(whole[name], cells) for name, cells in word], execution)
     except BaseException:
         distributed.told(_nothing)  # all have stopped, and the first says its last word to those that listen
         raise

@@ -143,7 +143,7 @@ def neighbours(rate, group_size):
     return [results(rows)[cell.name] for cell in order]
 
 
-@pytest.mark.parametrize("group_size", [1, 2])
+@pytest.mark.parametrize("group_size", [1, 4])
 @pytest.mark.parametrize("rate", [1e30, math.inf])
 def test_a_run_that_diverges_is_recorded_and_its_neighbours_are_not_touched(rate, group_size):
     good, bad, bad_too, good_too = neighbours(rate, group_size)
