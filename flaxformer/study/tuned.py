@@ -44,7 +44,7 @@ def tuned(
         if _has(analysis, arm, where or {}) and arm.estimate.n
     }
     if not scores:
-        raise UserError(f"{folder} has no arm with {dict(where or {})}")
+        raise UserError(f"{folder} has no arm with {dict(where or {})} that was trained to the end")
     best = ranked({str(i): value for i, value in scores.items()}, goal_of(analysis.study["metric"], goal))[0]
     return _value(analysis, analysis.arms[int(best)], path)
 
