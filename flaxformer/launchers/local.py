@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,6 +24,9 @@ from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import DONE, FAILED
 from flaxformer.struct import UserError
 from flaxformer.study.plan import Group
+
+POLL = 0.2
+"""Seconds between two looks at the workers."""
 
 
 def divide(groups: list[Group], options: Options) -> Jobs:
@@ -63,8 +67,8 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
             processes.append(_worker(path, index, own, kind))
             readers.append(threading.Thread(target=_repeat, args=(processes[-1], index, console)))
             readers[-1].start()
-        for process in processes:
-            process.wait()
+        while any(process.poll() is None for process in processes):
+            time.sleep(POLL)  # rather than a wait, which a signal that another thread got would not end
     finally:  # Ctrl-C, or SIGTERM: have them stop at their next chunk
         for process in processes:
             if process.poll() is None:

@@ -176,6 +176,9 @@ def test_a_launch_declares_the_study_and_hands_over_what_is_missing(example, tmp
     monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, _: division.dealt(groups, 2), start))
     example = dataclasses.replace(example, overrides=())
     study = example.study()
+    for kind, options in (("local", Options(slurm=("time=5",))), ("loca", Options())):
+        with pytest.raises(UserError, match=r"launcher is local; expected|did you mean 'local'"):
+            launching.launch(kind, study, example, options, Console())
     assert launching.launch("local", study, example, Options(workers=2), Console()) is False
     ((path, found),) = handed
     assert path.parent == tmp_path / "out" / "launches"
