@@ -15,6 +15,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.launch import missing, store_of
 from flaxformer.study.plan import Group, declaration
 from flaxformer.study.provenance import code
+from flaxformer.study.stages import is_staged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,10 @@ def launch(kind: str, study: Study, payload: Payload, options: Options, console:
     if kind not in LAUNCHERS:
         raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
     options.check(kind)
+    if is_staged(study):
+        raise UserError(
+            f"study '{study.name}' is trained in stages; expected no --launcher: run it in several processes on one folder"
+        )
     store = store_of(study, payload.execution)
     todo = missing(study, store, retry_failed=payload.retry_failed)
     jobs = LAUNCHERS[kind].divide(todo, options)
