@@ -58,7 +58,8 @@ def launch(kind: str, study: Study, payload: Payload, options: Options, console:
     options.check(kind)
     if is_staged(study):
         raise UserError(
-            f"study '{study.name}' is trained in stages; expected no --launcher: run it in several processes on one folder"
+            f"study '{study.name}' is trained in stages; expected no --launcher: run the command several times on one "
+            "folder"
         )
     store = store_of(study, payload.execution)
     todo = missing(study, store, retry_failed=payload.retry_failed)
