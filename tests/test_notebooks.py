@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from study.tiny import fill
 
+from flaxformer.report.write import write
 from flaxformer.study.load import load_study
-from flaxformer.study.report import write
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullFormatter
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Line, Measurement, Spread, lines, place
 from flaxformer.bench.show import heading, number
-from flaxformer.study.drawing import GREY, PAGE, STYLE, look
+from flaxformer.report.drawing import GREY, PAGE, STYLE, look
 
 ACROSS = 4
 """Panels in a row."""

@@ -6,11 +6,11 @@ from html import escape
 from pathlib import Path
 
 from flaxformer.claims.record import Line, Record
-from flaxformer.study import html, index, words
-from flaxformer.study.numbers import duration
-from flaxformer.study.report import report_path
+from flaxformer.report import html, index, words
+from flaxformer.report.numbers import duration
+from flaxformer.report.tables import Table
+from flaxformer.report.write import report_path
 from flaxformer.study.store import Store
-from flaxformer.study.tables import Table
 
 WEAKER = (
     "The quick form: fewer seeds, steps and arms than the declared evidence, and so weaker. Run it without --quick."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flaxformer.claims.run import Outcome
 from flaxformer.files import write_atomically
-from flaxformer.study import words
+from flaxformer.report import words
 from flaxformer.study.analysis import Analysis, analyse
 from flaxformer.study.store import Store
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.claims.case import Case, Evidence
+from flaxformer.report.write import write
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.execute import Execution
@@ -18,7 +19,6 @@ from flaxformer.study.launch import missing, run
 from flaxformer.study.probe import Probe, run_probe
 from flaxformer.study.progress import follow
 from flaxformer.study.provenance import provenance
-from flaxformer.study.report import write
 from flaxformer.study.store import Store, read_lines
 
 

@@ -12,9 +12,9 @@ from flaxformer.claims import page, record
 from flaxformer.claims.record import Record
 from flaxformer.claims.run import Outcome
 from flaxformer.files import write_atomically
-from flaxformer.study import tables, words
-from flaxformer.study.numbers import duration
-from flaxformer.study.terminal import STYLES
+from flaxformer.report import tables, words
+from flaxformer.report.numbers import duration
+from flaxformer.report.terminal import STYLES
 
 HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "time")
 WIDEST = 120

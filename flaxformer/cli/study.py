@@ -20,15 +20,15 @@ from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.transformer import Layout
 from flaxformer.params import Spec
+from flaxformer.report import index, terminal
+from flaxformer.report.write import report_path, write
 from flaxformer.sharding import parse_devices
-from flaxformer.study import index, terminal
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution, Finished
 from flaxformer.study.launch import OnError, missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.progress import follow
-from flaxformer.study.report import report_path, write
 from flaxformer.study.stages import ahead, known, run, told
 from flaxformer.study.status import status
 from flaxformer.study.store import Store

@@ -25,10 +25,10 @@ from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import printable
 from flaxformer.jobs.train import devices_for
 from flaxformer.model.transformer import Layout
+from flaxformer.report.numbers import duration, number
 from flaxformer.sharding import Devices, parse_devices
 from flaxformer.struct import override
 from flaxformer.study.load import load
-from flaxformer.study.numbers import duration, number
 from flaxformer.study.plan import Cost, cost_of_run
 from flaxformer.training import Run
 from flaxformer.training.micro_batches import micro_batches

@@ -1,4 +1,4 @@
-"""The ablation engine: declare, plan, execute, store, statistics, report."""
+"""The ablation engine: declare, search, plan, execute, share among processes, store, judge."""
 
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Arm, Axis, Cell, Study

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 from study.tiny import RATE, tiny
 
+from flaxformer.report.write import write
 from flaxformer.struct import UserError
 from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
@@ -18,7 +19,6 @@ from flaxformer.study.launch import run
 from flaxformer.study.load import load
 from flaxformer.study.plan import _own_code, declaration
 from flaxformer.study.probe import measured_by, run_probe
-from flaxformer.study.report import write
 from flaxformer.study.store import Store
 from flaxformer.tasks import Task
 

@@ -13,6 +13,7 @@ from scipy.stats import qmc
 from tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, tiny
 
 from flaxformer.cli import main
+from flaxformer.report import write as report_module
 from flaxformer.struct import UserError, get_at
 from flaxformer.study import (
     Axis,
@@ -29,7 +30,6 @@ from flaxformer.study import (
     stages,
     tuned,
 )
-from flaxformer.study import report as report_module
 from flaxformer.study.analysis import analyse
 from flaxformer.study.execute import Finished
 from flaxformer.study.execution import Execution

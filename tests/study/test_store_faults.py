@@ -16,11 +16,11 @@ from study.tiny import FILE, fill, tiny
 from flaxformer.cli import main
 from flaxformer.cli import study as commands
 from flaxformer.config import POST, PRE
+from flaxformer.report.write import write
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis, launch, leases, records
 from flaxformer.study.execute import Finished, Told
 from flaxformer.study.plan import groups
-from flaxformer.study.report import write
 from flaxformer.study.status import status
 from flaxformer.study.store import Store, read_lines
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from flaxformer.study import html, origins, tables, words
+from flaxformer.report import html, origins, tables, words
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.store import Row
 

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer.study import tables, words
+from flaxformer.report import tables, words
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 from flaxformer.study.status import STATES
 

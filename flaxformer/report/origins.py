@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from flaxformer.report.numbers import duration
 from flaxformer.struct import differences
 from flaxformer.study.analysis import Analysis
-from flaxformer.study.numbers import duration
 from flaxformer.study.store import Row
 
 SHOWN = 5

@@ -5,13 +5,13 @@ import dataclasses
 from pathlib import Path
 
 from flaxformer.files import write_atomically
+from flaxformer.report import html, origins, words
+from flaxformer.report.tables import Table
+from flaxformer.report.write import report_path, write
 from flaxformer.struct import UserError
-from flaxformer.study import html, origins, words
 from flaxformer.study.analysis import analyse
 from flaxformer.study.halving import RUNGS
-from flaxformer.study.report import report_path, write
 from flaxformer.study.store import Store, read_lines
-from flaxformer.study.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)

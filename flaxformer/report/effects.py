@@ -7,9 +7,9 @@ import textwrap
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flaxformer.study import words
+from flaxformer.report import words
+from flaxformer.report.drawing import COLUMN, GREY, SHADE, Look, dots_and_mean
 from flaxformer.study.analysis import Analysis, JudgedClaim
-from flaxformer.study.drawing import COLUMN, GREY, SHADE, Look, dots_and_mean
 
 LOOKS = {
     "supported": Look("#00695c", "o"),

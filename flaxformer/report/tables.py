@@ -5,9 +5,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from flaxformer.study import tex, words
+from flaxformer.report import tex, words
+from flaxformer.report.numbers import exact, number, numbers, p_value
 from flaxformer.study.analysis import Analysis, ArmSummary
-from flaxformer.study.numbers import exact, number, numbers, p_value
 from flaxformer.study.statistics import Estimate
 
 LONG = 34

@@ -4,10 +4,10 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from flaxformer.study import numbers
+from flaxformer.report import numbers
+from flaxformer.report.numbers import p_value
 from flaxformer.study.analysis import Analysis, Exploration, JudgedClaim
 from flaxformer.study.claim import QUANTITY
-from flaxformer.study.numbers import p_value
 from flaxformer.study.statistics import Estimate
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}

@@ -13,14 +13,15 @@ from study.tiny import LOWER, fill, tiny
 
 from flaxformer.claims.record import Line, Record
 from flaxformer.claims.table import page
-from flaxformer.study import Axis, Claim, Probe, figures, index
+from flaxformer.report import figures, index
+from flaxformer.report.drawing import COLUMN, PAGE, STYLE, look
+from flaxformer.report.effects import claims_figure
+from flaxformer.report.scores import arms_figure, curves_figure, quantities_figure
+from flaxformer.study import Axis, Claim, Probe
 from flaxformer.study.analysis import analyse
-from flaxformer.study.drawing import COLUMN, PAGE, STYLE, look
-from flaxformer.study.effects import claims_figure
 from flaxformer.study.probe import run_probe
 from flaxformer.study.provenance import command, provenance
 from flaxformer.study.records import write_document
-from flaxformer.study.scores import arms_figure, curves_figure, quantities_figure
 from flaxformer.study.store import Store
 
 LONG = "under a condition that takes many words to say, the first of the two arms ends below the second"

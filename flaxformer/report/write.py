@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from flaxformer.files import write_atomically
+from flaxformer.report import tables
+from flaxformer.report.figures import draw
+from flaxformer.report.page import render
 from flaxformer.struct import UserError
-from flaxformer.study import tables
 from flaxformer.study.analysis import Analysis, analyse
 from flaxformer.study.claim import QUANTITY
-from flaxformer.study.figures import draw
-from flaxformer.study.page import render
 from flaxformer.study.store import Store, read_lines
 
 

@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 from study.tiny import BASELINE, LOWER, NORM, RATE, fill, tiny
 
+from flaxformer.report import figures, terminal
+from flaxformer.report.write import write
 from flaxformer.struct import UserError
-from flaxformer.study import Claim, figures, terminal
+from flaxformer.study import Claim
 from flaxformer.study.analysis import analyse
-from flaxformer.study.report import write
 from flaxformer.study.store import Store
 
 SVG_ALONE = {"svg": figures.STAMPS["svg"]}

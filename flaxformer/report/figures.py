@@ -7,10 +7,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from flaxformer.files import write_atomically
+from flaxformer.report.drawing import STYLE
+from flaxformer.report.effects import claims_figure
+from flaxformer.report.scores import arms_figure, curves_figure, quantities_figure
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
-from flaxformer.study.drawing import STYLE
-from flaxformer.study.effects import claims_figure
-from flaxformer.study.scores import arms_figure, curves_figure, quantities_figure
 
 STAMPS: dict[str, dict] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 """What a format would say of when it was made: equal results are equal files."""

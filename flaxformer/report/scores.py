@@ -5,9 +5,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flaxformer.study import words
+from flaxformer.report import words
+from flaxformer.report.drawing import COLUMN, PAGE, Look, dots_and_mean, is_wide_range, look, references
 from flaxformer.study.analysis import Analysis, ArmSummary
-from flaxformer.study.drawing import COLUMN, PAGE, Look, dots_and_mean, is_wide_range, look, references
 from flaxformer.study.statistics import Estimate, estimate
 
 SHORT = 24

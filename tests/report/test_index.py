@@ -8,8 +8,9 @@ from study.tiny import LOWER, fill, tiny
 
 from flaxformer.claims.record import NAME
 from flaxformer.cli import main
+from flaxformer.report import figures, index
 from flaxformer.struct import UserError
-from flaxformer.study import Claim, Probe, figures, index
+from flaxformer.study import Claim, Probe
 from flaxformer.study.probe import run_probe
 from flaxformer.study.store import Store
 

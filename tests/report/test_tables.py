@@ -13,12 +13,13 @@ from matplotlib.mathtext import MathTextParser
 from study.tiny import LOWER, NORM, fill, tiny
 
 import flaxformer
-from flaxformer.study import Claim, Probe, tables, tex, words
+from flaxformer.report import tables, tex, words
+from flaxformer.report.numbers import claimed, duration, exact, number, numbers
+from flaxformer.report.tables import Table
+from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
-from flaxformer.study.numbers import claimed, duration, exact, number, numbers
 from flaxformer.study.probe import run_probe
 from flaxformer.study.store import Store
-from flaxformer.study.tables import Table
 
 QUANTITY = {"quantity": "x"}
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from flaxformer.study.tables import Table
+from flaxformer.report.tables import Table
 
 PAGE = """<!doctype html>
 <html lang="en">
