@@ -12,7 +12,7 @@ ROOT = Path(flaxformer.__file__).parent
 FLOORS = [
     {"pytree"},
     {"struct"},
-    {"files", "cuda"},
+    {"files", "cuda", "kept_programs"},
     {"params", "nn"},
     {"sharding", "distributed"},
     {"config"},

@@ -14,9 +14,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
-import jax
 from rich.console import Console
 
 from flaxformer.launchers.division import EVERYTHING, Jobs, Options, dealt, shares
@@ -85,13 +83,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
 def _worker(path: Path, index: int, own: Sequence[str], kind: str) -> subprocess.Popen[str]:
     """One worker's process, with its devices."""
     words = [sys.executable, "-m", "flaxformer.launchers.worker", str(path), str(index)]
-    settings: Any = jax.config
     environment = dict(os.environ)
-    if settings.jax_compilation_cache_dir:
-        environment |= {
-            "JAX_COMPILATION_CACHE_DIR": str(settings.jax_compilation_cache_dir),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(settings.jax_persistent_cache_min_compile_time_secs),
-        }
     if kind == "GPUs":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     else:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from flaxformer.data.extras import library
+from flaxformer.kept_programs import keep_compiled_programs
 from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import work
@@ -83,5 +84,6 @@ def _told(ray: Any, done: Any, index: int, console: Console) -> None:
 
 def _task(path: str, index: int) -> int:
     """Train the cells of one job, in a process that Ray has started for it."""
+    keep_compiled_programs()
     one_cpu_device_per_core()
     return work(Path(path), index, Console(width=200))

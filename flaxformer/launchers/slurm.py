@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from flaxformer.data.extras import library
+from flaxformer.kept_programs import keep_compiled_programs
 from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
 from flaxformer.launchers.meeting import meet
 from flaxformer.launchers.payload import Payload, private, read
@@ -130,6 +131,7 @@ class Job:
     def __call__(self, index: int) -> int:
         """Train the cells of one job; the number of runs that failed."""
         processes, process = int(os.environ.get("SLURM_NTASKS", "1")), int(os.environ.get("SLURM_PROCID", "0"))
+        keep_compiled_programs()
         one_cpu_device_per_core()
         if processes > 1:
             path = Path(self.path)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flaxformer.kept_programs import keep_compiled_programs
 from flaxformer.launchers.work import DONE, FAILED, INTERRUPTED, USER_ERROR, interrupt, work
 from flaxformer.struct import UserError
 from flaxformer.study.execution import one_cpu_device_per_core
@@ -30,6 +31,7 @@ def main() -> int:
         os.sched_setaffinity(0, map(int, words.cores.split(",")))
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, interrupt)
+    keep_compiled_programs()
     one_cpu_device_per_core()
     console = Console(width=200)
     try:
