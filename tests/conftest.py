@@ -19,12 +19,17 @@ CHECKED = ["attention", "linear", "losses", "norms", "positions", "recurrent"]
 install_import_hook([f"flaxformer.nn.{name}" for name in CHECKED], "beartype.beartype")
 
 OPTIMISED = {"training", "study"}
+compiled_with: dict[str, bool] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_as_it_is_used(request):
-    """How much XLA optimises, by the folder of the test."""
-    jax.config.update("jax_disable_most_optimizations", request.path.parent.name not in OPTIMISED)
+    """How much XLA optimises, by the folder of the test; what was compiled otherwise is forgotten."""
+    little = request.path.parent.name not in OPTIMISED
+    if little != compiled_with.get("little"):
+        compiled_with["little"] = little
+        jax.config.update("jax_disable_most_optimizations", little)
+        jax.clear_caches()
 
 
 MAPS = Path("/proc/self/maps")

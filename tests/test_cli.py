@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 from study.tiny import FILE, cache_folder, fill, kept_programs, tiny
 
-from flaxformer.cli import COMMANDS, _class, cache, main
+from flaxformer import kept_programs as keeping
+from flaxformer.cli import COMMANDS, _class, main
 from flaxformer.cli.study import StudyArguments
 from flaxformer.study import launch
 from flaxformer.study.plan import declaration
@@ -311,31 +312,31 @@ def settings(monkeypatch, tmp_path):
     config = SimpleNamespace(
         jax_compilation_cache_dir=None, jax_enable_compilation_cache=True, update=found.__setitem__
     )
-    monkeypatch.setattr(cache, "jax", SimpleNamespace(config=config))
+    monkeypatch.setattr(keeping, "jax", SimpleNamespace(config=config))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return found
 
 
 def test_compiled_programs_are_kept_in_a_folder_of_the_user_alone(settings, tmp_path):
-    cache.keep_compiled_programs()
+    keeping.keep_compiled_programs()
     (folder,) = (tmp_path / "flaxformer").iterdir()
     assert settings["jax_compilation_cache_dir"] == str(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_of_kept_programs_the_oldest_go_first(settings, tmp_path, monkeypatch):
-    cache.keep_compiled_programs()
+    keeping.keep_compiled_programs()
     (folder,) = (tmp_path / "flaxformer").iterdir()
     for age in range(5):
         (folder / f"{age}-cache").write_bytes(bytes(10))
         os.utime(folder / f"{age}-cache", (1000 - age, 1000 - age))
-    monkeypatch.setattr(cache, "MOST_BYTES", 35)
-    cache.keep_compiled_programs()
+    monkeypatch.setattr(keeping, "MOST_BYTES", 35)
+    keeping.keep_compiled_programs()
     assert sorted(os.listdir(folder)) == ["0-cache", "1-cache", "2-cache"]
 
 
 def test_a_place_that_cannot_be_written_to_is_no_obstacle(settings, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    cache.keep_compiled_programs()
+    keeping.keep_compiled_programs()
     assert settings == {}

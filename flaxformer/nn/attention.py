@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 from flaxformer.nn.fused_attention import Call, fused_attention, obstacle
 from flaxformer.nn.masks import Mask
 
-Implementation = Literal["auto", "reference", "xla", "cudnn"]
+Implementation = Literal["reference", "xla", "cudnn", "auto"]
 
 
 def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"] | None) -> Float[Array, "*rows S"]:

@@ -5,7 +5,7 @@ import time
 
 from study.tiny import INCIDENTAL, NORM, RATE, tiny
 
-from flaxformer.study import execute, launch
+from flaxformer.study import fitted, launch
 from flaxformer.study.execution import Execution
 from flaxformer.study.store import Store
 
@@ -24,7 +24,7 @@ class Program:
     broken = frozenset()
 
     def __init__(self, group, device, execution, *_, **__):
-        self.group, self.compile_seconds, self.members = group, 0.0, 1
+        self.group, self.compile_seconds, self.members, self.bytes = group, 0.0, 1, 0
 
     def train(self, cells, report):
         rows = []
@@ -45,7 +45,7 @@ class Program:
 def use(monkeypatch, **changes):
     """Put the arithmetic in the place of programs, and leave git alone."""
     fake = type("Program", (Program,), changes)
-    monkeypatch.setattr(execute, "Program", fake)
+    monkeypatch.setattr(fitted, "Program", fake)
     monkeypatch.setattr(launch, "provenance", provenance)
     return fake
 

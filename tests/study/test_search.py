@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import qmc
-from tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, tiny
+from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, tiny
 
 from flaxformer.cli import main
+from flaxformer.report import index
 from flaxformer.report import write as report_module
 from flaxformer.struct import UserError, get_at
 from flaxformer.study import (
@@ -24,7 +25,6 @@ from flaxformer.study import (
     Points,
     Search,
     Uniform,
-    index,
     launch,
     sampled,
     stages,
