@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 def test_every_command_runs(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    assert {line[1] for line in commands()} == {"plan", "run", "report", "claims", "train", "generate"}
+    assert {line[1] for line in commands()} == {"plan", "run", "status", "report", "claims", "train", "generate"}
     (folder / "input.txt").write_text("To be, or not to be, that is the question. " * 100)
     for line in commands():
         line = [line[0], *ONE_CLAIM] if line[1] == "claims" else line

@@ -135,7 +135,7 @@ def test_a_cancelled_job_stays_cancelled(submit, slurm):
 
 def test_a_job_whose_time_is_up_goes_on_until_it_is_done(submit, slurm, uninterrupted):
     # A minute is the shortest limit; SLURM may warn half a minute early, so that a start gets 20 s at least.
-    longer = ["training.steps=40000", "training.evaluate_every=20000", "--seeds", "2"]
+    longer = ["training.steps=40000", "training.evaluate_every=20000", "--seeds", "6"]
     store, _ = submit("--workers", "1", "--slurm", "time=1", "warning=10", *longer)
     wanted = uninterrupted(*longer)  # meanwhile
     ended(slurm, 600)

@@ -90,7 +90,7 @@ def test_two_processes_train_what_one_does_and_the_first_alone_writes(launch, al
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [0, 1])
 def test_a_signal_to_one_ends_both_and_the_same_command_goes_on(launch, alone, told):
-    longer = ["training.steps=600", "training.evaluate_every=300"]
+    longer = ["training.steps=200", "training.evaluate_every=100"]
     processes, store, _ = launch(f"stopped{told}", *longer)
     while len(store.rows()) < 1:
         assert processes[0].poll() is None, processes[0].communicate()[0]
