@@ -47,8 +47,7 @@ class Job:
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
       samples: tokens that a model of text is let say at each evaluation; 0 for none.
       track: where the log goes beside its file: "tensorboard", "wandb".
-      devices: the mesh that the job is trained on; None for what
-        `devices_for` says.
+      devices: the mesh that the job is trained on; None for what `devices_for` says.
     """
 
     output: Path
@@ -77,8 +76,8 @@ def devices_for(run: Run) -> Devices | None:
     """What a run is trained on where nothing is said; None for one device.
 
     All devices of several processes, along data. On one CPU, of whose cores each is a device, as many as cut the batch
-    evenly: each core computes its own examples in its own caches, which is a tenth to a third faster than sharing every
-    product. But not a run whose examples hang together, or a small one.
+    evenly: each core computes its own examples in its own caches, which is up to a quarter faster than sharing every
+    product (`experiments/benchmarks/README.md`). But not a run whose examples hang together, or a small one.
     """
     if jax.process_count() > 1:
         return Devices(data=jax.device_count())
