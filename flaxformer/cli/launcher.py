@@ -42,7 +42,7 @@ class LauncherArguments:
 
 def launched(run: "Run", study: Study, execution: Execution, console: Console) -> int:
     """Hand the study to a launcher; the exit code."""
-    from flaxformer.cli.study import show_report
+    from flaxformer.cli.study import exit_code, show_report
 
     for name in ("coordinator", "processes", "process"):
         if (value := getattr(run, name)) is not None:
@@ -68,6 +68,4 @@ def launched(run: "Run", study: Study, execution: Execution, console: Console) -
     left = sum(len(group.cells) for group in missing(study, store))
     if left:
         console.print(f"[red]{left} runs have no result; run the same command again.[/]")
-    if failed:
-        console.print(f"[red]{failed} runs failed; the report has their tracebacks; --retry-failed retries them.[/]")
-    return FAILED if failed or left else 0
+    return exit_code(failed, console) or (FAILED if left else 0)

@@ -140,12 +140,7 @@ class Run(LauncherArguments, StudyArguments):
         runs, steps = ahead(study, execution, self.retry_failed)
         events = run(study, execution, retry_failed=self.retry_failed, on_error=self.on_error, file=self.file)
         follow(events, console, runs, steps)
-        failed = show_report(store, console)
-        if failed:
-            console.print(
-                f"[red]{failed} runs failed; the report has their tracebacks; --retry-failed retries them.[/]"
-            )
-        return FAILED if failed else 0
+        return exit_code(show_report(store, console), console)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +180,13 @@ class Report:
         terminal.show_answers(console, [(one.name, one.verdict) for one in index.entries(self.directory)])
         console.print(f"\nIndex: {page}", highlight=False, soft_wrap=True)
         return 0
+
+
+def exit_code(failed: int, console: Console) -> int:
+    """The exit code of a command after which so many runs are failed ones, which it says."""
+    if failed:
+        console.print(f"[red]{failed} runs failed; the report has their tracebacks; --retry-failed retries them.[/]")
+    return FAILED if failed else 0
 
 
 def weights_table(config: ModelConfig | RecurrentConfig) -> Table:
