@@ -45,6 +45,7 @@ INSIDE = {
         {"claim", "statistics", "store", "provenance", "execution", "halving"},
         {"declare"},
         {"plan", "analysis", "probe", "status", "search"},
+        {"unfinished"},
         {"load", "schedule", "program", "suggest", "tuned"},
         {"fitted"},
         {"execute"},

@@ -54,6 +54,7 @@ class StudyArguments:
         str | None, option("AXIS=N,…", "one device", "a slot: devices for each run, as in data=2 or fsdp=2,tensor=2")
     ] = None
     chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress")] = 50
+    save_minutes: Annotated[float, option("N", "5; 0 is never", "minutes between two saves of runs under way")] = 5.0
     layout: Annotated[Layout, option("KIND", "auto, by depth", "layers auto, unrolled or scanned")] = "auto"
     diagnostics: Annotated[bool, tyro.conf.arg(help="also record norms, attention entropy and logits")] = False
 

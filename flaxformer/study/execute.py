@@ -34,12 +34,13 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Advanced:
-    """A worker has trained some members for some steps."""
+    """Some members are further by some steps."""
 
     group: str
     cells: int
     steps: int
     tokens: int
+    """Read for it here: none where they were found to be so far."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +106,8 @@ def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, em
         group, cells = task
         left = list(cells)
 
-        def report(members: int, steps: int, group: Group = group) -> None:
-            emit(Advanced(group.name, members, steps, steps * members * group.example.tokens_per_step))
+        def report(members: int, steps: int, trained: int, group: Group = group) -> None:
+            emit(Advanced(group.name, members, steps, trained * members * group.example.tokens_per_step))
             if _stops(scheduler):
                 raise Stopped
 

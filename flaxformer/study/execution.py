@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Execution:
       mesh: the devices that each member is trained on, for those too large for one; without it, one device.
       chunk_steps: steps between two looks at progress; rounded down to a divisor of the evaluation interval.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
+      save_minutes: between two times that runs under way are saved, to go on from there after a kill; 0 for never.
       diagnostics: at every evaluation, also record what `diagnostics.summary` tells of the next step's batch.
 
     Raises:
@@ -76,6 +78,7 @@ class Execution:
     mesh: Devices | None = None
     chunk_steps: int = 50
     layout: Layout = "auto"
+    save_minutes: float = 5.0
     diagnostics: bool = False
 
     def __post_init__(self) -> None:
@@ -83,10 +86,16 @@ class Execution:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}; expected at least 1")
+        if not 0 <= self.save_minutes < math.inf:
+            raise UserError(f"save_minutes is {self.save_minutes}; expected minutes, or 0 for never")
         if self.exact and (self.group_size or 1) > 1:
             raise UserError(f"group_size is {self.group_size} and exact is given; expected 1, or not exact")
         if self.exact and self.mesh is not None and self.mesh.count > 1:
             raise UserError(f"mesh is {self.mesh} and exact is given; expected one device for a run, or not exact")
+
+    def folder(self, study: str) -> Path:
+        """Where the results of a study of this name are."""
+        return self.output or Path("runs") / study
 
     def members(self, size: int, slots: int) -> int:
         """Members at a time of a group of `size`, before it is known how many fit: at most a slot's share."""

@@ -11,6 +11,7 @@ from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.plan import Group
 from flaxformer.study.program import Program, Stopped
 from flaxformer.study.store import Row
+from flaxformer.study.unfinished import Unfinished
 
 
 class Fitted:
@@ -32,8 +33,10 @@ class Fitted:
         self.program: Program | None = None
         self._compile(execution.members(group.size, slots))
 
-    def train(self, cells: Sequence[Cell], report: Callable[[int, int], None]) -> Iterator[tuple[Cell, Row]]:
-        """Train cells, and give each its row, failed where an exception came; `report` hears of members and steps.
+    def train(self, cells: Sequence[Cell], report: Callable[[int, int, int], None]) -> Iterator[tuple[Cell, Row]]:
+        """Train cells, and give each its row, failed where an exception came.
+
+        `report` hears how many members are further, by how many steps, and how many of those were taken here.
 
         Raises:
           Exception: a smaller program does not compile; the cells whose rows did not come have none.
@@ -41,9 +44,10 @@ class Fitted:
         left = list(cells)
         while left and self.program is not None:
             members, cause = self.program.members, ""
-            batch = left[:members]
+            batch, how = left[:members], self.execution
+            kept = Unfinished(how.output, self.group, batch, members, how.save_minutes, self.tell)
             try:
-                rows = self.program.train(batch, functools.partial(report, len(batch)))
+                rows = self.program.train(batch, functools.partial(report, len(batch)), kept)
             except Stopped:
                 raise
             except Exception as error:
@@ -57,6 +61,7 @@ class Fitted:
                 continue
             left = left[len(batch) :]
             yield from zip(batch, rows, strict=True)
+            kept.remove()
 
     def _compile(self, members: int) -> None:
         """Compile for so many members, or for as many as fit."""

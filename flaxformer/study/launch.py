@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer.struct import UserError, did_you_mean
+from flaxformer.study import unfinished
 from flaxformer.study.declare import Cell, Study
 from flaxformer.study.execute import Event, Finished, Told, execute
 from flaxformer.study.execution import Execution
@@ -27,7 +28,7 @@ OnError = Literal["continue", "stop"]
 
 def store_of(study: Study, execution: Execution) -> Store:
     """The study's folder: `output`, or runs/NAME."""
-    return Store(execution.output or Path("runs") / study.name)
+    return Store(execution.folder(study.name))
 
 
 def missing(study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False) -> list[Group]:
@@ -96,6 +97,7 @@ def run(
     if on_error not in ("continue", "stop"):
         raise UserError(f"on_error is '{on_error}'; expected continue or stop")
     store = Store(store_of(study, execution).root, worker=secrets.token_hex(6))
+    execution = dataclasses.replace(execution, output=store.root)
     declared, share = declaration(study), _share(study, only)
     launch = provenance(file) | {"worker": store.worker}
     changed = [name for name in ("commit", "source", "study_file") if submitted and submitted.get(name) != launch[name]]
@@ -214,6 +216,7 @@ class _Worker:
         self.leases.others()  # removes those of the dead
         for group in self.store.unmerged():
             self.merge(group)
+        unfinished.remove_of(self.store, [group for group in self.share if not self.leases.others(group.name)])
 
     def is_free(self, group: Group) -> bool:
         """Whether some cell of a group can be taken."""

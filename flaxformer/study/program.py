@@ -18,6 +18,7 @@ from flaxformer.study.declare import Cell
 from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.plan import Group
 from flaxformer.study.store import Row
+from flaxformer.study.unfinished import Course, Unfinished
 from flaxformer.tasks.base import Source
 from flaxformer.training import evaluate, evaluation_params, start, train_chunk
 from flaxformer.training.run import Run
@@ -95,31 +96,49 @@ class Program:
         runs += runs[-1:] * (self.members - len(runs))
         return self.slot.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
 
-    def train(self, cells: Sequence[Cell], report: Callable[[int], None]) -> list[Row]:
-        """Train the cells to their last step, in chunks; `report` hears the steps taken, and may raise to stop."""
-        training, began = self.group.example.training, time.perf_counter()
-        runs = self.stacked(cells)
+    def train(self, cells: Sequence[Cell], report: Callable[[int, int], None], kept: Unfinished) -> list[Row]:
+        """Train the cells to their last step, in chunks, from where `kept` has them.
+
+        `report` hears by how many steps they are further, and how many of those were taken here; it may raise Stopped.
+        """
+        began, steps, runs = time.perf_counter(), self.group.steps, self.stacked(cells)
         states = self._start(runs, self.source)
-        evaluations, chunks, looks = [self._evaluate(states, runs, self.source)], [], [self._look(states, runs)]
-        for step in range(self.chunk, self.group.steps + 1, self.chunk):
-            states, metrics = self._advance(states, runs, self.source)
-            chunks.append(jax.device_get(metrics))
-            if step % training.interval == 0:
-                evaluations.append(self._evaluate(states, runs, self.source))
-                looks.append(self._look(states, runs))
-            report(self.chunk)
-        evaluations, looks, diverged_at = jax.device_get((evaluations, looks, states.diverged_at))
-        seconds = time.perf_counter() - began
-        rows = [self._row(cell, i, chunks, evaluations, int(diverged_at[i]), seconds) for i, cell in enumerate(cells)]
-        return [row | _told(looks, i) for i, row in enumerate(rows)]
+        begun = Course(states, [self._evaluate(states, runs, self.source)], [self._look(states, runs)], [])
+        step, course = kept.gone_on_from(begun)
+        before = course.seconds
+        report(step, 0)
+        while step < steps:
+            self._go_on(course, runs, step := step + self.chunk)
+            course.seconds = before + time.perf_counter() - began
+            try:
+                report(self.chunk, self.chunk)
+            except Stopped:
+                kept.stop(step, course)
+                raise
+            if step < steps:
+                kept.offer(step, course)
+        seen = (course.evaluations, course.looks, course.states.diverged_at)
+        course.evaluations, course.looks, diverged_at = jax.device_get(seen)
+        course.seconds = before + time.perf_counter() - began
+        return [
+            self._row(cell, i, course, int(diverged_at[i])) | _told(course.looks, i) for i, cell in enumerate(cells)
+        ]
+
+    def _go_on(self, course: Course, runs: Any, step: int) -> None:
+        """Train a chunk, which ends at `step`, and look at the members where that is due."""
+        course.states, metrics = self._advance(course.states, runs, self.source)
+        course.losses.append(jax.device_get(metrics["loss"]))
+        if step % self.group.example.training.interval == 0:
+            course.evaluations.append(self._evaluate(course.states, runs, self.source))
+            course.looks.append(self._look(course.states, runs))
 
     def _look(self, states: State, runs: Any) -> Diagnostics | None:
         """The diagnostics of the next step, if they are wanted."""
         return self._diagnose(states, runs, self.source) if self._diagnose else None
 
-    def _row(self, cell: Cell, i: int, chunks: Any, evaluations: Any, diverged_at: int, seconds: float) -> Row:
+    def _row(self, cell: Cell, i: int, course: Course, diverged_at: int) -> Row:
         steps, tokens = self.group.steps, cell.run.tokens_per_step * self.group.steps
-        losses = [float(loss) for chunk in chunks for loss in chunk["loss"][i]]
+        evaluations = course.evaluations
         return {
             "status": "done" if diverged_at == ALIVE else "diverged",
             "diverged_at": None if diverged_at == ALIVE else diverged_at,
@@ -127,9 +146,9 @@ class Program:
             **{f"initial_{name}": float(evaluations[0][name][i]) for name in evaluations[0]},
             "evaluated_at": list(range(0, steps + 1, cell.run.training.interval)),
             **_curves(evaluations, i),
-            "train_loss_curve": losses,
-            "seconds": seconds,
-            "tokens_per_second": tokens * self.members / seconds,
+            "train_loss_curve": [float(loss) for chunk in course.losses for loss in chunk[i]],
+            "seconds": course.seconds,
+            "tokens_per_second": tokens * self.members / course.seconds,
             "group_size": self.members,
             "chunk_steps": self.chunk,
             "device": str(self.slot),

@@ -6,6 +6,7 @@
     groups/NAME.WORKER.jsonl   a worker's finished runs of a group that is under way, one line each
     groups/NAME.parquet        all runs of a finished group
     leases/NAME.lease          who trains a group at the moment
+    unfinished/NAME/           what runs that are under way have come to
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
 
 Any number of processes may work on one folder. Each adds lines to files of its own; what all share is replaced by
@@ -63,7 +64,7 @@ class Store:
 
     def __init__(self, root: Path, worker: str = "") -> None:
         self.root, self.worker = root, worker
-        self.groups, self.leases = root / "groups", root / "leases"
+        self.groups, self.leases, self.unfinished = root / "groups", root / "leases", root / "unfinished"
         self.damage: dict[str, str] = {}
         """What reading found wrong: by the file's path in the folder."""
 
@@ -103,7 +104,8 @@ class Store:
           UserError: another process holds it, or a folder of it is a link to somewhere else.
         """
         with locked(self.root, "writing the study", patience):
-            for folder in (self.groups, self.leases):
+            kept = (folder for pattern in ("*", "*/*") for folder in self.unfinished.glob(pattern))
+            for folder in (self.groups, self.leases, self.unfinished, *kept):
                 if folder.is_symlink():
                     raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
             with records.writing(self.groups):

@@ -4,6 +4,7 @@ The first runs the study as a lone process does. The others are told each list o
 which cells of a group it takes, and how the study ended.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,6 +59,7 @@ def _following(study: Study, execution: Execution) -> Iterator[Event]:
       KeyboardInterrupt: it was interrupted.
     """
     whole = {group.name: group for group in groups(study.cells(), study.measure)}
+    execution = dataclasses.replace(execution, output=execution.folder(study.name))
     try:
         while isinstance(word := distributed.told(_nothing), list):
             yield from execute([only(whole[name], cells) for name, cells in word], execution)

@@ -95,9 +95,9 @@ def kill(process, number):
     return err
 
 
-def finish(launch, folder):
+def finish(launch, folder, *more):
     """Run once more, to the end; returns what was printed."""
-    process = launch(folder, "run", "tiny.py", *LONGER)
+    process = launch(folder, "run", "tiny.py", *LONGER, *more)
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert "Traceback" not in out + err
@@ -133,6 +133,33 @@ def test_killed_and_resumed_gives_the_same_table(launch, reference, tmp_path):
 def test_killed_and_resumed_often_gives_the_same_table(launch, reference, tmp_path, seed):
     kills = random.Random(seed).choices([0, 1, 2, 3], k=7)
     killed_and_resumed(launch, study_folder(tmp_path), reference, seed, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_in_training_and_in_saving_goes_on_in_the_middle_of_a_run(launch, reference, tmp_path, number, seed):
+    folder, chance = study_folder(tmp_path), random.Random(seed)
+    often, found = ("--save-minutes", "0.003"), ""
+    saves = folder / "runs" / "tiny" / "unfinished"
+
+    def published():
+        return set(saves.glob("*/*/*/published.json"))
+
+    for _ in range(4):
+        before = published()
+        process = launch(folder, "run", "tiny.py", *LONGER, *often)
+        while process.poll() is None and published() <= before:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        found += out
+    found += finish(launch, folder, *often)
+    assert found.count("goes on from step") >= 3
+    same_results(folder, reference)
+    assert not saves.exists()
 
 
 def test_stopped_on_request_exits_with_130_and_goes_on_later(launch, reference, tmp_path):

@@ -58,10 +58,10 @@ class Fake:
         if self.bytes > self.compiles:
             raise jax.errors.JaxRuntimeError(OUT)
 
-    def train(self, cells, report):
+    def train(self, cells, report, kept):
         if 100 * self.members > self.trains:
             raise jax.errors.JaxRuntimeError(OUT)
-        report(6)
+        report(6, 6)
         return [{"status": "done", "group_size": self.members} for _ in cells]
 
 
@@ -133,7 +133,7 @@ def test_what_is_asked_for_is_tried_whatever_the_compiler_says(fake):
 
 
 def test_another_error_halves_nothing(fake, monkeypatch):
-    def train(self, cells, report):
+    def train(self, cells, report, kept):
         raise jax.errors.JaxRuntimeError("INTERNAL: no luck today")
 
     monkeypatch.setattr(fake, "train", train)
@@ -145,8 +145,8 @@ def test_another_error_halves_nothing(fake, monkeypatch):
 def test_a_size_that_was_halved_is_kept_for_the_rest_of_the_group(fake):
     fake.trains = 250
     fitting = Fitted(GROUP, Slot((jax.devices()[0],)), Execution(group_size=5), 1, lambda text: None)
-    first = list(fitting.train(CELLS[:5], lambda members, steps: None))
-    second = list(fitting.train(CELLS[5:], lambda members, steps: None))
+    first = list(fitting.train(CELLS[:5], lambda *_: None))
+    second = list(fitting.train(CELLS[5:], lambda *_: None))
     assert [cell for cell, _ in first + second] == CELLS
     assert fake.made == [5, 2]
 

@@ -1,0 +1,171 @@
+"""Runs under way, kept on disk now and then: a process that is stopped or killed costs minutes, not a run.
+
+DIR/unfinished/GROUP/DIGEST holds the checkpoints of the members that one program trains together; the digest is of
+their recipes and seeds. Whoever trains the same members next goes on from there, to the same last bits, and removes
+them when there are results. What cannot be read, or is of other members, is as if it were not there.
+"""
+
+import contextlib
+import dataclasses
+import json
+import operator
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from flaxformer import distributed
+from flaxformer.checkpoint import Checkpoints, SaveFailed
+from flaxformer.diagnostics import Diagnostics
+from flaxformer.struct import UserError
+from flaxformer.study.declare import Cell
+from flaxformer.study.plan import Group, digest, recipe
+from flaxformer.study.store import Store
+from flaxformer.training.step import State
+
+WORTH = 10.0
+"""Seconds of training since the last save that are worth another where the process is told to stop."""
+
+
+@dataclasses.dataclass
+class Course:
+    """What some members have come to, and what was seen of them on the way."""
+
+    states: State
+    evaluations: list[dict[str, Array]]
+    looks: list[Diagnostics | None]
+    losses: list[Array]
+    """Of each chunk, [members, steps of it]."""
+    seconds: float = 0.0
+
+    def packed(self) -> dict[str, Any]:
+        """All of it as one tree of arrays."""
+        losses = np.concatenate([np.zeros((self.members, 0), np.float32), *self.losses], axis=1)
+        history = {"evaluations": _stacked(self.evaluations), "looks": _stacked(self.looks), "losses": losses}
+        return {"states": self.states, "history": history, "seconds": np.float64(self.seconds)}
+
+    def shapes(self, step: int, interval: int) -> dict[str, Any]:
+        """The tree of the same members after so many steps."""
+        packed, looks = dataclasses.replace(self, losses=[]).packed(), 1 + step // interval
+        seen = {name: _first(packed["history"][name]) for name in ("evaluations", "looks")}
+        grown = jax.tree.map(lambda first: np.zeros((looks, *first.shape), first.dtype), seen)
+        return packed | {"history": grown | {"losses": np.zeros((self.members, step), np.float32)}}
+
+    @classmethod
+    def unpacked(cls, tree: dict[str, Any]) -> Self:
+        """The inverse of `packed`."""
+        history, looks = tree["history"], len(jax.tree.leaves(tree["history"]["evaluations"])[0])
+        evaluations, own = ([_first(history[name], i) for i in range(looks)] for name in ("evaluations", "looks"))
+        return cls(tree["states"], evaluations, own, [history["losses"]], float(tree["seconds"]))
+
+    @property
+    def members(self) -> int:
+        """How many are trained together."""
+        return len(self.states.step)
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(trees)))
+
+
+def _first(tree: Any, i: int = 0) -> Any:
+    return jax.tree.map(operator.itemgetter(i), tree)
+
+
+class Unfinished:
+    """What is on disk of some members, and when it is time to write more.
+
+    Args:
+      root: the study's folder; None keeps nothing.
+      group: whose members they are.
+      cells: the members.
+      size: how many the program trains at a time; more than the cells where the last is repeated.
+      minutes: between two saves; 0 keeps nothing.
+      tell: hears, in a sentence, what is gone on from, and what could not be saved or read.
+    """
+
+    def __init__(
+        self,
+        root: Path | None,
+        group: Group,
+        cells: Sequence[Cell],
+        size: int,
+        minutes: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._minutes, self._tell, self._group, self._cells = minutes, tell, group, cells
+        self._saved = time.monotonic()
+        self._kept: Checkpoints | None = None
+        if root is not None and minutes:
+            who = json.dumps([identity(group, cells), size], sort_keys=True)
+            folder = Store(root).unfinished / group.name / digest(who)
+            self._kept = Checkpoints(folder, keep_last=2, keep_best=0, report=self._say)
+
+    def gone_on_from(self, begun: Course) -> tuple[int, Course]:
+        """The latest step of these members on disk and what they came to there; 0 and how they began, without one."""
+        if self._kept is None:
+            return 0, begun
+        interval = self._group.example.training.interval
+        for step in reversed(distributed.told(self._kept.steps)):
+            try:
+                _, tree = self._kept.restore(begun.shapes(step, interval), step)
+            except UserError as error:
+                self._say(f"not gone on from step {step}: {error}")
+                continue
+            others = f" and {len(self._cells) - 1} more" if len(self._cells) > 1 else ""
+            self._tell(f"{self._cells[0].name}{others}: goes on from step {step}")
+            return step, Course.unpacked(tree)
+        return 0, begun
+
+    def offer(self, step: int, course: Course) -> None:
+        """Save, beside the training, where that was last done long enough ago."""
+        self._save_after(60 * self._minutes, step, course)
+
+    def stop(self, step: int, course: Course) -> None:
+        """Save before the process ends, where that is worth it."""
+        self._save_after(WORTH, step, course)
+        self._wait()
+
+    def remove(self) -> None:
+        """Remove what is on disk, where there are results."""
+        self._wait()
+        if self._kept is not None and distributed.is_first():
+            shutil.rmtree(self._kept.folder, ignore_errors=True)
+
+    def _wait(self) -> None:
+        if self._kept is not None:
+            with contextlib.suppress(SaveFailed):  # it was told when it failed
+                self._kept.wait()
+
+    def _save_after(self, seconds: float, step: int, course: Course) -> None:
+        if self._kept is None or not distributed.told(lambda: time.monotonic() - self._saved >= seconds):
+            return
+        self._saved = time.monotonic()
+        try:
+            self._kept.save(step, course.packed())
+        except UserError as error:  # another process took the members over, and is further
+            self._say(f"not saved: {error}")
+
+    def _say(self, text: str) -> None:
+        self._tell(f"{self._group.name}: {text}")
+
+
+def identity(group: Group, cells: Sequence[Cell]) -> list[Any]:
+    """What decides to which last bits members are trained, but for data, which the study's folder knows."""
+    return [[recipe(cell, {}, group.measure), cell.seed] for cell in cells]
+
+
+def remove_of(store: Store, groups: Iterable[Group]) -> None:
+    """Remove what is left of groups whose every cell has a result."""
+    rows = Counter(row["group"] for row in store.rows().values())
+    for group in groups:
+        if rows[group.name] >= group.size:
+            shutil.rmtree(store.unfinished / group.name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        store.unfinished.rmdir()

@@ -1,0 +1,251 @@
+"""Runs that are stopped in their middle go on from there, to the bits that they would have had without."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
+
+from flaxformer import files
+from flaxformer.sharding import Devices
+from flaxformer.struct import UserError, replace_at
+from flaxformer.study import unfinished
+from flaxformer.study.execute import Execution, Finished, Told
+from flaxformer.study.fitted import Fitted
+from flaxformer.study.launch import run
+from flaxformer.study.plan import groups
+from flaxformer.study.program import Program, Stopped
+from flaxformer.study.store import Store
+from flaxformer.study.unfinished import Unfinished
+
+RUN = replace_at(
+    BASELINE,
+    {
+        "training.steps": 12,
+        "training.ema": 0.9,
+        "training.evaluate_every": 4,
+        "model.dropout": 0.25,
+    },
+)
+[GROUP] = groups(tiny(baseline=RUN, axes=(), claims=(), seeds=range(3)).cells())
+CHUNK = 2
+MORE = [{"group_size": 3}, {"diagnostics": True}, {"layout": "scanned"}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with kept_programs(cache_folder(tmp_path_factory)):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _worth_it(monkeypatch):
+    monkeypatch.setattr(unfinished, "WORTH", 0.0)
+
+
+COMPILED = {}
+
+
+def compiled(group, execution):
+    """A group's program, once for all that is trained with it."""
+    key = (id(group), str(execution))
+    if key not in COMPILED:
+        COMPILED[key] = (group, Fitted(group, execution.slots()[0], execution, 1, print))
+    return COMPILED[key][1]
+
+
+def trained(root, group=GROUP, stop_at=None, minutes=60.0, **execution):
+    """Rows of a group's first two cells, what is told of them, and the steps; they may be stopped after so many."""
+    how = Execution(**({"chunk_steps": CHUNK, "devices": 1} | execution))
+    told, taken, fitted = [], [], compiled(group, how)
+    fitted.execution, fitted.tell = dataclasses.replace(how, output=root, save_minutes=minutes), told.append
+
+    def report(members, steps, here):
+        taken.append((steps, here))
+        if here and sum(here for _, here in taken) == stop_at:
+            raise Stopped
+
+    rows = {}
+    with contextlib.suppress(Stopped):
+        rows = {cell.name: row for cell, row in fitted.train(group.cells[:2], report)}
+    return rows, told, taken
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE)],
+    ids=str,
+)
+def test_stopped_at_any_chunk_and_gone_on_from_there_changes_no_bit(tmp_path, how):
+    whole = trained(None, **how)[0]
+    runs = 2 if not how.get("group_size") else 1
+    for stop in range(CHUNK, RUN.training.steps, CHUNK):
+        first, told, _ = trained(tmp_path, stop_at=stop, **how)
+        assert (first, told) == ({}, [])
+        rows, told, taken = trained(tmp_path, **how)
+        assert results(rows) == results(whole)
+        assert len(told) == 1
+        assert told[0].endswith(f"goes on from step {stop}")
+        assert taken[0] == (stop, 0)
+        assert sum(steps for steps, _ in taken) == runs * RUN.training.steps
+        assert sum(here for _, here in taken) == runs * RUN.training.steps - stop
+        assert not [path for path in (tmp_path / "unfinished").rglob("*") if path.is_file()]
+
+
+def test_saves_beside_the_training_change_no_bit_and_the_latest_is_gone_on_from(tmp_path):
+    whole = trained(None)[0]
+    _, _, taken = trained(tmp_path, stop_at=10, minutes=1e-9)
+    assert len(taken) == 1 + 5
+    [folder] = (tmp_path / "unfinished" / GROUP.name).iterdir()
+    assert sorted(int(path.name) for path in folder.iterdir()) == [8, 10]
+    rows, told, _ = trained(tmp_path, minutes=1e-9)
+    assert results(rows) == results(whole)
+    assert "from step 10" in told[0]
+
+
+@pytest.mark.slow
+def test_another_layout_goes_on_from_the_same_numbers(tmp_path):
+    trained(tmp_path, stop_at=6)
+    rows, told, _ = trained(tmp_path, layout="scanned")
+    whole = trained(None)[0]
+    for name, row in rows.items():
+        np.testing.assert_allclose(row["train_loss_curve"], whole[name]["train_loss_curve"], rtol=1e-5)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_damaged_save_yields_to_the_one_before(tmp_path, damage):
+    trained(tmp_path, stop_at=10, minutes=1e-9)
+    [folder] = (tmp_path / "unfinished" / GROUP.name).iterdir()
+    largest = max((folder / "10").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    {
+        "flip": lambda: largest.write_bytes(data),
+        "cut": lambda: largest.write_bytes(data[:-7]),
+        "gone": largest.unlink,
+    }[damage]()
+    rows, told, _ = trained(tmp_path)
+    assert results(rows) == results(trained(None)[0])
+    assert "step 10" in told[0]
+    assert "is corrupt" in told[0]
+    assert told[-1].endswith("from step 8")
+
+
+def test_with_nothing_that_can_be_read_members_begin_again(tmp_path):
+    trained(tmp_path, stop_at=6)
+    [folder] = (tmp_path / "unfinished" / GROUP.name).iterdir()
+    for path in list(folder.rglob("*")):
+        if path.is_file():
+            path.write_bytes(b"")
+    rows, _, taken = trained(tmp_path)
+    assert results(rows) == results(trained(None)[0])
+    assert taken[0] == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [{"optimizer.learning_rate": 2e-3}, {"training.steps": 16}, {"model.d_ff": 13}, {"task.length": 5}],
+    ids=str,
+)
+def test_other_members_begin_at_their_start(tmp_path, changes):
+    trained(tmp_path, stop_at=6)
+    study = tiny(baseline=replace_at(RUN, changes), axes=(), claims=(), seeds=range(3))
+    [other] = groups(study.cells())
+    other = dataclasses.replace(other, name=GROUP.name)
+    _, told, taken = trained(tmp_path, group=other)
+    assert taken[0] == (0, 0)
+    assert told == []
+
+
+@pytest.mark.slow
+def test_a_diverged_member_stays_so(tmp_path):
+    [group] = groups(tiny(baseline=replace_at(RUN, {"optimizer.learning_rate": 1e30}), axes=(), claims=()).cells())
+    whole = trained(None, group=group)[0]
+    assert {row["status"] for row in whole.values()} == {"diverged"}
+    trained(tmp_path, group=group, stop_at=8)
+    assert str(results(trained(tmp_path, group=group)[0])) == str(results(whole))
+
+
+def test_a_full_disk_is_told_and_stops_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "free_bytes", lambda folder: 0)
+    rows, told, _ = trained(tmp_path, minutes=1e-9)
+    assert results(rows) == results(trained(None)[0])
+    assert all("the disk is full" in text for text in told)
+    assert len(told) > 1
+
+
+def test_a_member_that_another_process_took_further_is_left_alone(tmp_path, monkeypatch):
+    trained(tmp_path, stop_at=10, minutes=1e-9)
+    monkeypatch.setattr(Unfinished, "gone_on_from", lambda self, begun: (0, begun))
+    rows, told, _ = trained(tmp_path, minutes=1e-9)
+    assert results(rows) == results(trained(None)[0])
+    assert any("expected a step from there on" in text for text in told)
+
+
+def test_zero_minutes_keep_nothing(tmp_path):
+    trained(tmp_path, stop_at=6, minutes=0.0)
+    assert not (tmp_path / "unfinished").exists()
+    with pytest.raises(UserError, match=r"save_minutes is -1; expected minutes, or 0 for never"):
+        Execution(save_minutes=-1)
+
+
+@pytest.mark.slow
+def test_members_on_a_mesh_go_on_there(tmp_path):
+    mesh = Devices(fsdp=2)
+    whole = trained(None, mesh=mesh, devices=2)[0]
+    trained(tmp_path, stop_at=6, mesh=mesh, devices=2)
+    rows, told, _ = trained(tmp_path, mesh=mesh, devices=2)
+    assert len(told) == 1
+    assert results(rows) == results(whole)
+
+
+# --- a whole study -----------------------------------------------------------------------------------------
+
+
+STUDY = tiny(baseline=RUN)
+
+
+def stopped_study(root, monkeypatch):
+    """A study whose process ends by an exception that is none of a run's, in the middle of the second run."""
+    advance, calls = Program._go_on, []
+
+    def interrupted(self, *arguments):
+        calls.append(0)
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+        return advance(self, *arguments)
+
+    monkeypatch.setattr(Program, "_go_on", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(run(STUDY, Execution(output=root, devices=1, chunk_steps=CHUNK, save_minutes=1e-9)))
+    monkeypatch.undo()
+
+
+def test_a_study_goes_on_in_the_middle_of_a_run_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    reference, root = tmp_path / "reference", tmp_path / "root"
+    list(run(STUDY, Execution(output=reference, devices=1, chunk_steps=CHUNK)))
+    assert not (reference / "unfinished").exists()
+    stopped_study(root, monkeypatch)
+    assert (root / "unfinished").exists()
+    stray = root / "unfinished" / groups(STUDY.cells())[1].name / ("0" * 16)
+    stray.mkdir(parents=True)
+    events = list(run(STUDY, Execution(output=root, devices=1, chunk_steps=CHUNK)))
+    assert any(isinstance(event, Told) and "goes on from step" in event.text for event in events)
+    assert 0 < sum(isinstance(event, Finished) for event in events) < len(STUDY.cells())
+    assert results(Store(root).rows()) == results(Store(reference).rows())
+    assert not (root / "unfinished").exists()
+
+
+def test_a_link_in_the_place_of_what_is_kept_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    root = tmp_path / "root"
+    for place in ("", GROUP.name, f"{GROUP.name}/{'0' * 16}"):
+        link = root / "unfinished" / place
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(UserError, match="is a symbolic link; expected a folder of its own"):
+            list(run(STUDY, Execution(output=root, devices=1)))
+        link.unlink()
