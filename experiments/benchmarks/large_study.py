@@ -10,6 +10,7 @@ from pathlib import Path
 from flaxformer.config import POST, PRE, ModelConfig
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.study.plan import declaration
+from flaxformer.study.records import write_table
 from flaxformer.study.store import Store
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
@@ -57,7 +58,7 @@ def fill(folder: Path, study: Study) -> None:
     with store.locked():
         store.declare(declared)
         for name, rows in groups.items():
-            store.write_table(store.groups / f"{name}.parquet", rows)
+            write_table(store.groups / f"{name}.parquet", rows)
 
 
 study = study_of(CELLS)

@@ -35,7 +35,7 @@ def filtered_logits(logits: Float[Array, "*batch V"], sampling: Sampling) -> Flo
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     if sampling.temperature is None:
-        return jnp.where(jax.nn.one_hot(logits.argmax(-1), logits.shape[-1], dtype=bool), 0.0, -jnp.inf)
+        return jnp.where(jax.nn.one_hot(most_probable(logits), logits.shape[-1], dtype=bool), 0.0, -jnp.inf)
     # Shifted first: divided by a small temperature, two large logits would both be infinite.
     logits = (logits - logits.max(-1, keepdims=True)) / sampling.temperature
     if sampling.top_k is not None:
@@ -54,10 +54,16 @@ def sample(key: Array | None, logits: Float[Array, "*batch V"], sampling: Sampli
     key: None will do where the most probable token is chosen.
     """
     if sampling.temperature is None:
-        return logits.argmax(-1).astype(jnp.int32)
+        return most_probable(logits)
     rows = filtered_logits(logits, sampling).reshape(-1, logits.shape[-1])
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(rows)))  # type: ignore[arg-type]
     return jax.vmap(jax.random.categorical)(keys, rows).reshape(logits.shape[:-1]).astype(jnp.int32)
+
+
+def most_probable(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
+    """argmax over the tokens, the first of equals; as two reductions of numbers, for XLA's own is slow on a CPU."""
+    last = logits.shape[-1] - 1
+    return jnp.where(logits == logits.max(-1, keepdims=True), jnp.arange(last + 1), last).min(-1).astype(jnp.int32)
 
 
 def _at_least(logits: Array, least: Array) -> Array:

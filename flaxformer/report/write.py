@@ -9,6 +9,7 @@ from flaxformer.report.page import render
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis, analyse
 from flaxformer.study.claim import QUANTITY
+from flaxformer.study.records import write_table
 from flaxformer.study.store import Store, read_lines
 
 
@@ -33,7 +34,7 @@ def write(store: Store) -> Analysis:
     ]
     for name, table in (("results", rows), ("quantities", numbers)):
         if table:
-            store.write_table(store.root / f"{name}.parquet", table)
+            write_table(store.root / f"{name}.parquet", table)
     figures = draw(analysis, store.root / "figures")
     launches = read_lines(store.root / "launches.jsonl")
     for name, text in {

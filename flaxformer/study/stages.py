@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from flaxformer.struct import UserError
-from flaxformer.study import launch
+from flaxformer.study import launch, records
 from flaxformer.study.analysis import score
 from flaxformer.study.declare import Arm, Cell, Study
 from flaxformer.study.execute import Event
@@ -167,7 +167,7 @@ def _note(
             noted.append(row | status | {"fingerprint": prints[row["cell"]]})
     if noted:
         with store.locked(LOCK_PATIENCE):
-            store.write_table(store.groups / f"stopped-{until}.parquet", noted)
+            records.write_table(store.groups / f"stopped-{until}.parquet", noted)
 
 
 def told(study: Study, execution: Execution) -> Iterator[str]:

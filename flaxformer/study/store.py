@@ -229,16 +229,12 @@ class Store:
         """
         parquet = self.groups / f"{check_file_name(group)}.parquet"
         if lines := self._line_files(group):
-            self.write_table(parquet, list(self.rows(group).values()))
+            records.write_table(parquet, list(self.rows(group).values()))
             for path in lines:
                 if path.relative_to(self.root).as_posix() in self.damage:
                     self._set_aside(path, "")
                 else:
                     path.unlink()
-
-    def write_table(self, path: Path, rows: list[Row]) -> None:
-        """Write rows as one Parquet file."""
-        records.write_table(path, rows)
 
     def unmerged(self) -> list[str]:
         """The groups that have lines outside their Parquet file."""

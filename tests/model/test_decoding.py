@@ -30,7 +30,7 @@ from flaxformer.config import (
 )
 from flaxformer.model import apply, decoding, extend, new_cache, specs
 from flaxformer.model.decoding import generate, stream
-from flaxformer.model.sampling import Sampling, filtered_logits, sample
+from flaxformer.model.sampling import Sampling, filtered_logits, most_probable, sample
 from flaxformer.model.transformer import with_layout
 from flaxformer.struct import UserError
 
@@ -408,6 +408,13 @@ def test_temperature_falls_to_greedy():
     for temperature in (1e-3, 1e-37):
         np.testing.assert_array_equal(sample(jax.random.key(0), logits, Sampling(temperature=temperature)), best)
     np.testing.assert_array_equal(np.isfinite(filtered_logits(logits, Sampling())).argmax(-1), best)
+
+
+def test_the_most_probable_token_is_the_first_of_equals_and_always_one():
+    logits = np.round(np.random.default_rng(0).normal(size=(5, 7, 3)), 1)
+    np.testing.assert_array_equal(most_probable(jnp.asarray(logits)), logits.argmax(-1))
+    assert most_probable(jnp.asarray([[0.0, -0.0, -jnp.inf], [-jnp.inf] * 3])).tolist() == [0, 0]
+    assert 0 <= int(most_probable(jnp.asarray([1.0, jnp.nan, 3.0]))) < 3
 
 
 def test_a_row_is_drawn_by_its_number_and_the_key_alone():

@@ -45,3 +45,17 @@ def test_the_derivative_is_the_slope_of_the_definition(name):
     slopes = [(DEFINITIONS[name](float(x) + 1e-5) - DEFINITIONS[name](float(x) - 1e-5)) / 2e-5 for x in smooth]
     derivative = jax.jit(jax.vmap(jax.grad(ACTIVATIONS[name])))(jnp.asarray(smooth, jnp.float32))
     np.testing.assert_allclose(derivative, slopes, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gelu_of_narrow_numbers_is_rounded_once(dtype):
+    x = jnp.linspace(-4, 4, 257).astype(dtype)
+    assert ACTIVATIONS["gelu"](x).dtype == dtype
+    np.testing.assert_array_equal(ACTIVATIONS["gelu"](x), ACTIVATIONS["gelu"](x.astype(jnp.float32)).astype(dtype))
+
+
+def test_the_backward_pass_of_gelu_keeps_its_argument_alone():
+    x = jnp.linspace(-1, 1, 15).reshape(3, 5)
+    _, backward = jax.vjp(ACTIVATIONS["gelu"], x)
+    [kept] = jax.tree.leaves(backward)
+    np.testing.assert_array_equal(kept, x)

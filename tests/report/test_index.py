@@ -12,6 +12,7 @@ from flaxformer.report import figures, index
 from flaxformer.struct import UserError
 from flaxformer.study import Claim, Probe
 from flaxformer.study.probe import run_probe
+from flaxformer.study.records import write_table
 from flaxformer.study.store import Store
 
 
@@ -26,7 +27,7 @@ def runs(tmp_path, monkeypatch):
     fill(tmp_path / "whole", tiny(claims=[LOWER]), losses)
     part = fill(tmp_path / "part", tiny(claims=[LOWER]), losses)
     [rows] = part.groups.glob("*")
-    part.write_table(rows, list(part.rows().values())[:-1])
+    write_table(rows, list(part.rows().values())[:-1])
     claims = [Claim("it is < 3", lower={"quantity": "x"}, than=3)]
     probe = Probe(
         name="p", question="How <large>?", measure=lambda seed: {"x": 1.0 + seed}, seeds=[0, 1], claims=claims

@@ -21,7 +21,7 @@ from flaxformer.study import Axis, Claim, Probe
 from flaxformer.study.analysis import analyse
 from flaxformer.study.probe import run_probe
 from flaxformer.study.provenance import command, provenance
-from flaxformer.study.records import write_document
+from flaxformer.study.records import write_document, write_table
 from flaxformer.study.store import Store
 
 LONG = "under a condition that takes many words to say, the first of the two arms ends below the second"
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
         root / "study", study, lambda cell: 2.0 + 0.1 * cell.seed + 0.3 * levels.index(cell.arm.labels["rate"])
     )
     [rows] = store.groups.glob("*")
-    store.write_table(rows, list(store.rows().values())[:-1])
+    write_table(rows, list(store.rows().values())[:-1])
     store.record_launch(LAUNCH | VERSIONS | {"command": "flaxformer run study.py", "precision": "float32"})
     numbers = [
         Claim("the small one is small", equal={"quantity": "small"}, to=5e-7, within=1e-7),
@@ -196,7 +196,7 @@ def test_a_metric_of_the_studys_own_has_learning_curves(tmp_path, style):
         row | {"entropy": 1e-3, "initial_entropy": 9.0, "entropy_curve": [9.0, 1e-3 * (1 + row["seed"])]}
         for row in store.rows().values()
     ]
-    store.write_table(rows, found)
+    write_table(rows, found)
     write_document(store.root / "study.json", store.declaration | {"metric": "entropy"})
     figure = curves_figure(analyse(store))
     assert figure.axes[0].get_ylabel().startswith("entropy")

@@ -13,6 +13,7 @@ from flaxformer.report.write import write
 from flaxformer.struct import UserError
 from flaxformer.study import Claim
 from flaxformer.study.analysis import analyse
+from flaxformer.study.records import write_table
 from flaxformer.study.store import Store
 
 SVG_ALONE = {"svg": figures.STAMPS["svg"]}
@@ -81,7 +82,7 @@ def test_what_is_missing_failed_or_diverged_is_said_and_counted(tmp_path):
     rows = pl.read_parquet(lines).to_dicts()
     rows[0] |= {"status": "failed", "cause": "ValueError: no luck", "error": "Traceback …\nValueError: no luck"}
     rows[1] |= {"status": "diverged", "diverged_at": 3, "validation_loss": float("nan")}
-    store.write_table(lines, rows[:-1])
+    write_table(lines, rows[:-1])
     analysis = write(store)
     text = printed(analysis)
     assert "2 of 16 runs are missing" in text
@@ -121,7 +122,7 @@ def test_a_study_in_which_everything_diverged_is_reported(tmp_path):
     store = fill(tmp_path, tiny(claims=()), loss)
     [lines] = list(store.groups.glob("*"))
     rows = [row | {"status": "diverged", "diverged_at": 1} for row in pl.read_parquet(lines).to_dicts()]
-    store.write_table(lines, rows)
+    write_table(lines, rows)
     assert "12 diverged (rate 100%" in printed(write(store))
 
 

@@ -19,6 +19,7 @@ from flaxformer.report.tables import Table
 from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
 from flaxformer.study.probe import run_probe
+from flaxformer.study.records import write_table
 from flaxformer.study.store import Store
 
 QUANTITY = {"quantity": "x"}
@@ -167,7 +168,7 @@ def renamed(store):
     """The rows of a filled folder with a metric of the study's own."""
     [rows] = store.groups.glob("*.parquet")
     found = store.rows().values()
-    store.write_table(
+    write_table(
         rows,
         [
             row | {"entropy": seen(row["seed"], row["cell"]), "initial_entropy": 0.0, "entropy_curve": [0.0, 1.0]}

@@ -11,6 +11,7 @@ from flaxformer.files import write_atomically
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import declaration
+from flaxformer.study.records import write_table
 from flaxformer.study.store import Store, read_lines
 
 ROWS = [
@@ -146,7 +147,7 @@ def test_a_kill_while_a_declaration_or_table_is_written_leaves_no_part(store, mo
         with pytest.raises(KeyboardInterrupt):
             store.declare(declaration(tiny(seeds=range(5))))
         with pytest.raises(KeyboardInterrupt):
-            store.write_table(store.groups / "g.parquet", ROWS)
+            write_table(store.groups / "g.parquet", ROWS)
     assert store.declaration == before
     assert store.rows() == {}
 
