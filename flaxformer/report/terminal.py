@@ -59,7 +59,12 @@ def as_rich(table: tables.Table) -> Table:
 
 
 def show_status(console: Console, found: Mapping[str, Any]) -> None:
-    """Print what `status` found: a line a group, a line a lease."""
+    """Print what `status` found: a line a group, a line a lease; of a halving, its rungs before."""
+    for step, rung in found["rungs"].items():
+        console.print(f"After {step} steps, where the worst arms are stopped:", style="dim", highlight=False)
+        show_status(console, rung)
+    if found["rungs"]:
+        console.print("To the end:", style="dim")
     states = [name for name in STATES if found[name] or name in ("done", "running", "failed", "missing")]
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("program", "declared", *states, "last row"):

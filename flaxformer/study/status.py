@@ -2,8 +2,10 @@
 
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+from flaxformer.study.halving import RUNGS
 from flaxformer.study.leases import Lease, expiry, owner_is_gone, read_leases
 from flaxformer.study.store import STATUSES, Store
 
@@ -15,7 +17,8 @@ def status(store: Store) -> dict[str, Any]:
     """A study's state as plain data; the study's file is neither needed nor read.
 
     A lease's owner is "gone" where it was a process of this machine that has ended, "silent" where it gave no sign of
-    life for as long as makes others take over, by this machine's clock, and else "alive".
+    life for as long as makes others take over, by this machine's clock, and else "alive". "rungs" has the same of every
+    rung of a halving that was begun, by its step.
 
     Raises:
       UserError: the folder holds no study.
@@ -49,7 +52,14 @@ def status(store: Store) -> dict[str, Any]:
         "leases": [lease | {"cells": None if lease["cells"] is None else len(lease["cells"])} for lease in leases],
         "cells": {state: cells[state] for state in ("failed", "running", "missing")},
         "damaged": store.damage,
+        "rungs": {path.name: status(Store(path)) for path in _rungs(store)},
     }
+
+
+def _rungs(store: Store) -> list[Path]:
+    """The folders of a halving's rungs, each a study's, in the order in which they are trained."""
+    found = (store.root / RUNGS).glob("[0-9]*")
+    return sorted((path for path in found if (path / "study.json").exists()), key=lambda path: int(path.name))
 
 
 def _lease(lease: Lease, now: float) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from flaxformer.study.halving import goal_of, ranked
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.search import coordinates
+from flaxformer.study.status import status
 from flaxformer.study.store import Store
 from flaxformer.study.suggest import suggest
 
@@ -248,6 +249,9 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
     for _ in range(events):
         next(begun)
     begun.close()
+    found = status(Store(tmp_path / "cut"))
+    assert sum(rung["done"] for rung in found["rungs"].values()) + found["done"] - found["stopped"] == events
+    assert list(found["rungs"]) == (["3"] if events < 9 else ["3", "9"])[: len(found["rungs"])]
     before = len(trained)
     assert len(list(stages.run(study, Execution(output=tmp_path / "cut")))) == whole - events
     assert len(trained) - before == whole - events
