@@ -1,6 +1,6 @@
 """A study of many cells, for the benchmark `folders`: 2 norms × rates × 20 decays at 5 seeds, of a tiny model.
 
-As a study file it has 10,000 cells; `python large_study.py DIR CELLS` fills a folder of results of as many, untrained.
+`python large_study.py DIR CELLS` fills a folder of results of as many, untrained.
 """
 
 import random
@@ -15,7 +15,6 @@ from flaxformer.study.store import Store
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 
-CELLS = 10_000
 CURVE = list(range(0, 101, 5))
 
 
@@ -60,8 +59,6 @@ def fill(folder: Path, study: Study) -> None:
         for name, rows in groups.items():
             write_table(store.groups / f"{name}.parquet", rows)
 
-
-study = study_of(CELLS)
 
 if __name__ == "__main__":
     fill(Path(sys.argv[1]), study_of(int(sys.argv[2])))

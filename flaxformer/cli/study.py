@@ -73,16 +73,17 @@ class Plan(StudyArguments):
         declared, execution = self.load()
         study = known(declared, execution)
         devices, found = len(execution.slots()), groups(study.cells())
-        left = {group.name: len(group.cells) for group in missing(study, store_of(study, execution))}
+        rows = store_of(study, execution).rows()
         console.print(Text(study.question, style="bold"))
         console.print(weights_table(study.baseline.model))
         table = Table(box=None, pad_edge=False, header_style="dim")
         for header in ("program", "runs", "to do", "parameters", "MFLOP/step", "MB/run", "ms/step", "min"):
             table.add_column(header, justify="left" if header == "program" else "right", no_wrap=True)
-        total = 0.0
+        left, total = 0, 0.0
         for group in found:
             price = cost(group)
-            todo = dataclasses.replace(group, cells=group.cells[: left.get(group.name, 0)])
+            todo = dataclasses.replace(group, cells=tuple(cell for cell in group.cells if cell.name not in rows))
+            left += len(todo.cells)
             seconds = price.seconds(todo, devices) if todo.cells else 0.0
             total += seconds
             table.add_row(
@@ -95,7 +96,7 @@ class Plan(StudyArguments):
         runs = sum(len(group.cells) for group in found)
         console.print(
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
-            f"on {execution.where}; about {total / 60:.1f} min for the {sum(left.values())} to do."
+            f"on {execution.where}; about {total / 60:.1f} min for the {left} to do."
         )
         for line in told(declared, execution):
             console.print(line)

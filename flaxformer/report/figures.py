@@ -31,7 +31,7 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     """Write one figure in every format; returns its SVG text."""
     folder.mkdir(parents=True, exist_ok=True)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, for all formats
+    figure.set_layout_engine(None)  # laid out once, for all formats; under "none", each would be drawn twice
     for kind, stamp in STAMPS.items():
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, dpi=300, metadata=stamp)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from flaxformer.files import write_atomically
 from flaxformer.report import tables
-from flaxformer.report.figures import draw
 from flaxformer.report.page import render
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis, analyse
@@ -19,6 +18,8 @@ def write(store: Store) -> Analysis:
     Raises:
       UserError: the folder holds no study, or no finished run yet.
     """
+    from flaxformer.report.figures import draw  # here, for matplotlib takes a third of a second to import
+
     analysis = analyse(store)
     if not analysis.rows and not analysis.quantities:
         raise UserError(f"{store.root} holds no finished run yet; 'flaxformer run' makes them")

@@ -105,7 +105,7 @@ class Analysis:
         """Declared cells without a finished run; one that was stopped early is not missing."""
         return sum(score is None for arm in self.arms for score in arm.scores) - len(self.stopped)
 
-    @property
+    @functools.cached_property
     def stopped(self) -> list[Row]:
         """Runs that a halving stopped early."""
         return [row for row in self.rows if row["status"] == "stopped"]

@@ -58,8 +58,9 @@ class Axis:
         def values(run: Run) -> list[str]:
             return [canonical_text(get_at(run, path)) for path in self.paths]
 
+        own = values(baseline)
         for label in self.levels:
-            if values(replace_at(baseline, self.changes(label))) == values(baseline):
+            if values(replace_at(baseline, self.changes(label))) == own:
                 return label
         return None
 
@@ -206,7 +207,11 @@ class Study:
 
     def baseline_label(self, axis: Axis) -> str | None:
         """The label of the baseline on an axis; "baseline" where one-factor arms have a value that no level has."""
-        return axis.baseline_label(self.baseline) or ("baseline" if self.combine == "one-factor" else None)
+        return self._baseline_labels[axis.name] or ("baseline" if self.combine == "one-factor" else None)
+
+    @functools.cached_property
+    def _baseline_labels(self) -> dict[str, str | None]:
+        return {axis.name: axis.baseline_label(self.baseline) for axis in self.axes}
 
     def labels(self, axis: Axis) -> list[str]:
         """Every label that arms have on an axis, the baseline's own first where no level has it."""

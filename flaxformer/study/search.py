@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import qmc
 
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Axis
@@ -234,14 +233,17 @@ def _random(dimensions: int, random: np.random.Generator) -> Draw:
     return lambda n: random.random((n, dimensions))
 
 
-def _shifted(sequence: Callable[..., Any], dimensions: int, random: np.random.Generator) -> Draw:
-    engine, shift = sequence(dimensions, scramble=False), random.random((1, dimensions))
+def _shifted(sequence: str, dimensions: int, random: np.random.Generator) -> Draw:
+    """A sequence of scipy.stats.qmc; imported here, for the import takes half a second."""
+    from scipy.stats import qmc
+
+    engine, shift = getattr(qmc, sequence)(dimensions, scramble=False), random.random((1, dimensions))
     return lambda n: (engine.random(n) + shift) % 1.0
 
 
 METHODS: dict[str, Callable[[int, np.random.Generator], Draw]] = {
-    "sobol": lambda dimensions, random: _shifted(qmc.Sobol, dimensions, random),
-    "halton": lambda dimensions, random: _shifted(qmc.Halton, dimensions, random),
+    "sobol": lambda dimensions, random: _shifted("Sobol", dimensions, random),
+    "halton": lambda dimensions, random: _shifted("Halton", dimensions, random),
     "random": _random,
 }
 

@@ -172,6 +172,8 @@ def _note(
 
 def told(study: Study, execution: Execution) -> Iterator[str]:
     """What the stages are, for whoever plans or runs the study."""
+    if not is_staged(study):
+        return
     runs, steps = ahead(study, execution)
     if study.halving is not None and runs:
         last = study.baseline.training.steps

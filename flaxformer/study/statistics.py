@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats takes half a second to import
 
 Verdict = Literal["supported", "refuted", "inconclusive"]
 LEVEL = 0.05
@@ -55,7 +55,7 @@ def estimate(values: Sequence[float], level: float = LEVEL, exact: bool = False)
     if exact and n == 1:
         return Estimate(mean, mean, mean, 0.0, 1)
     sd = float(x.std(ddof=1)) if n > 1 else math.nan
-    half = float(stats.t.ppf(1 - level / 2, n - 1)) * sd / math.sqrt(n) if n > 1 else math.nan
+    half = float(special.stdtrit(n - 1, 1 - level / 2)) * sd / math.sqrt(n) if n > 1 else math.nan
     return Estimate(mean, mean - half, mean + half, sd, n)
 
 
@@ -65,7 +65,7 @@ def p_above(effect: Estimate, bound: float) -> float:
         return 1.0
     if effect.error == 0:
         return 0.0 if effect.mean > bound else 1.0
-    return float(stats.t.sf((effect.mean - bound) / effect.error, effect.n - 1))
+    return float(special.stdtr(effect.n - 1, (bound - effect.mean) / effect.error))
 
 
 def p_below(effect: Estimate, bound: float) -> float:
@@ -101,7 +101,7 @@ def detectable_effect(effect: Estimate, power: float = 0.8) -> float:
     """The difference that this many seeds with this spread would have found with the given power (approximate)."""
     if effect.n < 2:
         return math.nan
-    quantiles = stats.t.ppf([1 - LEVEL / 2, power], effect.n - 1)
+    quantiles = special.stdtrit(effect.n - 1, [1 - LEVEL / 2, power])
     return float(quantiles.sum()) * effect.error
 
 
@@ -125,6 +125,8 @@ def with_verdicts(judgements: Sequence[Judgement]) -> list[Judgement]:
 
 
 def proportion(successes: int, trials: int) -> tuple[float, float]:
-    """Clopper-Pearson 95 % interval of a rate, such as the rate of divergence."""
-    interval = stats.binomtest(successes, trials).proportion_ci(1 - LEVEL, method="exact")
-    return float(interval.low), float(interval.high)
+    """Clopper-Pearson 95 % interval of a rate, such as the rate of divergence: two quantiles of Beta distributions."""
+    others = trials - successes
+    low = special.betaincinv(successes, others + 1, LEVEL / 2) if successes else 0.0
+    high = special.betaincinv(successes + 1, others, 1 - LEVEL / 2) if others else 1.0
+    return float(low), float(high)

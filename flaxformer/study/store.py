@@ -76,7 +76,7 @@ class Store:
           UserError: the folder holds no study, a damaged one, or one in another format.
         """
         try:
-            declaration = self._declaration()
+            return self._declaration()
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.root} holds no study (no study.json); expected the output folder of 'run'"
@@ -85,7 +85,6 @@ class Store:
             raise UserError(
                 f"{self.root / 'study.json'} is damaged ({error}); expected JSON as 'run' wrote it: running again does"
             ) from None
-        return declaration
 
     def _declaration(self) -> Row:
         declaration = records.read_document(self.root / "study.json")

@@ -1,0 +1,23 @@
+"""What a plan says of a program is read off the program that trains."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from study.tiny import BASELINE
+
+from flaxformer.struct import replace_at
+from flaxformer.study.plan import cost_of_run
+from flaxformer.training import start, train_step
+
+
+@pytest.mark.parametrize("changes", [{}, {"training.ema": 0.9}, {"model.d_model": 14}], ids=str)
+def test_figures_are_those_of_the_step_from_the_start(changes):
+    run = replace_at(BASELINE, changes)
+    found = cost_of_run(run, timed_steps=1)
+    run = jax.tree.map(jnp.asarray, run)
+    batch = run.task.load().batch(jax.random.key(1), 3)
+    step = jax.jit(train_step).lower(start(run), run, batch).compile()
+    memory = step.memory_analysis()
+    assert found.flops_per_step == step.cost_analysis()["flops"]
+    assert found.bytes_per_member == memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    assert found.seconds_per_step > 0
