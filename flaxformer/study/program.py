@@ -104,7 +104,7 @@ class Program:
         began, steps, runs = time.perf_counter(), self.group.steps, self.stacked(cells)
         states = self._start(runs, self.source)
         begun = Course(states, [self._evaluate(states, runs, self.source)], [self._look(states, runs)], [])
-        step, course = kept.gone_on_from(begun)
+        step, course = kept.gone_on_from(begun, self.chunk)
         before = course.seconds
         report(step, 0)
         while step < steps:

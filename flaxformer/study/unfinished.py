@@ -107,12 +107,18 @@ class Unfinished:
             folder = Store(root).unfinished / group.name / digest(who)
             self._kept = Checkpoints(folder, keep_last=2, keep_best=0, report=self._say)
 
-    def gone_on_from(self, begun: Course) -> tuple[int, Course]:
-        """The latest step of these members on disk and what they came to there; 0 and how they began, without one."""
+    def gone_on_from(self, begun: Course, chunk: int) -> tuple[int, Course]:
+        """The latest step on disk at which a chunk of so many steps may begin, and what these members came to there.
+
+        Without one, 0 and how they began.
+        """
         if self._kept is None:
             return 0, begun
         interval = self._group.example.training.interval
         for step in reversed(distributed.told(self._kept.steps)):
+            if step % chunk:
+                self._say(f"not gone on from step {step}: chunks have {chunk} steps now")
+                continue
             try:
                 _, tree = self._kept.restore(begun.shapes(step, interval), step)
             except UserError as error:

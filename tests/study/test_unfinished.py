@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
+from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
 
 from flaxformer import files
 from flaxformer.sharding import Devices
@@ -105,6 +105,14 @@ def test_saves_beside_the_training_change_no_bit_and_the_latest_is_gone_on_from(
 
 
 @pytest.mark.slow
+def test_with_other_chunks_no_evaluation_is_stepped_over(tmp_path):
+    trained(tmp_path, stop_at=10, minutes=1e-9)
+    rows, told, _ = trained(tmp_path, chunk_steps=4)
+    assert results(rows) == results(trained(None)[0])
+    assert [text.rpartition(" step ")[2] for text in told] == ["10: chunks have 4 steps now", "8"]
+
+
+@pytest.mark.slow
 def test_another_layout_goes_on_from_the_same_numbers(tmp_path):
     trained(tmp_path, stop_at=6)
     rows, told, _ = trained(tmp_path, layout="scanned")
@@ -114,7 +122,7 @@ def test_another_layout_goes_on_from_the_same_numbers(tmp_path):
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+@pytest.mark.parametrize("damage", ["flip", *(pytest.param(one, marks=pytest.mark.slow) for one in ("cut", "gone"))])
 def test_a_damaged_save_yields_to_the_one_before(tmp_path, damage):
     trained(tmp_path, stop_at=10, minutes=1e-9)
     [folder] = (tmp_path / "unfinished" / GROUP.name).iterdir()
@@ -133,6 +141,7 @@ def test_a_damaged_save_yields_to_the_one_before(tmp_path, damage):
     assert told[-1].endswith("from step 8")
 
 
+@pytest.mark.slow
 def test_with_nothing_that_can_be_read_members_begin_again(tmp_path):
     trained(tmp_path, stop_at=6)
     [folder] = (tmp_path / "unfinished" / GROUP.name).iterdir()
@@ -177,9 +186,10 @@ def test_a_full_disk_is_told_and_stops_nothing(tmp_path, monkeypatch):
     assert len(told) > 1
 
 
+@pytest.mark.slow
 def test_a_member_that_another_process_took_further_is_left_alone(tmp_path, monkeypatch):
     trained(tmp_path, stop_at=10, minutes=1e-9)
-    monkeypatch.setattr(Unfinished, "gone_on_from", lambda self, begun: (0, begun))
+    monkeypatch.setattr(Unfinished, "gone_on_from", lambda self, begun, chunk: (0, begun))
     rows, told, _ = trained(tmp_path, minutes=1e-9)
     assert results(rows) == results(trained(None)[0])
     assert any("expected a step from there on" in text for text in told)
@@ -205,7 +215,7 @@ def test_members_on_a_mesh_go_on_there(tmp_path):
 # --- a whole study -----------------------------------------------------------------------------------------
 
 
-STUDY = tiny(baseline=RUN)
+STUDY = tiny(baseline=RUN, axes=(RATE,), claims=(LOWER,))
 
 
 def stopped_study(root, monkeypatch):
@@ -230,7 +240,7 @@ def test_a_study_goes_on_in_the_middle_of_a_run_and_leaves_nothing_behind(tmp_pa
     assert not (reference / "unfinished").exists()
     stopped_study(root, monkeypatch)
     assert (root / "unfinished").exists()
-    stray = root / "unfinished" / groups(STUDY.cells())[1].name / ("0" * 16)
+    stray = root / "unfinished" / groups(STUDY.cells())[0].name / ("0" * 16)
     stray.mkdir(parents=True)
     events = list(run(STUDY, Execution(output=root, devices=1, chunk_steps=CHUNK)))
     assert any(isinstance(event, Told) and "goes on from step" in event.text for event in events)
