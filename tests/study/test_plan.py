@@ -10,7 +10,11 @@ from flaxformer.study.plan import cost_of_run
 from flaxformer.training import start, train_step
 
 
-@pytest.mark.parametrize("changes", [{}, {"training.ema": 0.9}, {"model.d_model": 14}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in ({"training.ema": 0.9}, {"model.d_model": 14}))],
+    ids=str,
+)
 def test_figures_are_those_of_the_step_from_the_start(changes):
     run = replace_at(BASELINE, changes)
     found = cost_of_run(run, timed_steps=1)

@@ -30,7 +30,7 @@ RUN = replace_at(
 )
 [GROUP] = groups(tiny(baseline=RUN, axes=(), claims=(), seeds=range(3)).cells())
 CHUNK = 2
-MORE = [{"group_size": 3}, {"diagnostics": True}, {"layout": "scanned"}]
+MORE = [{}, {"group_size": 3}, {"diagnostics": True}, {"layout": "scanned"}]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,14 +73,15 @@ def trained(root, group=GROUP, stop_at=None, minutes=60.0, **execution):
 
 
 @pytest.mark.parametrize(
-    "how",
-    [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE)],
+    ("how", "stops"),
+    [({}, [4, 6]), *(pytest.param(how, [2, 4, 6, 8, 10], marks=pytest.mark.slow) for how in MORE)],
     ids=str,
 )
-def test_stopped_at_any_chunk_and_gone_on_from_there_changes_no_bit(tmp_path, how):
+def test_stopped_at_any_chunk_and_gone_on_from_there_changes_no_bit(tmp_path, how, stops):
+    """Before an evaluation, at it, and after it."""
     whole = trained(None, **how)[0]
     runs = 2 if not how.get("group_size") else 1
-    for stop in range(CHUNK, RUN.training.steps, CHUNK):
+    for stop in stops:
         first, told, _ = trained(tmp_path, stop_at=stop, **how)
         assert (first, told) == ({}, [])
         rows, told, taken = trained(tmp_path, **how)
@@ -234,6 +235,7 @@ def stopped_study(root, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_in_the_middle_of_a_run_and_leaves_nothing_behind(tmp_path, monkeypatch):
     reference, root = tmp_path / "reference", tmp_path / "root"
     list(run(STUDY, Execution(output=reference, devices=1, chunk_steps=CHUNK)))
