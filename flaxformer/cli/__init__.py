@@ -121,5 +121,5 @@ def _called(command: Any, name: str, words: Sequence[str]) -> int:
         errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
         return USER_ERROR
     except KeyboardInterrupt:
-        errors.print("Stopped. Finished runs are kept; run the same command again to continue.")
+        errors.print("Stopped. What is finished or saved is kept; run the same command again to continue.")
         return INTERRUPTED
