@@ -137,9 +137,8 @@ def test_killed_and_resumed_often_gives_the_same_table(launch, reference, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_in_training_and_in_saving_goes_on_in_the_middle_of_a_run(launch, reference, tmp_path, number, seed):
-    folder, chance = study_folder(tmp_path), random.Random(seed)
+def test_killed_in_training_and_in_saving_goes_on_in_the_middle_of_a_run(launch, reference, tmp_path, number):
+    folder, chance = study_folder(tmp_path), random.Random(number)
     often, found = ("--save-minutes", "0.003"), ""
     saves = folder / "runs" / "tiny" / "unfinished"
 
