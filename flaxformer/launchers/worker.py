@@ -40,7 +40,7 @@ def main() -> int:
         console.print(f"error: {error}", style="red", soft_wrap=True)
         return USER_ERROR
     except KeyboardInterrupt:
-        console.print("Stopped. Finished runs are kept.")
+        console.print("Stopped. What is finished or saved is kept.")
         return INTERRUPTED
 
 

@@ -53,7 +53,7 @@ class Course:
     def shapes(self, step: int, interval: int) -> dict[str, Any]:
         """The tree of the same members after so many steps."""
         packed, looks = dataclasses.replace(self, losses=[]).packed(), 1 + step // interval
-        seen = {name: _first(packed["history"][name]) for name in ("evaluations", "looks")}
+        seen = {name: _at(packed["history"][name], 0) for name in ("evaluations", "looks")}
         grown = jax.tree.map(lambda first: np.zeros((looks, *first.shape), first.dtype), seen)
         return packed | {"history": grown | {"losses": np.zeros((self.members, step), np.float32)}}
 
@@ -61,7 +61,7 @@ class Course:
     def unpacked(cls, tree: dict[str, Any]) -> Self:
         """The inverse of `packed`."""
         history, looks = tree["history"], len(jax.tree.leaves(tree["history"]["evaluations"])[0])
-        evaluations, own = ([_first(history[name], i) for i in range(looks)] for name in ("evaluations", "looks"))
+        evaluations, own = ([_at(history[name], i) for i in range(looks)] for name in ("evaluations", "looks"))
         return cls(tree["states"], evaluations, own, [history["losses"]], float(tree["seconds"]))
 
     @property
@@ -74,7 +74,7 @@ def _stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(trees)))
 
 
-def _first(tree: Any, i: int = 0) -> Any:
+def _at(tree: Any, i: int) -> Any:
     return jax.tree.map(operator.itemgetter(i), tree)
 
 
@@ -169,6 +169,8 @@ def identity(group: Group, cells: Sequence[Cell]) -> list[Any]:
 
 def remove_of(store: Store, groups: Iterable[Group]) -> None:
     """Remove what is left of groups whose every cell has a result."""
+    if not store.unfinished.exists():
+        return
     rows = Counter(row["group"] for row in store.rows().values())
     for group in groups:
         if rows[group.name] >= group.size:
