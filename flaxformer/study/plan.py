@@ -120,6 +120,16 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def _claims(study: Study) -> list[dict[str, Any]]:
+    """The claims as plain data, each with the runs that it compares."""
+    return [
+        {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within}
+        | {"unit": "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit}
+        | dataclasses.asdict(contrast)
+        for claim, contrast in zip(study.claims, study.contrasts(), strict=True)
+    ]
+
+
 def declaration(study: Study) -> dict[str, Any]:
     """The study as plain data: everything that resuming and reporting need, without the study's file."""
     check_measured(study)
@@ -128,12 +138,6 @@ def declaration(study: Study) -> dict[str, Any]:
     data = {task: task.fingerprint() | _own_code(task) for task in {arm.run.task for arm in study.arms()}}
     rule = _competition(study)
     recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) | rule for cell in cells}
-    claims = [
-        {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within}
-        | {"unit": "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit}
-        | dataclasses.asdict(contrast)
-        for claim, contrast in zip(study.claims, study.contrasts(), strict=True)
-    ]
     return {
         "format": FORMAT,
         "kind": "study",
@@ -151,7 +155,7 @@ def declaration(study: Study) -> dict[str, Any]:
             for axis in study.axes
         ],
         "seeds": list(study.seeds),
-        "claims": claims,
+        "claims": _claims(study),
         "caveats": list(study.caveats),
         "references": study.baseline.task.references(),
         "parameters": params.count(model.specs(study.baseline.model)),
