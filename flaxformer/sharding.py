@@ -20,8 +20,8 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -30,6 +30,8 @@ from jaxtyping import Array
 
 from flaxformer.params import Axes, Parameters, ParametersT, axes
 from flaxformer.struct import UserError
+
+T = TypeVar("T")
 
 RULES = {
     "heads": "tensor",
@@ -141,6 +143,25 @@ def cuts_batch_alone() -> bool:
     """Whether this is traced within a mesh that has several devices along data and nowhere else."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and 1 < mesh.shape.get("data", 1) == mesh.size
+
+
+def mesh_for_rows(rows: int) -> Mesh | None:
+    """The mesh within which this is called, if each of its devices can compute as many of the rows for itself."""
+    mesh = jax.sharding.get_mesh()
+    return mesh if cuts_batch_alone() and rows % mesh.size == 0 else None
+
+
+def by_rows(function: Callable[[Any, Any], T], whole: Any, rows: Any, mesh: Mesh | None) -> T:
+    """`function(whole, rows)`, where no row needs another: each device computes what it has of the leading axes.
+
+    Nothing is exchanged between devices, within loops neither. Without a mesh, it is one call.
+    """
+    if mesh is None:
+        return function(whole, rows)
+    own = PartitionSpec("data")
+    return jax.shard_map(function, mesh=mesh, in_specs=(PartitionSpec(), own), out_specs=own, check_vma=False)(
+        whole, rows
+    )
 
 
 def gathered(params: ParametersT) -> ParametersT:

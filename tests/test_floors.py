@@ -24,7 +24,7 @@ FLOORS = [
     {"model.transformer"},
     {"model.recurrent"},
     {"model.interface"},
-    {"model.sampling"},
+    {"model.sampling", "model.prompt"},
     {"model.decoding"},
     {"model.beam"},
     {"model"},

@@ -36,6 +36,10 @@ def in_jax(name: str) -> Callable[[Work], dict[str, Any]]:
         import decoding_jax
         import jax
 
+        from flaxformer.study.execution import one_cpu_device_per_core
+
+        if name == "ours":
+            one_cpu_device_per_core()
         size, shape = size_of(work), (work["batch"], work["prompt"])
         prompt = jax.random.randint(jax.random.key(1), shape, 0, size.vocabulary)
         return measured(work, getattr(decoding_jax, name)(size, prompt, work["steps"]), jax.block_until_ready)
@@ -111,6 +115,7 @@ benchmark = Benchmark(
     ways=[
         Way("memory", memory, role="limit"),
         Way("flaxformer", in_jax("ours"), role="ours"),
+        Way("one-device", in_jax("ours_on_one_device"), role="ours"),
         Way("no-cache", in_jax("ours_without_cache"), role="ours", takes_part=seconds_without_cache),
         Way("nnx", in_jax("flax_nnx")),
         Way("nnx-read-whole", in_jax("flax_nnx_read_whole")),

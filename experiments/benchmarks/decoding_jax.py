@@ -13,13 +13,23 @@ from sizes import Size
 
 from flaxformer.model import apply, init
 from flaxformer.model.decoding import generate
+from flaxformer.sharding import Devices, whole_on
 
 Decode = Callable[[], jax.Array]
 """The tokens after a prompt, [B, steps], anew each time it is called."""
 
 
 def ours(size: Size, prompt: jax.Array, steps: int) -> Decode:
-    """`generate`, as it stands."""
+    """`generate`, as `flaxformer generate` does it: each device decodes rows of its own."""
+    config, devices = run_of(size).model, Devices(data=math.gcd(size.batch, jax.device_count()))
+    mesh = devices.mesh()
+    jax.set_mesh(mesh)
+    params = jax.device_put(init(jax.random.key(0), config), whole_on(mesh))
+    return lambda: generate(params, config, prompt, steps=steps).tokens
+
+
+def ours_on_one_device(size: Size, prompt: jax.Array, steps: int) -> Decode:
+    """`generate` without a mesh."""
     config = run_of(size).model
     params = init(jax.random.key(0), config)
     return lambda: generate(params, config, prompt, steps=steps).tokens

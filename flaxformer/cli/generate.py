@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +18,10 @@ from flaxformer.cli.options import option
 from flaxformer.data.tokenizer import Tokenizer, as_said
 from flaxformer.jobs.samples import printable, text_of
 from flaxformer.model import Sampling, beam_search, stream
+from flaxformer.sharding import Devices, whole_on
 from flaxformer.struct import UserError
 from flaxformer.tasks.pairs import PairTask
-from flaxformer.tasks.translation import translate, translated_piece_by_piece
+from flaxformer.tasks.translation import ROWS, translate, translated_piece_by_piece
 from flaxformer.training import Run, evaluation_params, start
 
 DEFAULT_TOKENS = 200
@@ -88,8 +90,12 @@ class Generate:
         how: dict[str, Any] = {"steps": self.tokens, "sampling": self._sampling, "key": jax.random.key(self.seed)}
         if self.input is None and self.beams is None:
             return tell(console, translated_piece_by_piece(params, run.model, task, lines[0], **how))
-        for line in translate(params, run.model, task, lines, beams=self.beams, name=name, **how):
-            print(line, file=console.file, flush=True)
+        # A device has a copy of the weights, and reads them for each token: they are to serve a few lines at least.
+        mesh = Devices(data=math.gcd(ROWS // 4, jax.device_count())).mesh()
+        with jax.set_mesh(mesh):
+            params = jax.device_put(params, whole_on(mesh))
+            for line in translate(params, run.model, task, lines, beams=self.beams, name=name, **how):
+                print(line, file=console.file, flush=True)
         return 0
 
 

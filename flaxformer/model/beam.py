@@ -6,13 +6,16 @@ from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.call import Read
-from flaxformer.model.decoding import checked, log_softmax, read_prompt, slots
+from flaxformer.model.decoding import log_softmax, read_prompt, slots
 from flaxformer.model.interface import extend
+from flaxformer.model.prompt import checked
 from flaxformer.pytree import Node
+from flaxformer.sharding import by_rows, mesh_for_rows
 from flaxformer.struct import UserError
 
 
@@ -72,10 +75,11 @@ def beam_search(
     tokens, real = checked(config, prompt, valid, steps, end, given)
     if beams < 1:
         raise UserError(f"beams is {beams}; expected at least 1")
-    return _searched(params, config, tokens, real, given, end, length_penalty, steps, beams)
+    mesh = mesh_for_rows(len(tokens))
+    return _searched(params, config, tokens, real, given, end, length_penalty, steps, beams, mesh)
 
 
-@functools.partial(jax.jit, static_argnums=(7, 8))
+@functools.partial(jax.jit, static_argnums=(7, 8, 9))
 def _searched(
     params: Any,
     config: ModelConfig | RecurrentConfig,
@@ -86,12 +90,14 @@ def _searched(
     penalty: Float[Array, ""],
     steps: int,
     beams: int,
+    mesh: Mesh | None,
 ) -> Beams:
     """The search for one prompt, mapped over the batch."""
-    fill = 0 if end is None else end
     room = slots(config, prompt.shape[-1] + steps)
 
-    def one(prompt: Int[Array, "T"], valid: Bool[Array, "T"], given: Read) -> Beams:
+    def one(whole: Any, own: Any) -> Beams:
+        (params, config, end, penalty), (prompt, valid, given) = whole, own
+        fill = 0 if end is None else end
         cache, logits = read_prompt(params, config, prompt, valid, given, room)
         cache, logits = _own(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache), jnp.tile(logits, (beams, 1))
         tokens, none = jnp.full((beams, steps), fill, jnp.int32), jnp.full(beams, -jnp.inf)
@@ -113,7 +119,8 @@ def _searched(
             tokens=jnp.where(found[:, None], best.tokens, fill), lengths=jnp.where(found, best.lengths, 0)
         )
 
-    return jax.vmap(one)(prompt, valid, given)
+    each = jax.vmap(one, in_axes=(None, 0))
+    return by_rows(each, (params, config, end, penalty), (prompt, valid, given), mesh)
 
 
 def _step(

@@ -48,16 +48,19 @@ def filtered_logits(logits: Float[Array, "*batch V"], sampling: Sampling) -> Flo
     return logits
 
 
-def sample(key: Array | None, logits: Float[Array, "*batch V"], sampling: Sampling) -> Int[Array, "*batch"]:
-    """One token of each row. A row's randomness is of the key and its number, whatever rows stand after it.
+def sample(
+    key: Array | None, logits: Float[Array, "B V"], sampling: Sampling, row: Int[Array, "B"] | None = None
+) -> Int[Array, "B"]:
+    """One token of each row. A row's randomness is of the key and its number, whatever rows stand beside it.
 
-    key: None will do where the most probable token is chosen.
+    Args:
+      key: None will do where the most probable token is chosen.
+      row: the rows' numbers; None counts them from 0.
     """
     if sampling.temperature is None:
         return most_probable(logits)
-    rows = filtered_logits(logits, sampling).reshape(-1, logits.shape[-1])
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(rows)))  # type: ignore[arg-type]
-    return jax.vmap(jax.random.categorical)(keys, rows).reshape(logits.shape[:-1]).astype(jnp.int32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(logits)) if row is None else row)  # type: ignore[arg-type]
+    return jax.vmap(jax.random.categorical)(keys, filtered_logits(logits, sampling)).astype(jnp.int32)
 
 
 def most_probable(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:

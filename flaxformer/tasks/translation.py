@@ -32,8 +32,9 @@ def translate(
 ) -> Iterator[str]:
     """The translation of each line, in order, each on one line; nothing to an empty one.
 
-    Lines are decoded `ROWS` at a time, padded to the task's `max_length`, by one compiled program. A translation goes
-    on until the end token, which is not part of it; nor are start and padding.
+    Lines are decoded `ROWS` at a time, padded to the task's `max_length`, by one compiled program; within a mesh, each
+    device decodes its own, as in `generate`. A translation goes on until the end token, which is not part of it; nor
+    are start and padding.
 
     Args:
       steps: the most tokens to say, the end among them; by default as many as the longest target has.

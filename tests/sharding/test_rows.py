@@ -1,0 +1,97 @@
+"""Devices that decode rows of their own say what one device says, and tell each other nothing."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer.config import LearnedPositions, ModelConfig, RecurrentConfig, Rotary
+from flaxformer.model import Sampling, beam_search, decoding, generate, init, stream
+from flaxformer.sharding import Devices, whole_on
+
+V, ROWS, STEPS, END = 11, 4, 7, 2
+DECODER = ModelConfig(vocabulary=V, layers=2, d_model=16, heads=4, key_value_heads=2, d_ff=32, positions=Rotary())
+PROMPT = np.random.default_rng(0).integers(0, V, (ROWS, 5))
+VALID = np.arange(5) >= np.array([0, 2, 1, 4])[:, None]
+SOURCE = np.random.default_rng(1).integers(0, V, (ROWS, 6))
+KINDS = {
+    "decoder": (DECODER, "unrolled", {}),
+    "scanned": (DECODER.replace(positions=LearnedPositions(max_length=32)), "scanned", {}),
+    "encoder-decoder": (
+        DECODER.with_encoder(),
+        "unrolled",
+        {"source": SOURCE, "source_valid": np.arange(6) < np.array([[6], [3], [1], [5]])},
+    ),
+    "recurrent": (RecurrentConfig(vocabulary=V, layers=2, d_model=16, cell="lstm"), "unrolled", {}),
+}
+DRAWN = {"sampling": Sampling(temperature=2.0, top_k=7), "key": jax.random.key(3), "chunk": 3}
+HOW = {
+    "greedy": (generate, {}),
+    "drawn": (generate, DRAWN),
+    "beams": (beam_search, {"beams": 3}),
+}
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return Devices(data=2).mesh()
+
+
+def weights(name):
+    """Weights large enough that rows differ in what they say."""
+    config, layout, _ = KINDS[name]
+    return jax.tree.map(lambda leaf: 3 * leaf if leaf.ndim > 1 else leaf, init(jax.random.key(0), config, layout))
+
+
+QUICK = {("scanned", "drawn"), ("encoder-decoder", "beams"), ("recurrent", "greedy")}
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [pytest.param(*both, marks=[] if both in QUICK else pytest.mark.slow) for both in itertools.product(KINDS, HOW)],
+)
+def test_each_row_says_what_it_says_on_one_device(mesh, name, how):
+    (config, _, given), (function, asked), params = KINDS[name], HOW[how], weights(name)
+    asked = asked | given | {"valid": VALID, "steps": STEPS, "end": END}
+    one = function(params, config, PROMPT, **asked)
+    with jax.set_mesh(mesh):
+        cut = function(jax.device_put(params, whole_on(mesh)), config, PROMPT, **asked)
+    assert [len(shard.data) for shard in cut.tokens.addressable_shards] == [ROWS // 2] * 2
+    assert len(np.unique(one.tokens.reshape(ROWS, -1), axis=0)) > 1
+    np.testing.assert_array_equal(cut.tokens, one.tokens)
+    np.testing.assert_array_equal(cut.lengths, one.lengths)
+    numbers = "scores" if how == "beams" else "log_probabilities"
+    np.testing.assert_allclose(getattr(cut, numbers), getattr(one, numbers), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_cannot_be_divided_are_decoded_all_the_same(mesh):
+    params, asked = weights("decoder"), DRAWN | {"steps": STEPS}
+    one = generate(params, DECODER, PROMPT[:3], **asked)
+    with jax.set_mesh(mesh):
+        three = generate(jax.device_put(params, whole_on(mesh)), DECODER, PROMPT[:3], **asked)
+    np.testing.assert_array_equal(three.tokens, one.tokens)
+
+
+def test_a_stream_goes_on_where_it_was_begun(mesh):
+    params, asked = weights("decoder"), DRAWN | {"steps": STEPS}
+    one = generate(params, DECODER, PROMPT, **asked)
+    with jax.set_mesh(mesh):
+        pieces = stream(jax.device_put(params, whole_on(mesh)), DECODER, PROMPT, **asked)
+    np.testing.assert_array_equal(np.concatenate([piece.tokens for piece in pieces], 1), one.tokens)
+
+
+def test_devices_tell_each_other_nothing(mesh, monkeypatch):
+    lowered, go_on = [], decoding._continue
+
+    def watched(*arguments):
+        lowered.append(go_on.lower(*arguments).compile().as_text())
+        return go_on(*arguments)
+
+    monkeypatch.setattr(decoding, "_continue", watched)
+    with jax.set_mesh(mesh):
+        generate(jax.device_put(weights("decoder"), whole_on(mesh)), DECODER, jnp.asarray(PROMPT), steps=STEPS)
+    assert len(lowered) == 1
+    assert not re.search(r"all-|collective|send|recv", lowered[0])
