@@ -2,6 +2,8 @@
 
 Command: flaxformer bench study; along width, without the slow processes:
     flaxformer bench study width=16,32,64,128 --only one-compilation study-1 study-2 study-4 study-8
+    and of a study that a file declares, of whose runs every tenth is measured as a process of its own:
+    flaxformer bench study file=experiments/norm_and_scale.py every=10 --only study-1 one-compilation processes
 Ways: study-N is `flaxformer run` with N members at a time on each device (N > 1 is vmap); one-compilation trains the
 runs in turn in one process, compiled once, on one device that has all cores; processes is a process a run, as a loop in
 a shell would have it; processes-cached shares JAX's persistent cache, which the first of them fills.
@@ -9,7 +11,6 @@ Measured: seconds in all, from the start of the process, imports and compilation
     --compared training_seconds (not of processes, which pay for them in every run).
 """
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -19,28 +20,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sizes import SIZES
-
 from flaxformer.bench import Benchmark, Way, Work
 
-NAMES = ("cells", "seeds", "steps")
+NAMES = ("file", "width", "cells", "seeds", "steps")
 
 
 def study_of(work: Work) -> Any:
-    """The study: size XS at a width."""
+    """The study that is measured."""
     import study_runs
 
-    size = dataclasses.replace(SIZES["XS"], width=work["width"])
-    return study_runs.study_of(size, **{name: work[name] for name in NAMES})
+    return study_runs.declared(**{name: work[name] for name in NAMES})
 
 
-def finished(work: Work, training: float) -> dict[str, Any]:
+def finished(work: Work, runs: int, training: float) -> dict[str, Any]:
     """What a way has measured at its end."""
-    return {
-        "seconds": work.since_start(),
-        "training_seconds": training,
-        "runs_per_hour": 3600 * work["cells"] * work["seeds"] / training,
-    }
+    return {"seconds": work.since_start(), "training_seconds": training, "runs_per_hour": 3600 * runs / training}
 
 
 def engine(members: int) -> Callable[[Work], dict[str, Any]]:
@@ -50,7 +44,7 @@ def engine(members: int) -> Callable[[Work], dict[str, Any]]:
         from ours import timed
 
         found = timed(study_of(work), members)
-        return {**finished(work, found["training_seconds"]), **found}
+        return {**finished(work, found["runs"], found["training_seconds"]), **found}
 
     return measure
 
@@ -69,23 +63,25 @@ def one_compilation(work: Work) -> dict[str, Any]:
     compiling = first - training / len(runs)
     # The run that was trained twice counts once.
     return {
-        **finished(work, training),
+        **finished(work, len(runs), training),
         "seconds": work.since_start() - training / len(runs),
         "compile_seconds": compiling,
     }
 
 
 def processes(cached: bool) -> Callable[[Work], dict[str, Any]]:
-    """A process a run, one after another."""
+    """A process a run, one after another; of one run in `every`, and the time is told for all of them."""
 
     def measure(work: Work) -> dict[str, Any]:
         cache = work.scratch / "cache"
         shutil.rmtree(cache, ignore_errors=True)
-        script, began = Path(__file__).parent / "study_runs.py", time.perf_counter()
-        words = {name: work[name] for name in ("width", *NAMES)} | {"cache": str(cache) if cached else None}
-        for index in range(work["cells"] * work["seeds"]):
+        script, runs = Path(__file__).parent / "study_runs.py", len(study_of(work).cells())
+        words = {name: work[name] for name in NAMES} | {"cache": str(cache) if cached else None}
+        measured, began = range(0, runs, work["every"]), time.perf_counter()
+        for index in measured:
             subprocess.run([sys.executable, str(script), json.dumps(words | {"index": index})], check=True)
-        return finished(work, time.perf_counter() - began)
+        seconds = (time.perf_counter() - began) * runs / len(measured)
+        return {**finished(work, runs, seconds), "seconds": seconds, "processes": len(measured)}
 
     return measure
 
@@ -98,7 +94,7 @@ benchmark = Benchmark(
         Way("processes-cached", processes(cached=True)),
         Way("processes", processes(cached=False)),
     ],
-    options={"width": (64,), "cells": (4,), "seeds": (2,), "steps": (300,)},
+    options={"file": ("",), "width": (64,), "cells": (4,), "seeds": (2,), "steps": (300,), "every": (1,)},
     quick={"width": (16,), "cells": (2,), "seeds": (1,), "steps": (2,)},
     compared="seconds",
     lower_is_better=True,

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,10 +12,16 @@ from ours import run_of
 from sizes import SIZES, Size
 
 from flaxformer.study import Axis, Study
+from flaxformer.study.load import load_study
 from flaxformer.tasks.base import Source
 from flaxformer.training import Run, evaluate, evaluation_params, start, train_chunk
 
 CHUNK = 50
+
+
+def declared(file: str, width: int, **of: int) -> Study:
+    """The study that a file declares; without one, that of size XS at a width."""
+    return load_study(Path(file)) if file else study_of(dataclasses.replace(SIZES["XS"], width=width), **of)
 
 
 def study_of(size: Size, cells: int, seeds: int, steps: int) -> Study:
@@ -46,14 +53,16 @@ def functions() -> tuple[Any, Any, Any]:
 
 
 def train(run: Run, source: Source) -> float:
-    """One run as the engine trains it: evaluated before and after, its losses fetched chunk by chunk."""
+    """One run as the engine trains it: evaluated as often, its losses fetched chunk by chunk."""
     begin, advance, measure = functions()
-    state, chunk = begin(run, "auto"), min(CHUNK, run.training.steps)
-    jax.device_get(measure(state, run, source))
-    for _ in range(run.training.steps // chunk):
-        state, metrics = advance(state, run, source, chunk)
-        jax.device_get(metrics)
-    return float(measure(state, run, source)["validation_loss"])
+    state, chunk = begin(run, "auto"), min(CHUNK, run.training.interval)
+    metrics = jax.device_get(measure(state, run, source))
+    for step in range(chunk, run.training.steps + 1, chunk):
+        state, losses = advance(state, run, source, chunk)
+        jax.device_get(losses)
+        if step % run.training.interval == 0:
+            metrics = jax.device_get(measure(state, run, source))
+    return float(metrics["validation_loss"])
 
 
 def train_all(runs: list[Run]) -> list[float]:
@@ -63,14 +72,13 @@ def train_all(runs: list[Run]) -> list[float]:
 
 
 def main(words: dict[str, Any]) -> None:
-    """One run in this process: python study_runs.py '{"index": 0, "cache": null, "width": …}'."""
+    """One run in this process: python study_runs.py '{"index": 0, "cache": null, "file": …}'."""
     index, cache = words.pop("index"), words.pop("cache")
     if cache:
         jax.config.update("jax_enable_compilation_cache", True)
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    size = dataclasses.replace(SIZES["XS"], width=words.pop("width"))
-    train_all([study_of(size, **words).cells()[index].run])
+    train_all([declared(**words).cells()[index].run])
 
 
 if __name__ == "__main__":
