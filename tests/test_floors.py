@@ -45,7 +45,7 @@ INSIDE = {
         {"claim", "statistics", "store", "provenance", "execution", "halving"},
         {"declare"},
         {"plan", "analysis", "probe", "status", "search"},
-        {"unfinished"},
+        {"unfinished", "functions"},
         {"load", "schedule", "program", "suggest", "tuned"},
         {"fitted"},
         {"execute"},

@@ -9,19 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
 
-from flaxformer.diagnostics import Diagnostics, diagnose, summary
-from flaxformer.params import stream
+from flaxformer.diagnostics import Diagnostics, summary
 from flaxformer.sharding import shardings_of, whole_on
 from flaxformer.study.declare import Cell
 from flaxformer.study.execution import Execution, Slot
+from flaxformer.study.functions import functions_of
 from flaxformer.study.plan import Group
 from flaxformer.study.store import Row
 from flaxformer.study.unfinished import Course, Unfinished
-from flaxformer.tasks.base import Source
-from flaxformer.training import evaluate, evaluation_params, start, train_chunk
-from flaxformer.training.run import Run
+from flaxformer.training import start
 from flaxformer.training.step import ALIVE, State
 
 
@@ -52,39 +49,27 @@ class Program:
         began = time.perf_counter()
         self.bytes, self.source = 0, slot.spread(group.example.task.load())
         runs = self.stacked(group.cells[:1])
-        initial = functools.partial(start, layout=execution.layout)
+        self.functions = functions_of(group.example, members, execution.layout, self.chunk, group.measure)
         state = whole = both = None
         if slot.mesh is not None:
             whole = whole_on(slot.mesh)
+            initial = functools.partial(start, layout=execution.layout)
             state = _stacked_shardings(jax.eval_shape(initial, group.example), slot.mesh)
             both = (state, whole)
-        self._start = self._compile(lambda run, source: initial(run), state, runs)
+        self._start = self._compile(self.functions.start, state, runs)
         states = self._start(runs, self.source)
-        self._advance = self._compile(
-            lambda state, run, source: train_chunk(state, run, source, self.chunk), both, states, runs, donate=0
-        )
-        self._evaluate = self._compile(self._measure, whole, states, runs)
-        self._diagnose = self._compile(_diagnose, whole, states, runs) if execution.diagnostics else None
+        self._advance = self._compile(self.functions.advance, both, states, runs, donate=0)
+        self._evaluate = self._compile(self.functions.evaluate, whole, states, runs)
+        self._diagnose = self._compile(self.functions.diagnose, whole, states, runs) if execution.diagnostics else None
         self.compile_seconds = time.perf_counter() - began
-
-    def _measure(self, state: State, run: Run, source: Source) -> dict[str, Array]:
-        """What an evaluation gives, and what else the study measures."""
-        measure = self.group.measure
-        params = evaluation_params(state, run)
-        return evaluate(params, run, source) | dict(measure(params, run) if measure else {})
 
     def _compile(
         self, function: Callable[..., Any], shardings: Any, *members: Any, donate: int | None = None
     ) -> Callable[..., Any]:
-        batch_size = None if self.members == 1 else self.members
-
-        def mapped(*arguments: Any) -> Any:
-            *members, source = arguments
-            return jax.lax.map(lambda member: function(*member, source), tuple(members), batch_size=batch_size)
-
         with self.slot.there():
-            traced = jax.jit(mapped, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
-            compiled = traced.compile()
+            with self.functions.tracing:
+                lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
+            compiled = lowered.compile()
         if (own := compiled.memory_analysis()) is not None:
             used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
             self.bytes = max(self.bytes, used - own.alias_size_in_bytes)
@@ -164,10 +149,6 @@ def _stacked_shardings(state: Any, mesh: Mesh) -> Any:
 def _curves(looks: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:
     """Each number of a member over the evaluations."""
     return {f"{name}_curve": [float(look[name][i]) for look in looks] for name in looks[0]}
-
-
-def _diagnose(state: State, run: Run, source: Source) -> Diagnostics:
-    return diagnose(state, run, source.batch(stream(jax.random.key(run.seed), "data"), state.step))
 
 
 def _told(looks: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
