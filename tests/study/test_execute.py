@@ -69,7 +69,7 @@ def alone(name):
     return numbers | {"train_loss_curve": metrics["loss"].tolist()}
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", CELLS)
 def test_a_member_of_a_study_is_bitwise_a_lone_run(whole, name, devices):
     row = whole(devices)[name]

@@ -161,6 +161,7 @@ def test_killed_in_training_and_in_saving_goes_on_in_the_middle_of_a_run(launch,
     assert not saves.exists()
 
 
+@pytest.mark.slow
 def test_stopped_on_request_exits_with_130_and_goes_on_later(launch, reference, tmp_path):
     folder = study_folder(tmp_path)
     for number in (signal.SIGTERM, signal.SIGINT):

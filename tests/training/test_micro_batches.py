@@ -50,6 +50,7 @@ def test_what_is_kept_is_told_within_a_factor_of_two(run):
     assert 0.5 < kept_bytes(run) / chunk.memory_analysis().temp_size_in_bytes < 2
 
 
+@pytest.mark.slow
 def test_a_run_that_leaves_it_open_is_the_one_that_says_so(monkeypatch):
     monkeypatch.setattr(module, "CACHED", 10_000)
     monkeypatch.setattr(module, "FEWEST_TOKENS", 8)

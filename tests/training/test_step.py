@@ -26,6 +26,7 @@ def equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.slow
 def test_chunks_of_any_length_give_the_same_bits():
     whole, losses = chunk(start(RUN), RUN, SOURCE, 4)
     halves, first = chunk(start(RUN), RUN, SOURCE, 2)
@@ -106,7 +107,10 @@ def test_targets_of_weight_zero_do_not_train():
 
 @pytest.mark.parametrize(
     "task",
-    [Copy(symbols=7, length=4, batch_size=32), AssociativeRecall(pairs=3, queries=2, keys=6, values=6, batch_size=32)],
+    [
+        pytest.param(Copy(symbols=7, length=4, batch_size=32), marks=pytest.mark.slow),
+        AssociativeRecall(pairs=3, queries=2, keys=6, values=6, batch_size=32),
+    ],
     ids=["copy", "recall"],
 )
 def test_the_model_learns_the_synthetic_tasks(task):
