@@ -22,11 +22,6 @@ OPTIMISED = {"training", "study"}
 compiled_with: dict[str, bool] = {}
 
 
-def pytest_collection_modifyitems(items):
-    """The files that take longest first, so that workers end together; and what is compiled alike side by side."""
-    items.sort(key=lambda item: item.path.parent.name not in OPTIMISED)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def compiled_as_it_is_used(request):
     """How much XLA optimises, by the folder of the test; what was compiled otherwise is forgotten."""
