@@ -3,11 +3,10 @@
 JAX knows what it has traced and lowered by the function's identity. Slots that compile the same functions trace once.
 """
 
-import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,18 +46,8 @@ class Functions:
         self.start, self.advance, self.evaluate, self.diagnose = (
             functools.partial(_mapped, function, members) for function in (begin, advance, look, _diagnose)
         )
-        self._first, self._traced = threading.Lock(), False
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Whoever compiles them first does so alone, and begins soonest; the others then find them traced."""
-        with self._first:
-            first = not self._traced
-            if first:
-                yield
-                self._traced = True
-        if not first:
-            yield
+        self.tracing = threading.Lock()
+        """Held while one of them is traced and lowered; whoever comes next finds it done."""
 
 
 def _mapped(function: Callable[..., Any], members: int, *arguments: Any) -> Any:

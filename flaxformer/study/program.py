@@ -46,17 +46,10 @@ class Program:
         self.chunk = next(
             n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
         )
-        self.functions = functions_of(group.example, members, execution.layout, self.chunk, group.measure)
-        with self.functions.turn():
-            began = time.perf_counter()
-            self._compile_all(execution)
-            self.compile_seconds = time.perf_counter() - began
-
-    def _compile_all(self, execution: Execution) -> None:
-        """Load the task's data and compile each function."""
-        group, slot = self.group, self.slot
+        began = time.perf_counter()
         self.bytes, self.source = 0, slot.spread(group.example.task.load())
         runs = self.stacked(group.cells[:1])
+        self.functions = functions_of(group.example, members, execution.layout, self.chunk, group.measure)
         state = whole = both = None
         if slot.mesh is not None:
             whole = whole_on(slot.mesh)
@@ -68,12 +61,14 @@ class Program:
         self._advance = self._compile(self.functions.advance, both, states, runs, donate=0)
         self._evaluate = self._compile(self.functions.evaluate, whole, states, runs)
         self._diagnose = self._compile(self.functions.diagnose, whole, states, runs) if execution.diagnostics else None
+        self.compile_seconds = time.perf_counter() - began
 
     def _compile(
         self, function: Callable[..., Any], shardings: Any, *members: Any, donate: int | None = None
     ) -> Callable[..., Any]:
         with self.slot.there():
-            lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
+            with self.functions.tracing:
+                lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
             compiled = lowered.compile()
         if (own := compiled.memory_analysis()) is not None:
             used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
