@@ -3,7 +3,7 @@
 Claims: Xiong et al. 2020 (pre-norm trains without warm-up); Vaswani et al. 2017, section 3.2.1, and "Transformers like
 a physicist" (the logits of unscaled attention grow with d); "Self-Attention and Transformers, a mathematical approach".
 Command: flaxformer run experiments/norm_and_scale.py
-Cost: 96 runs in 2 compiled programs, about 2½ minutes on 2 CPU cores.
+Cost: 96 runs in 2 compiled programs, 2½ to 4 minutes on 2 CPU cores.
 Expected: all four claims supported; and, unclaimed, 1/d better than 1/√d under post-norm with warm-up.
 """
 
