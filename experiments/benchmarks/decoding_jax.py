@@ -1,5 +1,6 @@
 """Greedy decoding in JAX: ours with and without a cache, Flax NNX's, and what a machine's memory allows."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,20 +20,16 @@ Decode = Callable[[], jax.Array]
 """The tokens after a prompt, [B, steps], anew each time it is called."""
 
 
-def ours(size: Size, prompt: jax.Array, steps: int) -> Decode:
-    """`generate`, as `flaxformer generate` does it: each device decodes rows of its own."""
-    config, devices = run_of(size).model, Devices(data=math.gcd(size.batch, jax.device_count()))
-    mesh = devices.mesh()
+def ours(size: Size, prompt: jax.Array, steps: int, most: int | None = None) -> Decode:
+    """`generate`, as `flaxformer generate` does it: each device decodes rows of its own; `most` devices, or all."""
+    config, devices = run_of(size).model, math.gcd(size.batch, most or jax.device_count())
+    mesh = Devices(data=devices).mesh()
     jax.set_mesh(mesh)
     params = jax.device_put(init(jax.random.key(0), config), whole_on(mesh))
     return lambda: generate(params, config, prompt, steps=steps).tokens
 
 
-def ours_on_one_device(size: Size, prompt: jax.Array, steps: int) -> Decode:
-    """`generate` without a mesh."""
-    config = run_of(size).model
-    params = init(jax.random.key(0), config)
-    return lambda: generate(params, config, prompt, steps=steps).tokens
+ours_on_one_device = functools.partial(ours, most=1)
 
 
 def ours_without_cache(size: Size, prompt: jax.Array, steps: int) -> Decode:

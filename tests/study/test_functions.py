@@ -36,13 +36,14 @@ def test_slots_trace_once_and_nothing_is_left_of_it(measured):
     if jax.device_count() < 2:
         pytest.skip("two devices are wanted")
     group, traced = measured
+    others = set(functions._SHARED.keys())
     finished(group, 1)
     alone = len(traced)
     compiled, runs = finished(group, 2)
     assert (len(compiled), runs) == (2, 2)
     assert len(traced) == 2 * alone
     gc.collect()
-    assert not functions._SHARED
+    assert set(functions._SHARED.keys()) <= others
 
 
 def test_runs_of_one_structure_share_and_others_do_not():
