@@ -57,6 +57,11 @@ def locked(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
         yield
 
 
+def digest_of(data: bytes) -> str:
+    """Data in 16 hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
 def flush(path: Path) -> None:
     """Have a file's content, or a folder's list of names, on the disk when this returns."""
     descriptor = os.open(path, os.O_RDONLY)

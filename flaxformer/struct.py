@@ -232,12 +232,32 @@ def canonical(config: Any) -> Any:
     """A config as plain JSON data: every field by name, and the class of each part under "kind"."""
     if isinstance(config, Config):
         fields = {field.name: canonical(getattr(config, field.name)) for field in dataclasses.fields(config)}
-        return {"kind": type(config).__name__} | fields
+        return {"kind": qualified_name(type(config))} | fields
     if isinstance(config, tuple):
         return [canonical(item) for item in config]
     if config is None or isinstance(config, bool | int | float | str):
         return config
     raise UserError(f"{config!r} has no canonical form; expected Python numbers, strings, None and configs")
+
+
+def qualified_name(kind: type) -> str:
+    """A class's name; of a class outside the package, with its module, such as "heads.MyAdamW".
+
+    A module loaded from a file counts by the file's name alone: its name is "heads@" and a digest of the path.
+    """
+    if kind.__module__.partition(".")[0] == "flaxformer":
+        return kind.__name__
+    return f"{kind.__module__.partition('@')[0]}.{kind.__qualname__}"
+
+
+def classes_in(config: Any) -> list[type]:
+    """The class of a config and of every config in it, each once."""
+    if isinstance(config, Config):
+        inside = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    else:
+        inside = list(config) if isinstance(config, tuple) else []
+    own = [type(config)] if isinstance(config, Config) else []
+    return list(dict.fromkeys([*own, *(kind for item in inside for kind in classes_in(item))]))
 
 
 def canonical_text(config: Any) -> str:

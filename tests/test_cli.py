@@ -15,6 +15,7 @@ from flaxformer import kept_programs as keeping
 from flaxformer.cli import COMMANDS, _class, main
 from flaxformer.cli.study import StudyArguments
 from flaxformer.study import launch
+from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
 from flaxformer.study.program import Program
 from flaxformer.study.store import Store
@@ -212,7 +213,7 @@ def test_a_report_says_the_same_again(command, complete):
 def test_a_report_on_part_of_a_study_says_what_is_missing(command, tmp_path):
     fewer, all_seeds = tiny(seeds=range(2)), tiny()
     store = fill(tmp_path / "part", fewer, lambda cell: 1.0 + 0.1 * cell.seed)
-    store.declare(declaration(all_seeds))
+    declare(store, declaration(all_seeds))
     code, out, _ = command("report", "part")
     assert code == 0
     assert "4 of 12 runs are missing" in out

@@ -13,6 +13,7 @@ FLOORS = [
     {"pytree"},
     {"struct"},
     {"files", "cuda", "kept_programs"},
+    {"user_code"},
     {"params", "nn"},
     {"sharding", "distributed"},
     {"config"},
@@ -43,7 +44,7 @@ INSIDE = {
     "study": [
         {"records", "leases"},
         {"claim", "statistics", "store", "provenance", "execution", "halving"},
-        {"declare"},
+        {"declare", "declarations"},
         {"plan", "analysis", "probe", "status", "search"},
         {"unfinished", "functions"},
         {"load", "schedule", "program", "suggest", "tuned"},

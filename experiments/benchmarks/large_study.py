@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flaxformer.config import POST, PRE, ModelConfig
 from flaxformer.study import Axis, Claim, Study
+from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
 from flaxformer.study.records import write_table
 from flaxformer.study.store import Store
@@ -55,7 +56,7 @@ def fill(folder: Path, study: Study) -> None:
         row |= {"train_loss_curve": [drawn.random() for _ in range(100)], "seconds": 0.1, "tokens_per_second": 9.0}
         groups.setdefault(known["group"], []).append(row | {"group_size": 1, "chunk_steps": 5, "device": "cpu:0"})
     with store.locked():
-        store.declare(declared)
+        declare(store, declared)
         for name, rows in groups.items():
             write_table(store.groups / f"{name}.parquet", rows)
 

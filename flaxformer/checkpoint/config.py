@@ -1,6 +1,7 @@
 """The run beside its checkpoints, so that a folder says by itself what model its numbers are of."""
 
 import dataclasses
+import itertools
 import json
 import typing
 from collections.abc import Mapping
@@ -10,26 +11,68 @@ from typing import Any
 from flaxformer.files import write_atomically
 from flaxformer.struct import Config, UserError, canonical, did_you_mean, differences, type_hints
 from flaxformer.training.run import Run
+from flaxformer.user_code import changes
+from flaxformer.user_code.changes import OnCodeChange
 
 NAME = "config.json"
 FORMAT = 1
 
 
-def write_config(folder: str | Path, run: Run) -> None:
+def write_config(
+    folder: str | Path, run: Run, code: Mapping[str, str] | None = None, on_code_change: OnCodeChange = "refuse"
+) -> None:
     """Write the run into the folder, which is made if need be; nothing happens where it is there already.
 
+    Args:
+      code: digests of the user's code that the run uses, by name.
+      on_code_change: what to do where it has changed since: "refuse"; "keep" what is there and record the change; or
+        "retrain", which moves what is there to superseded/N.
+
     Raises:
-      UserError: the folder is another run's; the message lists what differs, field by field.
+      UserError: the folder is another run's, or of other code; the message lists what differs.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / NAME).exists():
-        if unlike := differences(_data_in(folder), canonical(run)):
-            lines = "\n".join(f"  {line}" for line in unlike)
-            raise UserError(f"{folder} holds another run:\n{lines}\nGive another folder, or remove this one.")
+    folder, code = Path(folder), dict(code or {})
+    changed = check_config(folder, run, code, on_code_change)
+    old = _document(folder) if (folder / NAME).exists() else None
+    if old is not None and not changed:
         return
-    data = {"format": FORMAT, "run": canonical(run)}
+    history = [] if old is None else old.get("code_changes", [])
+    if changed:
+        history = [*history, changes.entry(on_code_change, {changes.DERIVED: changed}, 1)]
+        if on_code_change == "retrain":
+            _supersede(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"format": FORMAT, "run": canonical(run), "code": code} | ({"code_changes": history} if history else {})
     write_atomically(folder / NAME, json.dumps(data, indent=1, ensure_ascii=False).encode())
+
+
+def check_config(folder: Path, run: Run, code: Mapping[str, str], on_code_change: OnCodeChange) -> list[str]:
+    """The user code of a folder's run that has changed since; nothing is written.
+
+    Raises:
+      UserError: the folder is another run's, or of other code where `on_code_change` is "refuse".
+    """
+    changes.check(on_code_change)
+    if not (folder / NAME).exists():
+        return []
+    old = _document(folder)
+    if unlike := differences(old["run"], canonical(run)):
+        lines = "\n".join(f"  {line}" for line in unlike)
+        raise UserError(f"{folder} holds another run:\n{lines}\nGive another folder, or remove this one.")
+    changed = changes.differing(old.get("code") or {}, code)
+    if changed and on_code_change == "refuse":
+        raise UserError(changes.message(folder, {changes.DERIVED: changed}, "a run"))
+    return changed
+
+
+def _supersede(folder: Path) -> None:
+    """Move all that is in a folder to superseded/N in it; copies of code stay, for they are named by their digest."""
+    number = next(n for n in itertools.count(1) if not (folder / "superseded" / str(n)).exists())
+    target = folder / "superseded" / str(number)
+    target.mkdir(parents=True)
+    for path in sorted(folder.iterdir()):
+        if path.name not in (".lock", "superseded", "code"):
+            path.rename(target / path.name)
 
 
 def config_of(folder: str | Path, classes: Mapping[str, type[Config]] | None = None) -> Run:
@@ -37,12 +80,13 @@ def config_of(folder: str | Path, classes: Mapping[str, type[Config]] | None = N
 
     Args:
       folder: as given to `write_config`.
-      classes: config classes of your own that it may name, such as a task's, by name; the library's are known.
+      classes: config classes of your own that it may name, by qualified name, such as {"tasks.Shifted": Shifted} for a
+        class in tasks.py (see `struct.qualified_name`); the package's own are known.
 
     Raises:
       UserError: no such file, one that is damaged or of another format, or one with a class or field not known here.
     """
-    run = from_canonical(_data_in(Path(folder)), classes_within(Run) | dict(classes or {}), "run")
+    run = from_canonical(_document(Path(folder))["run"], classes_within(Run) | dict(classes or {}), "run")
     if not isinstance(run, Run):
         raise UserError(f"{Path(folder) / NAME} holds a {type(run).__name__}; expected a Run")
     return run
@@ -89,7 +133,7 @@ def from_canonical(data: Any, classes: Mapping[str, type[Config]], where: str = 
     return classes[kind](**{name: from_canonical(data[name], classes, f"{where}.{name}") for name in names})
 
 
-def _data_in(folder: Path) -> Any:
+def _document(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     try:
         data = json.loads(path.read_bytes())
@@ -100,4 +144,4 @@ def _data_in(folder: Path) -> Any:
     if not isinstance(data, dict) or data.get("format") != FORMAT or "run" not in data:
         found = data.get("format") if isinstance(data, dict) else None
         raise UserError(f"{path} is in format {found!r}; expected {FORMAT}")
-    return data["run"]
+    return data

@@ -58,7 +58,13 @@ def find_cases(folder: Path, names: Sequence[str] = ()) -> list[Case]:
     if names:
         chosen = {_named(name, files) for name in names}
         files = [file for file in files if file in chosen]
-    return [dataclasses.replace(load(file, "case", Case), name=file.stem) for file in files]
+    return [_of_file(load(file, "case", Case), file) for file in files]
+
+
+def _of_file(case: Case, file: Path) -> Case:
+    """A case with its name, and its evidence with the file that declares it."""
+    evidence, quick = ([dataclasses.replace(e, file=file) for e in form] for form in (case.evidence, case.quick or ()))
+    return dataclasses.replace(case, name=file.stem, evidence=evidence, quick=quick)
 
 
 def _named(name: str, files: Sequence[Path]) -> Path:

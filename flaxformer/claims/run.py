@@ -20,6 +20,7 @@ from flaxformer.study.probe import Probe, run_probe
 from flaxformer.study.progress import follow
 from flaxformer.study.provenance import provenance
 from flaxformer.study.store import Store, read_lines
+from flaxformer.user_code.changes import OnCodeChange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +34,21 @@ class Outcome:
     failure: str = ""
 
 
-def run_case(case: Case, folder: Path, execution: Execution, quick: bool, console: Console) -> Outcome:
+def run_case(
+    case: Case,
+    folder: Path,
+    execution: Execution,
+    quick: bool,
+    console: Console,
+    on_code_change: OnCodeChange = "refuse",
+) -> Outcome:
     """Measure and train what is missing, and write each report; an error ends this case alone."""
     console.print(Text.assemble((f"{case.number}  ", "bold"), (case.claim, "bold"), ("  ", ""), (case.source, "dim")))
     analyses, failure = [], ""
     for evidence in (case.quick if quick else case.evidence) or ():
         store, began = Store(folder / evidence.name), time.perf_counter()
         try:
-            worked = _work(evidence, store, execution, console)
+            worked = _work(evidence, store, execution, console, on_code_change)
             analyses.append((store.root, write(store)))
             failure = failure or _failed(analyses[-1][1])
         except UserError as error:
@@ -56,10 +64,12 @@ def run_case(case: Case, folder: Path, execution: Execution, quick: bool, consol
     return Outcome(case, analyses, sum(line["seconds"] for line in read_lines(folder / "time.jsonl")), failure)
 
 
-def _work(evidence: Evidence, store: Store, execution: Execution, console: Console) -> bool:
+def _work(
+    evidence: Evidence, store: Store, execution: Execution, console: Console, on_code_change: OnCodeChange
+) -> bool:
     """Run what is missing of a probe or a study; whether there was anything."""
     if isinstance(evidence, Probe):
-        measured = run_probe(evidence, store)
+        measured = run_probe(evidence, store, on_code_change)
         if next(measured, None) is None:
             return False
         store.record_launch(provenance())
@@ -69,7 +79,8 @@ def _work(evidence: Evidence, store: Store, execution: Execution, console: Conso
     todo = missing(evidence, store, retry_failed=True)
     runs = sum(len(group.cells) for group in todo)
     steps = sum(len(group.cells) * group.example.training.steps for group in todo)
-    follow(run(evidence, execution, retry_failed=True), console, runs, steps)
+    events = run(evidence, execution, retry_failed=True, on_code_change=on_code_change)
+    follow(events, console, runs, steps)
     return runs > 0
 
 

@@ -12,6 +12,7 @@ from flaxformer.claims.run import run_case
 from flaxformer.claims.table import show, write
 from flaxformer.cli.options import FAILED, option
 from flaxformer.study.execute import Execution
+from flaxformer.user_code.changes import OnCodeChange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,13 +30,20 @@ class Claims:
     )
     output: Annotated[Path | None, option("DIR", "runs/claims", "folder of results")] = None
     devices: Annotated[int | None, option("N", "all; a CPU is one a core", "devices to use")] = None
+    on_code_change: Annotated[
+        OnCodeChange,
+        option("refuse|keep|retrain", "refuse", "what to do with results whose user code has changed since"),
+    ] = "refuse"
 
     def __call__(self, console: Console) -> int:
         cases = find_cases(self.folder, self.names)
         root = self.output or Path("runs") / ("claims-quick" if self.quick else "claims")
         outcomes = []
         for case in cases:
-            outcomes.append(run_case(case, root / case.name, Execution(devices=self.devices), self.quick, console))
+            execution = Execution(devices=self.devices)
+            outcomes.append(
+                run_case(case, root / case.name, execution, self.quick, console, on_code_change=self.on_code_change)
+            )
         show(console, outcomes, self.quick)
         console.print(f"\nPage: {write(root, outcomes, self.quick)}", highlight=False, soft_wrap=True)
         return FAILED if any(outcome.failure for outcome in outcomes) else 0

@@ -60,6 +60,7 @@ def launched(run: "Run", study: Study, execution: Execution, console: Console) -
         seeds=run.seeds,
         retry_failed=run.retry_failed,
         on_error=run.on_error,
+        on_code_change=run.on_code_change,
     )
     if not launch(str(run.launcher), study, payload, run.options(), console):
         console.print(f"flaxformer status {store.root} shows how they fare; the same command again does what is left.")

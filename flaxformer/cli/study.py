@@ -25,13 +25,14 @@ from flaxformer.report.write import report_path, write
 from flaxformer.sharding import parse_devices
 from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution, Finished
-from flaxformer.study.launch import OnError, missing, store_of
+from flaxformer.study.launch import OnError, declare, missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups
 from flaxformer.study.progress import follow
-from flaxformer.study.stages import ahead, known, run, told
+from flaxformer.study.stages import ahead, is_staged, known, run, told
 from flaxformer.study.status import status
 from flaxformer.study.store import Store
+from flaxformer.user_code.changes import OnCodeChange
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]
 
@@ -113,6 +114,10 @@ class Run(LauncherArguments, StudyArguments):
 
     retry_failed: Annotated[bool, tyro.conf.arg(help="also train again what failed before")] = False
     on_error: Annotated[OnError, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
+    on_code_change: Annotated[
+        OnCodeChange,
+        option("refuse|keep|retrain", "refuse", "what to do with results whose user code has changed since"),
+    ] = "refuse"
 
     coordinator: Annotated[
         str | None,
@@ -131,6 +136,8 @@ class Run(LauncherArguments, StudyArguments):
             found = [event.row["status"] for event in run(study, execution) if isinstance(event, Finished)]
             return FAILED if "failed" in found else 0
         store, where, ordinary = store_of(study, execution), execution.where, known(study, execution)
+        if not is_staged(study):
+            declare(study, store, self.on_code_change)
         todo = missing(ordinary, store, retry_failed=self.retry_failed)
         runs = sum(len(group.cells) for group in todo)
         done = len(ordinary.cells()) - runs
@@ -140,7 +147,9 @@ class Run(LauncherArguments, StudyArguments):
         for line in told(study, execution):
             console.print(line)
         runs, steps = ahead(study, execution, self.retry_failed)
-        events = run(study, execution, retry_failed=self.retry_failed, on_error=self.on_error, file=self.file)
+        events = run(
+            study, execution, retry_failed=self.retry_failed, on_error=self.on_error, on_code_change=self.on_code_change
+        )
         follow(events, console, runs, steps)
         return exit_code(show_report(store, console), console)
 

@@ -32,6 +32,7 @@ from flaxformer.study.load import load
 from flaxformer.study.plan import Cost, cost_of_run
 from flaxformer.training import Run
 from flaxformer.training.micro_batches import micro_batches
+from flaxformer.user_code.changes import OnCodeChange
 
 SECONDS_BETWEEN_LINES = 15
 
@@ -71,6 +72,10 @@ class Train:
     ] = None
     processes: Annotated[int | None, option("N", "the cluster's", "how many processes there are")] = None
     process: Annotated[int | None, option("N", "the cluster's", "which of them this one is, from 0")] = None
+    on_code_change: Annotated[
+        OnCodeChange,
+        option("refuse|keep|retrain", "refuse", "what to do with results whose user code has changed since"),
+    ] = "refuse"
     plan: Annotated[bool, tyro.conf.arg(help="show the plan, and train nothing")] = False
 
     def __call__(self, console: Console) -> int:

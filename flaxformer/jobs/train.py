@@ -16,6 +16,7 @@ import jax
 from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints, Stop, write_config
 from flaxformer.checkpoint.config import NAME as CONFIG
+from flaxformer.checkpoint.config import check_config
 from flaxformer.files import locked
 from flaxformer.jobs import trackers
 from flaxformer.jobs.events import Advanced, Diverged, Evaluated, Event, Sampled, Saved, Started
@@ -25,11 +26,13 @@ from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.transformer import Layout
 from flaxformer.params import stream
 from flaxformer.sharding import Devices
-from flaxformer.struct import UserError
+from flaxformer.struct import UserError, classes_in
 from flaxformer.tasks.base import Source
 from flaxformer.training import Run, State
 from flaxformer.training.micro_batches import check_batch, kept_bytes, separable
 from flaxformer.training.step import ALIVE
+from flaxformer.user_code import code_digests, copy_sources, user_modules
+from flaxformer.user_code.changes import OnCodeChange
 
 LOG = logging.getLogger(__name__)
 LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
@@ -48,6 +51,9 @@ class Job:
       samples: tokens that a model of text is let say at each evaluation; 0 for none.
       track: where the log goes beside its file: "tensorboard", "wandb".
       devices: the mesh that the job is trained on; None for what `devices_for` says.
+      file: the file that declares the run, whose code counts as the run's.
+      on_code_change: what to do where user code has changed since the folder's checkpoints were made: "refuse" to
+        train, "keep" them and go on, or "retrain", which sets them aside and begins anew.
     """
 
     output: Path
@@ -59,6 +65,8 @@ class Job:
     samples: int = 64
     track: tuple[str, ...] = ()
     devices: Devices | None = None
+    file: Path | None = None
+    on_code_change: OnCodeChange = "refuse"
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -99,10 +107,15 @@ def check(run: Run, job: Job) -> None:
         kind = "cannot be written to" if there.is_dir() else "is a file"
         raise UserError(f"output is '{job.output}', and '{there}' {kind}; expected a folder, there or to be made")
     if (job.output / CONFIG).exists():
-        write_config(job.output, run)
+        check_config(job.output, run, _code(run, job), job.on_code_change)
     if job.devices is not None:
         job.devices.mesh()
         check_batch(run, job.devices)
+
+
+def _code(run: Run, job: Job) -> dict[str, str]:
+    """Digests of the user code that the run uses."""
+    return code_digests(classes_in(run), job.file)
 
 
 def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
@@ -122,7 +135,8 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         def begin() -> None:
             check(run, job)
             held.enter_context(locked(job.output, "training"))
-            write_config(job.output, run)
+            write_config(job.output, run, _code(run, job), job.on_code_change)
+            copy_sources(job.output / "code", user_modules(job.file))
 
         distributed.told(begin)
         programs = Programs(run, job.layout, job.devices or devices_for(run))

@@ -12,8 +12,8 @@ from flaxformer.launchers.division import Jobs, Options, names
 from flaxformer.launchers.payload import Payload, private
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Study
-from flaxformer.study.launch import missing, store_of
-from flaxformer.study.plan import Group, declaration
+from flaxformer.study.launch import declare, missing, store_of
+from flaxformer.study.plan import Group
 from flaxformer.study.provenance import code
 from flaxformer.study.stages import is_staged
 
@@ -62,10 +62,10 @@ def launch(kind: str, study: Study, payload: Payload, options: Options, console:
             "folder"
         )
     store = store_of(study, payload.execution)
+    LAUNCHERS[kind].divide([], options)
+    declare(study, store, payload.on_code_change)
     todo = missing(study, store, retry_failed=payload.retry_failed)
     jobs = LAUNCHERS[kind].divide(todo, options)
-    with store.locked():
-        store.declare(declaration(study))
     if not todo:
         return True
     payload = dataclasses.replace(

@@ -15,6 +15,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.execution import Execution
 from flaxformer.study.launch import OnError
 from flaxformer.study.load import load_study
+from flaxformer.user_code.changes import OnCodeChange
 
 FORMAT = 1
 READ: dict[str, Callable[[str], Any]] = {"output": Path, "mesh": parse_devices}
@@ -33,6 +34,7 @@ class Payload:
       seeds: how many seeds to use; the study's own when None.
       retry_failed: whether a cell whose run failed is trained again.
       on_error: whether a worker goes on after a failed run, or stops.
+      on_code_change: what becomes of results whose user code has changed since, when the study is submitted.
       interface: where the processes of a job that has several find each other.
       code: the commit and digests of the code that submitted it.
     """
@@ -44,6 +46,7 @@ class Payload:
     seeds: int | None = None
     retry_failed: bool = False
     on_error: OnError = "continue"
+    on_code_change: OnCodeChange = "refuse"
     interface: str | None = None
     code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

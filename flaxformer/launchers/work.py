@@ -30,7 +30,6 @@ def work(path: Path, index: int, console: Console) -> int:
         only=cells,
         retry_failed=payload.retry_failed,
         on_error=payload.on_error,
-        file=payload.file,
         submitted=payload.code,
     )
     return tell(events, console)

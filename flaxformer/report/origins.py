@@ -1,6 +1,8 @@
 """What ran where, and how to run it again, from the launches that a folder records."""
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from flaxformer.report.numbers import duration
 from flaxformer.struct import differences
@@ -55,12 +57,44 @@ def ran(analysis: Analysis, launches: Sequence[Row]) -> list[tuple[str, str]]:
         ("Data", "; ".join(sorted(data))),
         ("Semantics", "; ".join(sorted({str(recipe["semantics"]) for recipe in recipes}))),
         ("Measured by", f"code {analysis.study['measured_by']}" if analysis.study["kind"] == "probe" else ""),
+        ("User code", "; ".join(user_code(analysis))),
+        ("Code changes", "; ".join(map(_change, analysis.study.get("code_changes", ())))),
     ]
+
+
+def user_code(analysis: Analysis) -> list[str]:
+    """The definitions outside the package that the results use, each with its digest."""
+    codes = [recipe.get("code") or {} for recipe in analysis.study["recipes"].values()]
+    found = {f"{name} {own}" for code in [*codes, analysis.study.get("code") or {}] for name, own in code.items()}
+    return sorted(found)
+
+
+def _change(one: Row) -> str:
+    done = {"keep": "results kept", "retrain": "results set aside"}[one["decision"]]
+    return f"{one['time']}: {', '.join(one['changed'])}; {one['results']} {done}"
 
 
 def commands(launches: Sequence[Row]) -> str:
     """The different commands that made the results, the last ones."""
     return "\n".join(distinct(launches, "command")[-SHOWN:])
+
+
+def commands_for_copies(launches: Sequence[Row]) -> str:
+    """The commands that run the folder's own copies of the study's code, the last ones; empty without copies."""
+    found = []
+    for launch in launches:
+        file, own = launch.get("file"), launch.get("code")
+        if file and own:
+            words = shlex.split(launch.get("command") or "flaxformer run")
+            rest = [word for word in words[2:] if Path(word).name != file]
+            found.append(shlex.join([*words[:2], f"code/{own}/{file}", *_without_output(rest), "--output", "NEW"]))
+    return "\n".join(list(dict.fromkeys(found))[-SHOWN:])
+
+
+def _without_output(words: Sequence[str]) -> list[str]:
+    """The words of a command without the option that names a folder of results."""
+    pairs = zip(["", *words], words, strict=False)
+    return [word for before, word in pairs if word.partition("=")[0] != "--output" and before != "--output"]
 
 
 def changes(analysis: Analysis) -> list[str]:

@@ -77,6 +77,9 @@ def _reproduce(analysis: Analysis, launches: Sequence[Row]) -> str:
     dirty = any("+changes" in (launch.get("commit") or "") for launch in launches)
     place = "At the commit above, with the changes that the working tree had" if dirty else "At the commit above"
     parts = [f"<p>{place}:</p>{html.code(commands, wrapped=True)}"] if commands else []
+    if copied := origins.commands_for_copies(launches):
+        parts.append("<p>Or in this folder, which keeps the code of the study as it ran:</p>")
+        parts.append(html.code(copied, wrapped=True))
     seeds = ", ".join(map(str, study["seeds"]))
     what = "A run is decided by its recipe and its seed" if study["recipes"] else "A measurement is decided by its seed"
     parts.append(f"<p>{what}; the seeds are {seeds}. What is done already is not done again: give a new folder.</p>")

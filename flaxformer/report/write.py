@@ -26,7 +26,7 @@ def write(store: Store) -> Analysis:
     order = {cell["cell"]: i for i, cell in enumerate(analysis.study["cells"])}
     prints = {cell["cell"]: cell["fingerprint"] for cell in analysis.study["cells"]}
     rows = [
-        row | {"fingerprint": prints[row["cell"]]} for row in sorted(analysis.rows, key=lambda row: order[row["cell"]])
+        {"fingerprint": prints[row["cell"]]} | row for row in sorted(analysis.rows, key=lambda row: order[row["cell"]])
     ]
     numbers = [
         {"quantity": one.labels[QUANTITY], "seed": seed, "value": value}

@@ -138,7 +138,17 @@ class Analysis:
         many = [f"Figures show at most {MOST_DRAWN} arms, and it has {len(self.arms)}: the tables have them."]
         many = many if len(self.arms) > MOST_DRAWN else []
         gone = [f"{self.missing} of {len(self.study['cells'])} runs are missing."] if self.missing else []
-        return [*gone, *self._stops, *few, *many, *self.study["caveats"]]
+        return [*gone, *self._stops, *self._kept_results, *few, *many, *self.study["caveats"]]
+
+    @property
+    def _kept_results(self) -> list[str]:
+        """Results that were kept although their code has changed since."""
+        return [
+            f"On {one['time'][:10]} code had changed ({', '.join(one['changed'])}), and {one['results']} results of "
+            "the code before were kept."
+            for one in self.study.get("code_changes", ())
+            if one["decision"] == "keep"
+        ]
 
     @property
     def _stops(self) -> list[str]:

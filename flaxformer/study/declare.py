@@ -5,6 +5,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer.struct import UserError, canonical_text, did_you_mean, get_at, replace_at
@@ -137,6 +138,7 @@ class Study:
       metric_unit: what the metric counts, where `measure` gives it.
       halving: stop the worst arms early.
       caveats: what the study does not show; the report says so.
+      file: the file that declares it, set when it is loaded; code that it runs on import counts as the study's.
     """
 
     name: str
@@ -152,6 +154,7 @@ class Study:
     derive: Derive | None = None
     metric_unit: str = ""
     halving: Halving | None = None
+    file: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("axes", "seeds", "claims", "caveats"):

@@ -6,11 +6,10 @@ import hashlib
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer.struct import UserError, did_you_mean
-from flaxformer.study import unfinished
+from flaxformer.study import declarations, unfinished
 from flaxformer.study.declare import Cell, Study
 from flaxformer.study.execute import Event, Finished, Told, execute
 from flaxformer.study.execution import Execution
@@ -20,6 +19,8 @@ from flaxformer.study.probe import check_quantities
 from flaxformer.study.provenance import provenance
 from flaxformer.study.store import LOCK_PATIENCE, Row, Store, check_file_name, is_finished
 from flaxformer.study.together import together
+from flaxformer.user_code import copy_sources, user_modules
+from flaxformer.user_code.changes import OnCodeChange
 
 POLL = 1.0
 """Seconds between two looks at the leases of others, while there is nothing else to do."""
@@ -29,6 +30,12 @@ OnError = Literal["continue", "stop"]
 def store_of(study: Study, execution: Execution) -> Store:
     """The study's folder: `output`, or runs/NAME."""
     return Store(execution.folder(study.name))
+
+
+def declare(study: Study, store: Store, on_code_change: OnCodeChange = "refuse") -> Row:
+    """Write the study's declaration into its folder, and return it; see `declarations.declare`."""
+    with store.locked(LOCK_PATIENCE):
+        return declarations.declare(store, declaration(study), on_code_change)
 
 
 def missing(study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False) -> list[Group]:
@@ -42,7 +49,7 @@ def missing(study: Study, store: Store, only: Collection[str] | None = None, ret
 
 def _share(study: Study, only: Collection[str] | None) -> list[Group]:
     """The groups with the cells of these names alone."""
-    whole = groups(study.cells(), study.measure)
+    whole = groups(study.cells(), study.measure, study.file)
     if only is None:
         return whole
     names = {cell.name for group in whole for cell in group.cells}
@@ -74,7 +81,7 @@ def run(
     only: Collection[str] | None = None,
     retry_failed: bool = False,
     on_error: OnError = "continue",
-    file: Path | None = None,
+    on_code_change: OnCodeChange = "refuse",
     submitted: Mapping[str, Any] | None = None,
 ) -> Iterator[Event]:
     """Train every missing cell; each finished run is on disk before its event is yielded.
@@ -88,24 +95,26 @@ def run(
       only: names of cells; no others are trained or waited for.
       retry_failed: train again, once, what failed before.
       on_error: "stop" to end after the first run that fails.
-      file: the study's file, whose digest is recorded.
+      on_code_change: what to do with results whose user code has changed since: "refuse" to run, "keep" them, or
+        "retrain", which sets them aside.
       submitted: `provenance.code` where the work was submitted; what differs here is told and recorded.
 
     Raises:
-      UserError: another process holds the folder for too long, or it has results of another recipe.
+      UserError: another process holds the folder for too long, or it has results of another recipe or of other code.
     """
     if on_error not in ("continue", "stop"):
         raise UserError(f"on_error is '{on_error}'; expected continue or stop")
     store = Store(store_of(study, execution).root, worker=secrets.token_hex(6))
     execution = dataclasses.replace(execution, output=store.root)
     declared, share = declaration(study), _share(study, only)
-    launch = provenance(file) | {"worker": store.worker}
+    launch = provenance(study.file) | {"worker": store.worker}
     changed = [name for name in ("commit", "source", "study_file") if submitted and submitted.get(name) != launch[name]]
     for group in share:
         check_file_name(group.name)
     with store.locked(LOCK_PATIENCE):
-        store.declare(declared)
+        declarations.declare(store, declared, on_code_change)
         store.repair()
+        launch["code"] = copy_sources(store.root / "code", user_modules(study.file))
         store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
     if changed:
         yield Told(f"the code is not what was submitted: {', '.join(changed)} changed; the launch records it")

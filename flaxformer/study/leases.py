@@ -222,3 +222,22 @@ class Leases:
                             os.utime(path)
                         else:
                             del self._mine[name]
+
+
+def wait_for_dead_leases(folder: Path, poll: float = 0.5) -> Lease | None:
+    """Remove the leases of owners that are gone, waiting until it is known; returns a lease whose owner is alive.
+
+    An owner of another machine is alive once it gives a sign of life, and gone when it gives none until its lease
+    expires.
+    """
+    if not folder.exists():
+        return None
+    leases = Leases(folder)
+    first = {lease["path"]: lease["mtime"] for lease in leases.others()}
+    while others := leases.others():
+        for lease in others:
+            is_here = lease.get("machine") == machine()
+            if is_here or first.get(lease["path"]) != lease["mtime"]:
+                return lease
+        time.sleep(poll)
+    return None

@@ -2,10 +2,10 @@
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,14 +14,14 @@ import numpy as np
 
 import flaxformer
 from flaxformer import model, params
-from flaxformer.struct import UserError, canonical, did_you_mean
+from flaxformer.struct import UserError, canonical, classes_in, did_you_mean
 from flaxformer.study.claim import QUANTITY
-from flaxformer.study.declare import METRICS, RESERVED, Cell, Measure, Study
+from flaxformer.study.declare import METRICS, RESERVED, Arm, Cell, Measure, Study
 from flaxformer.study.store import FORMAT
-from flaxformer.tasks import Task
 from flaxformer.tasks.base import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
 from flaxformer.training.micro_batches import micro_batches
+from flaxformer.user_code import code_digests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Group:
     """How many cells the whole group has, also when `cells` are only those that are missing."""
     measure: Measure | None = None
     """Further numbers of a model, taken at every evaluation."""
+    file: Path | None = None
+    """The study's file."""
 
     @property
     def example(self) -> Run:
@@ -46,13 +48,13 @@ class Group:
         return self.cells[0].until or self.example.training.steps
 
 
-def groups(cells: Sequence[Cell], measure: Measure | None = None) -> list[Group]:
+def groups(cells: Sequence[Cell], measure: Measure | None = None, file: Path | None = None) -> list[Group]:
     """Cells by the tree structure of their runs, in the order of first appearance."""
     members: dict[Any, list[Cell]] = {}
     structures = {id(cell.arm): jax.tree.structure(cell.arm.run) for cell in cells}  # a seed is a leaf
     for cell in cells:
         members.setdefault(structures[id(cell.arm)], []).append(cell)
-    return [Group(_group_name(own, cells), tuple(own), len(own), measure) for own in members.values()]
+    return [Group(_group_name(own, cells), tuple(own), len(own), measure, file) for own in members.values()]
 
 
 def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:
@@ -83,22 +85,27 @@ def check_measured(study: Study) -> None:
         raise UserError(f"metric is '{study.metric}'{did_you_mean(study.metric, [*METRICS, *shapes])}")
 
 
-def _own_code(task: Task) -> dict[str, str]:
-    """The code of a task that is not the package's; the package's own is known by its semantics."""
-    kind = type(task)
-    return {} if kind.__module__.startswith("flaxformer.") else {kind.__name__: digest(inspect.getsource(kind))}
-
-
 def _measured(study: Study, run: Run) -> dict[str, Any]:
     return dict(study.measure(start(run).params, run)) if study.measure else {}
 
 
-def recipe(cell: Cell, data: dict[str, Any], measure: Measure | None = None) -> dict[str, Any]:
-    """All that decides a cell's numbers, but for its seed: config, data, the package's semantics, what is measured."""
+def recipe(cell: Cell, data: dict[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
+    """All that decides a cell's numbers, but for its seed: config, data, the package's semantics, the user's code."""
     run = {name: value for name, value in canonical(cell.arm.run).items() if name != "seed"}
-    measured = {} if measure is None else {"measure": digest(inspect.getsource(measure))}
     until = {"until": cell.until} if cell.until else {}
-    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | measured | until
+    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | until | ({"code": code} if code else {})
+
+
+def code_by_arm(arms: Iterable[Arm], measure: Measure | None, file: Path | None) -> dict[str, dict[str, str]]:
+    """Digests of the user code behind each arm, by the arm's name."""
+    known: dict[tuple[type, ...], dict[str, str]] = {}
+    found = {}
+    for arm in arms:
+        kinds = tuple(classes_in(arm.run))
+        if kinds not in known:
+            known[kinds] = code_digests([*kinds, *([] if measure is None else [measure])], file)
+        found[arm.name] = known[kinds]
+    return found
 
 
 def _competition(study: Study) -> dict[str, Any]:
@@ -135,9 +142,11 @@ def declaration(study: Study) -> dict[str, Any]:
     check_measured(study)
     cells = study.cells()
     names = {cell.name: group.name for group in groups(cells) for cell in group.cells}
-    data = {task: task.fingerprint() | _own_code(task) for task in {arm.run.task for arm in study.arms()}}
+    data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
     rule = _competition(study)
-    recipes = {cell.arm.name: recipe(cell, data[cell.arm.run.task], study.measure) | rule for cell in cells}
+    code = code_by_arm(study.arms(), study.measure, study.file)
+    first = {cell.arm.name: cell for cell in cells}
+    recipes = {name: recipe(cell, data[cell.arm.run.task], code[name]) | rule for name, cell in first.items()}
     return {
         "format": FORMAT,
         "kind": "study",
@@ -171,6 +180,7 @@ def declaration(study: Study) -> dict[str, Any]:
         ],
         "recipes": recipes,
         "measured_by": "derived",
+        "code": {} if study.derive is None else code_digests([study.derive], study.file),
     }
 
 

@@ -1,18 +1,21 @@
 """A probe: a question that measurements answer without a training run."""
 
-import ast
 import dataclasses
-import hashlib
-import inspect
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import flaxformer
+from flaxformer.files import digest_of
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.claim import QUANTITY, Claim
+from flaxformer.study.declarations import declare
 from flaxformer.study.declare import check_name, check_seeds
 from flaxformer.study.store import FORMAT, Row, Store
+from flaxformer.user_code import code_digests
+from flaxformer.user_code.changes import OnCodeChange
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,7 @@ class Probe:
       claims: judged together, with Holm's correction.
       caveats: what the probe does not show; the report says so.
       unit: what the numbers count, where they all count the same.
+      file: the file that declares it, set when it is loaded.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Probe:
     claims: Sequence[Claim] = ()
     caveats: Sequence[str] = ()
     unit: str = ""
+    file: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("seeds", "claims", "caveats"):
@@ -53,6 +58,7 @@ class Probe:
 
     def declaration(self) -> dict[str, Any]:
         """The probe as plain data, in the form that a study has."""
+        code = code_digests([self.measure], self.file)
         claims = [dataclasses.asdict(c.contrast(self._quantities_alone)) for c in self.claims]
         return {
             "format": FORMAT,
@@ -72,33 +78,28 @@ class Probe:
             "references": {},
             "cells": [],
             "recipes": {},
-            "measured_by": measured_by(self.measure),
+            "measured_by": measured_by(code),
+            "code": code,
         }
 
 
-def measured_by(measure: Callable[..., Any]) -> str:
-    """What tells a measurement from another: the package's semantics, and the code of the file that it is written in.
-
-    Comments, docstrings and layout do not count.
-    """
-    tree = ast.parse(inspect.getsource(inspect.getmodule(measure) or measure))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.blake2b(f"{flaxformer.SEMANTICS} {ast.dump(tree)}".encode(), digest_size=8).hexdigest()
+def measured_by(code: Mapping[str, str]) -> str:
+    """A digest of what tells a measurement from another: the package's semantics, and the user code behind it."""
+    return digest_of(json.dumps([flaxformer.SEMANTICS, code], sort_keys=True).encode())
 
 
-def run_probe(probe: Probe, store: Store) -> Iterator[Row]:
+def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse") -> Iterator[Row]:
     """Measure every seed that is missing; each is on disk before it is yielded.
 
-    Measurements that other code made stay in the folder and are not read.
+    Args:
+      on_code_change: what to do with measurements whose code has changed since. "retrain" measures again; the old ones
+        stay in the folder and are not read.
 
     Raises:
-      UserError: another process holds the folder, or a claim is about a number that is not measured.
+      UserError: another process holds the folder, a claim is about a number that is not measured, or code changed.
     """
     with store.locked():
-        declaration = probe.declaration()
-        store.declare(declaration)
+        declaration = declare(store, probe.declaration(), on_code_change)
         store.repair()
         done = {row["seed"] for row in store.measurements(declaration)}
         for seed in probe.seeds:

@@ -26,6 +26,7 @@ def provenance(file: Path | None = None) -> dict[str, Any]:
         "launched": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "flaxformer": flaxformer.__version__,
         **code(file),
+        "file": file and file.name,
         "command": command(sys.argv),
         "python": platform.python_version(),
         "jax": jax.__version__,

@@ -21,7 +21,7 @@ from flaxformer.study.execute import Event
 from flaxformer.study.execution import Execution
 from flaxformer.study.halving import RUNGS, mean
 from flaxformer.study.launch import missing, store_of
-from flaxformer.study.plan import declaration, groups
+from flaxformer.study.plan import groups
 from flaxformer.study.store import LOCK_PATIENCE, Row, Store
 from flaxformer.study.suggest import Search, record, recorded, suggest
 
@@ -89,11 +89,10 @@ def known(study: Study, execution: Execution) -> Study:
 def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, None, bool]:
     """Train to every rung, and note in the study's folder which arms were stopped there; whether all was decided."""
     store = store_of(study, execution)
-    with store.locked(LOCK_PATIENCE):
-        store.declare(declaration(study))
+    declared = launch.declare(study, store, how.get("on_code_change", "refuse"))
     if not missing(study, store, retry_failed=how.get("retry_failed", False)):
         return True
-    prints = {cell["cell"]: cell["fingerprint"] for cell in store.declaration["cells"]}
+    prints = {cell["cell"]: cell["fingerprint"] for cell in declared["cells"]}
     left = programs(study)
     for until in steps_of_rungs(study):
         if not (going := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):

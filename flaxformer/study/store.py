@@ -7,6 +7,8 @@
     groups/NAME.parquet        all runs of a finished group
     leases/NAME.lease          who trains a group at the moment
     unfinished/NAME/           what runs that are under way have come to
+    code/DIGEST/               the study's file and the user's modules that it imports, as they ran
+    superseded/N.parquet       rows of code that has changed since, set aside on request
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
 
 Any number of processes may work on one folder. Each adds lines to files of its own; what all share is replaced by
@@ -17,11 +19,11 @@ or evaluated.
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from flaxformer.files import locked, set_aside, write_atomically
-from flaxformer.struct import UserError, differences
+from flaxformer.struct import UserError
 from flaxformer.study import records
 from flaxformer.study.records import DamagedError, Row
 
@@ -76,7 +78,7 @@ class Store:
           UserError: the folder holds no study, a damaged one, or one in another format.
         """
         try:
-            return self._declaration()
+            return self.read_declaration()
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.root} holds no study (no study.json); expected the output folder of 'run'"
@@ -86,7 +88,14 @@ class Store:
                 f"{self.root / 'study.json'} is damaged ({error}); expected JSON as 'run' wrote it: running again does"
             ) from None
 
-    def _declaration(self) -> Row:
+    def read_declaration(self) -> Row:
+        """The content of study.json.
+
+        Raises:
+          FileNotFoundError: there is none.
+          DamagedError: it is not what was written.
+          UserError: it is in another format.
+        """
         declaration = records.read_document(self.root / "study.json")
         if declaration.get("format") != FORMAT:
             found = declaration.get("format")
@@ -110,44 +119,6 @@ class Store:
             with records.writing(self.groups):
                 self.groups.mkdir(exist_ok=True)
             yield
-
-    def declare(self, declaration: Row) -> None:
-        """Write the declaration; refuse to mix results of two recipes under one name.
-
-        Raises:
-          UserError: an arm of this name was run with another recipe; the message lists what differs, field by field.
-        """
-        path = self.root / "study.json"
-        try:
-            old = self._declaration()["recipes"]
-        except FileNotFoundError:
-            old = {}
-        except DamagedError as error:
-            old = {}
-            self._set_aside(path, str(error))
-        for arm, recipe in declaration["recipes"].items():
-            changed = differences(old[arm], recipe) if arm in old and old[arm] != recipe else []
-            if changed:
-                lines = "\n".join(f"  {line}" for line in changed)
-                raise UserError(
-                    f"{self.root} holds results of another recipe for '{arm}':\n{lines}\n"
-                    "Give --output another folder, or remove this one to start again."
-                )
-        if not old:
-            self._check_rows(declaration)
-        kept = {arm: recipe for arm, recipe in old.items() if arm not in declaration["recipes"]}
-        records.write_document(path, declaration | {"recipes": declaration["recipes"] | kept})
-
-    def _check_rows(self, declaration: Row) -> None:
-        """Refuse rows of another recipe, where the declaration that they belonged to is lost."""
-        prints = {cell["cell"]: cell["fingerprint"] for cell in declaration["cells"]}
-        for name, row in self.rows().items():
-            found = row.get("fingerprint")
-            if found is not None and found != prints.get(name, found):
-                raise UserError(
-                    f"{self.root} holds results of another recipe for '{name}': fingerprint {found}; expected "
-                    f"{prints[name]}. Give --output another folder, or remove this one to start again."
-                )
 
     # --- rows ---------------------------------------------------------------------------------------------
 
@@ -211,7 +182,8 @@ class Store:
     def _note(self, path: Path, what: str) -> None:
         self.damage.setdefault(path.relative_to(self.root).as_posix(), what)
 
-    def _set_aside(self, path: Path, what: str) -> None:
+    def set_aside(self, path: Path, what: str) -> None:
+        """Rename a damaged file to NAME.damaged, and note what is wrong with it."""
         self._note(path, what)
         with records.writing(path):
             set_aside(path, "damaged")
@@ -220,6 +192,26 @@ class Store:
         """Add one finished run to its group; it is on the disk when this returns."""
         worker = f".{self.worker}" if self.worker else ""
         records.append_line(self.groups / f"{check_file_name(group)}{worker}.jsonl", row)
+
+    def remove_rows(self, cells: Collection[str]) -> None:
+        """Remove the rows of these cells from every file; call it under the lock, while nobody trains.
+
+        A damaged file that held some of them is set aside, as `repair` does.
+        """
+        for path in [*self._line_files(), *self._files("*.parquet")]:
+            rows = self._lines(path) if path.suffix == ".jsonl" else self._table(path)
+            left = [row for row in rows if row["cell"] not in cells]
+            if len(left) == len(rows):
+                continue
+            if path.relative_to(self.root).as_posix() in self.damage:
+                self.set_aside(path, "")
+            if not left:
+                path.unlink(missing_ok=True)
+            elif path.suffix == ".jsonl":
+                with records.writing(path):
+                    write_atomically(path, b"".join(map(records.line, left)))
+            else:
+                records.write_table(path, left)
 
     def finish(self, group: str) -> None:
         """Turn all workers' lines of a group into its Parquet file, together with what an earlier launch finished.
@@ -231,7 +223,7 @@ class Store:
             records.write_table(parquet, list(self.rows(group).values()))
             for path in lines:
                 if path.relative_to(self.root).as_posix() in self.damage:
-                    self._set_aside(path, "")
+                    self.set_aside(path, "")
                 else:
                     path.unlink()
 
@@ -245,7 +237,8 @@ class Store:
     def measurements(self, declaration: Row) -> list[Row]:
         """What was measured or derived by the code that the declaration names, one row a seed."""
         rows = read_lines(self.root / "measurements.jsonl")
-        rows = [row for row in rows if row.get("measured_by") == declaration.get("measured_by")]
+        by = [declaration.get("measured_by"), *declaration.get("kept_measurements", ())]
+        rows = [row for row in rows if row.get("measured_by") in by]
         return [row for row in rows if isinstance(row.get("values"), dict) and isinstance(row.get("seed"), int)]
 
     def append_measurement(self, row: Row) -> None:
@@ -271,11 +264,11 @@ class Store:
         plain = [path for path in self._line_files() if not LINES.fullmatch(path.name)["worker"]]  # type: ignore[index]
         for path in (*shared, *plain):
             if path.is_symlink():
-                self._set_aside(path, "it is a symbolic link")
+                self.set_aside(path, "it is a symbolic link")
             data = path.read_bytes() if path.exists() else b""
             rows, wrong = records.lines(path)
             if wrong:
-                self._set_aside(path, wrong[0])
+                self.set_aside(path, wrong[0])
                 data = b"".join(map(records.line, rows))
             if wrong or (data and not data.endswith(b"\n")):
                 with records.writing(path):
@@ -283,7 +276,7 @@ class Store:
         for path in self._files("*.parquet"):
             self._table(path)
             if path.exists() and (what := self.damage.get(path.relative_to(self.root).as_posix())):
-                self._set_aside(path, what)
+                self.set_aside(path, what)
         for path in self.groups.glob(".*.tmp"):
             path.unlink(missing_ok=True)
 

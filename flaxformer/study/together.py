@@ -58,7 +58,7 @@ def _following(study: Study, execution: Execution) -> Iterator[Event]:
       UserError: the first process ended with an exception.
       KeyboardInterrupt: it was interrupted.
     """
-    whole = {group.name: group for group in groups(study.cells(), study.measure)}
+    whole = {group.name: group for group in groups(study.cells(), study.measure, study.file)}
     execution = dataclasses.replace(execution, output=execution.folder(study.name))
     try:
         while isinstance(word := distributed.told(_nothing), list):

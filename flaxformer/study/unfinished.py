@@ -25,7 +25,7 @@ from flaxformer.checkpoint import Checkpoints, SaveFailed
 from flaxformer.diagnostics import Diagnostics
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Cell
-from flaxformer.study.plan import Group, digest, recipe
+from flaxformer.study.plan import Group, code_by_arm, digest, recipe
 from flaxformer.study.store import Store
 from flaxformer.training.step import State
 
@@ -164,7 +164,8 @@ class Unfinished:
 
 def identity(group: Group, cells: Sequence[Cell]) -> list[Any]:
     """What decides to which last bits members are trained, but for data, which the study's folder knows."""
-    return [[recipe(cell, {}, group.measure), cell.seed] for cell in cells]
+    code = code_by_arm({cell.arm.name: cell.arm for cell in cells}.values(), group.measure, group.file)
+    return [[recipe(cell, {}, code[cell.arm.name]), cell.seed] for cell in cells]
 
 
 def remove_of(store: Store, groups: Iterable[Group]) -> None:

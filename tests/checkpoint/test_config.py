@@ -108,12 +108,12 @@ class Mine(Copy):
     """A task of a user's own."""
 
 
-def test_classes_of_your_own_are_named_by_you(tmp_path):
+def test_classes_outside_the_package_are_given_by_qualified_name(tmp_path):
     run = RUNS["placed"].replace(task=Mine(symbols=5, length=3))
     write_config(tmp_path, run)
-    with pytest.raises(UserError, match=r"run.task is of kind 'Mine'"):
+    with pytest.raises(UserError, match=r"run.task is of kind 'test_config\.Mine'"):
         config_of(tmp_path)
-    assert config_of(tmp_path, {"Mine": Mine}) == run
+    assert config_of(tmp_path, {"test_config.Mine": Mine}) == run
 
 
 def test_two_classes_of_one_name_are_refused():

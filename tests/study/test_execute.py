@@ -14,6 +14,7 @@ from flaxformer.diagnostics import diagnose, summary
 from flaxformer.params import stream
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
+from flaxformer.study.declarations import declare
 from flaxformer.study.execute import Compiled, Execution, Finished, execute
 from flaxformer.study.launch import missing, run
 from flaxformer.study.plan import groups
@@ -321,7 +322,7 @@ def test_mapped_members_resume_bitwise_whoever_is_left(tmp_path):
     _, whole = train(STUDY, tmp_path / "whole", **execution)
     store = Store(tmp_path / "cut")
     with store.locked():
-        store.declare(Store(tmp_path / "whole").declaration)
+        declare(store, Store(tmp_path / "whole").declaration)
         for name in list(CELLS)[:5]:  # five of the six cells of the first group
             store.append(whole[name]["group"], whole[name])
     _, resumed = train(STUDY, tmp_path / "cut", **execution)

@@ -1,6 +1,5 @@
 """Probes, and what a study measures and derives: judged like runs, measured once, never mixed with other code's."""
 
-import importlib.util
 import re
 
 import jax.numpy as jnp
@@ -14,13 +13,13 @@ from flaxformer.report.write import write
 from flaxformer.struct import UserError
 from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
+from flaxformer.study.declarations import declare
 from flaxformer.study.execute import Execution
 from flaxformer.study.launch import run
-from flaxformer.study.load import load
-from flaxformer.study.plan import _own_code, declaration
+from flaxformer.study.plan import declaration
 from flaxformer.study.probe import measured_by, run_probe
 from flaxformer.study.store import Store
-from flaxformer.tasks import Task
+from flaxformer.user_code import code_digests
 
 SPREAD = [0.3, -0.1, 0.2, 0.0, -0.4, 0.1]
 
@@ -89,36 +88,31 @@ def test_a_line_that_a_kill_cut_short_is_measured_again(tmp_path):
     assert len(path.read_bytes().splitlines()) == 6
 
 
-MODULE = '"""{text}"""\n\nFACTOR = {factor}\n\n\ndef measure(seed):{comment}\n    return {{"number": FACTOR * seed}}\n'
+def scaled(factor):
+    return lambda seed: {"number": factor * (seed + 1)}
 
 
-def of_file(path, **words):
-    path.write_text(MODULE.format(**({"text": "A file.", "factor": 2, "comment": ""} | words)))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.measure
+def test_changed_code_is_refused_kept_or_measured_again(tmp_path):
+    def measured(factor, seeds, **how):
+        rows = list(run_probe(probe(measure=scaled(factor), seeds=range(seeds)), Store(tmp_path), **how))
+        [number] = analyse(Store(tmp_path)).quantities
+        return [row["seed"] for row in rows], number.scores
+
+    assert measured(2, 2) == ([0, 1], [2, 4])
+    with pytest.raises(UserError, match=r"2 results made by code .*\n.*scaled\.<locals>\.<lambda>\.factor \(changed\)"):
+        measured(3, 2)
+    assert measured(3, 3, on_code_change="keep") == ([2], [2, 4, 9])
+    assert measured(3, 3) == ([], [2, 4, 9])
+    assert measured(5, 3, on_code_change="retrain") == ([0, 1, 2], [5, 10, 15])
+    assert len((tmp_path / "measurements.jsonl").read_text().splitlines()) == 6
 
 
-def test_other_code_measures_again_and_other_words_do_not(tmp_path, monkeypatch):
-    import sys
-
-    def loaded(name, **words):
-        own = of_file(tmp_path / f"{name}.py", **words)
-        own.__module__ = name
-        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
-        monkeypatch.setitem(sys.modules, name, importlib.util.module_from_spec(spec))
-        return own
-
-    first = measured_by(loaded("first"))
-    assert measured_by(loaded("second", text="Other words.", comment="  # a remark")) == first
-    assert measured_by(loaded("third", factor=3)) != first
-    root = tmp_path / "results"
-    for name, factor in (("first", 2), ("third", 3)):
-        rows = list(run_probe(probe(measure=loaded(name, factor=factor), seeds=range(2)), Store(root)))
-        assert [row["values"]["number"] for row in rows] == [0, factor]
-        assert [one.scores for one in analyse(Store(root)).quantities] == [[0, factor]]
-    assert len((root / "measurements.jsonl").read_text().splitlines()) == 4
+def test_measurements_are_identified_by_user_code_and_the_packages_semantics(monkeypatch):
+    names = [code_digests([scaled(factor)]) for factor in (2, 2, 3)]
+    same, again, other = map(measured_by, names)
+    assert same == again != other
+    monkeypatch.setattr("flaxformer.SEMANTICS", "another")
+    assert measured_by(names[0]) != same
 
 
 def test_an_exact_number_needs_one_seed_and_has_no_spread(tmp_path):
@@ -235,40 +229,12 @@ def test_derived_numbers_come_from_all_runs_of_a_seed(measured):
     assert [one.labels for one in analysis.quantities] == [quantity("gain")]
 
 
-def test_what_is_measured_belongs_to_a_recipe(measured):
+def test_a_study_that_no_longer_measures_its_models_is_refused(measured):
     study, store = measured
     other = tiny(axes=(RATE,), claims=())
-    with pytest.raises(UserError, match="measure"):
-        store.declare(declaration(other))
-    store.declare(declaration(study))
-
-
-TASK_FILE = """
-import jax.numpy as jnp
-
-from flaxformer.tasks import Batch, Task
-from flaxformer.tasks.regression import VectorTask
-
-
-class Double(VectorTask):
-    width = 1
-    sequence_length = 3
-
-    def example(self, key):
-        return Batch(inputs=jnp.ones((3, 1)), targets={factor} * jnp.ones((3, 1)), weights=jnp.ones(3))
-"""
-
-
-def test_a_task_of_ones_own_is_known_by_its_code(tmp_path):
-    found = []
-    for name, factor in (("one", 2), ("same", 2), ("other", 3)):
-        (tmp_path / f"{name}.py").write_text(TASK_FILE.format(factor=factor) + "\n\nstudy = Double(batch_size=2)\n")
-        found.append(_own_code(load(tmp_path / f"{name}.py", "study", Task)))
-    one, same, other = found
-    assert one == same
-    assert one != other
-    assert list(one) == ["Double"]
-    assert _own_code(tiny().baseline.task) == {}
+    with pytest.raises(UserError, match=r"9 results of 2 arms(.|\n)* largest_weight \(removed\)\n"):
+        declare(store, declaration(other))
+    declare(store, declaration(study))
 
 
 def test_a_mistaken_claim_or_metric_is_refused():

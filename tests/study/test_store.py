@@ -10,6 +10,7 @@ from study.tiny import BASELINE, NORM, tiny
 from flaxformer.files import write_atomically
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
+from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
 from flaxformer.study.records import write_table
 from flaxformer.study.store import Store, read_lines
@@ -60,6 +61,22 @@ def test_a_file_cut_at_any_byte_gives_its_whole_lines_and_can_be_continued(store
         store.repair()
         store.append("g", extra)
         assert read_lines(path) == [*whole, extra]
+
+
+def test_rows_are_removed_from_every_file_and_damaged_files_are_kept(store):
+    def named(*cells):
+        return [{"cell": cell, "status": "done"} for cell in cells]
+
+    write_table(store.groups / "g.parquet", named("a", "b"))
+    write_table(store.groups / "whole.parquet", named("a"))
+    write_table(store.groups / "unreadable.parquet", named("a"))
+    lines = filled(store, named("a", "c"))
+    for path in (store.groups / "unreadable.parquet", lines):
+        path.write_bytes(path.read_bytes() + b"not a row\n")
+    store.remove_rows(["a"])
+    assert sorted(store.rows()) == ["b", "c"]
+    names = sorted(path.name for path in store.groups.iterdir())
+    assert names == ["g.jsonl", "g.jsonl.damaged", "g.parquet", "unreadable.parquet"]
 
 
 def test_a_file_that_is_not_there_has_no_lines(tmp_path):
@@ -140,12 +157,12 @@ def test_a_kill_before_the_rename_leaves_what_was_there(tmp_path, monkeypatch, o
 
 
 def test_a_kill_while_a_declaration_or_table_is_written_leaves_no_part(store, monkeypatch):
-    store.declare(declaration(tiny()))
+    declare(store, declaration(tiny()))
     before = store.declaration
     with monkeypatch.context() as broken:
         broken.setattr(Path, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            store.declare(declaration(tiny(seeds=range(5))))
+            declare(store, declaration(tiny(seeds=range(5))))
         with pytest.raises(KeyboardInterrupt):
             write_table(store.groups / "g.parquet", ROWS)
     assert store.declaration == before
@@ -157,13 +174,13 @@ def test_a_kill_while_a_declaration_or_table_is_written_leaves_no_part(store, mo
 
 def test_a_declaration_comes_back_as_it_was(store):
     given = declaration(tiny())
-    store.declare(given)
+    declare(store, given)
     assert store.declaration == json.loads(json.dumps(given))
 
 
 def test_the_same_declaration_is_accepted_again(store):
     for _ in range(2):
-        store.declare(declaration(tiny()))
+        declare(store, declaration(tiny()))
     assert len(store.declaration["cells"]) == 12
 
 
@@ -177,10 +194,10 @@ def test_the_same_declaration_is_accepted_again(store):
     ],
 )
 def test_another_recipe_under_the_same_name_is_refused_field_by_field(store, path, value, line):
-    store.declare(declaration(tiny()))
+    declare(store, declaration(tiny()))
     before = store.declaration
     with pytest.raises(UserError) as error:
-        store.declare(declaration(tiny(baseline=replace_at(BASELINE, {path: value}))))
+        declare(store, declaration(tiny(baseline=replace_at(BASELINE, {path: value}))))
     changed = [row for row in str(error.value).splitlines() if " -> " in row]
     assert len(changed) == 1
     assert line in changed[0]
@@ -189,10 +206,10 @@ def test_another_recipe_under_the_same_name_is_refused_field_by_field(store, pat
 
 
 def test_other_semantics_are_another_recipe(store, monkeypatch):
-    store.declare(declaration(tiny()))
+    declare(store, declaration(tiny()))
     monkeypatch.setattr("flaxformer.SEMANTICS", "another")
     with pytest.raises(UserError, match=r'semantics: .* -> "another"'):
-        store.declare(declaration(tiny()))
+        declare(store, declaration(tiny()))
 
 
 RATES = {"low": 1e-3, "high": 1e-2}
@@ -206,20 +223,20 @@ FEWER = Axis("optimizer.learning_rate", {"low": 1e-3}, name="rate")
     ids=["more seeds", "another arm", "fewer arms", "other seeds"],
 )
 def test_seeds_and_arms_come_and_go_and_old_rows_stay(store, changes):
-    store.declare(declaration(tiny()))
+    declare(store, declaration(tiny()))
     filled(store)
     study = tiny(**changes)
-    store.declare(declaration(study))
+    declare(store, declaration(study))
     assert store.rows() == by_cell(ROWS)
     assert [cell["cell"] for cell in store.declaration["cells"]] == [cell.name for cell in study.cells()]
 
 
 def test_an_arm_that_was_left_out_is_still_remembered(store):
-    store.declare(declaration(tiny()))
-    store.declare(declaration(tiny(axes=(NORM, FEWER), claims=())))
+    declare(store, declaration(tiny()))
+    declare(store, declaration(tiny(axes=(NORM, FEWER), claims=())))
     changed = Axis("optimizer.learning_rate", RATES | {"high": 2e-2}, name="rate")
     with pytest.raises(UserError, match=r"learning_rate: 0\.01 -> 0\.02"):
-        store.declare(declaration(tiny(axes=(NORM, changed))))
+        declare(store, declaration(tiny(axes=(NORM, changed))))
 
 
 def test_fingerprints_tell_recipes_and_seeds_apart():

@@ -10,6 +10,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.config import POST, PRE, ModelConfig
 from flaxformer.study import Axis, Cell, Claim, Study
+from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
 from flaxformer.study.store import Row, Store
 from flaxformer.tasks import Copy
@@ -60,7 +61,7 @@ def fill(root: Path, study: Study, loss: Callable[[Cell], float]) -> Store:
     """A folder of finished runs with the losses that the caller gives; nothing is trained."""
     store = Store(root)
     with store.locked():
-        store.declare(declaration(study))
+        declare(store, declaration(study))
         for cell in study.cells():
             row = {"cell": cell.name, "group": "all", "seed": cell.seed, "status": "done", "diverged_at": None}
             metrics = {"validation_loss": loss(cell), "validation_accuracy": 0.5}
