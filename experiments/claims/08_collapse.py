@@ -20,9 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.claims import Case
-from flaxformer.config import NO_NORM, Attention, Dense, ModelConfig, NoHead, NoPositions, Stream
+from flaxformer.config import NO_NORM, ModelConfig, NoHead, NoPositions, Stream
 from flaxformer.model import apply_with_intermediates, init
-from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import Batch, ScaledIndex
 from flaxformer.training import AdamW, Run, Training
@@ -48,19 +47,22 @@ AFFINE = TASK.references()["affine"]
 BARE = ModelConfig(
     layers=2,
     d_model=32,
-    attention=Attention(heads=2, frozen_pattern=LENGTH),
+    heads=2,
     norm=NO_NORM,
     positions=NoPositions(),
     visibility="full",
+    frozen_pattern=LENGTH,
     inputs=TASK.inputs,
     head=TASK.head,
 )
 ATTENTION = BARE.replace(
-    attention=Attention(heads=1, frozen_pattern=LENGTH, bias=False, out_bias=False),
+    heads=1,
     inputs=Stream(),
     head=NoHead(),
-    feed_forward=None,
+    feed_forward="none",
     attention_residual=False,
+    query_key_value_bias=False,
+    out_bias=False,
 )
 
 
@@ -69,7 +71,7 @@ def measure(seed: int) -> dict[str, float]:
     one, other = jax.random.normal(jax.random.key(seed), (2, LENGTH, ATTENTION.d_model))
     see, numbers = jax.jit(apply_with_intermediates), {}
     for name, pattern in PATTERNS.items():
-        config = replace_at(ATTENTION, {"attention.frozen_pattern": pattern})
+        config = ATTENTION.replace(frozen_pattern=pattern)
         params = init(jax.random.key(seed), config)
         said, kept = see(params, config, one)
         first, second = (did.attention.weights[0] for did in kept.blocks)
@@ -119,7 +121,7 @@ case = Case(
             name="magnitude",
             question="Can two layers of attention learn |x| without a nonlinearity between them?",
             baseline=Run(
-                model=BARE.replace(feed_forward=None),
+                model=BARE.replace(feed_forward="none"),
                 task=TASK,
                 optimizer=AdamW(learning_rate=3e-3, warmup_steps=30),
                 training=Training(steps=400, evaluate_every=100),
@@ -128,13 +130,13 @@ case = Case(
                 Axis(
                     "model",
                     {
-                        "none": BARE.replace(feed_forward=None),
-                        "linear": BARE.replace(feed_forward=Dense(activation="linear")),
+                        "none": BARE.replace(feed_forward="none"),
+                        "linear": BARE.replace(activation="linear"),
                         "relu": BARE,
                     },
                     name="layer",
                 ),
-                Axis("model.attention.frozen_pattern", PATTERNS, name="pattern"),
+                Axis("model.frozen_pattern", PATTERNS, name="pattern"),
             ],
             seeds=range(6),
             claims=[
