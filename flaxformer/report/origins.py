@@ -87,14 +87,18 @@ def commands_for_copies(launches: Sequence[Row]) -> str:
         if file and own:
             words = shlex.split(launch.get("command") or "flaxformer run")
             rest = [word for word in words[2:] if Path(word).name != file]
-            found.append(shlex.join([*words[:2], f"code/{own}/{file}", *_without_output(rest), "--output", "NEW"]))
+            found.append(shlex.join([*words[:2], f"code/{own}/{file}", *_without_decided(rest), "--output", "NEW"]))
     return "\n".join(list(dict.fromkeys(found))[-SHOWN:])
 
 
-def _without_output(words: Sequence[str]) -> list[str]:
-    """The words of a command without the option that names a folder of results."""
+DECIDED = ("--output", "--on-code-change")
+"""Options of a command that say nothing for another folder."""
+
+
+def _without_decided(words: Sequence[str]) -> list[str]:
+    """The words of a command without the options that its folder of results decides, and their values."""
     pairs = zip(["", *words], words, strict=False)
-    return [word for before, word in pairs if word.partition("=")[0] != "--output" and before != "--output"]
+    return [word for before, word in pairs if word.partition("=")[0] not in DECIDED and before not in DECIDED]
 
 
 def changes(analysis: Analysis) -> list[str]:
