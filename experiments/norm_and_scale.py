@@ -7,10 +7,10 @@ Cost: 96 runs in 2 compiled programs, 2½ to 4 minutes on 2 CPU cores.
 Expected: all four claims supported; and, unclaimed, 1/d better than 1/√d under post-norm with warm-up.
 """
 
-from flaxformer.config import POST, PRE, LearnedPositions, ModelConfig, Xavier
+from flaxformer.config import POST, PRE, Attention, Dense, LearnedPositions, ModelConfig, Tokens, Xavier
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Linear, Run, Training
 
 study = Study(
     name="norm_and_scale",
@@ -19,21 +19,21 @@ study = Study(
         model=ModelConfig(
             layers=6,
             d_model=64,
-            heads=1,  # one head of width 64: at width 16 the scale hardly matters
-            d_ff=256,
+            attention=Attention(heads=1),  # one head of width 64: at width 16 the scale hardly matters
+            feed_forward=Dense(d_ff=256),
             # The initialiser is part of the claim: Xavier matrices, unit-variance embeddings of tokens and positions.
             initializer=Xavier(),
-            embedding_std=1.0,
+            inputs=Tokens(std=1.0),
             positions=LearnedPositions(max_length=32, std=1.0),
         ),
         task=StandardLibrary(length=32, batch_size=16),
-        optimizer=AdamW(learning_rate=3e-3, beta1=0.9, beta2=0.98, decay="linear"),
+        optimizer=AdamW(learning_rate=3e-3, beta1=0.9, beta2=0.98, decay=Linear()),
         training=Training(steps=200, evaluate_every=50),
     ),
     axes=[
         Axis("model.norm", {"pre": PRE, "post": POST}),
         Axis("optimizer.warmup_steps", {"none": 0, "100": 100}, name="warmup"),
-        Axis("model.logit_scale_exponent", {"1/√d": 0.5, "none": 0, "1/d": 1}, name="scale"),
+        Axis("model.attention.scale_exponent", {"1/√d": 0.5, "none": 0, "1/d": 1}, name="scale"),
     ],
     seeds=range(8),
     claims=[

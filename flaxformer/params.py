@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer.pytree import Node
-from flaxformer.struct import alternatives, type_hints
+from flaxformer.struct import UserError, alternatives, did_you_mean, type_hints
 
 
 class Parameters(Node):
@@ -51,7 +51,10 @@ class Spec:
 def param(
     *,
     fan_in: str = "",
+    batch_axis: str = "",
     init: str = "matrix",
+    std: str | float | None = None,
+    value: str | float | None = None,
     decay: bool = True,
     trained: bool | str = True,
     when: str | None = None,
@@ -60,56 +63,126 @@ def param(
 
     Args:
       fan_in: the axes that are summed over when the weight is applied, such as "heads d_head"; the rest are fan-out.
-      init: a kind of constant ("zeros", "ones") or of random weight; the config gives its value or standard deviation.
+      batch_axis: axes along which separate matrices are stacked, such as "experts": neither fan-in nor fan-out.
+      init: "matrix", drawn by the model's initializer; "branch", the same for the last maps of a residual branch, which
+        a residual rule may scale; "zeros" or "ones".
+      std: draw from N(0, std²) instead; a number, or the name of a field of the component.
+      value: begin with this constant instead; a number, or the name of a field.
       decay: whether weight decay shrinks it.
-      trained: whether gradients change it; or a dotted attribute of the config that says so.
-      when: a dotted attribute of the config; the weight exists where it is true.
+      trained: whether gradients change it; or a field that says so.
+      when: a dotted attribute of the component; the weight exists where it is true.
     """
-    declaration = {"fan_in": tuple(fan_in.split()), "init": init, "decay": decay, "trained": trained, "when": when}
-    return flax.struct.field(default=None, metadata=declaration)
+    if std is not None or value is not None:
+        init = "normal" if value is None else "constant"
+    declaration: dict[str, Any] = {"fan_in": tuple(fan_in.split()), "batch_axis": tuple(batch_axis.split())}
+    declaration |= {"init": init, "decay": decay, "trained": trained, "when": when}
+    return flax.struct.field(default=None, metadata=declaration | {"number": value if std is None else std})
 
 
-def subtree(*, when: str | None = None, repeat: str | None = None, config: str | None = None) -> Any:
+def subtree(
+    *,
+    component: str | None = None,
+    when: str | None = None,
+    repeat: str | None = None,
+    config: str | None = None,
+    sizes: Mapping[str, str] | None = None,
+    stacked: bool = False,
+) -> Any:
     """Declare a nested tree.
 
     Args:
+      component: a dotted attribute of the component, or "model." and one of the model: the component whose `Weights`
+        the tree is; None there leaves it out.
       when: a dotted attribute of the config; the tree exists where it is true.
-      repeat: names the axis that counts the copies held in a tuple.
+      repeat: a dotted attribute of the config: how many copies a tuple holds, or the config of each.
       config: a dotted attribute of the config: the config of the nested tree, where it has its own.
+      stacked: whether arrays of the nested tree have a leading axis of layers.
+      sizes: axes of the nested tree that have the size of another axis here, such as {"d_norm": "d_head"}.
     """
-    return flax.struct.field(default=None, metadata={"when": when, "repeat": repeat, "config": config})
+    rules: dict[str, Any] = {"component": component, "when": when, "repeat": repeat, "config": config}
+    rules |= {"sizes": sizes or {}, "stacked": stacked}
+    return flax.struct.field(default=None, metadata=rules)
 
 
-def declare(cls: type[ParametersT], config: Any) -> ParametersT:
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """A weight's declaration, with the component or config that it belongs to."""
+
+    spec: Spec
+    owner: Any
+    number: str | float | None
+
+    @property
+    def value(self) -> Any:
+        """The number that `std` or `value` names."""
+        return attribute(self.owner, self.number)
+
+
+def declare(cls: type[ParametersT], config: Any, sizes: Mapping[str, int] | None = None) -> ParametersT:
     """The tree of `Spec`s that `cls` has under a config with `sizes` and the attributes that `when` names."""
+    return jax.tree.map(lambda own: own.spec, declarations(cls, config, sizes), is_leaf=_is_declared)
+
+
+def _is_declared(node: Any) -> bool:
+    return isinstance(node, Declared)
+
+
+def declarations(
+    cls: type[ParametersT], config: Any, sizes: Mapping[str, int] | None = None, model: Any = None
+) -> ParametersT:
+    """The tree of a class's `Declared` weights, under a config, or under a component of a model with these sizes."""
+    model, sizes = config if model is None else model, dict(config.sizes if sizes is None else sizes)
     values = {}
     for field in dataclasses.fields(cls):
         rule, (kind, *_) = field.metadata, alternatives(type_hints(cls)[field.name])
-        if rule["when"] is not None and not _answer(config, rule["when"]):
+        if "init" not in rule and rule["component"] is not None:
+            part = component_of(config, model, rule["component"])
+            if part is None or (rule["when"] is not None and not attribute(config, rule["when"])):
+                continue
+            own = sizes | {name: sizes[other] for name, other in rule["sizes"].items()}
+            values[field.name] = declarations(part.Weights, part, own | part.sizes(own), model)
+        elif rule["when"] is not None and not attribute(config, rule["when"]):
             continue
-        if "init" in rule:
-            values[field.name] = _spec(kind.dim_str.split(), rule, config)
-        elif rule["repeat"] is None:
-            values[field.name] = declare(kind, _nested(config, rule))
+        elif "init" in rule:
+            spec = _spec(kind.dim_str.split(), rule, config, sizes)
+            values[field.name] = Declared(spec, config, rule["number"])
+        elif rule["repeat"] is not None:
+            layers = attribute(config, rule["repeat"])
+            if isinstance(layers, int):
+                values[field.name] = (declarations(kind.__args__[0], config, sizes, model),) * layers
+            else:
+                known = {id(own): declarations(kind.__args__[0], own) for own in layers}
+                values[field.name] = tuple(known[id(own)] for own in layers)
+        elif rule["config"] is not None:
+            values[field.name] = declarations(kind, attribute(config, rule["config"]))
         else:
-            values[field.name] = (declare(kind.__args__[0], config),) * config.sizes[rule["repeat"]]
+            values[field.name] = declarations(kind, config, sizes, model)
     return cls(**values)
 
 
-def _answer(config: Any, question: bool | str) -> Any:
+def attribute(config: Any, question: Any) -> Any:
     """A dotted attribute of the config, or what needs no config."""
     return operator.attrgetter(question)(config) if isinstance(question, str) else question
 
 
-def _nested(config: Any, rule: Any) -> Any:
-    """The config of a nested tree."""
-    return config if rule["config"] is None else _answer(config, rule["config"])
+def component_of(owner: Any, model: Any, name: str) -> Any:
+    """The component at a dotted attribute of the owner, or of the model where the name begins with "model."."""
+    return attribute(model, name.removeprefix("model.")) if name.startswith("model.") else attribute(owner, name)
 
 
-def _spec(axes: list[str], rule: Any, config: Any) -> Spec:
-    sizes = config.sizes
+def _spec(axes: list[str], rule: Any, config: Any, sizes: Mapping[str, int]) -> Spec:
+    for axis in (*axes, *rule["fan_in"], *rule["batch_axis"]):
+        if axis not in sizes:
+            raise UserError(
+                f"a weight of {type(config).__name__} has the axis '{axis}'{did_you_mean(axis, list(sizes))}"
+                f" (a component's integer fields are axes too)"
+            )
     fan_in = math.prod(sizes[axis] for axis in rule["fan_in"])
-    fan_out = math.prod(sizes[axis] for axis in axes if axis not in rule["fan_in"])
+    outward = [axis for axis in axes if axis not in rule["batch_axis"]]
+    for axis in rule["fan_in"]:
+        if axis in outward:  # of a square matrix, whose axes have one name, the first
+            outward.remove(axis)
+    fan_out = math.prod(sizes[axis] for axis in outward)
     return Spec(
         shape=tuple(sizes[axis] for axis in axes),
         axes=tuple(axes),
@@ -117,21 +190,24 @@ def _spec(axes: list[str], rule: Any, config: Any) -> Spec:
         fan_in=fan_in,
         fan_out=fan_out,
         decay=rule["decay"],
-        trained=bool(_answer(config, rule["trained"])),
+        trained=bool(attribute(config, rule["trained"])),
     )
 
 
-def initialise(
-    key: jax.Array, specs: ParametersT, constants: Mapping[str, Any], std: Callable[[Spec], Any]
-) -> ParametersT:
-    """Draw every weight: a constant of its kind, or std(spec) · N(0, 1) from the key of its path."""
+CONSTANTS = {"zeros": 0.0, "ones": 1.0}
 
-    def draw(path: Any, spec: Spec) -> jax.Array:
-        if spec.init in constants:
-            return jnp.full(spec.shape, constants[spec.init], jnp.float32)
-        return std(spec) * jax.random.normal(stream(key, path_name(path)), spec.shape, jnp.float32)
 
-    return jax.tree_util.tree_map_with_path(draw, specs)
+def initialise(key: jax.Array, declared: ParametersT, std: Callable[[Spec], Any]) -> ParametersT:
+    """Draw every weight: a constant of its kind, or a standard deviation times N(0, 1) from the key of its path."""
+
+    def draw(path: Any, own: Declared) -> jax.Array:
+        spec = own.spec
+        if spec.init in CONSTANTS or spec.init == "constant":
+            return jnp.full(spec.shape, CONSTANTS.get(spec.init, own.value), jnp.float32)
+        deviation = own.value if spec.init == "normal" else std(spec)
+        return deviation * jax.random.normal(stream(key, path_name(path)), spec.shape, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, declared, is_leaf=_is_declared)
 
 
 def path_name(path: Any) -> str:
@@ -142,68 +218,6 @@ def path_name(path: Any) -> str:
 def stream(key: jax.Array, name: str) -> jax.Array:
     """The random stream of that name: independent of every other name and of the order of use."""
     return jax.random.fold_in(key, int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little"))
-
-
-def decay_mask(params: ParametersT) -> ParametersT:
-    """A tree like params with True at the weights that weight decay shrinks, by declaration."""
-    return _marked(params, None, {}, "decay")
-
-
-def trained_mask(params: ParametersT, config: Any) -> ParametersT:
-    """A tree like params with True at the weights that gradients change, by declaration."""
-    return _marked(params, config, {}, "trained")
-
-
-@dataclasses.dataclass(frozen=True)
-class Axes:
-    """The named axes of a weight as it is held: of a stacked layer's, the first is "layers"."""
-
-    names: tuple[str, ...]
-    fan_in: tuple[str, ...]
-    """Those that are summed over when the weight is applied; none of a weight that is no linear map's."""
-    in_layer: bool
-    """Whether it belongs to a layer of a stack, in either layout."""
-
-    @property
-    def stacked(self) -> bool:
-        """Whether it holds all the layers of a stack."""
-        return self.names[:1] == ("layers",)
-
-
-def axes(params: ParametersT) -> ParametersT:
-    """A tree like params with the `Axes` of each weight, by declaration and layout."""
-    return _axes(params, (), False)
-
-
-def _axes(node: Any, leading: tuple[str, ...], in_layer: bool) -> Any:
-    if type(node) is tuple:
-        return tuple(_axes(item, leading, in_layer) for item in node)
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(node):
-        value, rule = getattr(node, field.name), field.metadata
-        if value is None:
-            values[field.name] = None
-        elif "init" in rule:
-            kind, *_ = alternatives(type_hints(type(node))[field.name])
-            values[field.name] = Axes((*leading, *kind.dim_str.split()), rule["fan_in"], in_layer)
-        else:
-            repeated = rule["repeat"] is not None
-            own = ("layers",) if repeated and type(value) is not tuple else leading
-            values[field.name] = _axes(value, own, in_layer or repeated)
-    return type(node)(**values)
-
-
-def _marked(node: Any, config: Any, rule: Any, mark: str) -> Any:
-    """A tree like node with each weight's mark, read off its declaration."""
-    if node is None:
-        return None
-    if isinstance(node, tuple):
-        return tuple(_marked(item, config, rule, mark) for item in node)
-    if isinstance(node, Parameters):
-        own = config if config is None or not rule else _nested(config, rule)
-        fields = dataclasses.fields(node)
-        return type(node)(**{f.name: _marked(getattr(node, f.name), own, f.metadata, mark) for f in fields})
-    return _answer(config, rule[mark])
 
 
 def table(specs: Parameters) -> Iterator[tuple[str, Spec]]:

@@ -28,8 +28,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from flaxformer.params import Axes, Parameters, ParametersT, axes
+from flaxformer.params import Parameters, ParametersT
 from flaxformer.struct import UserError
+from flaxformer.weight_axes import Axes, axes
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ RULES = {
     "d_model": "fsdp",
     "d_embedding": "fsdp",
     "d_memory": "fsdp",
+    "d_source": "fsdp",
+    "d_norm": "fsdp",
     "d_state": "fsdp",
 }
 """Along which axis of the mesh an axis of a weight is cut; one that is not divisible, or not named here, is whole."""

@@ -8,14 +8,13 @@
 Two configs with equal `jax.tree.structure` therefore share one compiled function.
 """
 
-import ast
 import dataclasses
 import difflib
 import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
@@ -32,7 +31,7 @@ BOUNDS = {
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend. The command line prints its message alone and exits with code 2."""
+    """A mistake that the user can mend; the command line prints its message alone and exits with code 2."""
 
 
 def static(default: Any = REQUIRED, *, choices: Collection[str] | None = None, **bounds: float) -> Any:
@@ -65,9 +64,17 @@ class Config(Node):
     """
 
     named: ClassVar[dict[str, Any]] = {}
+    is_abstract: ClassVar[bool] = True
+    """Whether a class, by its own definition, is only the base of others; subclasses do not inherit it."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__(kw_only=True)
+        for field in dataclasses.fields(cls):
+            if "pytree_node" not in field.metadata:
+                raise UserError(
+                    f"{cls.__name__}.{field.name} is a plain field; expected static(...) for a choice of the program, "
+                    "leaf(...) for a number that it reads, part(...) for a config, or ClassVar[...]"
+                )
         construct = cls.__init__
 
         @functools.wraps(construct)
@@ -85,8 +92,14 @@ class Config(Node):
             value, hint = getattr(self, field.name), type_hints(type(self))[field.name]
             if isinstance(value, np.generic):
                 object.__setattr__(self, field.name, value := value.item())
+            if isinstance(value, str) and (own := named_values(hint)):
+                if value not in own:
+                    raise UserError(f"{type(self).__name__}.{field.name} is {value!r}{did_you_mean(value, list(own))}")
+                object.__setattr__(self, field.name, value := own[value])
+            if isinstance(value, list):
+                object.__setattr__(self, field.name, value := tuple(value))
             # JAX rebuilds configs around tracers and placeholders: only a user's own values are checked.
-            if field.metadata["pytree_node"] and not isinstance(value, bool | int | float | str | Config | None):
+            if field.metadata["pytree_node"] and not _is_given(value):
                 continue
             where = f"{type(self).__name__}.{field.name}"
             if isinstance(value, int) and not isinstance(value, bool) and float in alternatives(hint):
@@ -104,6 +117,13 @@ class Config(Node):
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
+def _is_given(value: Any) -> bool:
+    """Whether a value is a user's own, not one with which JAX rebuilds a config."""
+    if isinstance(value, tuple):
+        return all(isinstance(item, Config) for item in value)
+    return isinstance(value, bool | int | float | str | Config | None)
+
+
 type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 """The evaluated annotations of a class."""
 
@@ -119,14 +139,46 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else f"; it has: {', '.join(names)}"
 
 
+def choices(hint: Any) -> dict[str, type[Config]]:
+    """Every config class that a field of this type may hold, by name: the package's, and those defined so far.
+
+    A class of the user's own is known by its name alone and by its module and name.
+    """
+    found: dict[str, type[Config]] = {}
+    waiting = [kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)]
+    for kind in waiting:
+        waiting += [own for own in kind.__subclasses__() if own not in waiting]
+        if not vars(kind).get("is_abstract", False) and not kind.__name__.startswith("_"):
+            found |= {kind.__name__: kind, qualified_name(kind): kind}  # the latest of a name, as in Python
+    return found
+
+
+def named_values(hint: Any) -> dict[str, Any]:
+    """The ready-made values that a field of this type takes by name; none for a field that takes text."""
+    kinds = alternatives(hint)
+    bases = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Config)]
+    own = {} if str in kinds else {id(kind.named): kind.named for kind in [*bases, *choices(hint).values()]}
+    return {name: value for named in own.values() for name, value in named.items()}
+
+
 def _type_name(hint: Any) -> str:
-    names = ["None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)) for kind in alternatives(hint)]
+    names = []
+    for kind in alternatives(hint):
+        if isinstance(kind, type) and issubclass(kind, Config):
+            own = [name for name in choices(kind) if "." not in name]
+            names.append(f"{', '.join(own)} or another {kind.__name__}" if own != [kind.__name__] else kind.__name__)
+        else:
+            names.append("None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)))
     return " or ".join(names)
 
 
 def _check_type(where: str, value: Any, hint: Any) -> None:
     for kind in alternatives(hint):
-        kind = typing.get_origin(kind) or kind
+        inner, kind = typing.get_args(kind), typing.get_origin(kind) or kind
+        if kind is tuple and isinstance(value, tuple) and inner[-1:] == (...,):
+            for number, item in enumerate(value):
+                _check_type(f"{where}.{number}", item, inner[0])
+            return
         if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
             return
     raise UserError(f"{where} is {value!r}; expected {_type_name(hint)}")
@@ -142,15 +194,12 @@ def _check_value(where: str, value: Any, metadata: Any) -> None:
                 raise UserError(f"{where} is {value!r}; expected a number {words} {bound}")
 
 
-# --- paths: "model.norm" names a field of a nested config ---------------------------------------------
-
-
 def get_at(config: Config, path: str) -> Any:
     """The value at a dotted path."""
     value: Any = config
     for name in path.split("."):
-        _check_field(value, name, path)
-        value = getattr(value, name)
+        check_field(value, name, path)
+        value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
     return value
 
 
@@ -163,69 +212,30 @@ def replace_at(config: ConfigT, changes: Mapping[str, Any], within: str = "") ->
     values: dict[str, Any] = {}
     for path, value in changes.items():
         name, _, rest = path.partition(".")
-        _check_field(config, name, within + path)
+        check_field(config, name, within + path)
         if rest:
             inner.setdefault(name, {})[rest] = value
         else:
             values[name] = value
     for name, nested in inner.items():
-        values[name] = replace_at(values.get(name, getattr(config, name)), nested, f"{within}{name}.")
+        now = config[int(name)] if isinstance(config, tuple) else getattr(config, name)
+        values[name] = replace_at(values.get(name, now), nested, f"{within}{name}.")
+    if isinstance(config, tuple):
+        return tuple(values.get(str(number), item) for number, item in enumerate(config))  # type: ignore[return-value]
     return config.replace(**values)
 
 
-def _check_field(config: Any, name: str, path: str) -> None:
+def check_field(config: Any, name: str, path: str) -> None:
+    """Refuse a name that a config, or a number that a tuple of configs, does not have."""
+    if isinstance(config, tuple):
+        if not name.isdigit() or int(name) >= len(config):
+            raise UserError(f"'{path}': '{name}' is no item; expected a number from 0 to {len(config) - 1}")
+        return
     if not isinstance(config, Config):
         raise UserError(f"'{path}': {config!r} has no fields")
     names = [field.name for field in dataclasses.fields(config)]
     if name not in names:
         raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")
-
-
-def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
-    """Apply `path=value` as written on a command line: `model.positions=LearnedPositions(max_length=64)`."""
-    changes = {}
-    for text in texts:
-        path, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"override '{text}'; expected path=value, such as model.layers=2")
-        parent = get_at(config, path.rpartition(".")[0]) if "." in path else config
-        name = path.rpartition(".")[2]
-        _check_field(parent, name, path)
-        changes[path] = _parse(value, type_hints(type(parent))[name], path)
-    return replace_at(config, changes)
-
-
-def _parse(text: str, hint: Any, path: str) -> Any:
-    """Read a value by the type of its field."""
-    kinds = {kind.__name__: kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)}
-    if kinds:
-        return _parse_config(text, kinds, path)
-    if text in ("true", "false"):
-        text = text.capitalize()
-    try:
-        value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
-    return value if str not in alternatives(hint) or value is None else text
-
-
-def _parse_config(text: str, kinds: dict[str, type[Config]], path: str) -> Config:
-    """Read a part: a named value such as `post`, or a class with literal fields such as `Sinusoidal(base=100)`."""
-    named = {name: value for kind in kinds.values() for name, value in kind.named.items()}
-    if text in named:
-        return named[text]
-    name, _, arguments = text.partition("(")
-    if name not in kinds:
-        raise UserError(f"{path} is '{text}'{did_you_mean(name, [*named, *kinds])}")
-    try:
-        call: Any = ast.parse(f"f({arguments.removesuffix(')')})", mode="eval").body
-        values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError):
-        raise UserError(f"{path} is '{text}'; expected {name}(field=number, ...)") from None
-    return kinds[name](**values)
-
-
-# --- identity: the canonical text of a config ----------------------------------------------------------
 
 
 def canonical(config: Any) -> Any:

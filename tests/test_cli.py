@@ -105,7 +105,7 @@ MISTAKES = {
     "a float": ("model.layers=1.5", ["layers", "1.5", "int"]),
     "not a number": ("optimizer.beta1=big", ["beta1", "'big'", "float"]),
     "out of bounds": ("optimizer.beta1=1.5", ["beta1", "1.5", "below 1"]),
-    "no such choice": ("model.activation=rleu", ["activation", "rleu", "'relu'"]),
+    "no such choice": ("model.feed_forward.activation=rleu", ["activation", "rleu", "'relu'"]),
     "no such name": ("model.norm=pots", ["model.norm", "pots", "'post'"]),
     "no such class": ("model.positions=Sinusodial", ["model.positions", "'Sinusoidal'"]),
     "no such argument": ("model.positions=Sinusoidal(bas=2)", ["Sinusoidal", "bas", "'base'"]),

@@ -29,12 +29,12 @@ STUDY = FILE.replace("\nstudy = Study(", OWN + "study = Study(").replace("optimi
 STUDY = STUDY.replace('        Axis("model.norm", {"pre": PRE, "post": POST}),\n', "")
 STUDY = STUDY[: STUDY.index("    claims=[")] + ")\n"
 JOB = f"""
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 {OWN}
 run = Run(
-    model=ModelConfig(vocabulary=6, layers=1, d_model=8, heads=2, d_ff=11),
+    model=ModelConfig(vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11)),
     task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=2),
     optimizer=Own(),
     training=Training(steps=4, evaluate_every=2),
@@ -160,3 +160,39 @@ def test_a_probe_is_refused_kept_or_measured_again_when_its_code_changes(folder)
     assert mean(run()) == 3.0
     file.write_text(CASE.replace("2.0 *", "6.0 *"))
     assert mean(run(on_code_change="retrain")) == 9.0
+
+
+TEXT_JOB = """
+from pathlib import Path
+
+import jax.numpy as jnp
+from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.tasks import TextFiles
+from flaxformer.training import Run, Training
+from shape import bend
+
+class Bent(Dense):
+    def apply(self, weights, x, context):
+        return bend(super().apply(weights, x, context))
+
+run = Run(
+    model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Bent(d_ff=11)),
+    task=TextFiles(path=str(Path(__file__).parent / "text.txt"), length=16, batch_size=2, evaluation_batches=2),
+    training=Training(steps=2),
+)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_with_classes_of_ones_own_generates_from_its_folder_alone(folder, capsys):
+    (folder / "text.txt").write_text("to be or not to be " * 200)
+    (folder / "shape.py").write_text("def bend(x):\n    return 0.5 * x\n")
+    (folder / "job.py").write_text(TEXT_JOB.replace("Path(__file__).parent", f"Path({str(folder)!r})"))
+    assert call(capsys, "train", "job.py", "--output", "out", "--samples", 0)[0] == 0
+    for name in ("job.py", "shape.py"):
+        (folder / name).unlink()
+    for name in [name for name in sys.modules if name == "shape" or name.startswith("job@")]:
+        del sys.modules[name]
+    code, shown, err = call(capsys, "generate", "out", "--prompt", "to", "--tokens", 3)
+    assert code == 0, err
+    assert shown.startswith("to")

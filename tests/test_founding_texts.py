@@ -20,8 +20,10 @@ from flaxformer.config import (
     POST,
     PRE,
     SANDWICH,
+    Attention,
     BatchNorm,
     ConcatenatedIndex,
+    Dense,
     LanguageModel,
     LayerNorm,
     LearnedPositions,
@@ -37,19 +39,20 @@ from flaxformer.config import (
     Vectors,
 )
 from flaxformer.model import apply, apply_with_intermediates, extend, new_cache, specs
-from flaxformer.model.attention import logit_scale
+from flaxformer.model.recurrent import Recurrent
+from flaxformer.model.transformer import Transformer
 from flaxformer.nn import Causal, dot_product_attention, layer_norm, sinusoidal
 from flaxformer.nn.attention import dot_product_weights, masked_softmax
-from flaxformer.params import count, table
-from flaxformer.struct import UserError
+from flaxformer.params import CONSTANTS, count, declarations, table
+from flaxformer.struct import UserError, replace_at
 from flaxformer.tasks import Copy
 from flaxformer.tasks.synthetic import next_token
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
 
 B, T, V = 2, 7, 13  # distinct primes, so that a swapped axis fails
-BASE = ModelConfig(vocabulary=V, layers=1, d_model=15, heads=3, d_ff=17)
-NO_BIAS = {"query_key_value_bias": False, "out_bias": False, "feed_forward_bias": False}
-BARE = {"norm": NO_NORM, "positions": NoPositions(), "head": NoHead()} | NO_BIAS
+BASE = ModelConfig(vocabulary=V, layers=1, d_model=15, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
+NO_BIAS = Attention(bias=False, out_bias=False)
+BARE = {"norm": NO_NORM, "positions": NoPositions(), "head": NoHead(), "feed_forward": None}
 PLACEMENTS = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "branch-post": BRANCH_POST, "no norm": NO_NORM}
 
 # Compiled quickly, to run once.
@@ -59,23 +62,26 @@ attend, attention_weights = jit(dot_product_attention), jit(dot_product_weights)
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 
 
-def weights(config, moved=0.1, layers=None, seed=0):
+def weights(config, moved=0.1, scanned=False, seed=0):
     """Weights of the initial spread, drawn by NumPy, for which nothing is compiled.
 
     moved: how far from their initial zeros and ones biases and gains are, so that none is invisible.
-    layers: draw a stack of that depth, of the one layer of the config.
+    scanned: draw the layers as one stack.
     """
     random = np.random.default_rng(seed)
 
-    def draw(spec, stacked=()):
-        constant = config.initial_constants.get(spec.init)
-        std = config.initial_std(spec) if constant is None else moved
-        return jnp.asarray((constant or 0) + std * random.normal(size=(*stacked, *spec.shape)), jnp.float32)
+    def draw(own, stacked=()):
+        kind, mean = own.spec.init, 0.0
+        if kind in CONSTANTS or kind == "constant":
+            mean, std = CONSTANTS.get(kind, own.value), moved
+        else:
+            std = own.value if kind == "normal" else config.initial_std(own.spec)
+        return jnp.asarray(mean + std * random.normal(size=(*stacked, *own.spec.shape)), jnp.float32)
 
-    declared = specs(config)
-    if layers is None:
+    declared = declarations(Transformer if isinstance(config, ModelConfig) else Recurrent, config)
+    if not scanned:
         return jax.tree.map(draw, declared)
-    blocks = jax.tree.map(lambda spec: draw(spec, (layers,)), declared.blocks[0])
+    blocks = jax.tree.map(lambda own: draw(own, (config.layers,)), declared.blocks[0])
     return jax.tree.map(draw, declared.replace(blocks=())).replace(blocks=blocks)
 
 
@@ -115,25 +121,25 @@ def test_e1_a_dot_product_has_variance_d_sigma_to_the_fourth(width, sigma):
 
 
 def head_entropy(**changes):
-    config = ModelConfig(vocabulary=67, layers=1, d_model=64, heads=8, visibility="full", positions=NoPositions())
-    config = config.replace(**changes)
+    own = Attention(heads=8, **changes)
+    config = ModelConfig(vocabulary=67, layers=1, d_model=64, attention=own, visibility="full", positions=NoPositions())
     _, kept = see(weights(config, moved=0), config, jnp.arange(64)[None])
     return entropy(kept.blocks[0].attention.weights)
 
 
 def test_e2_the_width_of_the_model_makes_heads_nearly_uniform():
-    uniform, head, model = np.log(64), head_entropy(), head_entropy(logit_scale_width="model")
+    uniform, head, model = np.log(64), head_entropy(), head_entropy(scale_width="model")
     # Logits of variance v have an entropy of about ln S − v/2: v is 1, and with the model's width d_head / d_model.
     np.testing.assert_allclose([head, model], [uniform - 1 / 2, uniform - 1 / 16], atol=0.08)
-    assert head_entropy(logit_scale_exponent=0.0) < head - 1  # variance 8
+    assert head_entropy(scale_exponent=0.0) < head - 1  # variance 8
 
 
 @pytest.mark.parametrize("heads", [1, 3, 5])
 def test_e3_each_head_is_scaled_by_its_own_width(heads):
-    config = BASE.replace(heads=heads)
-    np.testing.assert_allclose(logit_scale(config), (15 / heads) ** -0.5, rtol=1e-6)
-    np.testing.assert_allclose(logit_scale(config.replace(logit_scale_width="model")), 15**-0.5, rtol=1e-6)
-    assert float(logit_scale(config.replace(logit_scale_exponent=0.0))) == 1
+    own = Attention(heads=heads)
+    np.testing.assert_allclose(own.scale(15), (15 / heads) ** -0.5, rtol=1e-6)
+    np.testing.assert_allclose(own.replace(scale_width="model").scale(15), 15**-0.5, rtol=1e-6)
+    assert float(own.replace(scale_exponent=0.0).scale(15)) == 1
 
 
 def test_e4_zeroing_after_the_softmax_is_not_masking():
@@ -167,24 +173,23 @@ def test_e6_e7_the_transposed_layout_is_the_same_model():
         layers=2,
         norm=NormSlots(pre=True),
         norm_kind=LayerNorm(affine="none"),
-        value_form="full",
-        logit_scale_width="model",
-        query_key_value_bias=False,
-        out_bias=False,
+        attention=NO_BIAS.replace(heads=3, value_form="full", scale_width="model"),
         head=NoHead(),
     )
     params = weights(config)
     _, kept = see(params, config, words(1, T))
     x = exact(kept.embedded[0]).T
     for block, did in zip(params.blocks, kept.blocks, strict=True):
-        x, patterns = turner_block(x, block, config.heads, 1e-5)
+        x, patterns = turner_block(x, block, config.attention.heads, 1e-5)
         np.testing.assert_allclose(did.feed_forward.stream[0], x.T, rtol=1e-4, atol=1e-4)
         close(did.attention.weights[0], np.swapaxes(patterns, 1, 2))
 
 
 def logit_spread(layers, norm):
-    config = ModelConfig(vocabulary=31, layers=1, d_model=32, heads=1, positions=NoPositions(), norm=norm)
-    return float(forward(weights(config, 0, layers), config, jnp.arange(31)[None]).std())
+    config = ModelConfig(
+        vocabulary=31, layers=layers, d_model=32, attention=Attention(heads=1), positions=NoPositions(), norm=norm
+    )
+    return float(forward(weights(config, 0, scanned=True), config, jnp.arange(31)[None]).std())
 
 
 def test_e8_without_a_final_norm_the_logits_grow_with_depth():
@@ -204,18 +209,18 @@ def test_e11_the_first_residual_connection_can_be_left_out(keep):
 
 
 def test_e9_e10_e12_e14_shapes():
-    config = BASE.replace(d_head=2, d_value=5, d_memory=11)
+    config = BASE.replace(attention=Attention(heads=3, d_head=2, d_value=5), d_memory=11)
     shape = {name: spec.shape for name, spec in table(specs(config))}
     assert shape["blocks/0/feed_forward/up"] == (15, 17)
     assert shape["blocks/0/feed_forward/down"] == (17, 15)
     assert shape["head/matrix"] == (15, V)
-    assert shape["blocks/0/memory/query"] == (15, 3, 2)
-    assert shape["blocks/0/memory/key"] == (11, 3, 2)
-    assert shape["blocks/0/memory/value"] == (11, 3, 5)
-    assert shape["blocks/0/memory/out"] == (3, 5, 15)
+    assert shape["blocks/0/cross_attention/query"] == (15, 3, 2)
+    assert shape["blocks/0/cross_attention/key"] == (11, 3, 2)
+    assert shape["blocks/0/cross_attention/value"] == (11, 3, 5)
+    assert shape["blocks/0/cross_attention/out"] == (3, 5, 15)
     output, kept = see(weights(config), config, words(B, T), memory=normal(B, 5, 11))
     assert output.shape == (B, T, V)
-    crossed = kept.blocks[0].memory
+    crossed = kept.blocks[0].cross_attention
     assert crossed.weights.shape == (B, 3, T, 5)
     assert crossed.update.shape == (B, T, 15)
     assert attend(normal(T, 3, 2), normal(5, 3, 2), normal(5, 3, 11)).shape == (T, 3, 11)
@@ -223,7 +228,7 @@ def test_e9_e10_e12_e14_shapes():
 
 @pytest.mark.parametrize(("norm", "positions"), [(PRE, Sinusoidal()), (POST, Rotary())], ids=["pre", "post"])
 def test_e13_one_token_at_a_time_gives_the_logits_of_all_at_once(norm, positions):
-    config = BASE.replace(d_head=4, norm=norm, positions=positions)
+    config = BASE.replace(attention=Attention(heads=3, d_head=4), norm=norm, positions=positions)
     params, tokens = weights(config), words(B, T)
     cache, said = new_cache(params, config, (B,), T), []
     for t in range(T):
@@ -271,8 +276,8 @@ def test_e17_torch_is_post_norm_by_default():
 
 
 def test_e18_gpt2_counts_its_final_norm_and_its_positions():
-    layout = {"vocabulary": 50257, "layers": 12, "d_model": 768, "heads": 12, "head": LanguageModel(tied=True)}
-    config = ModelConfig(**layout, positions=LearnedPositions(max_length=1024))
+    sizes = {"vocabulary": 50257, "layers": 12, "d_model": 768, "attention": Attention(heads=12)}
+    config = ModelConfig(**sizes, head=LanguageModel(tied=True), positions=LearnedPositions(max_length=1024))
     assert count(specs(config)) == 124_439_808
     without = config.replace(norm=NormSlots(pre=True), positions=NoPositions())
     assert count(specs(without)) == 124_439_808 - 2 * 768 - 1024 * 768
@@ -280,8 +285,10 @@ def test_e18_gpt2_counts_its_final_norm_and_its_positions():
 
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "live"])
 def test_e19_two_layers_collapse_only_given_their_patterns(frozen):
-    config = ModelConfig(d_model=11, heads=1, layers=2, inputs=Vectors(width=11), attention_residual=False, **BARE)
-    config = config.replace(feed_forward="none", frozen_pattern=T if frozen else None)
+    own = NO_BIAS.replace(heads=1, frozen_pattern=T if frozen else None)
+    config = ModelConfig(
+        d_model=11, attention=own, layers=2, inputs=Vectors(width=11), attention_residual=False, **BARE
+    )
     params = weights(config)
     params = params.replace(embedding=params.embedding.replace(matrix=jnp.eye(11), matrix_bias=jnp.zeros(11)))
     one, other = normal(1, T, 11), normal(1, T, 11, seed=1)
@@ -298,7 +305,7 @@ def test_e19_two_layers_collapse_only_given_their_patterns(frozen):
 
 
 def test_e20_e24_heads_concatenate_to_n_by_d_and_a_matrix_follows():
-    config = ModelConfig(vocabulary=V, d_model=15, heads=3, layers=1, feed_forward="none", **BARE)
+    config = ModelConfig(vocabulary=V, d_model=15, attention=NO_BIAS.replace(heads=3), layers=1, **BARE)
     params = weights(config)
     _, kept = see(params, config, words(1, T))
     x, attention = exact(kept.embedded[0]), jax.tree.map(exact, params.blocks[0].attention)
@@ -316,7 +323,7 @@ def test_e20_e24_heads_concatenate_to_n_by_d_and_a_matrix_follows():
 
 
 def cost(heads):
-    config = ModelConfig(d_model=64, heads=heads, layers=1, inputs=Vectors(width=3), feed_forward="none", **BARE)
+    config = ModelConfig(d_model=64, attention=NO_BIAS.replace(heads=heads), layers=1, inputs=Vectors(width=3), **BARE)
     params = weights(config, moved=0)
     return jax.jit(apply).lower(params, config, jnp.ones((1, 128, 3))).compile().cost_analysis()
 
@@ -330,7 +337,7 @@ def test_e21_heads_cost_no_products_but_exponentials():
 
 @pytest.mark.parametrize(("d_ff", "inner"), [(None, 60), (75, 75)])
 def test_e22_the_feed_forward_layer_is_four_times_as_wide_unless_told(d_ff, inner):
-    shapes = {name: spec.shape for name, spec in table(specs(BASE.replace(d_ff=d_ff)))}
+    shapes = {name: spec.shape for name, spec in table(specs(BASE.replace(feed_forward=Dense(d_ff=d_ff))))}
     assert shapes["blocks/0/feed_forward/up"] == (15, inner)
 
 
@@ -343,9 +350,9 @@ def loss_gradient(params, config, tokens):
 
 def gradients_by_layer(norm, layers):
     """‖∂loss/∂W_2‖ of the feed-forward layers at initialisation, a mean over three draws of the weights."""
-    config = ModelConfig(vocabulary=64, layers=1, d_model=64, heads=4, positions=NoPositions(), norm=norm)
+    config = ModelConfig(vocabulary=64, layers=layers, d_model=64, positions=NoPositions(), norm=norm)
     tokens = jax.random.randint(jax.random.key(1), (4, 17), 0, 64)
-    draws = [loss_gradient(weights(config, 0, layers, seed), config, tokens) for seed in range(3)]
+    draws = [loss_gradient(weights(config, 0, True, seed), config, tokens) for seed in range(3)]
     return np.mean([np.linalg.norm(g.blocks.feed_forward.down.reshape(layers, -1), axis=-1) for g in draws], axis=0)
 
 
@@ -501,7 +508,7 @@ def test_a_sharp_look_up_takes_the_nearest_value_and_averages_ties():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_one_map_for_queries_and_keys_makes_likeness_symmetric(shared):
-    config = BASE.replace(visibility="full", share_query_key=shared)
+    config = BASE.replace(visibility="full", attention=Attention(heads=3, share_query_key=shared))
     _, kept = see(weights(config), config, words(1, T))
     # log A is a symmetric matrix and a number a row: around any three places its asymmetry adds up to nothing.
     asymmetry = np.log(kept.blocks[0].attention.weights[0, 0])
@@ -511,13 +518,13 @@ def test_one_map_for_queries_and_keys_makes_likeness_symmetric(shared):
 
 
 def test_the_full_value_form_is_concatenation_and_a_matrix_with_v_h_o_h():
-    factored = BASE.replace(query_key_value_bias=False)
+    factored = BASE.replace(attention=Attention(heads=3, bias=False))
     params = weights(factored)
     attention = params.blocks[0].attention
     merged = jnp.einsum("dnv,nvm->dnm", attention.value, attention.out)
     assert all(np.linalg.matrix_rank(merged[:, h], tol=1e-4) == 5 for h in range(3))
     block = params.blocks[0].replace(attention=attention.replace(value=merged, out=None))
-    full = factored.replace(value_form="full")
+    full = replace_at(factored, {"attention.value_form": "full"})
     close(
         forward(params.replace(blocks=(block,)), full, words(B, T)), forward(params, factored, words(B, T)), atol=1e-4
     )
@@ -525,7 +532,7 @@ def test_the_full_value_form_is_concatenation_and_a_matrix_with_v_h_o_h():
 
 
 def test_the_products_of_a_head_have_the_rank_of_its_width():
-    config = BASE.replace(**BARE)
+    config = BASE.replace(attention=NO_BIAS.replace(heads=3), **BARE)
     params = weights(config)
     _, kept = see(params, config, jnp.arange(V)[None])
     attention = params.blocks[0].attention
@@ -625,13 +632,13 @@ def test_the_feed_forward_layer_is_the_same_for_every_token():
 
 
 def test_every_bias_can_be_left_out_alone():
-    counted = {"query_key_value_bias": 3 * 15, "out_bias": 15, "feed_forward_bias": 17 + 15}
-    for field, numbers in counted.items():
-        assert count(specs(BASE)) - count(specs(BASE.replace(**{field: False}))) == numbers, field
+    counted = {"attention.bias": 3 * 15, "attention.out_bias": 15, "feed_forward.bias": 17 + 15}
+    for path, numbers in counted.items():
+        assert count(specs(BASE)) - count(specs(replace_at(BASE, {path: False}))) == numbers, path
 
 
 def test_an_untrained_model_expects_every_word_alike():
-    config = ModelConfig(vocabulary=257, layers=1, d_model=64, heads=4, d_ff=67)
+    config = ModelConfig(vocabulary=257, layers=1, d_model=64, feed_forward=Dense(d_ff=67))
     params, tokens = weights(config, moved=0), jax.random.randint(jax.random.key(1), (4, 33), 0, 257)
     # Xavier logits have a variance of 2 d_model / (d_model + V), which adds half of it to the uniform loss.
     spread = 2 * 64 / (64 + 257)
@@ -641,7 +648,7 @@ def test_an_untrained_model_expects_every_word_alike():
 
 
 def test_cross_attention_reads_the_final_output_of_the_encoder():
-    config = BASE.with_encoder(d_model=10, heads=2)
+    config = BASE.with_encoder(d_model=10, attention=Attention(heads=2))
     params, source = weights(config), jax.random.randint(jax.random.key(3), (B, 5), 0, V)
     told, kept = see(params, config, words(B, T), source=source)
     np.testing.assert_array_equal(told, see(params, config, words(B, T), memory=kept.encoder.final)[0])
@@ -650,7 +657,7 @@ def test_cross_attention_reads_the_final_output_of_the_encoder():
 
 
 RECURRENT = RecurrentConfig(d_model=16, inputs=Vectors(width=16), head=NoHead())
-ATTENTIVE = ModelConfig(d_model=16, heads=2, layers=1, inputs=Vectors(width=16), head=NoHead())
+ATTENTIVE = ModelConfig(d_model=16, attention=Attention(heads=2), layers=1, inputs=Vectors(width=16), head=NoHead())
 
 
 @pytest.mark.parametrize("length", [5, 11])

@@ -4,12 +4,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from grid import BASE, DEFAULT, ENCODER, MIXED, OPTIONS, PREFIX, B, S, T, V, grid, model_and_tokens, sparse_grid
+from grid import (
+    BASE,
+    DEFAULT,
+    MIXED,
+    OPTIONS,
+    PREFIX,
+    B,
+    S,
+    T,
+    V,
+    encoder_decoder,
+    grid,
+    model_and_tokens,
+    sparse_grid,
+)
 
 from flaxformer.config import (
     POST,
     PRE,
     BatchNorm,
+    DeepNorm,
     LayerNorm,
     LearnedPositions,
     NoPositions,
@@ -18,6 +33,7 @@ from flaxformer.config import (
 )
 from flaxformer.model import apply, apply_with_intermediates, encode, init
 from flaxformer.nn import Segments
+from flaxformer.struct import replace_at
 
 compiled = jax.jit(apply)
 
@@ -60,7 +76,8 @@ def test_the_gradient_sees_no_future_and_all_of_the_permitted_past(config):
     seen = np.asarray(sensitivity(params, config, tokens, given)) > 0
     t, s = np.mgrid[:T, :T]
     # With a window of w in each of L layers, place t reaches back L · (w − 1) places.
-    reach = T if config.window is None else config.layers * (config.window - 1)
+    window = config.attention.window
+    reach = T if window is None else config.layers * (window - 1)
     permitted = (s <= t) & (t - s <= reach)
     if config.visibility == "prefix":
         permitted |= s < PREFIX
@@ -69,7 +86,7 @@ def test_the_gradient_sees_no_future_and_all_of_the_permitted_past(config):
 
 @grid
 def test_with_full_visibility_the_future_is_seen(config):
-    config = config.replace(visibility="full", window=None)
+    config = replace_at(config, {"visibility": "full", "attention.window": None})
     assert (np.asarray(sensitivity(*_with(config))) > 0).all()
 
 
@@ -138,7 +155,7 @@ def test_padding_on_the_right_is_as_if_it_were_not_there(config):
     close(forward(params, config, padded, valid=valid, **given)[:, :LENGTH], alone)
 
 
-ENCODER_DECODER = BASE.with_encoder(**ENCODER)
+ENCODER_DECODER = encoder_decoder(BASE)
 
 
 @grid
@@ -195,13 +212,18 @@ def test_the_intermediates_are_the_stages(config):
     logits, kept = jax.jit(apply_with_intermediates)(params, config, tokens, **given)
     close(logits, forward(params, config, tokens, **given))
     x = kept.embedded
-    skip = config.residual.skip(config.layers, config.reads_memory) or 1
-    residual = {"attention": config.attention_residual, "memory": True, "feed_forward": config.feed_forward_residual}
+    rule = config.residual
+    skip = rule.skip(config.layers, config.reads_memory) if isinstance(rule, DeepNorm) else 1
+    residual = {
+        "attention": config.attention_residual,
+        "cross_attention": True,
+        "feed_forward": config.feed_forward_residual,
+    }
     for block in kept.blocks:
         for name, keeps in residual.items():
             branch = getattr(block, name)
             if branch is None:
-                assert name == "memory" if config.has_feed_forward else name != "attention"
+                assert name == "cross_attention" if config.feed_forward is not None else name != "attention"
                 continue
             if not config.norm.stream:
                 close(branch.stream, skip * x * keeps + branch.update, 1e-5)
@@ -213,8 +235,8 @@ def test_the_intermediates_are_the_stages(config):
     if config.encoder is not None:
         memory = encode(params, config, given["source"], given["source_valid"])
         close(kept.encoder.final, memory)
-        assert kept.blocks[0].memory.weights.shape == (B, config.heads, T, S)
-        close(kept.blocks[0].memory.weights[0, :, :, 3:], np.zeros((config.heads, T, S - 3)))
+        assert kept.blocks[0].cross_attention.weights.shape == (B, config.attention.heads, T, S)
+        close(kept.blocks[0].cross_attention.weights[0, :, :, 3:], np.zeros((config.attention.heads, T, S - 3)))
         read = {"memory": memory, "memory_valid": given["source_valid"], "prefix": given.get("prefix")}
         close(forward(params, config, tokens, **read), logits)
 
@@ -225,7 +247,7 @@ def test_transformations_compose(layout):
     exponents, keys = jnp.array([0.0, 0.5, 1.0]), jax.random.split(jax.random.key(3), 3)
 
     def loss(exponent, key):
-        config = BASE.replace(logit_scale_exponent=exponent, layers=1)
+        config = replace_at(BASE, {"attention.scale_exponent": exponent, "layers": 1})
         return apply(init(key, config, layout), config, tokens).mean()
 
     gradient = jax.grad(loss)
@@ -240,7 +262,7 @@ def test_transformations_compose(layout):
 
 def test_documents_packed_into_one_sequence_stay_apart():
     """With segments, and positions that begin anew, each document has the logits that it has alone."""
-    config = BASE.replace(positions=Sinusoidal(), window=3)
+    config = replace_at(BASE, {"positions": Sinusoidal(), "attention.window": 3})
     params, tokens, _ = model_and_tokens(config)
     document = jnp.array([[0, 0, 0, 1, 1, 1, 1]] * B)
     positions = jnp.array([[0, 1, 2, 0, 1, 2, 3]] * B)
@@ -259,7 +281,7 @@ def test_what_is_beyond_the_last_position_is_refused():
 
 
 def test_what_cross_attention_reads_is_asked_for_by_name():
-    config = BASE.with_encoder(**ENCODER)
+    config = ENCODER_DECODER
     params, tokens, _ = model_and_tokens(config)
     with pytest.raises(ValueError, match=r"needs a source, or a memory.*given is \[\]"):
         apply(params, config, tokens)

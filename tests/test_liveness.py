@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,14 @@ import pytest
 from flaxformer.config import (
     POST,
     Alibi,
+    Attention,
     BatchNorm,
+    Block,
     Classifier,
     ConcatenatedIndex,
     DeepNorm,
+    Dense,
+    Gated,
     LanguageModel,
     LayerScale,
     LearnedPositions,
@@ -32,7 +37,7 @@ from flaxformer.config import (
     Tokens,
     Vectors,
 )
-from flaxformer.struct import Config, alternatives, get_at, replace_at, type_hints
+from flaxformer.struct import alternatives, choices, get_at, replace_at, type_hints
 from flaxformer.tasks import (
     AssociativeRecall,
     Copy,
@@ -65,13 +70,21 @@ from flaxformer.training import (
     Run,
     ScheduleFree,
     Training,
+    ZLoss,
     evaluate,
     evaluation_params,
     start,
     train_chunk,
 )
 
-MODEL = ModelConfig(vocabulary=7, layers=1, d_model=8, heads=2, d_ff=11, window=2, logit_cap=3.0, dropout=0.1)
+MODEL = ModelConfig(
+    vocabulary=7,
+    layers=1,
+    d_model=8,
+    attention=Attention(heads=2, window=2, logit_cap=3.0),
+    feed_forward=Dense(d_ff=11),
+    dropout=0.1,
+)
 SMALL = {"batch_size": 2, "evaluation_batches": 2}
 BASE = Run(
     model=MODEL,
@@ -79,7 +92,9 @@ BASE = Run(
     optimizer=AdamW(warmup_steps=1.0, final_fraction=0.1, weight_decay=0.1, clip=0.5, learning_rate=0.1),
     training=Training(steps=4, label_smoothing=0.1),
 )
-PLAIN = BASE.replace(model=ModelConfig(vocabulary=7, layers=1, d_model=8, heads=2, d_ff=11))
+PLAIN = BASE.replace(
+    model=ModelConfig(vocabulary=7, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11))
+)
 
 
 def on(base, **changes):
@@ -111,34 +126,53 @@ OTHER = [
         "seed": 1, "model": RECURRENT.model, "task": RECALL, "optimizer": AdamW(learning_rate=0.1),
         "training": Training(steps=4),
         "model.vocabulary": 9, "model.inputs": Tokens(token_types=2), "model.layers": 2, "model.d_model": 12,
-        "model.head": LanguageModel(tied=True), "model.initializer": LeCun(), "model.embedding_std": 0.5,
-        "model.dropout": 0.5, "model.heads": 4, "model.key_value_heads": 1, "model.d_head": 3, "model.d_value": 3,
-        "model.d_ff": 13, "model.norm": POST, "model.norm_kind": RMSNorm(), "model.residual": ReZero(),
+        "model.head": LanguageModel(tied=True), "model.initializer": LeCun(), "model.inputs.std": 0.5,
+        "model.dropout": 0.5, "model.attention": Attention(heads=2), "model.attention.heads": 4,
+        "model.attention.key_value_heads": 1, "model.attention.d_head": 3, "model.attention.d_value": 3,
+        "model.norm": POST, "model.norm_kind": RMSNorm(), "model.residual": ReZero(),
         "model.attention_residual": False, "model.feed_forward_residual": False, "model.parallel": True,
-        "model.positions": LearnedPositions(max_length=6), "model.window": 3,
-        "model.logit_scale_exponent": 1.0, "model.logit_scale_width": "model", "model.logit_cap": None,
-        "model.query_key_norm": RMSNorm(), "model.share_query_key": True, "model.value_form": "full",
-        "model.frozen_pattern": 6, "model.query_key_value_bias": False, "model.out_bias": False,
-        "model.feed_forward": "gated", "model.activation": "gelu", "model.feed_forward_bias": False,
+        "model.positions": LearnedPositions(max_length=6), "model.attention.window": 3,
+        "model.attention.scale_exponent": 1.0, "model.attention.scale_width": "model",
+        "model.attention.logit_cap": None, "model.attention.query_key_norm": RMSNorm(),
+        "model.attention.share_query_key": True, "model.attention.value_form": "full",
+        "model.attention.frozen_pattern": 6, "model.attention.bias": False, "model.attention.out_bias": False,
+        "model.feed_forward": Gated(d_ff=11), "model.feed_forward.d_ff": 13, "model.feed_forward.activation": "gelu",
+        "model.feed_forward.bias": False,
         "model.norm.pre": False, "model.norm.post": True, "model.norm.stream": True, "model.norm.embedding": True,
         "model.norm.final": False, "model.norm_kind.affine": "none", "model.norm_kind.over": "sequence",
         "model.norm_kind.epsilon": 0.1, "model.positions.base": 10.0, "model.positions.layout": "split",
-        "model.initializer.gain": 0.5, "model.head.tied": True, "model.head.bias": True, "model.head.transform": True,
+        "model.initializer.gain": 0.5, "model.head.tied": True, "model.head.bias": True, "model.head.transform": "gelu",
         "model.head.scale_exponent": 0.5, "model.inputs.scale_exponent": 0.5, "model.inputs.frozen": True,
         "model.inputs.token_types": 2,
         "task.batch_size": 3, "task.evaluation_batches": 3, "task.symbols": 4, "task.length": 2,
         "optimizer.learning_rate": 0.01, "optimizer.warmup_steps": 3.0, "optimizer.decay": "cosine",
         "optimizer.final_fraction": 0.9, "optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.1,
         "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01,
+        "loss_terms": (ZLoss(),),
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
         "training.micro_batches": 2, "training.ema": 0.5, "training.precision": "bfloat16",
     }),
     (PAIRED, {
-        "model.encoder": PLAIN.model.with_encoder(layers=2).encoder, "model.memory_residual": False,
+        "model.encoder": PLAIN.model.with_encoder(layers=2).encoder, "model.cross_attention_residual": False,
+        "model.cross_attention": Attention(heads=4),
         "model.encoder.inputs.shared": True,
         ("task.form", "model.encoder"): ("joined", None),
     }),
     (on(PLAIN, model__layers=2), {"model.visibility": "prefix"}),  # one layer's answers do not read what a prefix sees
+    (on(BASE, loss_terms=(ZLoss(),)), {"loss_terms.0.weight": 0.5}),
+    (on(BASE, model__layers=2), {"model.pattern": (Block(), Block(attention=MODEL.attention.replace(window=1)))}),
+    (on(BASE, model__layers=2, model__residual=ReZero(), model__pattern=(Block(), Block())), {
+        "model.pattern.1.attention": MODEL.attention.replace(window=1), "model.pattern.1.feed_forward": None,
+        "model.pattern.1.norm": POST, "model.pattern.1.norm_kind": RMSNorm(),
+        "model.pattern.1.residual": ReZero(initial=0.5),
+    }),
+    (on(PAIRED, model__pattern=(Block(),)), {"model.pattern.0.cross_attention": Attention(heads=4)}),
+    (on(BASE, model__layers=4), {"model.distinct_blocks": 2}),
+    (on(BASE, model__layers=4, model__distinct_blocks=2), {"model.sharing": "group"}),
+    (on(BASE, model__feed_forward=Gated(d_ff=11)), {
+        "model.feed_forward": None, "model.feed_forward.d_ff": 13, "model.feed_forward.activation": "gelu",
+        "model.feed_forward.bias": False,
+    }),
     (on(BASE, model__norm_kind=RMSNorm()), {"model.norm_kind.affine": "none", "model.norm_kind.epsilon": 0.1}),
     (on(BASE, model__norm_kind=BatchNorm()), {
         "model.norm_kind.affine": "none", "model.norm_kind.epsilon": 0.1, "model.norm_kind.momentum": 0.5,
@@ -159,7 +193,7 @@ OTHER = [
     (on(BASE, model__initializer=Normal()), {"model.initializer.deviation": 0.5}),
     (RECURRENT, {
         "model.vocabulary": 9, "model.inputs": Tokens(token_types=2), "model.layers": 2, "model.d_model": 12,
-        "model.head": LanguageModel(tied=True), "model.initializer": LeCun(), "model.embedding_std": 0.5,
+        "model.head": LanguageModel(tied=True), "model.initializer": LeCun(), "model.inputs.std": 0.5,
         "model.dropout": 0.5, "model.cell": "gru", "model.activation": "relu",
     }),
     (on(BASE, task=RECALL), {
@@ -181,6 +215,7 @@ OTHER = [
         "model.head.classes": 11, "task.split_seed": 1, "task.validation_tenths": 3, "task.batch_size": 3,
         "task.evaluation_batches": 3,
     }),
+    (on(IMAGES, model__inputs__class_token=True), {"model.inputs.std": 0.5}),
 ]  # fmt: skip
 for _task in (Reverse, Sort):
     base = on(BASE, task=_task(symbols=5, length=3, **SMALL))
@@ -278,11 +313,12 @@ def test_one_hot_products_and_lookups_give_the_same_result():
 
 
 def reachable(kind, found):
-    """Every config class that a config of this class can hold."""
+    """Every config class of the package that a config of this class can hold."""
     found.add(kind)
-    for field in dataclasses.fields(kind):
-        for other in alternatives(type_hints(kind)[field.name]):
-            if isinstance(other, type) and issubclass(other, Config) and other not in found:
+    for hint in (type_hints(kind)[field.name] for field in dataclasses.fields(kind)):
+        items = [typing.get_args(one)[0] for one in alternatives(hint) if typing.get_origin(one) is tuple]
+        for other in (other for one in (hint, *items) for other in choices(one).values()):
+            if other.__module__.startswith("flaxformer.") and other not in found:
                 reachable(other, found)
     return found
 

@@ -4,12 +4,30 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import POST, PRE, LanguageModel, LearnedPositions, LeCun, ModelConfig, Normal, Xavier
+from flaxformer.config import (
+    POST,
+    PRE,
+    Attention,
+    Dense,
+    LanguageModel,
+    LearnedPositions,
+    LeCun,
+    ModelConfig,
+    Normal,
+    Xavier,
+)
 from flaxformer.model import init, specs
 from flaxformer.model.transformer import with_layout
 from flaxformer.params import count, stack, table, unstack
+from flaxformer.struct import replace_at
 
-CONFIG = ModelConfig(vocabulary=101, layers=2, d_model=48, heads=3, key_value_heads=1, d_value=20, d_ff=96)
+CONFIG = ModelConfig(
+    vocabulary=101,
+    layers=2,
+    d_model=48,
+    attention=Attention(heads=3, key_value_heads=1, d_value=20),
+    feed_forward=Dense(d_ff=96),
+)
 
 
 def named(params):
@@ -57,12 +75,12 @@ def test_a_weight_depends_on_its_path_alone():
         {"norm": POST},
         {"layers": 3},
         {"head": LanguageModel(bias=True)},
-        {"query_key_value_bias": False},
+        {"attention.bias": False},
         {"positions": LearnedPositions(max_length=9)},
-        {"d_ff": 31},
+        {"feed_forward.d_ff": 31},
     ]
     for change in changes:
-        other = named(init(jax.random.key(0), CONFIG.replace(**change)))
+        other = named(init(jax.random.key(0), replace_at(CONFIG, change)))
         shared = {path for path in base.keys() & other.keys() if base[path].shape == other[path].shape}
         assert len(shared) > 10
         for path in shared:

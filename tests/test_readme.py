@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from flaxformer import cli
+from flaxformer.model import apply, init
 from flaxformer.study.load import load_study
 
 ROOT = Path(__file__).parents[1]
@@ -16,14 +17,14 @@ README = (ROOT / "README.md").read_text()
 SMALL = {
     "experiments/norm_and_scale.py": [
         *("training.steps=2", "training.evaluate_every=1", "model.layers=1", "model.d_model=8"),
-        *("model.d_ff=8", "task.evaluation_batches=1", "--seeds", "2"),
+        *("model.feed_forward.d_ff=8", "task.evaluation_batches=1", "--seeds", "2"),
     ],
     "heads.py": ["training.steps=2", "task.evaluation_batches=1", "--seeds", "2"],
 }
 ONE_CLAIM = ["claims", "1", "--quick"]
 TRAINED = [  # small, on a text that is there; the checkpoint is what `generate` reads
-    *("model.layers=1", "model.d_model=8", "model.heads=2", "training.steps=2", "training.evaluate_every=1"),
-    "task.evaluation_batches=1",
+    *("model.layers=1", "model.d_model=8", "model.attention.heads=2", "training.steps=2"),
+    *("training.evaluate_every=1", "task.evaluation_batches=1"),
 ]
 
 
@@ -77,6 +78,16 @@ def test_the_model_snippet_gives_the_shape_it_says():
     said = tuple(int(size) for size in re.search(r"\[([\d, ]+)\]$", snippet.strip()).group(1).split(","))
     assert names["logits"].shape == said
     assert names["answer"].tokens.shape == (1, 5)
+
+
+def test_the_component_snippet_is_a_model():
+    snippet = next(block for block in blocks("python") if "class Power" in block)
+    names = {"__name__": "readme"}
+    exec(snippet, names)
+    config = names["config"].replace(d_model=16)
+    params = init(jax.random.key(0), config)
+    assert params.blocks[1].feed_forward.up.shape == (16, 64)
+    assert apply(params, config, jax.numpy.arange(5)[None]).shape == (1, 5, 256)
 
 
 def test_the_data_snippet_makes_batches(tmp_path, monkeypatch):

@@ -115,7 +115,7 @@ def test_no_sentence_of_the_test_is_trained_on():
     assert all(int(target.split()[1]) == int(source.split()[1]) for source, target in sides["test"])
 
 
-TINY = {"layers": 1, "d_model": 16, "heads": 2, "d_ff": 16}
+TINY = {"layers": 1, "d_model": 16, "attention.heads": 2, "feed_forward.d_ff": 16}
 SHORT = {
     "task.batch_size": 4,
     "task.evaluation_batches": 1,

@@ -4,7 +4,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer.config import POST, PRE, LanguageModel, LearnedPositions, ModelConfig, NoPositions, Sinusoidal
+from flaxformer.config import (
+    POST,
+    PRE,
+    Attention,
+    Dense,
+    Gated,
+    LanguageModel,
+    LearnedPositions,
+    ModelConfig,
+    NoPositions,
+    RMSNorm,
+    Sinusoidal,
+)
+from flaxformer.overrides import override
 from flaxformer.struct import (
     Config,
     UserError,
@@ -13,7 +26,6 @@ from flaxformer.struct import (
     differences,
     get_at,
     leaf,
-    override,
     replace_at,
     static,
 )
@@ -55,10 +67,13 @@ def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
         (lambda: ModelConfig(d_model=0), "ModelConfig.d_model is 0; expected a number at least 1"),
         (lambda: ModelConfig(d_model=8.5), "ModelConfig.d_model is 8.5; expected int"),
         (lambda: ModelConfig(d_model=True), "ModelConfig.d_model is True; expected int"),
-        (lambda: ModelConfig(activation="rleu"), "'rleu'; did you mean 'relu'"),
-        (lambda: ModelConfig(norm="post"), "ModelConfig.norm is 'post'; expected NormSlots"),
-        (lambda: ModelConfig(heads=5), "heads is 5; expected a divisor of d_model 64"),
-        (lambda: ModelConfig(heads=4, key_value_heads=3), "key_value_heads is 3; expected a divisor of heads 4"),
+        (lambda: Dense(activation="rleu"), "Dense.activation is 'rleu'; did you mean 'relu'"),
+        (lambda: ModelConfig(norm="psot"), "ModelConfig.norm is 'psot'; did you mean 'post'"),
+        (lambda: ModelConfig(norm=RMSNorm()), "ModelConfig.norm is RMSNorm.*; expected NormSlots"),
+        (lambda: ModelConfig(feed_forward=RMSNorm()), "is RMSNorm.*; expected .*Dense, Gated.* or another FeedForward"),
+        (lambda: ModelConfig(norm_kind=4), "ModelConfig.norm_kind is 4; expected .*LayerNorm, RMSNorm, BatchNorm"),
+        (lambda: ModelConfig(attention=Attention(heads=5)), "attention.heads is 5; expected a divisor of d_model 64"),
+        (lambda: Attention(heads=4, key_value_heads=3), "key_value_heads is 3; expected a divisor of heads 4"),
         (lambda: ModelConfig(dropout=1), "dropout is 1.0; expected a number below 1"),
         (lambda: AdamW(learning_rate="3e-3"), "learning_rate is '3e-3'; expected float"),
         (lambda: AdamW(learning_rate=None), "learning_rate is None; expected float"),
@@ -72,11 +87,18 @@ def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
         (lambda: override(RUN, ["model.norm=psot"]), "model.norm is 'psot'; did you mean 'post'"),
         (lambda: override(RUN, ["model.positions=Sinusoidal(base=)"]), r"expected Sinusoidal\(field=number"),
         (lambda: override(RUN, ["model.positions=Sinusoidal(bass=3)"]), "no field 'bass'; did you mean 'base'"),
+        (lambda: override(RUN, ["model.positions=Sinusiodal(base=3)"]), "did you mean 'Sinusoidal'"),
+        (lambda: override(RUN, ["model.feed_forward=relu"]), "'relu'; it has: none, Dense, Gated"),
+        (lambda: override(RUN, ["model.feed_forward=Gatd(d_ff=3)"]), "did you mean 'Gated'"),
     ],
 )
 def test_a_mistake_is_told_with_field_value_and_expectation(make, message):
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_a_ready_made_value_is_given_by_its_name():
+    assert ModelConfig(norm="post") == ModelConfig(norm=POST)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +112,11 @@ def test_a_mistake_is_told_with_field_value_and_expectation(make, message):
         ("model.head.tied=true", "model.head.tied", True),
         ("model.head=tied", "model.head", LanguageModel(tied=True)),
         ("optimizer.clip=None", "optimizer.clip", None),
-        ("model.activation=gelu", "model.activation", "gelu"),
+        ("model.feed_forward.activation=gelu", "model.feed_forward.activation", "gelu"),
+        ("model.feed_forward=Gated(d_ff=64)", "model.feed_forward", Gated(d_ff=64)),
+        ("model.feed_forward=none", "model.feed_forward", None),
+        ("model.attention.heads=2", "model.attention.heads", 2),
+        ("model.attention=Attention(query_key_norm=RMSNorm())", "model.attention", Attention(query_key_norm=RMSNorm())),
         ("task=Copy(symbols=5)", "task", Copy(symbols=5)),
     ],
 )
@@ -99,8 +125,10 @@ def test_any_field_can_be_overridden_by_its_path(text, path, value):
 
 
 def test_changes_that_need_each_other_are_made_together():
-    changed = override(RUN, ["training.steps=30", "training.evaluate_every=15", "model.d_model=30", "model.heads=5"])
-    assert (changed.training.steps, changed.model.heads) == (30, 5)
+    changed = override(
+        RUN, ["training.steps=30", "training.evaluate_every=15", "model.d_model=30", "model.attention.heads=5"]
+    )
+    assert (changed.training.steps, changed.model.attention.heads) == (30, 5)
     with pytest.raises(UserError, match="divisor"):
         override(RUN, ["model.d_model=30"])
 
@@ -109,9 +137,12 @@ def test_differences_are_listed_field_by_field():
     old, new = RUN, replace_at(RUN, {"model.layers": 2, "model.norm": POST})
     assert differences(canonical(old), canonical(new)) == [
         "model.layers: 6 -> 2",
-        "model.norm.pre: true -> false",
-        "model.norm.stream: false -> true",
-        "model.norm.final: true -> false",
+        'model.norm.pre.kind: "ModelNorm" -> (absent)',
+        "model.norm.stream: null -> (absent)",
+        'model.norm.final.kind: "ModelNorm" -> (absent)',
+        "model.norm.pre: (absent) -> null",
+        'model.norm.stream.kind: (absent) -> "ModelNorm"',
+        "model.norm.final: (absent) -> null",
     ]
     assert differences(canonical(PRE), canonical(PRE)) == []
 

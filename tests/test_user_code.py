@@ -18,7 +18,7 @@ from flaxformer.study.store import Store
 HEAD = """
 import jax.numpy as jnp
 import optax
-from flaxformer.config import ModelConfig, Residual
+from flaxformer.config import Attention, Dense, ModelConfig, Residual
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.struct import leaf, static
 from flaxformer.study import Axis, Claim, Study
@@ -30,7 +30,9 @@ study = Study(
     name="own",
     question="Does it run?",
     baseline=Run(
-        model=ModelConfig(vocabulary=6, layers=1, d_model=8, heads=2, d_ff=11{model}),
+        model=ModelConfig(
+            vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward={feed_forward}{model}
+        ),
         task={task}(symbols=5, length=3, batch_size=2, evaluation_batches=2),
         optimizer={optimizer}(learning_rate=1e-3),
         training=Training(steps=6, evaluate_every=3),
@@ -41,8 +43,9 @@ study = Study(
 """
 
 
-def study_text(code="", model="", task="Copy", optimizer="AdamW", more=""):
-    return HEAD + textwrap.dedent(code) + STUDY.format(model=model, task=task, optimizer=optimizer, more=more)
+def study_text(code="", model="", feed_forward="Dense(d_ff=11)", task="Copy", optimizer="AdamW", more=""):
+    chosen = {"model": model, "feed_forward": feed_forward, "task": task, "optimizer": optimizer, "more": more}
+    return HEAD + textwrap.dedent(code) + STUDY.format(**chosen)
 
 
 OPTIMIZER = """
@@ -52,8 +55,28 @@ class MyAdamW(AdamW):
 """
 RESIDUAL = """
 class Doubled(Residual):
-    def skip(self, layers, reads_memory):
-        return 2.0
+    def join(self, weights, x, update, context):
+        return 2.0 * x + update
+"""
+COMPONENT = """
+from jaxtyping import Array, Float
+from flaxformer.config import FeedForward
+from flaxformer.params import Parameters, param
+
+def squared(x):
+    return 1.0 * x * x
+
+class Maps(Parameters):
+    down: Float[Array, "width d_model"] = param(fan_in="width")
+
+class Squared(FeedForward):
+    class Weights(Maps):
+        up: Float[Array, "d_model width"] = param(std=0.1)
+
+    width: int = static(5)
+
+    def apply(self, weights, x, context):
+        return squared(x @ weights.up) @ weights.down
 """
 MEASURE = """
 def largest(x):
@@ -106,8 +129,21 @@ CASES = {
     "subclass of a residual": (
         {"own.py": study_text(RESIDUAL, model=", residual=Doubled()")}, ("own.py", "2.0", "3.0"), "own.py: Doubled",
     ),
+    "weights of a component": (
+        {"own.py": study_text(COMPONENT, feed_forward="Squared()")}, ("own.py", "std=0.1", "std=0.2"),
+        "own.py: Squared",
+    ),
+    "base of a component's weights": (
+        {"own.py": study_text(COMPONENT, feed_forward="Squared()")}, ("own.py", 'fan_in="width"', "std=0.2"),
+        "own.py: Maps",
+    ),
+    "helper called by a component": (
+        {"own.py": study_text(COMPONENT, feed_forward="Squared()")}, ("own.py", "1.0 * x", "2.0 * x"),
+        "own.py: squared",
+    ),
     "entry in a table": (
-        {"own.py": study_text(TABLE, model=', activation="mine"')}, ("own.py", "* 1.0", "* 2.0"), "own.py: <lambda>",
+        {"own.py": study_text(TABLE, feed_forward='Dense(activation="mine")')}, ("own.py", "* 1.0", "* 2.0"),
+        "own.py: <lambda>",
     ),
     "entry in a table through another name": (
         {"own.py": study_text("table = ACTIVATIONS\ntable.setdefault('mine', lambda x: 1.0 * x)")},
@@ -206,7 +242,8 @@ CASES = {
     ),
     "registered by a decorator": (
         {"own.py": study_text("def register(f):\n    ACTIVATIONS[f.__name__] = f\n    return f\n"
-                              "@register\ndef mine(x):\n    return 1.0 * x\n", model=', activation="relu"')},
+                              "@register\ndef mine(x):\n    return 1.0 * x\n",
+                              feed_forward='Dense(activation="relu")')},
         ("own.py", "1.0", "2.0"), "own.py: mine",
     ),
     "method replaced": (

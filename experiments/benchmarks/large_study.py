@@ -7,7 +7,7 @@ import random
 import sys
 from pathlib import Path
 
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
@@ -26,7 +26,9 @@ def study_of(cells: int) -> Study:
         name="large",
         question="How long do its commands take?",
         baseline=Run(
-            model=ModelConfig(vocabulary=6, layers=1, d_model=8, heads=2, d_ff=11),
+            model=ModelConfig(
+                vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11)
+            ),
             task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=2),
             optimizer=AdamW(learning_rate=1e-3),
             training=Training(steps=6, evaluate_every=3),

@@ -9,9 +9,9 @@ import jax
 from sizes import BETA2, CLIP, DECAY, LEARNING_RATE, Size, cores
 
 from flaxformer.bench import Work, rate
-from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig
+from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig
 from flaxformer.jobs.programs import Programs
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.params import stream
 from flaxformer.sharding import Devices
 from flaxformer.study import Study
@@ -28,14 +28,11 @@ def run_of(size: Size, steps: int = 200, **training: Any) -> Run:
         model=ModelConfig(
             layers=size.layers,
             d_model=size.width,
-            heads=size.heads,
+            attention=Attention(heads=size.heads, bias=False, out_bias=False),
             vocabulary=size.vocabulary,
-            activation="gelu",
+            feed_forward=Dense(activation="gelu", bias=False),
             norm_kind=LayerNorm(affine="gain"),
             positions=LearnedPositions(max_length=size.length),
-            query_key_value_bias=False,
-            out_bias=False,
-            feed_forward_bias=False,
             head=LanguageModel(tied=True, bias=False),
         ),
         task=StandardLibrary(length=size.length, batch_size=size.batch),

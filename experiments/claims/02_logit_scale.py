@@ -24,7 +24,7 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig, NoPositions
+from flaxformer.config import Attention, ModelConfig, NoPositions
 from flaxformer.nn.attention import attention_weights
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
@@ -68,7 +68,11 @@ def heads(seed: int) -> dict[str, float]:
     numbers = {}
     for width in ("head", "model"):
         config = ModelConfig(
-            layers=1, heads=8, visibility="full", positions=NoPositions(), logit_scale_width=width, vocabulary=KEYS
+            layers=1,
+            attention=Attention(heads=8, scale_width=width),
+            visibility="full",
+            positions=NoPositions(),
+            vocabulary=KEYS,
         )
         _, kept = model.apply_with_intermediates(
             model.init(jax.random.key(seed), config), config, jnp.arange(KEYS)[None]
@@ -141,14 +145,14 @@ trained = Study(
     name="training",
     question="What does the scale of the logits change in training?",
     baseline=Run(
-        model=ModelConfig(layers=4, d_model=64, heads=1),
+        model=ModelConfig(layers=4, d_model=64, attention=Attention(heads=1)),
         task=StandardLibrary(length=32, batch_size=16),
         optimizer=AdamW(learning_rate=3e-3),
         training=Training(steps=200),
     ),
     axes=[
-        Axis("model.logit_scale_exponent", EXPONENTS, name="scale"),
-        Axis("model.heads", {"one of width 64": 1, "eight of width 8": 8}),
+        Axis("model.attention.scale_exponent", EXPONENTS, name="scale"),
+        Axis("model.attention.heads", {"one of width 64": 1, "eight of width 8": 8}),
     ],
     seeds=range(6),
     claims=[

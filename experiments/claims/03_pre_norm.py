@@ -21,14 +21,14 @@ import jax
 import numpy as np
 
 from flaxformer.claims import Case
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.config import POST, PRE, Attention, ModelConfig
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training, start
 from flaxformer.training.step import loss
 
 BASELINE = Run(
-    model=ModelConfig(layers=24, d_model=32, heads=1),
+    model=ModelConfig(layers=24, d_model=32, attention=Attention(heads=1)),
     task=StandardLibrary(length=16, batch_size=16),
     optimizer=AdamW(learning_rate=3e-3),
     training=Training(steps=100),

@@ -27,12 +27,12 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import POST, PRE, SANDWICH, DeepNorm, ModelConfig
+from flaxformer.config import POST, PRE, SANDWICH, Attention, DeepNorm, ModelConfig
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, State, Training, start, train_step
 
-MODEL = ModelConfig(layers=16, d_model=32, heads=2)
+MODEL = ModelConfig(layers=16, d_model=32, attention=Attention(heads=2))
 WIRINGS = {
     "pre": MODEL.replace(norm=PRE),
     "post": MODEL.replace(norm=POST),

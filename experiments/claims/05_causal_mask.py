@@ -19,14 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.claims import Case
-from flaxformer.config import POST, LayerNorm, ModelConfig, Regressor, Vectors
+from flaxformer.config import POST, Attention, LayerNorm, ModelConfig, Regressor, Vectors
 from flaxformer.model import apply, init
 from flaxformer.nn import Causal, dot_product_attention
 from flaxformer.nn.attention import dot_product_weights
 from flaxformer.study import Claim, Probe
 
 LENGTH = 8
-CAUSAL = ModelConfig(inputs=Vectors(width=3), head=Regressor(numbers=2), layers=3, d_model=16, heads=2)
+CAUSAL = ModelConfig(
+    inputs=Vectors(width=3), head=Regressor(numbers=2), layers=3, d_model=16, attention=Attention(heads=2)
+)
 MODELS = {
     "pre-norm": CAUSAL,
     "post-norm": CAUSAL.replace(norm=POST),

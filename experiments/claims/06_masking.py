@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, ModelConfig
 from flaxformer.model import apply, init
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import Batch, ScaledIndex
@@ -45,7 +45,7 @@ class WholeMean(ScaledIndex):
 
 def conditionals(visibility: str, seed: int) -> tuple[float, float]:
     """A pass over every prefix: its operations relative to one pass, and how far its last logits are from those."""
-    config = ModelConfig(vocabulary=17, layers=2, d_model=16, heads=2, visibility=visibility)
+    config = ModelConfig(vocabulary=17, layers=2, d_model=16, attention=Attention(heads=2), visibility=visibility)
     params = init(jax.random.key(seed), config)
     tokens = jax.random.randint(jax.random.key(seed), (SCORED,), 0, config.vocabulary)
     programs = [jax.jit(apply).lower(params, config, tokens[: t + 1]).compile() for t in range(SCORED)]
@@ -96,7 +96,9 @@ case = Case(
             name="both_sides",
             question="What does a causal mask cost where the answer stands on both sides of a token?",
             baseline=Run(
-                model=ModelConfig(layers=2, d_model=32, heads=2, inputs=TASK.inputs, head=TASK.head),
+                model=ModelConfig(
+                    layers=2, d_model=32, attention=Attention(heads=2), inputs=TASK.inputs, head=TASK.head
+                ),
                 task=TASK,
                 optimizer=AdamW(learning_rate=3e-3, warmup_steps=30),
                 training=Training(steps=400, evaluate_every=100),

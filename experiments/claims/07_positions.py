@@ -21,6 +21,7 @@ import numpy as np
 from flaxformer.claims import Case
 from flaxformer.config import (
     Alibi,
+    Attention,
     ConcatenatedIndex,
     LearnedPositions,
     ModelConfig,
@@ -39,7 +40,7 @@ FLOOR = TASK.references()["position-blind"]
 MODEL = ModelConfig(
     layers=2,
     d_model=32,
-    heads=2,
+    attention=Attention(heads=2),
     positions=NoPositions(),
     visibility="full",
     inputs=TASK.inputs,

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.claims import Case
-from flaxformer.config import NO_NORM, ModelConfig, NoHead, NoPositions, Stream
+from flaxformer.config import NO_NORM, Attention, Dense, ModelConfig, NoHead, NoPositions, Stream
 from flaxformer.model import apply_with_intermediates, init
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import Batch, ScaledIndex
 from flaxformer.training import AdamW, Run, Training
@@ -47,22 +48,19 @@ AFFINE = TASK.references()["affine"]
 BARE = ModelConfig(
     layers=2,
     d_model=32,
-    heads=2,
+    attention=Attention(heads=2, frozen_pattern=LENGTH),
     norm=NO_NORM,
     positions=NoPositions(),
     visibility="full",
-    frozen_pattern=LENGTH,
     inputs=TASK.inputs,
     head=TASK.head,
 )
 ATTENTION = BARE.replace(
-    heads=1,
+    attention=Attention(heads=1, frozen_pattern=LENGTH, bias=False, out_bias=False),
     inputs=Stream(),
     head=NoHead(),
-    feed_forward="none",
+    feed_forward=None,
     attention_residual=False,
-    query_key_value_bias=False,
-    out_bias=False,
 )
 
 
@@ -71,7 +69,7 @@ def measure(seed: int) -> dict[str, float]:
     one, other = jax.random.normal(jax.random.key(seed), (2, LENGTH, ATTENTION.d_model))
     see, numbers = jax.jit(apply_with_intermediates), {}
     for name, pattern in PATTERNS.items():
-        config = ATTENTION.replace(frozen_pattern=pattern)
+        config = replace_at(ATTENTION, {"attention.frozen_pattern": pattern})
         params = init(jax.random.key(seed), config)
         said, kept = see(params, config, one)
         first, second = (did.attention.weights[0] for did in kept.blocks)
@@ -121,7 +119,7 @@ case = Case(
             name="magnitude",
             question="Can two layers of attention learn |x| without a nonlinearity between them?",
             baseline=Run(
-                model=BARE.replace(feed_forward="none"),
+                model=BARE.replace(feed_forward=None),
                 task=TASK,
                 optimizer=AdamW(learning_rate=3e-3, warmup_steps=30),
                 training=Training(steps=400, evaluate_every=100),
@@ -130,13 +128,13 @@ case = Case(
                 Axis(
                     "model",
                     {
-                        "none": BARE.replace(feed_forward="none"),
-                        "linear": BARE.replace(activation="linear"),
+                        "none": BARE.replace(feed_forward=None),
+                        "linear": BARE.replace(feed_forward=Dense(activation="linear")),
                         "relu": BARE,
                     },
                     name="layer",
                 ),
-                Axis("model.frozen_pattern", PATTERNS, name="pattern"),
+                Axis("model.attention.frozen_pattern", PATTERNS, name="pattern"),
             ],
             seeds=range(6),
             claims=[

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
 from flaxformer.claims import Case
-from flaxformer.config import NO_NORM, ModelConfig, NoHead, NoPositions, Stream
+from flaxformer.config import NO_NORM, Attention, ModelConfig, NoHead, NoPositions, Stream
 from flaxformer.model import apply, init
 from flaxformer.study import Claim, Probe
 
@@ -32,7 +32,7 @@ LAYER = ModelConfig(
     d_model=WIDTH,
     norm=NO_NORM,
     positions=NoPositions(),
-    feed_forward="none",
+    feed_forward=None,
     visibility="full",
 )
 
@@ -51,7 +51,7 @@ def product_operations(jaxpr: Any) -> int:
 
 def cost(heads: int) -> dict[str, float]:
     """What one layer takes with this many heads."""
-    config, x = LAYER.replace(heads=heads), jnp.ones((LENGTH, WIDTH))
+    config, x = LAYER.replace(attention=Attention(heads=heads)), jnp.ones((LENGTH, WIDTH))
     params = init(jax.random.key(0), config)
     compiled = jax.jit(apply).lower(params, config, x).compile()
     counted = compiled.cost_analysis()

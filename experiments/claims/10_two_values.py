@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig, NoPositions
+from flaxformer.config import Attention, ModelConfig, NoPositions
 from flaxformer.model import apply_with_intermediates
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import TwoTargetAverage
@@ -56,12 +56,19 @@ study = Study(
     name="two_targets",
     question="Can one head average two values as well as two heads can?",
     baseline=Run(
-        model=ModelConfig(layers=1, d_model=32, heads=1, positions=NoPositions(), inputs=TASK.inputs, head=TASK.head),
+        model=ModelConfig(
+            layers=1,
+            d_model=32,
+            attention=Attention(heads=1),
+            positions=NoPositions(),
+            inputs=TASK.inputs,
+            head=TASK.head,
+        ),
         task=TASK,
         optimizer=AdamW(learning_rate=1e-2, warmup_steps=100),
         training=Training(steps=2000, evaluate_every=500),
     ),
-    axes=[Axis("model.heads", {"1": 1, "2": 2, "4": 4})],
+    axes=[Axis("model.attention.heads", {"1": 1, "2": 2, "4": 4})],
     seeds=range(6),
     measure=larger_share,
     derive=shares,
@@ -96,7 +103,7 @@ case = Case(
         dataclasses.replace(
             study,
             baseline=study.baseline.replace(training=Training(steps=400)),
-            axes=[Axis("model.heads", {"1": 1, "2": 2})],
+            axes=[Axis("model.attention.heads", {"1": 1, "2": 2})],
             seeds=range(3),
             measure=None,
             derive=None,

@@ -22,8 +22,7 @@ import jax.numpy as jnp
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig, NoPositions, Stream
-from flaxformer.config.heads import NoHead
+from flaxformer.config import Attention, ModelConfig, NoHead, NoPositions, Stream
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training
@@ -31,11 +30,11 @@ from flaxformer.training import AdamW, Run, Training
 SKIPS = ("model.attention_residual", "model.feed_forward_residual")
 ATTENTION_ALONE = ModelConfig(
     layers=12,
-    heads=1,
+    attention=Attention(heads=1),
     inputs=Stream(),
     positions=NoPositions(),
     visibility="full",
-    feed_forward="none",
+    feed_forward=None,
     head=NoHead(),
 )
 
@@ -107,7 +106,7 @@ depth = Study(
     name="depth",
     question="What do more layers bring, with and without residual connections?",
     baseline=Run(
-        model=ModelConfig(layers=6, d_model=64, heads=4),
+        model=ModelConfig(layers=6, d_model=64, attention=Attention(heads=4)),
         task=StandardLibrary(length=32, batch_size=16),
         optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
         training=Training(steps=200),

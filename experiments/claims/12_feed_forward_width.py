@@ -17,7 +17,7 @@ import dataclasses
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.params import count
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
@@ -26,7 +26,8 @@ from flaxformer.training import AdamW, Run, Training
 
 def shape(times: int, layers: int = 2, d_model: int = 64) -> ModelConfig:
     """A model whose feed-forward layers are `times` as wide as it is."""
-    return ModelConfig(layers=layers, d_model=d_model, heads=2, d_ff=times * d_model)
+    feed_forward = Dense(d_ff=times * d_model)
+    return ModelConfig(layers=layers, d_model=d_model, attention=Attention(heads=2), feed_forward=feed_forward)
 
 
 EQUAL = {

@@ -34,14 +34,16 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig, NoHead, RecurrentConfig, Stream
+from flaxformer.config import Attention, ModelConfig, NoHead, RecurrentConfig, Stream
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import Copy
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Constant, Run, Training
 
 CELLS = ("elman", "gru", "lstm")
 SHAPE = {"vocabulary": 9, "d_model": 32, "layers": 1}
-MODELS = {"attention": ModelConfig(heads=1, **SHAPE)} | {cell: RecurrentConfig(cell=cell, **SHAPE) for cell in CELLS}
+MODELS = {"attention": ModelConfig(attention=Attention(heads=1), **SHAPE)} | {
+    cell: RecurrentConfig(cell=cell, **SHAPE) for cell in CELLS
+}
 
 
 @functools.cache
@@ -197,7 +199,7 @@ RECALL = Study(
     baseline=Run(
         model=MODELS["attention"],
         task=Recall(symbols=8, length=4, batch_size=16),
-        optimizer=AdamW(learning_rate=3e-3, decay="constant"),
+        optimizer=AdamW(learning_rate=3e-3, decay=Constant()),
         training=Training(steps=300),
     ),
     axes=[

@@ -31,7 +31,6 @@ from flaxformer.nn.norms import batch_norm, moments
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training
-from flaxformer.training.step import total_loss
 
 NORMS = {"LN": LayerNorm(), "BN": BatchNorm(), "LN over L × D": LayerNorm(over="sequence")}
 SMALL = ModelConfig(layers=2, d_model=32)
@@ -74,7 +73,8 @@ def with_batch_statistics(params: Any, run: Run) -> dict[str, jax.Array]:
     """Validation loss when each batch is normalised by its own statistics, as in training."""
 
     def one(batch: Any) -> tuple[jax.Array, jax.Array]:
-        return total_loss(run, model.apply(params, run.model, batch.inputs, dropout_key=KEY), batch)
+        output = model.apply(params, run.model, batch.inputs, dropout_key=KEY)
+        return run.model.head.loss(output, batch.targets, batch.weights)
 
     total, count = jax.lax.map(one, run.task.load().evaluation())
     return {"loss_with_batch_statistics": total.sum() / count.sum()}

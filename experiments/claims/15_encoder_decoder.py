@@ -29,16 +29,23 @@ import jax.numpy as jnp
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import LayerNorm, ModelConfig, NoPositions, Tokens
+from flaxformer.config import Attention, Dense, LayerNorm, ModelConfig, NoPositions, Tokens
 from flaxformer.params import count
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import Sort
 from flaxformer.training import AdamW, Run, Training, evaluate
 
 D, F = 32, 128
-BARE = {"norm_kind": LayerNorm(affine="none"), "query_key_value_bias": False, "out_bias": False}
-DECODER = ModelConfig(vocabulary=17, layers=4, d_model=D, d_ff=F + D, feed_forward_bias=False, **BARE)
-BOTH = DECODER.replace(layers=2, d_ff=F).with_encoder(inputs=Tokens(shared=True))
+DECODER = ModelConfig(
+    vocabulary=17,
+    layers=4,
+    d_model=D,
+    attention=Attention(bias=False, out_bias=False),
+    feed_forward=Dense(d_ff=F + D, bias=False),
+    norm_kind=LayerNorm(affine="none"),
+)
+BOTH = replace_at(DECODER, {"layers": 2, "feed_forward.d_ff": F}).with_encoder(inputs=Tokens(shared=True))
 MODELS = {
     "encoder-decoder": BOTH,
     "decoder of equal parameters": DECODER,

@@ -31,6 +31,7 @@ from flaxformer import model
 from flaxformer.claims import Case
 from flaxformer.config import (
     Alibi,
+    Attention,
     ConcatenatedIndex,
     LearnedPositions,
     ModelConfig,
@@ -84,7 +85,7 @@ def cost(scheme: str) -> dict[str, str]:
 
 def refused(seed: int) -> dict[str, float]:
     """Which schemes refuse a sequence of T + 1 tokens, the learned one with a table of T."""
-    config = ModelConfig(layers=1, d_model=16, heads=2)
+    config = ModelConfig(layers=1, d_model=16, attention=Attention(heads=2))
     tokens = jnp.zeros((1, LENGTH + 1), int)
     numbers = {}
     for name, scheme in (SCHEMES | {"learned": LearnedPositions(max_length=LENGTH)}).items():
@@ -104,7 +105,7 @@ def study(schemes: dict, steps: int = 300, seeds: range = range(6)) -> Study:
         name="lengths",
         question="What does a scheme of positions cost within the trained length, and beyond it?",
         baseline=Run(
-            model=ModelConfig(layers=2, d_model=32, heads=4, positions=Sinusoidal()),
+            model=ModelConfig(layers=2, d_model=32, attention=Attention(heads=4), positions=Sinusoidal()),
             task=StandardLibrary(length=LENGTH, batch_size=16),
             optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
             training=Training(steps=steps),

@@ -30,7 +30,7 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig, NoPositions, RecurrentConfig, Sinusoidal
+from flaxformer.config import Attention, ModelConfig, NoPositions, RecurrentConfig, Sinusoidal
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import AssociativeRecall
 from flaxformer.training import AdamW, Run, Training
@@ -41,10 +41,11 @@ SENTENCE, REORDERED, OTHER = (
     for sentence in ("the oven cooked the bread so", "the bread cooked the oven so", "the bread broke the oven so")
 )
 SHAPE = {"vocabulary": len(WORDS), "layers": 2, "d_model": 32}
+TWO_HEADS = Attention(heads=2)
 MODELS = {
-    "no order": ModelConfig(heads=2, positions=NoPositions(), visibility="full", **SHAPE),
-    "position": ModelConfig(heads=2, positions=Sinusoidal(), visibility="full", **SHAPE),
-    "causal mask": ModelConfig(heads=2, positions=NoPositions(), **SHAPE),
+    "no order": ModelConfig(attention=TWO_HEADS, positions=NoPositions(), visibility="full", **SHAPE),
+    "position": ModelConfig(attention=TWO_HEADS, positions=Sinusoidal(), visibility="full", **SHAPE),
+    "causal mask": ModelConfig(attention=TWO_HEADS, positions=NoPositions(), **SHAPE),
     "recurrence": RecurrentConfig(**SHAPE),
 }
 
@@ -118,12 +119,12 @@ def meaning(steps: int) -> Study:
         name="meaning",
         question="Can a token that means something else in every sequence be understood without attention?",
         baseline=Run(
-            model=ModelConfig(vocabulary=16, layers=2, d_model=64, heads=2, window=16),
+            model=ModelConfig(vocabulary=16, layers=2, d_model=64, attention=Attention(heads=2, window=16)),
             task=AssociativeRecall(pairs=4, queries=4, keys=8, values=8, batch_size=32),
             optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
             training=Training(steps=steps),
         ),
-        axes=[Axis("model.window", {"all": 16, "itself": 1}, name="sees")],
+        axes=[Axis("model.attention.window", {"all": 16, "itself": 1}, name="sees")],
         metric="validation_loss",
         claims=[
             Claim(

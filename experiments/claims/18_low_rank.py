@@ -16,27 +16,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.claims import Case
-from flaxformer.config import Alibi, ModelConfig, NoHead, NoPositions, Rotary, Stream
+from flaxformer.config import Alibi, Attention, ModelConfig, NoHead, NoPositions, Rotary, Stream
 from flaxformer.model import init
 from flaxformer.study import Claim, Probe
 
 WIDTH, LENGTH = 48, 64
-LAYER = ModelConfig(inputs=Stream(), head=NoHead(), layers=1, d_model=WIDTH, feed_forward="none")
+LAYER = ModelConfig(inputs=Stream(), head=NoHead(), layers=1, d_model=WIDTH, feed_forward=None)
 SCHEMES = {"no positions": NoPositions(), "rotary": Rotary(), "a bias on the distance": Alibi()}
 
 
 def logits(query: np.ndarray, key: np.ndarray, config: ModelConfig) -> np.ndarray:
     """Q Kᵀ / √(d/k) + bias, as a config's position scheme has them for its first head."""
     places = jnp.arange(LENGTH)
-    turned = [np.asarray(config.positions.turn(jnp.asarray(x)[:, None], places), float)[:, 0] for x in (query, key)]
-    bias = config.positions.bias(places, places, config.heads, None, both_ways=True)
-    plain = turned[0] @ turned[1].T / np.sqrt(query.shape[-1])
+    rotate = config.positions.rotate
+    rotated = [np.asarray(rotate(jnp.asarray(x)[:, None], places), float)[:, 0] for x in (query, key)]
+    bias = config.positions.bias(None, places, places, config.attention.heads, bidirectional=True)
+    plain = rotated[0] @ rotated[1].T / np.sqrt(query.shape[-1])
     return plain if bias is None else plain + np.asarray(bias[0], float)
 
 
 def matrices(heads: int, seed: int) -> dict[str, np.ndarray]:
     """What the first of several heads applies to random tokens."""
-    config = LAYER.replace(heads=heads)
+    config = LAYER.replace(attention=Attention(heads=heads))
     attention = init(jax.random.key(seed), config).blocks[0].attention
     query, key = (np.asarray(weight[:, 0], float) for weight in (attention.query, attention.key))
     x = np.random.default_rng(seed).normal(size=(LENGTH, WIDTH))

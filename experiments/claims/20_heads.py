@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, ModelConfig
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import AssociativeRecall, StandardLibrary
 from flaxformer.training import AdamW, Run, Training
@@ -85,7 +85,7 @@ def study(tasks: dict, steps: int, seeds: range) -> Study:
         name="heads",
         question="Do heads pick, and do they pick different keys?",
         baseline=Run(
-            model=ModelConfig(layers=2, d_model=64, heads=4),
+            model=ModelConfig(layers=2, d_model=64, attention=Attention(heads=4)),
             task=TASKS["recall"],
             optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
             training=Training(steps=steps),

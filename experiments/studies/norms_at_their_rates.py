@@ -7,10 +7,10 @@ Cost: 16 runs in 2 compiled programs, under a minute on 2 CPU cores.
 Expected: supported; on 5 other seeds, which suggested the claim, pre-norm was better by 0.10 nats (0.04 to 0.15).
 """
 
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.study import Claim, Points, Study, tuned
 from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Linear, Run, Training
 
 SEEDS = range(10, 18)
 RATE = "optimizer.learning_rate"
@@ -20,9 +20,9 @@ study = Study(
     name="norms_at_their_rates",
     question="Which norm placement is better when each is trained at its own best learning rate?",
     baseline=Run(
-        model=ModelConfig(layers=2, d_model=32, heads=2, d_ff=64),
+        model=ModelConfig(layers=2, d_model=32, attention=Attention(heads=2), feed_forward=Dense(d_ff=64)),
         task=StandardLibrary(length=32, batch_size=16),
-        optimizer=AdamW(learning_rate=BEST["pre"], decay="linear"),
+        optimizer=AdamW(learning_rate=BEST["pre"], decay=Linear()),
         training=Training(steps=200, evaluate_every=50),
     ),
     axes=[

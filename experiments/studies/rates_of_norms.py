@@ -4,18 +4,18 @@ Command: flaxformer run experiments/studies/rates_of_norms.py, then norms_at_the
 Cost: 80 trainings, of which 64 are stopped early, in 2 compiled programs; under a minute on 2 CPU cores.
 """
 
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Halving, LogUniform, Study, sampled
 from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Linear, Run, Training
 
 study = Study(
     name="rates_of_norms",
     question="At which learning rate does each norm placement train best?",
     baseline=Run(
-        model=ModelConfig(layers=2, d_model=32, heads=2, d_ff=64),
+        model=ModelConfig(layers=2, d_model=32, attention=Attention(heads=2), feed_forward=Dense(d_ff=64)),
         task=StandardLibrary(length=32, batch_size=16),
-        optimizer=AdamW(decay="linear"),
+        optimizer=AdamW(decay=Linear()),
         training=Training(steps=200, evaluate_every=50),
     ),
     axes=[

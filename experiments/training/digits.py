@@ -9,23 +9,23 @@ Choices: rate, dropout and steps on seeds 100 and 101; no augmentation. Half as 
     images are held out, so that one is 0.28 %.
 """
 
-from flaxformer.config import Classifier, LearnedPositions, ModelConfig, Patches
+from flaxformer.config import Attention, Classifier, Dense, LearnedPositions, ModelConfig, Patches
 from flaxformer.tasks import Digits
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Cosine, Run, Training
 
 run = Run(
     model=ModelConfig(
         inputs=Patches(height=8, width=8, size=2),
         layers=2,
         d_model=64,
-        heads=4,
-        activation="gelu",
+        attention=Attention(heads=4),
+        feed_forward=Dense(activation="gelu"),
         positions=LearnedPositions(max_length=16),
         visibility="full",
         head=Classifier(classes=10),
         dropout=0.1,
     ),
     task=Digits(batch_size=64, evaluation_batches=6),
-    optimizer=AdamW(learning_rate=1e-3, warmup_steps=50, decay="cosine", weight_decay=0.1, clip=1.0),
+    optimizer=AdamW(learning_rate=1e-3, warmup_steps=50, decay=Cosine(), weight_decay=0.1, clip=1.0),
     training=Training(steps=2000, evaluate_every=200),
 )

@@ -19,23 +19,23 @@ Deviations: the table has 50,304 rows, a multiple of 128, for 50,257 tokens and 
     19,000 steps of 524,288 tokens, where llm.c takes 19,073.
 """
 
-from flaxformer.config import LanguageModel, LearnedPositions, ModelConfig, Normal
+from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Normal, Tokens
 from flaxformer.tasks import TokenFiles
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Cosine, Run, Training
 
 run = Run(
     model=ModelConfig(
         vocabulary=50304,
         layers=12,
         d_model=768,
-        heads=12,
-        activation="gelu_tanh",
+        attention=Attention(heads=12),
+        feed_forward=Dense(activation="gelu_tanh"),
         positions=LearnedPositions(max_length=1024, std=0.02),
         head=LanguageModel(tied=True),
         initializer=Normal(deviation=0.02),
-        embedding_std=0.02,
+        inputs=Tokens(std=0.02),
     ),
     task=TokenFiles(path="data/fineweb", length=1024, batch_size=512, evaluation_batches=20),
-    optimizer=AdamW(learning_rate=6e-4, warmup_steps=700, decay="cosine", beta2=0.95, weight_decay=0.1, clip=1.0),
+    optimizer=AdamW(learning_rate=6e-4, warmup_steps=700, decay=Cosine(), beta2=0.95, weight_decay=0.1, clip=1.0),
     training=Training(steps=19_000, evaluate_every=250, micro_batches=8, precision="bfloat16"),
 )

@@ -10,23 +10,23 @@ Measured: 1.647 nats and 56.0 % right (seed 0); 270 CPU seconds.
 Choices: rate and steps on seed 100. Another Python has another standard library, and other numbers by some hundredths.
 """
 
-from flaxformer.config import LanguageModel, LearnedPositions, ModelConfig
+from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Tokens
 from flaxformer.tasks import MaskedTokens, StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Linear, Run, Training
 
 run = Run(
     model=ModelConfig(
         vocabulary=257,
         layers=4,
         d_model=128,
-        heads=4,
-        activation="gelu",
+        attention=Attention(heads=4),
+        feed_forward=Dense(activation="gelu"),
         positions=LearnedPositions(max_length=64),
         visibility="full",
-        head=LanguageModel(tied=True, bias=True, transform=True),
-        embedding_std=0.02,
+        head=LanguageModel(tied=True, bias=True, transform="gelu"),
+        inputs=Tokens(std=0.02),
     ),
     task=MaskedTokens(text=StandardLibrary(length=64), batch_size=32, evaluation_batches=64),
-    optimizer=AdamW(learning_rate=1e-3, warmup_steps=100, decay="linear", weight_decay=0.01, clip=1.0),
+    optimizer=AdamW(learning_rate=1e-3, warmup_steps=100, decay=Linear(), weight_decay=0.01, clip=1.0),
     training=Training(steps=2000, evaluate_every=250),
 )

@@ -22,17 +22,17 @@ from typing import Any
 
 import jax
 
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, ModelConfig
 from flaxformer.nn.losses import correct
 from flaxformer.study import Claim, Study
 from flaxformer.tasks import ModularAddition
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Constant, Run, Training
 from flaxformer.training.step import forward
 
 run = Run(
-    model=ModelConfig(vocabulary=98, layers=2, d_model=128, heads=4),
+    model=ModelConfig(vocabulary=98, layers=2, d_model=128, attention=Attention(heads=4)),
     task=ModularAddition(modulus=97, fraction=0.5, batch_size=512, evaluation_batches=10),
-    optimizer=AdamW(learning_rate=1e-3, warmup_steps=10, decay="constant", beta2=0.98, weight_decay=1.0),
+    optimizer=AdamW(learning_rate=1e-3, warmup_steps=10, decay=Constant(), beta2=0.98, weight_decay=1.0),
     training=Training(steps=4000, evaluate_every=50),
 )
 

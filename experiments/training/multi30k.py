@@ -20,21 +20,20 @@ Deviations: an epoch is 227 batches of pairs drawn with replacement, a quarter o
     published model has 7,853 German and 5,893 English ones; tables are drawn as wide as there.
 """
 
-from flaxformer.config import POST, LanguageModel, LearnedPositions, ModelConfig, Tokens
+from flaxformer.config import POST, Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Tokens
 from flaxformer.tasks import PairedFiles, TextPair
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Constant, Run, Training
 
 EPOCH = 227
 
 run = Run(
     model=ModelConfig(
         vocabulary=13645,
-        inputs=Tokens(scale_exponent=0.5),
-        embedding_std=0.0157,
+        inputs=Tokens(scale_exponent=0.5, std=0.0157),
         layers=3,
         d_model=256,
-        heads=8,
-        d_ff=512,
+        attention=Attention(heads=8),
+        feed_forward=Dense(d_ff=512),
         norm=POST,
         positions=LearnedPositions(max_length=100, std=0.075),
         head=LanguageModel(bias=True),
@@ -50,6 +49,6 @@ run = Run(
         batch_size=128,
         evaluation_batches=8,
     ),
-    optimizer=AdamW(learning_rate=5e-4, decay="constant", beta2=0.999, clip=1.0),
+    optimizer=AdamW(learning_rate=5e-4, decay=Constant(), beta2=0.999, clip=1.0),
     training=Training(steps=8 * EPOCH, evaluate_every=EPOCH),
 )

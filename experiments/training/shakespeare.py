@@ -13,28 +13,25 @@ Deviations: tokens are bytes, of which the text has 65, so that 191 rows of the 
     4,800 windows spread evenly over the held-out text, where nanoGPT draws 20 batches.
 """
 
-from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal
+from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal, Tokens
 from flaxformer.tasks import TextFiles
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Cosine, Run, Training
 
 run = Run(
     model=ModelConfig(
         layers=4,
         d_model=128,
-        heads=4,
-        activation="gelu",
+        attention=Attention(heads=4, bias=False, out_bias=False),
+        feed_forward=Dense(activation="gelu", bias=False),
         norm_kind=LayerNorm(affine="gain"),
         positions=LearnedPositions(max_length=64, std=0.02),
-        query_key_value_bias=False,
-        out_bias=False,
-        feed_forward_bias=False,
         head=LanguageModel(tied=True, bias=False),
         initializer=Normal(deviation=0.02),
-        embedding_std=0.02,
+        inputs=Tokens(std=0.02),
     ),
     task=TextFiles(path="data/shakespeare.txt", length=64, batch_size=12, evaluation_batches=400),
     optimizer=AdamW(
-        learning_rate=1e-3, warmup_steps=100, decay="cosine", final_fraction=0.1, beta2=0.99, weight_decay=0.1, clip=1.0
+        learning_rate=1e-3, warmup_steps=100, decay=Cosine(), final_fraction=0.1, beta2=0.99, weight_decay=0.1, clip=1.0
     ),
     training=Training(steps=2000, evaluate_every=250),
 )

@@ -9,29 +9,26 @@ Measured: nothing yet, for want of a GPU; planned only.
 Deviations: as in shakespeare.py; bfloat16 without a scaler; checkpoints keep the best of the evaluations.
 """
 
-from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal
+from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal, Tokens
 from flaxformer.tasks import TextFiles
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Cosine, Run, Training
 
 run = Run(
     model=ModelConfig(
         layers=6,
         d_model=384,
-        heads=6,
-        activation="gelu",
+        attention=Attention(heads=6, bias=False, out_bias=False),
+        feed_forward=Dense(activation="gelu", bias=False),
         norm_kind=LayerNorm(affine="gain"),
         positions=LearnedPositions(max_length=256, std=0.02),
-        query_key_value_bias=False,
-        out_bias=False,
-        feed_forward_bias=False,
         head=LanguageModel(tied=True, bias=False),
         initializer=Normal(deviation=0.02),
-        embedding_std=0.02,
+        inputs=Tokens(std=0.02),
         dropout=0.2,
     ),
     task=TextFiles(path="data/shakespeare.txt", length=256, batch_size=64, evaluation_batches=6),
     optimizer=AdamW(
-        learning_rate=1e-3, warmup_steps=100, decay="cosine", final_fraction=0.1, beta2=0.99, weight_decay=0.1, clip=1.0
+        learning_rate=1e-3, warmup_steps=100, decay=Cosine(), final_fraction=0.1, beta2=0.99, weight_decay=0.1, clip=1.0
     ),
     training=Training(steps=5000, evaluate_every=250, precision="bfloat16"),
 )

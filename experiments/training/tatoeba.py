@@ -17,16 +17,16 @@ Choices: steps and rate on seed 100. Validation is on a tenth of the pairs by th
     the same sentence may be trained on: the test, split by the English sentence, is the stricter number.
 """
 
-from flaxformer.config import LearnedPositions, ModelConfig
+from flaxformer.config import Attention, LearnedPositions, ModelConfig
 from flaxformer.tasks import PairedFiles
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.training import AdamW, Cosine, Run, Training
 
 run = Run(
     model=ModelConfig(
         vocabulary=4003,
         layers=2,
         d_model=128,
-        heads=4,
+        attention=Attention(heads=4),
         positions=LearnedPositions(max_length=17),
         dropout=0.1,
     ).with_encoder(),
@@ -39,6 +39,6 @@ run = Run(
         batch_size=128,
         evaluation_batches=16,
     ),
-    optimizer=AdamW(learning_rate=1e-3, warmup_steps=200, decay="cosine", weight_decay=0.01, clip=1.0),
+    optimizer=AdamW(learning_rate=1e-3, warmup_steps=200, decay=Cosine(), weight_decay=0.01, clip=1.0),
     training=Training(steps=2500, evaluate_every=250),
 )

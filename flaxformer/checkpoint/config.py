@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer.files import write_atomically
-from flaxformer.struct import Config, UserError, canonical, did_you_mean, differences, type_hints
+from flaxformer.struct import (
+    Config,
+    UserError,
+    alternatives,
+    canonical,
+    did_you_mean,
+    differences,
+    qualified_name,
+    type_hints,
+)
 from flaxformer.training.run import Run
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange
@@ -19,12 +28,17 @@ FORMAT = 1
 
 
 def write_config(
-    folder: str | Path, run: Run, code: Mapping[str, str] | None = None, on_code_change: OnCodeChange = "refuse"
+    folder: str | Path,
+    run: Run,
+    code: Mapping[str, str] | None = None,
+    on_code_change: OnCodeChange = "refuse",
+    source: str | None = None,
 ) -> None:
     """Write the run into the folder, which is made if need be; nothing happens where it is there already.
 
     Args:
       code: digests of the user's code that the run uses, by name.
+      source: where in the folder the file that declares the run is copied, such as "code/0123456789abcdef/mine.py".
       on_code_change: what to do where it has changed since: "refuse"; "keep" what is there and record the change; or
         "retrain", which moves what is there to superseded/N.
 
@@ -42,7 +56,8 @@ def write_config(
         if on_code_change == "retrain":
             _supersede(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"format": FORMAT, "run": canonical(run), "code": code} | ({"code_changes": history} if history else {})
+    data = {"format": FORMAT, "run": canonical(run), "code": code, "source": source}
+    data |= {"code_changes": history} if history else {}
     write_atomically(folder / NAME, json.dumps(data, indent=1, ensure_ascii=False).encode())
 
 
@@ -92,19 +107,32 @@ def config_of(folder: str | Path, classes: Mapping[str, type[Config]] | None = N
     return run
 
 
+def source_of(folder: str | Path) -> Path | None:
+    """The folder's copy of the file that declares its run, where there is one."""
+    source = _document(Path(folder)).get("source")
+    parts = Path(source).parts if isinstance(source, str) else ()
+    is_inside = len(parts) > 2 and parts[0] == "code" and ".." not in parts
+    return Path(folder, *parts) if is_inside else None
+
+
 def classes_within(root: type[Config]) -> dict[str, type[Config]]:
-    """Every config class that a field of `root` may hold, at any depth, by name: what a file may name, and no more."""
+    """Every config class that a field of `root` may hold, at any depth, by name: what a file may name, and no more.
+
+    Of classes of one name, such as those that a notebook's cell defined twice, the latest.
+    """
     found: dict[str, type[Config]] = {}
     waiting: list[Any] = [root]
-    while waiting:
-        kind = waiting.pop()
+    seen: set[type] = set()
+    for kind in waiting:
         if not (isinstance(kind, type) and issubclass(kind, Config)):
             waiting += typing.get_args(kind)
-        elif kind.__name__ not in found:
-            found[kind.__name__] = kind
-            waiting += type_hints(kind).values()
-        elif found[kind.__name__] is not kind:
-            raise TypeError(f"two config classes are named {kind.__name__}; expected one")
+        elif kind not in seen:
+            seen.add(kind)
+            other = found.setdefault(qualified_name(kind), kind)
+            if other is not kind and kind.__module__.startswith("flaxformer."):
+                raise TypeError(f"two config classes are named {kind.__name__}; expected one")
+            found[qualified_name(kind)] = kind  # the latest of the user's own, as in Python
+            waiting += [*type_hints(kind).values(), *kind.__subclasses__()]
     return found
 
 
@@ -128,7 +156,8 @@ def from_canonical(data: Any, classes: Mapping[str, type[Config]], where: str = 
             raise UserError(f"{where}: {kind} has no field '{name}'{did_you_mean(name, names)}")
         if name not in data:
             raise UserError(f"{where}, a {kind}, lacks '{name}'; expected every field: another version wrote it")
-        if isinstance(data[name], list) and fields[name].metadata["pytree_node"]:
+        is_tuple = any(typing.get_origin(one) is tuple for one in alternatives(type_hints(classes[kind])[name]))
+        if isinstance(data[name], list) and not is_tuple:
             raise UserError(f"{where}.{name} is {data[name]!r}; expected one value")
     return classes[kind](**{name: from_canonical(data[name], classes, f"{where}.{name}") for name in names})
 

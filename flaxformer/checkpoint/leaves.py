@@ -2,7 +2,8 @@
 
 The stacked weights of scanned layers [L, ...] lie on disk as `blocks/0/...` to `blocks/(L − 1)/...`, as unrolled ones
 do, and so do the optimizer's moments, wherever all leaves of such a tree have the leading axis L; so what one layout
-wrote, the other reads. A random key lies there as its words, with its kind in the dtype: `key<threefry2x32>`.
+wrote, the other reads. Scanned layers that differ (`Periods`) lie there likewise, each under its number in the stack.
+A random key lies there as its words, with its kind in the dtype: `key<threefry2x32>`.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 from flaxformer import distributed
+from flaxformer.model.layout import Periods
 from flaxformer.params import Parameters, path_name
 from flaxformer.sharding import laid
 
@@ -131,15 +133,29 @@ def _rows(tree: Any) -> Iterator[tuple[str, int, int | None]]:
     """Name on disk, number of the leaf, and which of the layers that are stacked in it, or None."""
     depths: dict[int, int | None] = {}
     for index, (path, _) in enumerate(jax.tree_util.tree_leaves_with_path(tree)):
-        stack, depth = _stack_on(path, tree, depths)
-        if depth is None:
+        stack = _stack_on(path, tree, depths)
+        if stack is None:
             yield path_name(path), index, None
-        for layer in range(depth or 0):
-            yield path_name((*path[:stack], SequenceKey(layer), *path[stack:])), index, layer
+            continue
+        for row in range(stack.depth):
+            layer = SequenceKey(row * stack.period + stack.place)
+            yield path_name((*path[: stack.begin], layer, *path[stack.end :])), index, row
 
 
-def _stack_on(path: Any, tree: Any, depths: dict[int, int | None]) -> tuple[int, int | None]:
-    """Where on the path a tree of stacked layers begins, and how many they are; None where there is none."""
+@dataclasses.dataclass(frozen=True)
+class _Stack:
+    """A tree of stacked layers on the path of a leaf: every `period`-th layer from number `place` on."""
+
+    begin: int
+    end: int
+    """Between the two, the path says which place of the period it is; nothing where the period is 1."""
+    depth: int
+    period: int = 1
+    place: int = 0
+
+
+def _stack_on(path: Any, tree: Any, depths: dict[int, int | None]) -> _Stack | None:
+    """The stacked layers on a path; None where there are none, or no leading axis that all their leaves share."""
     node = tree
     for place, key in enumerate(path):
         field, parent = getattr(key, "name", None), node
@@ -152,8 +168,13 @@ def _stack_on(path: Any, tree: Any, depths: dict[int, int | None]) -> tuple[int,
         if isinstance(parent, Parameters) and isinstance(node, Parameters) and _repeats(parent, field):
             if id(node) not in depths:
                 depths[id(node)] = _depth(node)
-            return place + 1, depths[id(node)]
-    return 0, None
+            depth, begin = depths[id(node)], place + 1
+            if depth is None:
+                return None
+            if isinstance(node, Periods):
+                return _Stack(begin, begin + 2, depth, len(node.blocks), path[begin + 1].idx)
+            return _Stack(begin, begin, depth)
+    return None
 
 
 def _repeats(parent: Parameters, field: str | None) -> bool:

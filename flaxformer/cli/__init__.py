@@ -15,6 +15,8 @@ from rich.text import Text
 from flaxformer.cli.options import INTERRUPTED, USER_ERROR
 
 COMMANDS = {
+    "check": ("check.Check", "Check the laws that every architecture must obey on each model of a study or run."),
+    "new": ("new.New", "Write a commented file to start from: a study, a component of a model, or a task."),
     "plan": (
         "study.Plan",
         "Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained.",

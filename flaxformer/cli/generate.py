@@ -14,12 +14,14 @@ import tyro
 from rich.console import Console
 
 from flaxformer.checkpoint import Checkpoints, config_of
+from flaxformer.checkpoint.config import source_of
 from flaxformer.cli.options import option
 from flaxformer.data.tokenizer import Tokenizer, as_said
 from flaxformer.jobs.samples import printable, text_of
 from flaxformer.model import Sampling, beam_search, stream
 from flaxformer.sharding import Devices, whole_on
 from flaxformer.struct import UserError
+from flaxformer.study.load import load_module
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.translation import ROWS, translate, translated_piece_by_piece
 from flaxformer.training import Run, evaluation_params, start
@@ -49,7 +51,7 @@ class Generate:
     def __call__(self, console: Console) -> int:
         if self.beams is not None and (self.temperature, self.top_k, self.top_p) != (None, None, None):
             raise UserError(f"beams is {self.beams} with temperature, top_k or top_p; expected one way to decode")
-        run = config_of(self.directory)
+        run = run_in(self.directory)
         if isinstance(run.task, PairTask):
             return self._translate(console, run, run.task)
         text = trained_text(self.directory, run)
@@ -97,6 +99,22 @@ class Generate:
             for line in translate(params, run.model, task, lines, beams=self.beams, name=name, **how):
                 print(line, file=console.file, flush=True)
         return 0
+
+
+def run_in(directory: Path) -> Run:
+    """The run of a folder; one with classes of the user's own needs the folder's copy of their file, which is executed.
+
+    Raises:
+      UserError: the folder holds no run, or one with a class that neither the package nor that file defines.
+    """
+    try:
+        return config_of(directory)
+    except UserError:
+        source = source_of(directory)
+        if source is None or not source.is_file():
+            raise
+        load_module(source, "defines the classes of the run")
+        return config_of(directory)
 
 
 def tell(console: Console, texts: Iterable[str]) -> int:

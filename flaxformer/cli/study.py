@@ -18,7 +18,7 @@ from flaxformer.claims.table import rewrite
 from flaxformer.cli.launcher import LauncherArguments, launched
 from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig, RecurrentConfig
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.params import Spec
 from flaxformer.report import index, terminal
 from flaxformer.report.write import report_path, write

@@ -24,10 +24,10 @@ from flaxformer.jobs import Advanced, Diverged, Evaluated, Event, Job, Sampled, 
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import printable
 from flaxformer.jobs.train import devices_for
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
+from flaxformer.overrides import override
 from flaxformer.report.numbers import duration, number
 from flaxformer.sharding import Devices, parse_devices
-from flaxformer.struct import override
 from flaxformer.study.load import load
 from flaxformer.study.plan import Cost, cost_of_run
 from flaxformer.training import Run

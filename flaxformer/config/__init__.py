@@ -1,10 +1,15 @@
 """The architecture as data: every choice is one line of a config."""
 
-from flaxformer.config.heads import Classifier, LanguageModel, NoHead, Regressor
-from flaxformer.config.initializers import LeCun, Normal, Xavier
-from flaxformer.config.inputs import Patches, Stream, Tokens, Vectors
-from flaxformer.config.model import ModelConfig
-from flaxformer.config.norms import (
+from flaxformer.component import Aux, Component, Context
+from flaxformer.config.model import Block, ModelConfig
+from flaxformer.config.recurrent import RecurrentConfig
+from flaxformer.parts.attention import Attention
+from flaxformer.parts.feed_forward import Dense, FeedForward, Gated
+from flaxformer.parts.heads import Classifier, Head, LanguageModel, NoHead, Regressor
+from flaxformer.parts.initializers import Initializer, LeCun, Normal, Xavier
+from flaxformer.parts.inputs import Inputs, Patches, Stream, Tokens, Vectors
+from flaxformer.parts.mixers import TokenMixer
+from flaxformer.parts.norms import (
     BRANCH_POST,
     NO_NORM,
     POST,
@@ -12,20 +17,21 @@ from flaxformer.config.norms import (
     SANDWICH,
     BatchNorm,
     LayerNorm,
+    Norm,
     NormSlots,
     RMSNorm,
 )
-from flaxformer.config.positions import (
+from flaxformer.parts.positions import (
     Alibi,
     ConcatenatedIndex,
     LearnedPositions,
     NoPositions,
+    Positions,
     RelativeBuckets,
     Rotary,
     Sinusoidal,
 )
-from flaxformer.config.recurrent import RecurrentConfig
-from flaxformer.config.residuals import DeepNorm, LayerScale, Residual, ReZero
+from flaxformer.parts.residuals import DeepNorm, LayerScale, Residual, ReZero
 
 __all__ = [
     "BRANCH_POST",
@@ -34,10 +40,21 @@ __all__ = [
     "PRE",
     "SANDWICH",
     "Alibi",
+    "Attention",
+    "Aux",
     "BatchNorm",
+    "Block",
     "Classifier",
+    "Component",
     "ConcatenatedIndex",
+    "Context",
     "DeepNorm",
+    "Dense",
+    "FeedForward",
+    "Gated",
+    "Head",
+    "Initializer",
+    "Inputs",
     "LanguageModel",
     "LayerNorm",
     "LayerScale",
@@ -46,9 +63,11 @@ __all__ = [
     "ModelConfig",
     "NoHead",
     "NoPositions",
+    "Norm",
     "NormSlots",
     "Normal",
     "Patches",
+    "Positions",
     "RMSNorm",
     "ReZero",
     "RecurrentConfig",
@@ -58,6 +77,7 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "Stream",
+    "TokenMixer",
     "Tokens",
     "Vectors",
     "Xavier",

@@ -1,34 +1,53 @@
 """ModelConfig: the Transformer as data.
 
-To change an architecture choice, change one line of a config; to add a choice, add a row to the table beside its
-mathematics (`ACTIVATIONS`), a constant (`PRE`, `POST`), or a small class beside its alternatives (`Rotary`).
+To change an architecture choice, change one line of a config; to add a choice, write a class beside its alternatives,
+in `flaxformer/parts/` or in a file of your own.
 """
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from jaxtyping import Array, Int
 
+from flaxformer.component import Component
 from flaxformer.config.base import SequenceModel
-from flaxformer.config.heads import LanguageModel, NoHead
-from flaxformer.config.inputs import Tokens
-from flaxformer.config.norms import PRE, BatchNorm, LayerNorm, NormSlots, RMSNorm
-from flaxformer.config.positions import (
-    Alibi,
-    ConcatenatedIndex,
-    LearnedPositions,
-    NoPositions,
-    RelativeBuckets,
-    Rotary,
-    Sinusoidal,
-)
-from flaxformer.config.residuals import DeepNorm, LayerScale, Residual, ReZero
-from flaxformer.nn.activations import ACTIVATIONS
-from flaxformer.nn.masks import Causal, Mask, Prefix, Window
+from flaxformer.nn.masks import Causal, Mask, Prefix
 from flaxformer.params import Spec
-from flaxformer.struct import leaf, part, static
+from flaxformer.parts.attention import Attention
+from flaxformer.parts.feed_forward import Dense, FeedForward
+from flaxformer.parts.heads import NoHead
+from flaxformer.parts.inputs import Tokens
+from flaxformer.parts.mixers import TokenMixer
+from flaxformer.parts.norms import PRE, LayerNorm, Norm, NormSlots
+from flaxformer.parts.positions import Positions, Rotary, Sinusoidal
+from flaxformer.parts.residuals import DeepNorm, Residual
+from flaxformer.struct import Config, UserError, part, static
 
-AnyPositions = NoPositions | Sinusoidal | LearnedPositions | ConcatenatedIndex | Rotary | Alibi | RelativeBuckets
+
+class Same(Config):
+    """In a `Block`: the model's own."""
+
+    is_abstract: ClassVar[bool] = True
+
+
+SAME: Any = Same()
+
+
+class Block(Config):
+    """What is particular to a block of a pattern; what is not given is the model's."""
+
+    attention: TokenMixer | Same = part(SAME)
+    cross_attention: Attention | Same = part(SAME)
+    feed_forward: FeedForward | Same | None = part(SAME)
+    norm: NormSlots | Same = part(SAME)
+    norm_kind: Norm | Same = part(SAME)
+    residual: Residual | Same = part(SAME)
+
+    def changes(self) -> dict[str, Any]:
+        """The fields that are given."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if not isinstance(value, Same)}
 
 
 class ModelConfig(SequenceModel):
@@ -37,76 +56,95 @@ class ModelConfig(SequenceModel):
     visibility: what a token sees of the others: "causal", those before it; "prefix", those and all of a given
     prefix; "full", all (Raffel et al. 2020, figure 4).
 
-    The logit scale is width ** −logit_scale_exponent: exponent 0 is unscaled, ½ is 1/√d, 1 is 1/d, and
-    `logit_scale_width` says whether d is the width of a head (the truth of Vaswani et al.) or of the model.
+    pattern: blocks that differ, cycled over the depth, such as three local attentions and a global one; empty for the
+    same block in every layer.
 
-    value_form: "factored", heads of width d_value, concatenated and mapped by W_O; or "full",
-    Y = Σ_h A_h X V_h with V_h of D × D ("An Introduction to Transformers", the multi-head self-attention layer).
-
-    frozen_pattern: attention by fixed random weights over that many places at most, which no input changes.
+    distinct_blocks: how many blocks have weights of their own; None for all. With fewer than layers, they are shared:
+    sharing="loop" goes through them again and again, "group" repeats each in neighbouring layers.
     """
 
-    heads: int = static(4, at_least=1)
-    key_value_heads: int | None = static(None, at_least=1)
-    d_head: int | None = static(None, at_least=1)
-    d_value: int | None = static(None, at_least=1)
-    d_ff: int | None = static(None, at_least=1)
-    """None is four times the model's width."""
-    d_memory: int | None = static(None, at_least=1)
-    """The width of a memory to attend to, which the caller gives; an `encoder` gives its own."""
-    encoder: Optional["ModelConfig"] = part(None)
+    attention: TokenMixer = part(Attention())
+    cross_attention: Attention | None = part(None)
+    """Of a model that reads a memory; None has the settings of `attention`."""
+    feed_forward: FeedForward | None = part(Dense())
+    positions: Positions = part(Sinusoidal())  # type: ignore[misc]
+    visibility: str = static("causal", choices=("causal", "prefix", "full"))
 
     norm: NormSlots = part(PRE)
-    norm_kind: LayerNorm | RMSNorm | BatchNorm = part(LayerNorm())  # type: ignore[misc]
-    residual: Residual | ReZero | LayerScale | DeepNorm = part(Residual())
+    norm_kind: Norm = part(LayerNorm())  # type: ignore[misc]
+    residual: Residual = part(Residual())
     attention_residual: bool = static(True)
-    memory_residual: bool = static(True)
+    cross_attention_residual: bool = static(True)
     feed_forward_residual: bool = static(True)
     parallel: bool = static(False)
     """Whether attention and feed-forward read the same stream, side by side (GPT-J, PaLM)."""
 
-    positions: AnyPositions = part(Sinusoidal())  # type: ignore[misc]
-    visibility: str = static("causal", choices=("causal", "prefix", "full"))
-    window: int | None = leaf(None, at_least=1)
+    pattern: tuple[Block, ...] = part(())
+    distinct_blocks: int | None = static(None, at_least=1)
+    sharing: str = static("loop", choices=("loop", "group"))
 
-    logit_scale_exponent: float = leaf(0.5)
-    logit_scale_width: str = static("head", choices=("head", "model"))
-    logit_cap: float | None = leaf(None, above=0)
-    query_key_norm: LayerNorm | RMSNorm | None = part(None)
-    share_query_key: bool = static(False)
-    value_form: str = static("factored", choices=("factored", "full"))
-    frozen_pattern: int | None = static(None, at_least=1)
-    query_key_value_bias: bool = static(True)
-    out_bias: bool = static(True)
-
-    feed_forward: str = static("dense", choices=("none", "dense", "gated"))
-    activation: str = static("relu", choices=ACTIVATIONS)  # type: ignore[misc]
-    feed_forward_bias: bool = static(True)
+    d_memory: int | None = static(None, at_least=1)
+    """The width of a memory to attend to, which the caller gives; an `encoder` gives its own."""
+    encoder: Optional["ModelConfig"] = part(None)
 
     def problems(self) -> Iterator[str]:
-        heads, d_model = self.heads, self.d_model
-        if self.d_head is None and d_model % heads:
-            yield f"heads is {heads}; expected a divisor of d_model {d_model}, or d_head to be given"
-        if heads % (self.key_value_heads or heads):
-            yield f"key_value_heads is {self.key_value_heads}; expected a divisor of heads {heads}"
-        if self.share_query_key and self.key_value_heads not in (None, heads):
-            yield f"share_query_key is True with key_value_heads {self.key_value_heads}; expected {heads}, as heads"
-        if self.share_query_key and self.d_memory is not None and self.d_memory != d_model:
-            yield f"share_query_key is True with d_memory {self.d_memory}; expected d_model {d_model}"
-        if self.value_form == "full" and self.d_value not in (None, d_model):
-            yield f'd_value is {self.d_value} with value_form "full"; expected None or d_model {d_model}'
-        if isinstance(self.positions, Rotary) and self.sizes["d_head"] % 2:
-            yield f"the width of a head is {self.sizes['d_head']}; expected an even number, for Rotary turns pairs"
+        yield from self._attention_problems("attention", self.attention)
+        if self.cross_attention is not None and not self.reads_memory:
+            yield "cross_attention is given; expected None, or an encoder or d_memory for it to read"
+        if self.reads_memory:
+            if not isinstance(self.cross, Attention):
+                kind = type(self.attention).__name__
+                yield f"cross_attention is None with attention {kind}; expected Attention(...), to read a memory"
+            else:
+                yield from self._attention_problems("cross_attention", self.cross)
+                yield from self._cross_problems(self.cross)
         if self.head.tied and not (isinstance(self.inputs, Tokens) and not self.positions.width):
             yield "head.tied is True; expected inputs Tokens and an embedding of the model's width to share"
-        if self.query_key_norm is not None and self.query_key_norm.leaks:
-            yield 'query_key_norm.over is "sequence"; expected "token"'
         if isinstance(self.inputs, Tokens) and self.inputs.shared and not isinstance(self.head, NoHead):
             yield "inputs.shared is True; expected this of an encoder with NoHead(), which reads its decoder's table"
-        if self.frozen_pattern is not None and self.reads_memory:
-            yield f"frozen_pattern is {self.frozen_pattern} in a model that reads a memory; expected None there"
         if self.encoder is not None:
             yield from self._encoder_problems(self.encoder)
+        yield from self._pattern_problems()
+
+    def _pattern_problems(self) -> Iterator[str]:
+        distinct, period = self.distinct_blocks, len(self.pattern)
+        if distinct is not None and (distinct > self.layers or self.layers % distinct):
+            yield f"distinct_blocks is {distinct}; expected a divisor of layers {self.layers}"
+        if distinct is not None and period and distinct % period:
+            yield f"distinct_blocks is {distinct} with a pattern of {period} blocks; expected a multiple of {period}"
+        if period and self.layers < period:
+            yield f"pattern has {period} blocks; expected at most layers {self.layers}"
+        if any(type(own.changes().get("residual", self.residual)) is not type(self.residual) for own in self.pattern):
+            kind = type(self.residual).__name__
+            yield f"pattern has another residual rule than the model's {kind}; expected one kind in all blocks"
+        if self.mixes_batch and self.blocks < self.layers:
+            yield f"distinct_blocks is {distinct} with a norm that keeps running statistics of its layer; expected None"
+        for number in range(period):
+            try:
+                self.block_config(number)
+            except UserError as error:
+                yield f"pattern.{number}: {error}"
+
+    def _attention_problems(self, name: str, own: TokenMixer) -> Iterator[str]:
+        """What is wrong between an attention and the model."""
+        if not isinstance(own, Attention):
+            return
+        d_model = self.d_model
+        if own.d_head is None and d_model % own.heads:
+            yield f"{name}.heads is {own.heads}; expected a divisor of d_model {d_model}, or d_head to be given"
+        if own.value_form == "full" and own.d_value not in (None, d_model):
+            yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
+        width = own.sizes({"d_model": d_model})["d_head"]
+        if isinstance(self.positions, Rotary) and name == "attention" and width % 2:
+            yield f"the width of a head is {width}; expected an even number, for Rotary rotates pairs"
+
+    def _cross_problems(self, own: Attention) -> Iterator[str]:
+        width = self.sizes["d_memory"]
+        if own.share_query_key and width != self.d_model:
+            where = "encoder.d_model" if self.encoder else "d_memory"
+            yield f"share_query_key is True with {where} {width}; expected d_model {self.d_model}"
+        if own.frozen_pattern is not None:
+            yield f"frozen_pattern is {own.frozen_pattern} in a model that reads a memory; expected None there"
 
     def _encoder_problems(self, encoder: "ModelConfig") -> Iterator[str]:
         if not isinstance(encoder.head, NoHead):
@@ -115,51 +153,100 @@ class ModelConfig(SequenceModel):
             yield "encoder has a memory of its own; expected none"
         if self.d_memory not in (None, encoder.d_model):
             yield f"d_memory is {self.d_memory}; expected None or the encoder's d_model {encoder.d_model}"
-        if self.share_query_key and encoder.d_model != self.d_model:
-            yield f"share_query_key is True with encoder.d_model {encoder.d_model}; expected d_model {self.d_model}"
         shared = isinstance(encoder.inputs, Tokens) and encoder.inputs.shared
         table = encoder.vocabulary, encoder.sizes["d_embedding"]
         own = self.vocabulary, self.sizes["d_embedding"]
         if shared and (not isinstance(self.inputs, Tokens) or table != own):
             yield f"encoder.inputs.shared is True for a table of {table}; the decoder's is of {own}"
         if isinstance(encoder.residual, DeepNorm) and encoder.residual.decoder_layers != self.layers:
-            told = encoder.residual.decoder_layers
-            yield f"encoder.residual.decoder_layers is {told}; expected the decoder's layers, {self.layers}"
+            found = encoder.residual.decoder_layers
+            yield f"encoder.residual.decoder_layers is {found}; expected the decoder's layers, {self.layers}"
 
     def with_encoder(self, **changes: Any) -> "ModelConfig":
         """The encoder-decoder whose encoder is like this decoder, but for its full visibility and the changes."""
         residual = DeepNorm(decoder_layers=self.layers) if isinstance(self.residual, DeepNorm) else self.residual
-        like = {"visibility": "full", "head": NoHead(), "encoder": None, "d_memory": None, "residual": residual}
-        return self.replace(encoder=self.replace(**(like | changes)))
+        like = {"visibility": "full", "head": NoHead(), "residual": residual}
+        none = dict.fromkeys(("encoder", "d_memory", "cross_attention"))
+        return self.replace(encoder=self.replace(**(like | none | changes)))
+
+    def branches(self) -> Iterator[tuple[str, Component]]:
+        """The residual branches of a block, in their order."""
+        yield "attention", self.attention
+        if self.reads_memory:
+            yield "cross_attention", self.cross
+        if self.feed_forward is not None:
+            yield "feed_forward", self.feed_forward
+
+    @property
+    def cross(self) -> Any:
+        """The cross-attention of a model that reads a memory; None of another."""
+        return (self.cross_attention or self.attention) if self.reads_memory else None
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of every named axis of the parameters."""
-        d_head = self.d_head or self.d_model // self.heads
-        buckets = self.positions.buckets if isinstance(self.positions, RelativeBuckets) else 0
-        return super().sizes | {
-            "heads": self.heads,
-            "key_value_heads": self.key_value_heads or self.heads,
-            "d_head": d_head,
-            "d_value": self.d_model if self.value_form == "full" else self.d_value or d_head,
-            "d_ff": self.d_ff or 4 * self.d_model,
-            "d_memory": self.encoder.d_model if self.encoder else self.d_memory or 0,
-            "buckets": buckets,
-            "pattern": self.frozen_pattern or 0,
-        }
+        own = super().sizes | {"d_memory": self.encoder.d_model if self.encoder else self.d_memory or 0}
+        parts = (self.feed_forward, self.attention)
+        return {name: size for one in parts if one is not None for name, size in one.sizes(own).items()} | own
 
-    has_feed_forward = property(lambda self: self.feed_forward != "none")
-    has_gate = property(lambda self: self.feed_forward == "gated")
-    has_out = property(lambda self: self.value_form == "factored")
-    has_query = property(lambda self: self.frozen_pattern is None)
-    has_key = property(lambda self: self.has_query and not self.share_query_key)
-    has_query_bias = property(lambda self: self.has_query and self.query_key_value_bias)
-    has_key_bias = property(lambda self: self.has_key and self.query_key_value_bias)
-    has_query_norm = property(lambda self: self.has_query and self.query_key_norm is not None)
-    has_key_norm = property(lambda self: self.has_key and self.query_key_norm is not None)
-    has_gate_bias = property(lambda self: self.has_gate and self.feed_forward_bias)
-    has_query_key_gain = property(lambda self: self.query_key_norm is not None and self.query_key_norm.has_gain)
-    has_query_key_bias = property(lambda self: self.query_key_norm is not None and self.query_key_norm.has_bias)
+    @property
+    def blocks(self) -> int:
+        """Blocks with weights of their own."""
+        return self.distinct_blocks or self.layers
+
+    def block_of_layer(self, layer: int) -> int:
+        """The number of the block whose weights a layer has."""
+        return layer % self.blocks if self.sharing == "loop" else layer * self.blocks // max(self.layers, 1)
+
+    def block_config(self, number: int) -> "ModelConfig":
+        """The model as a block of this number is declared: with the pattern's choices in place of its own."""
+        if not self.pattern:
+            return self
+        own = self.pattern[number % len(self.pattern)].changes()
+        return self.replace(pattern=(), distinct_blocks=None, **own)
+
+    @property
+    def block_configs(self) -> tuple["ModelConfig", ...]:
+        """`block_config` of every block with weights of its own."""
+        period = tuple(self.block_config(number) for number in range(len(self.pattern))) or (self,)
+        return tuple(period[number % len(period)] for number in range(self.blocks))
+
+    @property
+    def layer_configs(self) -> tuple["ModelConfig", ...]:
+        """`block_config` of every layer."""
+        own = self.block_configs
+        return tuple(own[self.block_of_layer(layer)] for layer in range(self.layers))
+
+    @property
+    def period(self) -> int:
+        """Layers after which the pattern of block configs begins again; a divisor of the depth."""
+        of = [self.block_of_layer(layer) % max(1, len(self.pattern)) for layer in range(self.layers)]
+        sizes = [size for size in range(1, self.layers + 1) if self.layers % size == 0]
+        return next((size for size in sizes if of == of[:size] * (self.layers // size)), 1)
+
+    # Norms by place, as the declarations of weights name them.
+    pre_norm = property(lambda self: self.norm.at("pre", self.norm_kind))
+    post_norm = property(lambda self: self.norm.at("post", self.norm_kind))
+    stream_norm = property(lambda self: self.norm.at("stream", self.norm_kind))
+    embedding_norm = property(lambda self: self.norm.at("embedding", self.norm_kind))
+    final_norm = property(lambda self: self.norm.at("final", self.norm_kind))
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        """Every norm that the model has, by place."""
+        own_blocks = [self.block_config(number) for number in range(max(1, len(self.pattern)))]
+        places = [(own.pre_norm, own.post_norm, own.stream_norm) for own in own_blocks]
+        found = [norm for own in places for norm in own] + [self.embedding_norm, self.final_norm]
+        found += [self.norm_kind] if getattr(self.head, "transform", None) is not None else []
+        return tuple(norm for norm in found if norm is not None)
+
+    @property
+    def mixes_batch(self) -> bool:
+        return any(norm.mixes_batch for norm in self.norms)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no token's result depends on later ones, but for a prefix."""
+        return self.visibility != "full" and all(norm.is_causal for norm in self.norms)
 
     @property
     def reads_memory(self) -> bool:
@@ -168,38 +255,25 @@ class ModelConfig(SequenceModel):
 
     @property
     def max_length(self) -> int | None:
-        limits = [n for n in (self.positions.max_length, self.frozen_pattern) if n is not None]
+        own = [self.positions.max_length, *(block.attention.max_length for block in self.block_configs)]
+        limits = [length for length in own if length is not None]
         return min(limits) if limits else None
 
     @property
-    def initial_constants(self) -> dict[str, float | Array]:
-        return super().initial_constants | {"residual_gain": self.residual.initial}
+    def initial_std(self) -> Any:
+        def std(spec: Spec) -> float | Array:
+            gain = self.residual.branch_gain(self.layers, self.reads_memory) if spec.init == "branch" else 1.0
+            return self.initializer.std(spec) * gain if gain != 1.0 else self.initializer.std(spec)
 
-    def initial_std(self, spec: Spec) -> float | Array:
-        if spec.init == "pattern":
-            return 1.0
-        std = super().initial_std(spec)
-        return std * self.residual.branch_gain(self.layers, self.reads_memory) if spec.init == "branch" else std
+        return std
 
-    def mask(
-        self,
-        *,
-        prefix: Int[Array, "*batch"] | None = None,
-        offset: int | Int[Array, ""] = 0,
-        query_positions: Int[Array, "*batch T"] | None = None,
-        key_positions: Int[Array, "*batch S"] | None = None,
-    ) -> Mask | None:
-        """Which tokens a token may attend to, by the architecture; data adds its padding.
+    def mask(self, *, prefix: Int[Array, "*batch"] | None = None, offset: int | Int[Array, ""] = 0) -> Mask | None:
+        """Which tokens a token may attend to, by the architecture; data adds its padding, an attention its window.
 
         Args:
           prefix: tokens at the start of each sequence that every token sees, where visibility is "prefix".
-          offset: keys before the first query (a cache).
-          query_positions, key_positions: positions between which a window measures; None counts from 0.
+          offset: keys before the first query (a decoding state).
         """
-        mask: Mask | None = None if self.visibility == "full" else Causal(offset)
-        if self.visibility == "prefix" and prefix is not None:
-            mask = Causal(offset) | Prefix(prefix)
-        return mask if self.window is None else Window(self.window, query_positions, key_positions) & mask
-
-
-LanguageModel.named = {"tied": LanguageModel(tied=True)}
+        if self.visibility == "full":
+            return None
+        return Causal(offset) | Prefix(prefix) if self.visibility == "prefix" and prefix is not None else Causal(offset)

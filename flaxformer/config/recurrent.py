@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from flaxformer.config.base import SequenceModel
-from flaxformer.config.inputs import Tokens
+from flaxformer.parts.heads import LanguageModel
+from flaxformer.parts.inputs import Tokens
 from flaxformer.struct import static
 
 GATES = {"elman": 1, "gru": 3, "lstm": 4}
@@ -36,8 +37,8 @@ class RecurrentConfig(SequenceModel):
     def problems(self) -> Iterator[str]:
         if self.cell != "elman" and self.activation != "tanh":
             yield f"activation is '{self.activation}' with cell '{self.cell}'; expected 'tanh': only elman has a choice"
-        if self.head.transform:
-            yield "head.transform is True; expected False, for a recurrent model has no norm"
+        if isinstance(self.head, LanguageModel) and self.head.transform is not None:
+            yield f"head.transform is '{self.head.transform}'; expected None, for a recurrent model has no norm"
         if self.head.tied and not isinstance(self.inputs, Tokens):
             yield "head.tied is True; expected inputs Tokens, whose table it shares"
         if isinstance(self.inputs, Tokens) and self.inputs.shared:

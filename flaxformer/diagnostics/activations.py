@@ -17,7 +17,9 @@ Measure = Callable[[Array, Bool[Array, "..."]], Array]
 """From an activation, and which of its entries are real, to a number."""
 STREAMS = ("update", "stream")
 """What a branch says, after its norm and gain, and the stream after it; more of a branch: its `input`, `logits` and
-`weights`."""
+`weights`, where it has them."""
+PAIRS = ("logits", "weights")
+"""What a branch that compares tokens may hand back, for each head and pair of tokens."""
 
 
 def rms(x: Float[Array, "..."], real: Bool[Array, "..."]) -> Float[Array, ""]:
@@ -66,10 +68,11 @@ def _of_node(
         return {"": measure(node, real_entries(node, valid))}
     found = {}
     for name in streams:
-        x = getattr(node, name)
-        if x is not None:
-            real = real_pairs(node, valid) if name in ("logits", "weights") else real_entries(x, valid)
-            found[f"/{name}"] = measure(x, real)
+        if name not in PAIRS:
+            x = by_token(getattr(node, name), node.input.shape[:-1])
+            found[f"/{name}"] = measure(x, real_entries(x, valid))
+        elif name in (own := scores(node)):
+            found[f"/{name}"] = measure(own[name], real_pairs(node, valid))
     return found
 
 
@@ -81,7 +84,7 @@ def of_output(output: Array, batch: Batch, measure: Measure) -> Array:
 def nodes(kept: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Array, "*batch T"] | None]]:
     """Every activation outside of the branches and every branch: its place, itself, and which tokens are real.
 
-    What is in the layers is stacked.
+    What is in the layers is stacked, if they are alike.
     """
     whole = jax.tree_util.tree_leaves_with_path(stacked(kept), is_leaf=lambda node: isinstance(node, Branch))
     for path, node in whole:
@@ -94,8 +97,27 @@ def real_entries(x: Float[Array, "*batch T D"], valid: Bool[Array, "*batch T"] |
     return jnp.ones(x.shape, bool) if valid is None else jnp.broadcast_to(valid[..., None], x.shape)
 
 
+def by_token(x: Any, tokens: tuple[int, ...]) -> Float[Array, "*batch T D"]:
+    """All numbers of each token in a row: a residual rule may have several vectors per token, or several arrays."""
+    rows = [leaf.reshape(*tokens, -1) for leaf in jax.tree.leaves(x)]
+    return rows[0] if len(rows) == 1 else jnp.concatenate(rows, -1)
+
+
+def scores(branch: Branch) -> dict[str, Float[Array, "*batch N T S"]]:
+    """The logits and weights of a branch, as far as it gives them.
+
+    Only those of pairs of tokens count: a feed-forward network may have other logits, such as a router's.
+    """
+    *batch, length, _ = branch.input.shape
+
+    def is_of_pairs(x: Array | None) -> bool:
+        return x is not None and x.ndim == len(batch) + 3 and [*x.shape[:-3], x.shape[-2]] == [*batch, length]
+
+    return {name: x for name in PAIRS if is_of_pairs(x := getattr(branch, name))}
+
+
 def real_pairs(branch: Branch, valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch N T S"]:
     """Which pairs are of a real query and a key that it may attend to."""
-    shape = branch.logits.shape  # type: ignore[union-attr]
+    shape = next(iter(scores(branch).values())).shape
     allowed = jnp.ones(shape, bool) if branch.allowed is None else jnp.broadcast_to(branch.allowed, shape)
     return allowed if valid is None else allowed & jnp.broadcast_to(valid[..., None, :, None], shape)

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.diagnostics.activations import mean, nodes, real_pairs
+from flaxformer.diagnostics.activations import PAIRS, mean, nodes, real_pairs, scores
+from flaxformer.diagnostics.places import in_layers
 from flaxformer.model.blocks import Branch
 from flaxformer.pytree import Node
 from flaxformer.tasks.base import Batch
@@ -34,11 +35,15 @@ class AttentionStatistics(Node):
 
 
 def attention_statistics(kept: Any, batch: Batch) -> dict[str, AttentionStatistics]:
-    """The statistics of every attention of a call, by place: "blocks/attention", "blocks/memory", "encoder/…"."""
+    """The statistics of every attention of a call, by place: "blocks/attention", "blocks/cross_attention", "encoder/…".
+
+    A branch has them if it gives logits and weights of pairs of tokens.
+    """
     return {
-        place: jax.vmap(functools.partial(_of_layer, valid=valid))(node)
+        place: jax.vmap(of_one)(node) if in_layers(place) else of_one(node)
         for place, node, valid in nodes(kept, batch)
-        if isinstance(node, Branch) and node.logits is not None
+        if isinstance(node, Branch) and scores(node).keys() == set(PAIRS)
+        for of_one in [functools.partial(_of_layer, valid=valid)]
     }
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import jax
@@ -13,13 +13,13 @@ from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.diagnostics.activations import magnitude, measured, of_output
 from flaxformer.diagnostics.places import one_by_one
 from flaxformer.params import stream
-from flaxformer.struct import UserError
+from flaxformer.struct import Config, UserError, replace_at
 from flaxformer.tasks.base import Source, whole
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, backward, descend, start
 
 GROWING = {"heads": ("d_head", "d_value"), "d_head": ("heads", "key_value_heads")}
-"""What grows with the model's width, beside d_ff and the memory's width, where the other is fixed."""
+"""Names of sizes that grow with the model's width, beside d_ff and d_memory, where the other is fixed."""
 STREAMS = ("logits", "update", "stream")
 Fixed = Literal["heads", "d_head"]
 ModelT = TypeVar("ModelT", bound=ModelConfig | RecurrentConfig)
@@ -55,7 +55,7 @@ def coordinate_check(run: Run, widths: Sequence[int], steps: int = 3, fixed: Fix
     makes, and the best learning rate falls with the width (Yang et al. 2021, "Tensor Programs V", and its package).
 
     Args:
-      widths: values of d_model, two at least; d_ff, where it is given, keeps its ratio to d_model.
+      widths: values of d_model, two at least; other sizes keep their ratio to it, as `at_width` says.
       steps: training steps.
       fixed: "heads" keeps the number of heads and grows them; "d_head" keeps their width and adds heads.
 
@@ -71,29 +71,36 @@ def coordinate_check(run: Run, widths: Sequence[int], steps: int = 3, fixed: Fix
 
 
 def at_width(model: ModelT, width: int, fixed: Fixed = "heads") -> ModelT:
-    """The model with d_model = width and all that depends on it in proportion, its encoder too.
+    """The model with d_model = width and all that depends on it in proportion.
+
+    These are its integers, and those of its components and of its encoder, that are named d_model, d_memory, d_ff, or
+    as `GROWING` says: `attention.heads`, `feed_forward.d_ff`, `encoder.d_model` and so on. What is None follows anyway.
 
     Raises:
       UserError: a size that is not whole at this width.
     """
-
     if fixed not in GROWING:
         raise UserError(f"fixed is {fixed!r}; expected one of {', '.join(GROWING)}")
-    return _scaled(model, width, model.d_model, ("d_model", "d_ff", "d_memory", *GROWING[fixed]))
-
-
-def _scaled(model: Any, width: int, before: int, names: Sequence[str]) -> Any:
-    """The model with the sizes of these names times width / before."""
-    changes: dict[str, Any] = {}
-    for name in names:
-        value = getattr(model, name, None)
-        if value is not None:
-            changes[name], rest = divmod(value * width, before)
+    names, before, changes = {"d_model", "d_memory", "d_ff", *GROWING[fixed]}, model.d_model, {}
+    for path, value in _integers(model):
+        if path.rpartition(".")[2] in names:
+            changes[path], rest = divmod(value * width, before)
             if rest:
-                raise UserError(f"{name} is {value} at d_model {before}; expected a whole number at {width}")
-    if isinstance(model, ModelConfig) and model.encoder is not None:
-        changes["encoder"] = _scaled(model.encoder, width, before, names)
-    return model.replace(**changes)
+                raise UserError(f"{path} is {value} at d_model {before}; expected a whole number at {width}")
+    return replace_at(model, changes)
+
+
+def _integers(config: Any, within: str = "") -> Iterator[tuple[str, int]]:
+    """Every integer of a config and of the configs in it, by its dotted path."""
+    if isinstance(config, tuple):
+        inside = {str(number): item for number, item in enumerate(config)}
+    else:
+        inside = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    for name, value in inside.items():
+        if isinstance(value, Config | tuple):
+            yield from _integers(value, f"{within}{name}.")
+        elif type(value) is int:
+            yield within + name, value
 
 
 def slope(widths: Sequence[int], sizes: np.ndarray) -> np.ndarray:
@@ -114,6 +121,6 @@ def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
         loss, gradient, outcome = backward(state, run, batch, keep=True)
         sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)
         sizes["output"] = of_output(outcome.output, batch, magnitude)
-        return descend(state, run, loss, gradient, outcome.params)[0], one_by_one(sizes)
+        return descend(state, run, loss, gradient, outcome.aux)[0], one_by_one(sizes)
 
     return jax.lax.scan(body, start(run), length=steps + 1)[1]

@@ -32,7 +32,8 @@ class Diagnostics(Node):
     """Root mean square over real tokens: "embedded", "blocks/attention/update" (what the branch says),
     "blocks/attention/stream" (the stream after it), "final" (what the head reads), "output" (what it says)."""
     attention: dict[str, AttentionStatistics]
-    """By attention: "blocks/attention", "blocks/memory", "encoder/blocks/attention"; none of a recurrent model."""
+    """By attention: "blocks/attention", "blocks/cross_attention", "encoder/blocks/attention"; none of a recurrent
+    model, nor of a mixer that gives no logits."""
 
 
 @jax.jit
@@ -44,7 +45,7 @@ def diagnose(state: State, run: Run, batch: AnyBatch) -> Diagnostics:
     """
     batch = whole(batch)
     loss, gradient, outcome = backward(state, run, batch, keep=True)
-    after, _ = descend(state, run, loss, gradient, outcome.params)
+    after, _ = descend(state, run, loss, gradient, outcome.aux)
     kept = outcome.intermediates
     return Diagnostics(
         loss=loss,

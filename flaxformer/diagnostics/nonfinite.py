@@ -11,23 +11,23 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from flaxformer.diagnostics.activations import measured, of_output
-from flaxformer.diagnostics.places import ENCODER, in_layer, in_layers
+from flaxformer.diagnostics.places import ENCODER, in_layer, in_layers, layer_of, one_by_one
 from flaxformer.diagnostics.weights import sums
 from flaxformer.tasks.base import AnyBatch, whole
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, backward
 
-BRANCHES = ("attention", "memory", "feed_forward")
+BRANCHES = ("attention", "cross_attention", "feed_forward")
 STAGES = ("input", "logits", "weights", "update", "stream")
 """What a branch computes, in order."""
-AFTER = ("_connection/stream", "_connection/vector", "_connection/scalar", "_connection/post")
+AFTER = ("_connection/stream", "_connection/residual", "_connection/post")
 """The weights that act on what a branch says, the last one first."""
 UPWARD = ("embedded", "layers", *(f"blocks/{branch}/{stage}" for branch in BRANCHES for stage in STAGES), "final")
 """The activations of one stack, in the order in which they are computed."""
 DOWNWARD = (
     *("head", "final_norm", "layers"),
     *(f"blocks/{branch}{part}" for branch in BRANCHES[::-1] for part in (*AFTER, "", "_connection/pre")),
-    *("buckets", "embedding_norm"),
+    *("embedding_norm", "positions"),
 )
 """The modules of one stack but its embedding, in the order in which their gradients are computed."""
 FORWARD = (*(f"{ENCODER}/{place}" for place in UPWARD), *UPWARD, "output", "loss")
@@ -88,10 +88,10 @@ def _bad(x: Array, real: Bool[Array, "..."] | bool = True) -> Int[Array, "2"]:
 
 def _in_order(counts: dict[str, np.ndarray], order: Sequence[str], direction: int) -> Iterator[tuple[str, Any]]:
     """The counts in order, those of a stack layer by layer: the first layer first, or (−1) the last."""
+    single = one_by_one(counts)
+    depth = 1 + max((layer for place in single if (layer := layer_of(place)) is not None), default=-1)
     for layered, group in itertools.groupby(order, in_layers):
-        places = [place for place in group if place in counts]
-        if not layered:
-            yield from ((place, counts[place]) for place in places)
-            continue
-        for layer in range(len(counts[places[0]]) if places else 0)[::direction]:
-            yield from ((in_layer(place, layer), counts[place][layer]) for place in places)
+        places = list(group)
+        if layered:
+            places = [in_layer(place, layer) for layer in range(depth)[::direction] for place in places]
+        yield from ((place, single[place]) for place in places if place in single)

@@ -1,9 +1,10 @@
 """Diagnostics as flat named numbers, for tables and lines of JSON."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flaxformer.diagnostics.diagnose import Diagnostics
-from flaxformer.diagnostics.places import ENCODER, in_layers, one_by_one
+from flaxformer.diagnostics.places import ENCODER, in_any_layer, in_layers, one_by_one
 
 STATISTICS = {
     "entropy": "attention_entropy",
@@ -41,16 +42,20 @@ def _quantities(diagnostics: Diagnostics) -> dict[str, dict[str, Array]]:
 
 
 def _is_outermost(place: str) -> bool:
-    return "/" not in place.removeprefix(f"{ENCODER}/")
+    return "/" not in in_any_layer(place).removeprefix(f"{ENCODER}/")
 
 
 def _over_layers(found: dict[str, Array]) -> dict[str, Array]:
-    rows: dict[str, Array] = {}
+    by_place: dict[str, list[Array]] = {}
     for place, x in found.items():
+        by_place.setdefault(in_any_layer(place), []).append(x)
+    rows: dict[str, Array] = {}
+    for place, parts in by_place.items():
         if in_layers(place):
+            x = parts[0] if len(parts) == 1 else jnp.concatenate([part.ravel() for part in parts])
             rows |= {f"{place}/min": x.min(), f"{place}/mean": x.mean(), f"{place}/max": x.max()}
         else:
-            rows[place] = x
+            rows[place] = parts[0]
     return rows
 
 

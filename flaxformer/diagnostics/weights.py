@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.diagnostics.places import ENCODER, in_layers, stacked
+from flaxformer.diagnostics.places import ENCODER, in_layers, layer_of, stacked
 from flaxformer.params import path_name
 
 
@@ -21,8 +21,9 @@ def sums(tree: Any, measure: Callable[[Array], Array]) -> dict[str, Array]:
         name = path_name(path)
         value = jax.vmap(measure)(x) if in_layers(name) else measure(x)
         parts = name.split("/")
-        # All of an encoder is no place: its layers have an axis of their own.
-        for end in range(2 if parts[0] == ENCODER else 1, len(parts) + 1):
+        # All of an encoder is no place: its layers have an axis of their own. Nor are all layers where each has places.
+        first = (2 if parts[0] == ENCODER else 1) + (layer_of(name) is not None)
+        for end in range(first, len(parts) + 1):
             place = "/".join(parts[:end])
             found[place] = found[place] + value if place in found else value
     return found

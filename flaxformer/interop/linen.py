@@ -18,13 +18,14 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
+from flaxformer.component import changed_weights
 from flaxformer.interop import modules
 from flaxformer.interop.modules import AnyConfig
 from flaxformer.model import init, run
-from flaxformer.model.attention import KeysValues
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Mask
 from flaxformer.params import path_name
+from flaxformer.parts.cache import KeysValues
 
 
 def to_variables(params: Any, config: AnyConfig) -> dict[str, Any]:
@@ -77,6 +78,15 @@ def _params(held: Held, names: Any) -> Any:
     return _unnest(values, names)
 
 
+def _update(held: Held, after: dict[str, Any]) -> None:
+    """Write the weights that differ from those held."""
+    for collection, weights in held.items():
+        for name, variable in weights.items():
+            new, old = jax.tree.leaves(after[collection][name]), jax.tree.leaves(variable.value)
+            if any(one is not other for one, other in zip(new, old, strict=True)):
+                variable.value = after[collection][name]
+
+
 class Model(nn.Module):
     """Any model that a config describes; `Encoder`, `Decoder` and `EncoderDecoder` take those of their family alone.
 
@@ -101,10 +111,13 @@ class Model(nn.Module):
     ) -> Float[Array, "..."]:
         """What the model says: `flaxformer.model.apply`.
 
+        Losses of components (`Aux.losses`), which training adds to that of the head, are sown into "losses".
+
         Args:
           inputs: tokens [*batch, T], vectors or images, as the config says.
           deterministic: False trains: dropout with `make_rng("dropout")`, and a BatchNorm normalises by the batch and
-            moves its statistics (mutable=["batch_stats"]).
+            moves its statistics (mutable=["batch_stats"]). It must be given, here or to the constructor, where
+            training is known to differ from evaluation.
           mask: of self-attention: a `Mask`, or an array that is not zero where to attend, [*batch, heads, T, S].
           given: padding, positions, a source and so on; see `flaxformer.model.Given`.
         """
@@ -113,15 +126,16 @@ class Model(nn.Module):
         names = modules.collections_of(config, self.layout)
         held = _hold(self, names, lambda key: init(key, config, self.layout))
         params = _params(held, names)
-        drops, moves, key = modules.drops(config), modules.moves(config), None
-        if (drops or moves) and not nn.merge_param("deterministic", self.deterministic, deterministic):
-            # Without dropout no number is drawn, and any key says that this is training.
-            key = self.make_rng("dropout") if drops else jax.random.key(0)
+        key = None
+        is_read = modules.reads_deterministic(config, self.deterministic, deterministic)
+        if is_read and not nn.merge_param("deterministic", self.deterministic, deterministic):
+            # Where no number is drawn, any key says that this is training.
+            key = self.make_rng("dropout") if modules.may_draw(config) else jax.random.key(0)
         outcome = run(params, config, inputs, modules.as_given(mask, given), dropout_key=key)
-        if moves and key is not None and not self.is_initializing():
-            after = _nest(outcome.params, names)["batch_stats"]
-            for name, variable in held["batch_stats"].items():
-                variable.value = after[name]
+        if not self.is_initializing():
+            _update(held, _nest(changed_weights(params, outcome.aux.weights), names))
+            for name, loss in outcome.aux.losses.items():
+                self.sow("losses", name, loss)
         return outcome.output
 
 
@@ -146,14 +160,14 @@ class EncoderDecoder(Model):
 class MultiHeadAttention(nn.Module):
     """`nn.MultiHeadDotProductAttention` with this package's attention: the same call, the same meaning of the fields.
 
-    Weights are those of `flaxformer.model.attention.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query
-    that may attend to nothing gets zeros where Flax averages all values; dropout draws for each head and sequence.
+    Weights are those of `flaxformer.config.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query that
+    may attend to nothing gets zeros where Flax averages all values; dropout draws for each head and sequence.
 
     num_kv_heads: heads of keys and values, where fewer than num_heads.
     dropout_rate: of the attention weights.
     decode: keys and values are kept in the collection "cache", whose slots are those of the inputs to `init`.
     normalize_qk: layer norm with a gain on queries and keys.
-    options: fields of `ModelConfig` that Flax has no name for (`flaxformer.interop.modules.OPTIONS`).
+    options: fields of `Attention` that Flax has no name for (`flaxformer.interop.modules.OPTIONS`).
     """
 
     num_heads: int
@@ -198,7 +212,7 @@ class MultiHeadAttention(nn.Module):
             self.normalize_qk,
             self.options or {},
         )
-        names = jax.tree.map(lambda spec: "params", modules.attention_specs(config, self.out_features))
+        names = modules.attention_collections(config, self.out_features)
         params = _params(_hold(self, names, lambda key: modules.attention_init(key, config, self.out_features)), names)
         read, allowed = modules.project(params, config, inputs_q, inputs_k, inputs_v), modules.as_mask(mask)
         if self.decode:

@@ -1,27 +1,27 @@
 """What the Flax modules of both kinds share: which collection holds a weight, and multi-head attention by itself."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flaxformer.config import LayerNorm, LeCun, ModelConfig, NoPositions, RecurrentConfig
+from flaxformer.component import Component, Context
+from flaxformer.config import Attention, LayerNorm, LeCun, ModelConfig, NoPositions, RecurrentConfig
 from flaxformer.model import Given, specs
-from flaxformer.model.attention import Attention, CrossAttention, KeysValues, attention, keys_and_values
-from flaxformer.model.cache import write
+from flaxformer.model.blocks import BlockParams
 from flaxformer.model.interface import KINDS
-from flaxformer.model.norm import Running
-from flaxformer.model.transformer import Layout
-from flaxformer.nn.attention import mix
+from flaxformer.model.layout import Layout
 from flaxformer.nn.dropout import dropout
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Causal, Explicit, Mask
-from flaxformer.params import declare, initialise, trained_mask
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.params import Declared, Spec, declarations, initialise, path_name, table
+from flaxformer.parts.cache import KeysValues, write
+from flaxformer.struct import UserError, classes_in, did_you_mean, qualified_name
+from flaxformer.weight_axes import trained_mask
 
 AnyConfig = ModelConfig | RecurrentConfig
 
@@ -29,17 +29,38 @@ AnyConfig = ModelConfig | RecurrentConfig
 def collections(params: Any, config: AnyConfig) -> Any:
     """A tree like params with the name of each weight's Flax collection.
 
-    "params" are what gradients train; "batch_stats" a BatchNorm's running statistics; "frozen" what stays as drawn.
+    "params" are what gradients train. Of the others, "batch_stats" are running statistics, which are those that begin
+    as a constant, and "frozen" is what stays as drawn.
     """
-    names = jax.tree.map(lambda trained: "params" if trained else "frozen", trained_mask(params, config))
-    statistics = lambda node: jax.tree.map(lambda _: "batch_stats", node) if isinstance(node, Running) else node  # noqa: E731
-    return jax.tree.map(statistics, names, is_leaf=lambda node: isinstance(node, Running))
+    constant = {_without_layer(path) for path, spec in table(specs(config)) if _is_constant(spec)}
+
+    def name(path: Any, is_trained: bool) -> str:
+        return _collection(is_trained, _without_layer(path_name(path)) in constant)
+
+    return jax.tree_util.tree_map_with_path(name, trained_mask(params, config))
+
+
+def _is_constant(spec: Spec) -> bool:
+    """Whether a weight begins as a constant."""
+    return spec.init in ("zeros", "ones", "constant")
+
+
+def _collection(is_trained: bool, is_constant: bool) -> str:
+    if is_trained:
+        return "params"
+    return "batch_stats" if is_constant else "frozen"
+
+
+def _without_layer(path: str) -> str:
+    """The path of a weight without the number of its layer, which it has in one layout and not in the other."""
+    return re.sub(r"(/blocks)?/\d+/", "/", path)
 
 
 def collections_of(config: AnyConfig, layout: Layout) -> Any:
     """`collections` of the weights that a config declares."""
-    numbers = jax.tree.map(lambda spec: np.float32(0), specs(config))
-    return collections(KINDS[type(config)].with_layout(numbers, layout), config)
+    shapes = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, jnp.float32), specs(config))
+    functions = next(KINDS[kind] for kind in type(config).__mro__ if kind in KINDS)
+    return collections(jax.eval_shape(lambda params: functions.with_layout(params, layout), shapes), config)
 
 
 def family(config: AnyConfig) -> str:
@@ -58,14 +79,29 @@ def check_family(config: AnyConfig, expected: str | None, module: str) -> None:
         raise UserError(f"config is of the family {family(config)}{shown}; {module} expects {expected}")
 
 
-def moves(config: AnyConfig) -> bool:
-    """Whether training moves running statistics."""
-    return any(part.norm_kind.running for part in _parts(config))
+def reads_deterministic(config: AnyConfig, *given: bool | None) -> bool:
+    """Whether a call reads `deterministic`, and must be given it.
+
+    So it is where training is known to differ from evaluation: by dropout, or by statistics of the batch. A component
+    from outside the package may differ too: with one, `deterministic` is read where it is given.
+    """
+    if any(part.dropout or part.mixes_batch for part in _parts(config)):
+        return True
+    return _has_foreign_components(config) and any(value is not None for value in given)
 
 
-def drops(config: AnyConfig) -> bool:
-    """Whether training drops anything at random."""
+def has_dropout(config: AnyConfig) -> bool:
+    """Whether the model drops activations in training."""
     return any(part.dropout for part in _parts(config))
+
+
+def may_draw(config: AnyConfig) -> bool:
+    """Whether training may draw random numbers: for dropout, or in a component from outside the package."""
+    return has_dropout(config) or _has_foreign_components(config)
+
+
+def _has_foreign_components(config: AnyConfig) -> bool:
+    return any(issubclass(kind, Component) and "." in qualified_name(kind) for kind in classes_in(config))
 
 
 def _parts(config: AnyConfig) -> list[AnyConfig]:
@@ -85,18 +121,18 @@ def as_given(mask: Mask | Array | None, others: Mapping[str, Any]) -> Given:
 
 # --- multi-head attention by itself ----------------------------------------------------------------------
 
-OPTIONS = (
+OF_ATTENTION = (
     "d_head",
     "d_value",
-    "logit_scale_exponent",
-    "logit_scale_width",
+    "scale_exponent",
+    "scale_width",
     "logit_cap",
     "query_key_norm",
     "share_query_key",
     "value_form",
-    "initializer",
 )
-"""The fields of a `ModelConfig` that say what one attention computes."""
+OPTIONS = (*OF_ATTENTION, "initializer")
+"""The fields of `Attention` that say what it computes, and the initializer of its weights."""
 
 
 def attention_config(
@@ -109,7 +145,7 @@ def attention_config(
     normalize_qk: bool,
     options: Mapping[str, Any],
 ) -> ModelConfig:
-    """The config of an attention that Flax's arguments describe; `options` are fields that Flax has no name for.
+    """A model whose cross-attention is the one that Flax's arguments describe; `options` are `OPTIONS`.
 
     Raises:
       UserError: widths that do not fit, or an option that says nothing about one attention.
@@ -123,40 +159,47 @@ def attention_config(
     described: dict[str, Any] = {
         "d_head": qkv_features // num_heads,
         "query_key_norm": LayerNorm(affine="gain", epsilon=1e-6) if normalize_qk else None,
-        "initializer": LeCun(),
     }
+    described |= {name: value for name, value in options.items() if name in OF_ATTENTION}
     return ModelConfig(
         layers=1,
         d_model=in_features,
-        heads=num_heads,
-        key_value_heads=num_kv_heads,
         d_memory=in_kv_features or in_features,
-        query_key_value_bias=use_bias,
-        out_bias=use_bias,
+        attention=Attention(
+            heads=num_heads, key_value_heads=num_kv_heads, bias=use_bias, out_bias=use_bias, **described
+        ),
         positions=NoPositions(),
-        **described | dict(options),
+        initializer=options.get("initializer", LeCun()),
     )
 
 
-def attention_specs(config: ModelConfig, out_features: int | None) -> Attention:
+def attention_collections(config: ModelConfig, out_features: int | None) -> Any:
+    """`collections` of an attention's weights."""
+    declared = _attention_declarations(config, out_features)
+    return jax.tree.map(lambda own: _collection(own.spec.trained, _is_constant(own.spec)), declared)
+
+
+def attention_init(key: Array, config: ModelConfig, out_features: int | None) -> Any:
+    """Draw the weights of an attention."""
+    return initialise(key, _attention_declarations(config, out_features), config.initial_std)
+
+
+def _attention_declarations(config: ModelConfig, out_features: int | None) -> Any:
     """Every weight's declaration, with an output of any width."""
-    declared: Any = declare(CrossAttention, config)  # of Specs
+    declared = declarations(BlockParams, config).cross_attention
     width = out_features or config.d_model
     if width == config.d_model:
         return declared
     if declared.out is None:
         raise UserError(f'out_features is {width} with value_form "full"; expected {config.d_model}, as in_features')
-    resized = {
-        name: dataclasses.replace(spec, shape=(*spec.shape[:-1], width), fan_out=width)
-        for name, spec in (("out", declared.out), ("out_bias", declared.out_bias))
-        if spec is not None
-    }
-    return declared.replace(**resized)
 
+    def resized(own: Declared | None) -> Declared | None:
+        if own is None:
+            return None
+        spec = dataclasses.replace(own.spec, shape=(*own.spec.shape[:-1], width), fan_out=width)
+        return dataclasses.replace(own, spec=spec)
 
-def attention_init(key: Array, config: ModelConfig, out_features: int | None) -> Attention:
-    """Draw the weights of an attention."""
-    return initialise(key, attention_specs(config, out_features), config.initial_constants, config.initial_std)
+    return declared.replace(out=resized(declared.out), out_bias=resized(declared.out_bias))
 
 
 def empty_cache(config: ModelConfig, batch: tuple[int, ...], slots: int, dtype: Any = jnp.float32) -> KeysValues:
@@ -167,7 +210,7 @@ def empty_cache(config: ModelConfig, batch: tuple[int, ...], slots: int, dtype: 
 
 
 def project(
-    params: Attention,
+    params: Any,
     config: ModelConfig,
     inputs_q: Float[Array, "*batch T D"],
     inputs_k: Float[Array, "*batch S D"] | None,
@@ -186,8 +229,21 @@ def project(
     for (name, width), x in zip(widths.items(), (inputs_q, inputs_k, inputs_v), strict=True):
         if x.shape[-1] != width:
             raise ValueError(f"{name} is {x.shape}; expected vectors of width {width} last")
-    read = keys_and_values(params, config, inputs_k)
-    return read if inputs_v is inputs_k else read.replace(value=keys_and_values(params, config, inputs_v).value)
+    own, context = config.cross, _context(None)
+    read: KeysValues = own.keys_and_values(params, inputs_k, context)
+    return read if inputs_v is inputs_k else read.replace(value=own.keys_and_values(params, inputs_v, context).value)
+
+
+def _context(mask: Mask | None, *, return_intermediates: bool = False) -> Context:
+    """The context of an attention by itself, without positions."""
+    nowhere = jnp.zeros(0, jnp.int32)
+    return Context(
+        query_positions=nowhere,
+        key_positions=nowhere,
+        mask=mask,
+        is_cross=True,
+        return_intermediates=return_intermediates,
+    )
 
 
 def extend(
@@ -205,7 +261,7 @@ def extend(
 
 
 def attend(
-    params: Attention,
+    params: Any,
     config: ModelConfig,
     inputs_q: Float[Array, "*batch T D"],
     read: KeysValues,
@@ -215,13 +271,14 @@ def attend(
     dropout_key: Array | None = None,
     return_weights: bool = False,
 ) -> tuple[Float[Array, "*batch T D_out"], Float[Array, "*batch N T S"] | None]:
-    """Attention, and its weights A on request; with a key, dropout on A before it mixes the values."""
+    """Attention, and its weights A on request; with a key, dropout on A before it is applied to the values."""
+    context = _context(mask, return_intermediates=return_weights or dropout_key is not None)
+    y, aux = config.cross.read(params, inputs_q, read, context)
+    weights = aux.intermediates.get("weights")
     if dropout_key is None:
-        y, scores = attention(params, config, inputs_q, read, mask, keep=return_weights)
-        return y, scores.weights
-    weights = attention(params, config, inputs_q, read, mask, keep=True)[1].weights
-    dropped = dropout(dropout_key, dropout_rate, weights)  # type: ignore[arg-type]
-    mixed = mix(dropped, read.value, mask=mask)
+        return y, weights
+    dropped = dropout(dropout_key, dropout_rate, weights)
+    mixed = config.cross.combine(params, dropped, read.value, mask)
     if params.out is not None:
         return linear(mixed, params.out, params.out_bias, contract=2), dropped
     y = mixed.sum(-2)

@@ -9,100 +9,27 @@ embedding's), so the modules work in graph mode and in tree mode alike. In tree 
 its argument holds: split off what is not `nnx.Param`, random streams and statistics, and merge inside the loss.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from flaxformer.component import changed_weights
 from flaxformer.interop import modules
 from flaxformer.interop.modules import AnyConfig
+from flaxformer.interop.nnx_variables import Frozen, Holder, Randomness, in_variables, is_variable, to_variables
 from flaxformer.model import init, run
-from flaxformer.model.attention import Attention, KeysValues
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Causal, Mask
-from flaxformer.params import Parameters
+from flaxformer.parts.cache import KeysValues
 
-Randomness = nnx.Rngs | nnx.RngStream | Array
-ParametersT = TypeVar("ParametersT", bound=Parameters)
-
-
-class Frozen(nnx.Variable):
-    """A weight that stays as it was drawn or loaded."""
+__all__ = ["Decoder", "Encoder", "EncoderDecoder", "Frozen", "Model", "MultiHeadAttention", "to_variables"]
 
 
-KINDS: dict[str, type[nnx.Variable]] = {"params": nnx.Param, "batch_stats": nnx.BatchStat, "frozen": Frozen}
-"""The kind of variable that holds the weights of each collection."""
-
-
-def to_variables(params: ParametersT, config: AnyConfig) -> ParametersT:
-    """The same tree with each weight in a variable of its kind."""
-    return jax.tree.map(lambda name, weight: KINDS[name](weight), modules.collections(params, config), params)
-
-
-def _values(tree: Any) -> Any:
-    return jax.tree.map(lambda variable: variable[...], tree, is_leaf=_is_variable)
-
-
-def _is_variable(node: Any) -> bool:
-    return isinstance(node, nnx.Variable)
-
-
-class _Holder(nnx.Module):
-    """A module whose attributes are the fields of a tree of weights."""
-
-    config: Any
-    deterministic: bool | None
-
-    def _hold(self, params: Parameters, config: AnyConfig) -> None:
-        self.config = nnx.static(config)
-        self.parameters_class = type(params)
-        held = to_variables(params, config)
-        for field in dataclasses.fields(held):
-            setattr(self, field.name, nnx.data(getattr(held, field.name)))
-
-    @property
-    def _held(self) -> Any:
-        names = [field.name for field in dataclasses.fields(self.parameters_class)]
-        return self.parameters_class(**{name: getattr(self, name) for name in names})
-
-    @property
-    def params(self) -> Any:
-        """The weights as the pure tree that `flaxformer.model.apply` takes."""
-        return _values(self._held)
-
-    def _keep(self, rngs: nnx.Rngs | None, wanted: bool) -> None:
-        self.rngs = nnx.data(rngs.dropout.fork() if rngs is not None and wanted else None)
-
-    def _is_deterministic(self, deterministic: bool | None) -> bool:
-        return nnx.module.first_from(
-            deterministic,
-            self.deterministic,
-            error_msg=f"deterministic is None; {type(self).__name__} expects True or False, here or when it is built",
-        )
-
-    def _key(self, rngs: Randomness | None) -> Array:
-        found = nnx.module.first_from(
-            rngs, self.rngs, error_msg="deterministic is False and rngs is None; expected rngs to draw dropout from"
-        )
-        if isinstance(found, nnx.Rngs):
-            return found.dropout()
-        return found() if isinstance(found, nnx.RngStream) else found
-
-    def set_view(self, deterministic: bool | None = None) -> None:
-        """What `nnx.view` may change.
-
-        Args:
-          deterministic: True evaluates, False trains.
-        """
-        if deterministic is not None:
-            self.deterministic = deterministic
-
-
-class Model(_Holder):
+class Model(Holder):
     """Any model that a config describes; `Encoder`, `Decoder` and `EncoderDecoder` take those of their family alone.
 
     Args:
@@ -129,8 +56,10 @@ class Model(_Holder):
         modules.check_family(config, self.family, type(self).__name__)
         if params is None and rngs is None:
             raise ValueError("rngs and params are None; expected rngs to draw weights from, or params")
-        self._hold(init(rngs.params(), config, layout) if params is None else params, config)  # type: ignore[union-attr]
-        self._keep(rngs, keep_rngs and modules.drops(config))
+        params = init(rngs.params(), config, layout) if params is None else params  # type: ignore[union-attr]
+        self._hold(to_variables(params, config), config)
+        draws = modules.has_dropout(config) or (modules.may_draw(config) and hasattr(rngs, "dropout"))
+        self._keep(rngs, keep_rngs and draws)
         self.deterministic = deterministic
 
     @classmethod
@@ -145,6 +74,7 @@ class Model(_Holder):
         deterministic: bool | None = None,
         rngs: Randomness | None = None,
         mask: Mask | Array | None = None,
+        sow_losses: bool = False,
         **given: Any,
     ) -> Float[Array, "..."]:
         """What the model says: `flaxformer.model.apply`.
@@ -152,24 +82,28 @@ class Model(_Holder):
         Args:
           inputs: tokens [*batch, T], vectors or images, as the config says.
           deterministic: False trains: dropout, and a BatchNorm normalises by the batch and moves its statistics, in
-            place. It must be given, here or when built, where training differs from evaluation.
+            place. It must be given, here or when built, where training is known to differ from evaluation.
           rngs: what to draw dropout from: Rngs (its `dropout`), a stream, or a key.
           mask: of self-attention: a `Mask`, or an array that is not zero where to attend, [*batch, heads, T, S].
+          sow_losses: keep the losses of components (`Aux.losses`), to be added to the head's, as "losses".
           given: padding, positions, a source and so on; see `flaxformer.model.Given`.
         """
-        drops, moves, key = modules.drops(self.config), modules.moves(self.config), None
-        if (drops or moves) and not self._is_deterministic(deterministic):
-            # Without dropout no number is drawn, and any key says that this is training.
-            key = self._key(rngs) if drops else jax.random.key(0)
-        outcome = run(self.params, self.config, inputs, modules.as_given(mask, given), dropout_key=key)
-        if moves and key is not None:
-            jax.tree.map(_move, self._held, outcome.params, is_leaf=_is_variable)
+        params, key = self.params, None
+        is_read = modules.reads_deterministic(self.config, self.deterministic, deterministic)
+        if is_read and not self._is_deterministic(deterministic):
+            # Where no number is drawn, any key says that this is training.
+            key = self._key(rngs) if modules.may_draw(self.config) else jax.random.key(0)
+        outcome = run(params, self.config, inputs, modules.as_given(mask, given), dropout_key=key)
+        after = changed_weights(params, outcome.aux.weights)
+        jax.tree.map(_update, self._held, params, after, is_leaf=is_variable)
+        if sow_losses:
+            self.sow(nnx.Intermediate, "losses", outcome.aux.losses)
         return outcome.output
 
 
-def _move(variable: nnx.Variable, value: Array) -> None:
-    if isinstance(variable, nnx.BatchStat):
-        variable[...] = value
+def _update(variable: nnx.Variable, old: Array, new: Array) -> None:
+    if new is not old:
+        variable[...] = new
 
 
 class Encoder(Model):
@@ -190,11 +124,11 @@ class EncoderDecoder(Model):
     family = "encoder-decoder"
 
 
-class MultiHeadAttention(_Holder):
+class MultiHeadAttention(Holder):
     """`nnx.MultiHeadAttention` with this package's attention: `layer(inputs_q, inputs_k, inputs_v, mask=mask)`.
 
-    Weights are those of `flaxformer.model.attention.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query
-    that may attend to nothing gets zeros where Flax averages all values; dropout draws for each head and sequence.
+    Weights are those of `flaxformer.config.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query that
+    may attend to nothing gets zeros where Flax averages all values; dropout draws for each head and sequence.
 
     Args:
       num_heads, in_features, qkv_features, out_features, num_kv_heads, in_kv_features: as Flax has them; widths of the
@@ -204,7 +138,7 @@ class MultiHeadAttention(_Holder):
       use_bias: of all four maps.
       decode: whether calls extend the cache that `init_cache` made.
       normalize_qk: layer norm with a gain on queries and keys.
-      options: fields of `ModelConfig` that Flax has no name for (`flaxformer.interop.modules.OPTIONS`).
+      options: fields of `Attention` that Flax has no name for (`flaxformer.interop.modules.OPTIONS`).
       rngs: `rngs.params` draws the weights, `rngs.dropout` is forked for dropout if `keep_rngs`.
     """
 
@@ -229,7 +163,8 @@ class MultiHeadAttention(_Holder):
         config = modules.attention_config(
             num_heads, in_features, qkv_features, num_kv_heads, in_kv_features, use_bias, normalize_qk, options or {}
         )
-        self._hold(modules.attention_init(rngs.params(), config, out_features), config)
+        names = modules.attention_collections(config, out_features)
+        self._hold(in_variables(names, modules.attention_init(rngs.params(), config, out_features)), config)
         self._keep(rngs, keep_rngs and dropout_rate > 0)
         self.dropout_rate, self.deterministic, self.decode = dropout_rate, deterministic, decode
         self.cached_key: Any = nnx.data(None)
@@ -266,7 +201,7 @@ class MultiHeadAttention(_Holder):
           decode: the inputs, any number of tokens, follow those of the cache, which keeps them; S is its slots.
           is_causal: query t sees keys s ≤ t.
         """
-        params: Attention = self.params
+        params = self.params
         read, allowed = modules.project(params, self.config, inputs_q, inputs_k, inputs_v), modules.as_mask(mask)
         if self.decode if decode is None else decode:
             read, allowed = self._extend(read, allowed)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer.config import ModelConfig, NoHead, NoPositions, NormSlots, Stream
-from flaxformer.struct import REQUIRED, UserError, canonical, did_you_mean, flatten, replace_at
+from flaxformer.interop.widths import explicit
+from flaxformer.struct import REQUIRED, UserError, canonical, did_you_mean, flatten, get_at, replace_at
 
 
 class Argument(NamedTuple):
@@ -14,35 +15,44 @@ class Argument(NamedTuple):
     back: Callable[[ModelConfig], Any]
 
 
-def _width(name: str) -> Argument:
-    return Argument(lambda n: {name: n}, lambda config: config.sizes[name] or None)
+def _field(path: str, otherwise: Any = 1) -> Argument:
+    """An argument that is a field; `otherwise` stands in where a component has no such field, which is refused then."""
+
+    def back(config: ModelConfig) -> Any:
+        try:
+            return get_at(config, path)
+        except UserError:
+            return otherwise
+
+    return Argument(lambda value: {path: value}, back)
 
 
 ARGUMENTS = {
-    "d_model": _width("d_model"),
-    "embed_dim": _width("d_model"),
-    "nhead": _width("heads"),
-    "num_heads": _width("heads"),
-    "dim_feedforward": _width("d_ff"),
-    "kdim": _width("d_memory"),
-    "vdim": Argument(lambda n: {}, lambda config: config.sizes["d_memory"] or None),
-    "num_layers": Argument(lambda n: {"layers": n}, lambda config: config.layers),
-    "num_decoder_layers": Argument(lambda n: {"layers": n}, lambda config: config.layers),
+    "d_model": _field("d_model"),
+    "embed_dim": _field("d_model"),
+    "nhead": _field("attention.heads"),
+    "num_heads": _field("attention.heads"),
+    "dim_feedforward": _field("feed_forward.d_ff"),
+    "kdim": _field("d_memory"),
+    "vdim": Argument(lambda n: {}, lambda config: config.d_memory),
+    "num_layers": _field("layers"),
+    "num_decoder_layers": _field("layers"),
     "num_encoder_layers": Argument(lambda n: {}, lambda config: (config.encoder or config).layers),
     "dropout": Argument(lambda rate: {"dropout": rate or None}, lambda config: config.dropout or 0.0),
-    "activation": Argument(lambda name: {"activation": name}, lambda config: config.activation),
-    "layer_norm_eps": Argument(lambda e: {"norm_kind.epsilon": e}, lambda config: config.norm_kind.epsilon),
+    "activation": _field("feed_forward.activation", "relu"),
+    "layer_norm_eps": _field("norm_kind.epsilon", 1e-5),
     "batch_first": Argument(lambda is_first: {}, lambda config: True),
     "norm_first": Argument(
-        lambda is_first: {"norm.pre": is_first, "norm.stream": not is_first}, lambda config: config.norm.pre
+        lambda is_first: {"norm.pre": is_first, "norm.stream": not is_first},
+        lambda config: config.norm.pre is not None,
     ),
-    "norm": Argument(lambda has_norm: {"norm.final": has_norm}, lambda config: config.norm.final),
+    "norm": Argument(lambda has_norm: {"norm.final": has_norm}, lambda config: config.norm.final is not None),
     "bias": Argument(
         lambda has_bias: (
-            dict.fromkeys(("query_key_value_bias", "out_bias", "feed_forward_bias"), has_bias)
+            dict.fromkeys(("attention.bias", "attention.out_bias", "feed_forward.bias"), has_bias)
             | {"norm_kind.affine": "gain+bias" if has_bias else "gain"}
         ),
-        lambda config: config.out_bias,
+        _field("attention.out_bias", True).back,
     ),
     "add_bias_kv": Argument(lambda has_bias: {}, lambda config: False),
     "add_zero_attn": Argument(lambda has_zero: {}, lambda config: False),
@@ -75,11 +85,11 @@ BOTH = LAYER | {"d_model": 512, "nhead": 8, "num_encoder_layers": 6, "num_decode
 ATTENTION = {"embed_dim": REQUIRED, "num_heads": REQUIRED, "dropout": 0.0, "bias": True, "add_bias_kv": False}
 ATTENTION |= {"add_zero_attn": False, "kdim": None, "vdim": None, "batch_first": False}
 
-IN_A_STACK = "vocabulary initializer embedding_std visibility window"
-IN_A_LAYER = f"{IN_A_STACK} layers inputs head encoder norm.final norm.embedding"
+IN_A_STACK = "vocabulary initializer visibility attention.window"
+IN_A_LAYER = f"{IN_A_STACK} layers distinct_blocks sharing inputs head encoder norm.final norm.embedding"
 IN_ATTENTION = (
-    f"{IN_A_LAYER} norm norm_kind residual attention_residual memory_residual feed_forward_residual parallel "
-    "feed_forward d_ff activation feed_forward_bias dropout"
+    f"{IN_A_LAYER} norm norm_kind residual attention_residual cross_attention_residual feed_forward_residual parallel "
+    "feed_forward dropout"
 )
 CONSTRUCTORS = {
     "MultiheadAttention": Constructor(
@@ -143,9 +153,9 @@ def arguments_of(kind: str, config: ModelConfig) -> dict[str, Any]:
     Raises:
       UserError: names a field of the config with a value that no module of this kind has.
     """
-    constructor = _constructor(kind)
+    constructor, config = _constructor(kind), _resolved(kind, config)
     arguments = {name: constructor.only.get(name, ARGUMENTS[name].back(config)) for name in constructor.defaults}
-    theirs, ours = (flatten(canonical(_resolved(c))) for c in (config_of(kind, **arguments), config))
+    theirs, ours = (flatten(canonical(c)) for c in (_resolved(kind, config_of(kind, **arguments)), config))
     for path in dict.fromkeys([*ours, *theirs]):
         places = (path, path.removeprefix("encoder."))
         free = any(f"{place}.".startswith(f"{name}.") for place in places for name in constructor.free.split())
@@ -160,9 +170,9 @@ def _constructor(kind: str) -> Constructor:
     return CONSTRUCTORS[kind]
 
 
-def _resolved(config: ModelConfig) -> ModelConfig:
+def _resolved(kind: str, config: ModelConfig) -> ModelConfig:
     """The config with every width written out, so that equal models are equal configs."""
-    sizes = config.sizes
-    widths = {name: sizes[name] for name in ("key_value_heads", "d_head", "d_value", "d_ff")}
-    encoder = None if config.encoder is None else _resolved(config.encoder)
-    return config.replace(**widths, d_memory=sizes["d_memory"] or None, encoder=encoder)
+    if kind == "MultiheadAttention" and config.reads_memory:  # the attention to the memory is the module
+        config = config.replace(attention=config.cross, cross_attention=None)
+    config = explicit(config, "key_value_heads", "d_head", "d_value", "d_ff")
+    return config.replace(d_memory=config.sizes["d_memory"] or None)

@@ -6,9 +6,9 @@
 
 The kinds are classes of torch.nn, and what becomes of each:
 
-    MultiheadAttention        `Attention`; `CrossAttention` with kdim
-    TransformerEncoderLayer   `Block`
-    TransformerDecoderLayer   `Block` that reads a memory
+    MultiheadAttention        `Attention.Weights`
+    TransformerEncoderLayer   `BlockParams`
+    TransformerDecoderLayer   `BlockParams` that reads a memory
     TransformerEncoder        `Transformer` that reads vectors (`Stream`) and has no head
     TransformerDecoder        the same, with a memory: apply(params, config, tgt, memory=memory)
     Transformer               the same, with an encoder: apply(params, config, tgt, source=src)
@@ -16,7 +16,7 @@ The kinds are classes of torch.nn, and what becomes of each:
 A torch module has its causal mask from its caller, so the config's visibility is "full";
 `config.replace(visibility="causal")` has it for good. An embedding and a head stand outside the module: with
 `config.replace(inputs=Tokens(), head=LanguageModel(), …)` go
-`params.replace(embedding=Embedding(tokens=…), head=Head(matrix=…))`.
+`params.replace(embedding=Tokens.Weights(tokens=…), head=LanguageModel.Weights(matrix=…))`.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,10 +39,10 @@ from flaxformer.interop.tensors import (
     within,
 )
 from flaxformer.interop.torch_arguments import arguments_of, config_of
-from flaxformer.model.attention import Attention, CrossAttention
-from flaxformer.model.blocks import Block
+from flaxformer.model import specs
+from flaxformer.model.blocks import BlockParams
 from flaxformer.model.transformer import Transformer, with_layout
-from flaxformer.params import Parameters, declare
+from flaxformer.params import declare
 
 __all__ = ["arguments_of", "config_of", "from_torch", "to_torch"]
 
@@ -73,10 +73,10 @@ ENCODER_LAYER = (
 )
 DECODER_LAYER = (
     *within("self_attn.", "attention/", PACKED),
-    *within("multihead_attn.", "memory/", PACKED),
+    *within("multihead_attn.", "cross_attention/", PACKED),
     *FEED_FORWARD,
     *_around("norm1", "attention"),
-    *_around("norm2", "memory"),
+    *_around("norm2", "cross_attention"),
     *_around("norm3", "feed_forward"),
 )
 
@@ -98,14 +98,26 @@ ROWS: dict[str, Callable[[ModelConfig], tuple[Row, ...]]] = {
     "TransformerDecoder": lambda config: _stack(DECODER_LAYER, config),
     "Transformer": _encoder_and_decoder,
 }
-TREES: dict[str, Callable[[ModelConfig], type[Parameters]]] = {
-    "MultiheadAttention": lambda config: CrossAttention if config.reads_memory else Attention,
-    "TransformerEncoderLayer": lambda config: Block,
-    "TransformerDecoderLayer": lambda config: Block,
-    "TransformerEncoder": lambda config: Transformer,
-    "TransformerDecoder": lambda config: Transformer,
-    "Transformer": lambda config: Transformer,
+
+
+def _block(config: ModelConfig) -> BlockParams:
+    return declare(BlockParams, config)
+
+
+def _attention(config: ModelConfig) -> Any:
+    block = _block(config)
+    return block.cross_attention if config.reads_memory else block.attention
+
+
+SPECS: dict[str, Callable[[ModelConfig], Any]] = {
+    "MultiheadAttention": _attention,
+    "TransformerEncoderLayer": _block,
+    "TransformerDecoderLayer": _block,
+    "TransformerEncoder": specs,
+    "TransformerDecoder": specs,
+    "Transformer": specs,
 }
+"""The declarations of the weights that a module has."""
 
 
 def from_torch(kind: str, state: Mapping[str, ArrayLike], config: ModelConfig) -> Any:
@@ -140,5 +152,5 @@ def to_torch(kind: str, params: Any, config: ModelConfig) -> dict[str, np.ndarra
 def _rows_and_specs(kind: str, config: ModelConfig) -> tuple[list[Row], Any]:
     """The tensors that the module has, and our weights; every weight has its place in one tensor."""
     arguments_of(kind, config)  # refuses what torch's module does not do
-    specs = declare(TREES[kind](config), config)
-    return declared(ROWS[kind](config), specs), specs
+    own = SPECS[kind](config)
+    return declared(ROWS[kind](config), own), own

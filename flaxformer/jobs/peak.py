@@ -65,10 +65,10 @@ def model_flops(run: Run) -> int:
     batch = run.task.load().batch(key, 0)
     params = jax.eval_shape(start, run).params
     parts = batch if isinstance(batch, tuple) else (batch,)
-    return 3 * sum(_products(jax.make_jaxpr(forward)(params, run, part).jaxpr) for part in parts)
+    return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, part).jaxpr) for part in parts)
 
 
-def _products(jaxpr: Any) -> int:
+def products_of(jaxpr: Any) -> int:
     """FLOPs of matrix products and convolutions in a program; a loop counts as often as it is known to run."""
     total = 0
     for equation in jaxpr.eqns:
@@ -80,7 +80,7 @@ def _products(jaxpr: Any) -> int:
             kernel, numbers = equation.invars[1].aval, params["dimension_numbers"]
             total += 2 * equation.outvars[0].aval.size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
         else:
-            total += params.get("length", 1) * sum(map(_products, _inner(params.values())))
+            total += params.get("length", 1) * sum(map(products_of, _inner(params.values())))
     return total
 
 

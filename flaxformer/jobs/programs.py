@@ -8,7 +8,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.sharding import BATCH, Devices, placed, shardings_of, whole_on
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import HostSource, ahead

@@ -23,7 +23,7 @@ from flaxformer.jobs.events import Advanced, Diverged, Evaluated, Event, Sampled
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.programs import Programs
 from flaxformer.jobs.samples import Sample, sampler
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.params import stream
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, classes_in
@@ -135,8 +135,10 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         def begin() -> None:
             check(run, job)
             held.enter_context(locked(job.output, "training"))
-            write_config(job.output, run, _code(run, job), job.on_code_change)
-            copy_sources(job.output / "code", user_modules(job.file))
+            code, modules = _code(run, job), user_modules(job.file)
+            copied = copy_sources(job.output / "code", modules)
+            source = f"code/{copied}/{job.file.name}" if copied and job.file is not None else None
+            write_config(job.output, run, code, job.on_code_change, source)
 
         distributed.told(begin)
         programs = Programs(run, job.layout, job.devices or devices_for(run))

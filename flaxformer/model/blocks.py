@@ -1,45 +1,45 @@
-"""A block is residual branches, each with norm slots: stream(skip · x + gain · post(branch(pre(x))))."""
+"""A block: residual branches, each with norms around it and a rule by which its update joins the stream."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from flaxformer.component import Aux, Context, with_aux
 from flaxformer.config import ModelConfig
-from flaxformer.model.attention import Attention, CrossAttention, Scores, attention, keys_and_values
-from flaxformer.model.cache import LayerCache
-from flaxformer.model.call import Call
-from flaxformer.model.feed_forward import FeedForward, feed_forward
-from flaxformer.model.norm import Norm, normalise
+from flaxformer.model.cache import BlockState
+from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
-from flaxformer.params import Parameters, param, stream, subtree
+from flaxformer.params import Parameters, stream, subtree
+from flaxformer.parts.cache import Prefix, write
+from flaxformer.parts.mixers import TokenMixer
+from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
 
 
 class Connection(Parameters):
-    """What stands around one branch: its norm slots, empty (None) or filled, and the learned gain of its update."""
+    """The weights around one branch: its norms, None where a place is empty, and those of the residual rule."""
 
-    pre: Norm | None = subtree(when="norm.pre")
-    post: Norm | None = subtree(when="norm.post")
-    stream: Norm | None = subtree(when="norm.stream")
-    scalar: Float[Array, ""] | None = param(init="residual_gain", decay=False, when="residual.has_scalar")
-    vector: Float[Array, "d_model"] | None = param(init="residual_gain", decay=False, when="residual.has_vector")
+    pre: Any = subtree(component="pre_norm")
+    post: Any = subtree(component="post_norm")
+    stream: Any = subtree(component="stream_norm")
+    residual: Any = subtree(component="residual")
 
 
-class Block(Parameters):
-    """Self-attention, attention to a memory, feed-forward: each around its own residual connection."""
+class BlockParams(Parameters):
+    """Self-attention, attention to a memory, feed-forward: each with its connection to the residual stream."""
 
     attention_connection: Connection = subtree()
-    attention: Attention = subtree()
-    memory_connection: Connection | None = subtree(when="reads_memory")
-    memory: CrossAttention | None = subtree(when="reads_memory")
-    feed_forward_connection: Connection | None = subtree(when="has_feed_forward")
-    feed_forward: FeedForward | None = subtree(when="has_feed_forward")
+    attention: Any = subtree(component="attention")
+    cross_attention_connection: Connection | None = subtree(when="reads_memory")
+    cross_attention: Any = subtree(component="cross", sizes={"d_source": "d_memory"})
+    feed_forward_connection: Connection | None = subtree(when="feed_forward")
+    feed_forward: Any = subtree(component="feed_forward")
 
 
 class Branch(Node):
-    """What one residual branch saw and did; and the `Scores` of an attention."""
+    """What one residual branch read and gave; and the logits, weights and mask of an attention."""
 
     input: Float[Array, "*batch T D"]
     update: Float[Array, "*batch T D"]
@@ -49,98 +49,89 @@ class Branch(Node):
     weights: Float[Array, "*batch N T S"] | None = None
 
 
+SCORES = ("logits", "allowed", "weights")
+
+
 class BlockIntermediates(Node):
     """The branches of one block; None for those that it does not have."""
 
     attention: Branch
-    memory: Branch | None = None
+    cross_attention: Branch | None = None
     feed_forward: Branch | None = None
 
 
-Update = Callable[[Array], tuple[Array, Scores]]
-"""A branch: from the normalised stream to its update, and the scores of an attention where they are to be kept."""
-
-
-def residual(
-    connection: Connection,
-    config: ModelConfig,
-    x: Float[Array, "*batch T D"],
-    branch: Update,
-    *,
-    read: Float[Array, "*batch T D"],
-    keep: bool,
-    call: Call,
-    key: Array | None,
-) -> tuple[Branch, Connection]:
-    """stream(skip · x + gain · post(branch(pre(read)))), with dropout on the update; `read` is x unless parallel.
-
-    Returns what the branch did, and the connection after it (running statistics may have moved).
-    """
-    entering, pre = normalise(connection.pre, config, read, call)
-    update, scores = branch(entering)
-    update, post = normalise(connection.post, config, update, call)
-    update = dropout(key, config.dropout, update)
-    for gain in (connection.scalar, connection.vector):
-        if gain is not None:
-            row = gain.reshape((1,) * (update.ndim - gain.ndim) + gain.shape)
-            update = (update * row).astype(update.dtype)
-    skip = config.residual.skip(config.layers, config.reads_memory)
-    joined = update if not keep else (x if skip is None else skip * x) + update
-    joined, after = normalise(connection.stream, config, joined, call)
-    done = Branch(entering, update, joined, scores.logits, scores.allowed, scores.weights)
-    return done, connection.replace(pre=pre, post=post, stream=after)
-
-
 def block(
-    params: Block,
+    params: BlockParams,
     config: ModelConfig,
     x: Float[Array, "*batch T D"],
-    call: Call,
+    context: Context,
     key: Array | None = None,
-    cache: LayerCache | None = None,
-) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Block, LayerCache | None]:
-    """The residual branches in turn, or side by side when `parallel`; `key` is the block's dropout key.
+    state: BlockState | None = None,
+    whole: Context | None = None,
+) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Aux, BlockState | None]:
+    """For each branch in turn: x ← stream(join(x, post(branch(pre(x))))); side by side, all read the same x.
 
-    Returns the stream, what the branches did, the block after it (running statistics may have moved), and its cache.
+    Args:
+      key: for dropout and the branches' own draws; None evaluates.
+      state: the decoding state; the tokens follow those that it has.
+      whole: the context of all its tokens, for a mixer that reads them again.
+
+    Returns:
+      The stream, what the branches did, their `Aux`, and the state with the tokens.
     """
-
-    def self_attention(y: Array) -> tuple[Array, Scores]:
-        nonlocal cache
-        read = keys_and_values(params.attention, config, y, call.query_positions)
-        if cache is not None:
-            cache = cache.extended(read, call.offset, call.valid)  # type: ignore[arg-type]
-            read = cache.own  # type: ignore[assignment]
-        places = (call.query_positions, call.key_positions)
-        return attention(params.attention, config, y, read, call.mask, call.bias, places, call.weights)
-
-    def attention_to_memory(y: Array) -> tuple[Array, Scores]:
-        memory: Any = params.memory
-        read: Any = keys_and_values(memory, config, call.memory) if cache is None else cache.memory  # type: ignore[arg-type]
-        return attention(memory, config, y, read, call.memory_mask, keep=call.weights)
-
-    def each_token_alone(y: Array) -> tuple[Array, Scores]:
-        return feed_forward(params.feed_forward, config, y), Scores()  # type: ignore[arg-type]
-
-    branches: dict[str, tuple[Update, bool]] = {
-        "attention": (self_attention, config.attention_residual),
-        "memory": (attention_to_memory, config.memory_residual),
-        "feed_forward": (each_token_alone, config.feed_forward_residual),
-    }
-    entered, done, connections = x, {}, {}
-    for name, (branch, keep) in branches.items():
-        connection = getattr(params, f"{name}_connection")
-        if connection is None:
-            continue
+    entered, aux, done, rule = x, Aux(), {}, config.residual
+    for name, branch in config.branches():
+        weights, around = getattr(params, name), getattr(params, f"{name}_connection")
+        own_key = None if key is None else stream(key, name)
+        own = context.of(name).replace(key=own_key)
         with jax.named_scope(name):
-            done[name], connections[f"{name}_connection"] = residual(
-                connection,
-                config,
-                x,
-                branch,
-                read=entered if config.parallel else x,
-                keep=keep,
-                call=call,
-                key=None if key is None else stream(key, name),
-            )
-        x = done[name].stream
-    return x, BlockIntermediates(**done), params.replace(**connections), cache
+            seen = rule.read(around.residual, entered if config.parallel else x, own)
+            read, before = normalise(around.pre, config.pre_norm, seen, own)
+            update, found, state = call(name, branch, weights, read, own, state, whole)
+            update, after = normalise(around.post, config.post_norm, update, own)
+            update = dropout(own_key, config.dropout, update)
+            skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
+            joined = rule.join(around.residual, skipped, update, own)
+            added = _added(rule, around.residual, x, update, own) if own.return_intermediates else update
+            x, last = normalise(around.stream, config.stream_norm, joined, own)
+        done[name] = Branch(read, added, x, **{k: found.intermediates.get(k) for k in ("logits", "allowed", "weights")})
+        norms = before.within("pre").merge(after.within("post")).merge(last.within("stream"))
+        aux = aux.merge(found.within(name)).merge(norms.within(f"{name}_connection"))
+        context = context.replace(carried=context.carried | found.carried)
+    return x, BlockIntermediates(**done), aux, state
+
+
+def _added(rule: Residual, weights: Any, stream: Any, update: Array, context: Context) -> Float[Array, "*batch T D"]:
+    """What an update adds to the residual stream: the update with the gain of the residual rule."""
+    return rule.end(rule.join(weights, jax.tree.map(jnp.zeros_like, stream), update, context))
+
+
+def call(
+    name: str,
+    branch: Any,
+    weights: Any,
+    x: Float[Array, "*batch T D"],
+    context: Context,
+    state: BlockState | None,
+    whole: Context | None,
+) -> tuple[Float[Array, "*batch T D"], Aux, BlockState | None]:
+    """One branch: of whole sequences, or of tokens that follow those of a decoding state."""
+    if state is None or name == "feed_forward":
+        return *with_aux(branch.apply(weights, x, context)), state
+    if name == "cross_attention":
+        return *with_aux(branch.read(weights, x, state.cross_attention, context)), state
+    if isinstance(state.attention, Prefix):
+        result, own = read_again(branch, weights, x, state.attention, context, whole)  # type: ignore[arg-type]
+    else:
+        result, own = branch.step(weights, x, state.attention, context)
+    return *with_aux(result), state.replace(attention=own)
+
+
+def read_again(
+    mixer: TokenMixer, weights: Any, x: Float[Array, "*batch T D"], prefix: Prefix, context: Context, whole: Context
+) -> tuple[Any, Prefix]:
+    """The update of new tokens by a mixer without a decoding state: it reads all tokens so far from the start."""
+    offset: Any = context.offset
+    inputs = write(prefix.inputs, x, offset, axis=-2)
+    y, _ = with_aux(mixer.apply(weights, inputs, whole))
+    return jax.lax.dynamic_slice_in_dim(y, offset, x.shape[-2], y.ndim - 2), Prefix(inputs)

@@ -1,4 +1,4 @@
-"""What decoding remembers: the keys and values of the tokens so far, as an explicit pytree."""
+"""What decoding remembers of a stack, as an explicit pytree."""
 
 from typing import Any
 
@@ -6,29 +6,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from flaxformer.model.attention import KeysValues, Rows, as_rows
+from flaxformer.parts.cache import Rows, longer, write
 from flaxformer.pytree import Node
 
 
-class LayerCache(Node):
-    """One layer's keys and values; and those of the memory, which never change."""
+class BlockState(Node):
+    """One block's decoding state: its mixer's, and the keys and values of the memory, which never change."""
 
-    own: Rows
-    memory: Rows | None = None
-
-    def extended(
-        self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
-    ) -> "LayerCache":
-        """The new tokens' keys and values written to the slots from `used` on; 0 for padding."""
-        rows = as_rows(new, valid)
-        return self.replace(own=jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.own, rows))
+    attention: Any
+    cross_attention: Rows | None = None
 
 
 class Cache(Node):
     """A decoder's state between two calls. Slots are filled in order; padding fills slots too, and is not valid."""
 
     layers: Any
-    """A `LayerCache` a layer, or one with a leading `layers` axis, as the weights are laid out."""
+    """A `BlockState` per layer, or one with a leading `layers` axis, as the weights are laid out."""
     used: Int[Array, ""]
     valid: Bool[Array, "*batch slots"]
     positions: Int[Array, "*batch slots"]
@@ -42,18 +35,13 @@ class Cache(Node):
     def grown(self, slots: int) -> "Cache":
         """The same with that many slots, the further ones empty."""
 
-        def longer(x: Array, axis: int) -> Array:
-            more = [(0, 0)] * x.ndim
-            more[axis] = (0, slots - x.shape[axis])
-            return jnp.pad(x, more)
-
-        def layer(old: LayerCache) -> LayerCache:
-            return old.replace(own=jax.tree.map(lambda x: longer(x, -2), old.own))
+        def padded(state: Any) -> Any:
+            return state.pad_to(slots) if hasattr(state, "pad_to") else state
 
         return self.replace(
-            layers=jax.tree.map(layer, self.layers, is_leaf=lambda x: isinstance(x, LayerCache)),
-            valid=longer(self.valid, -1),
-            positions=longer(self.positions, -1),
+            layers=jax.tree.map(padded, self.layers, is_leaf=lambda state: hasattr(state, "pad_to")),
+            valid=longer(self.valid, slots, -1),
+            positions=longer(self.positions, slots, -1),
         )
 
     def admit(self, valid: Bool[Array, "*batch T"]) -> tuple["Cache", Int[Array, "*batch T"]]:
@@ -72,8 +60,3 @@ class Cache(Node):
             valid=write(self.valid, valid, self.used, axis=-1),
             positions=write(self.positions, positions, self.used, axis=-1),
         ), positions
-
-
-def write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
-    """`old` with `new` from `start` on along an axis."""
-    return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, old.ndim + axis)

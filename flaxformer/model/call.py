@@ -1,12 +1,10 @@
-"""What a model is given beside its weights and inputs, and what of it every block of a stack needs."""
+"""What a model is given beside its weights and inputs."""
 
 from typing import TypedDict
 
-import flax.struct
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.nn.masks import Mask
-from flaxformer.pytree import Node
 
 
 class Read(TypedDict, total=False):
@@ -33,20 +31,3 @@ class Given(Read, total=False):
     """How many tokens at the start all tokens see, where the config's visibility is "prefix"."""
     token_types: Int[Array, "*batch T"] | None
     """Each token's kind, for `Tokens(token_types=…)`; 0 when left out."""
-
-
-class Call(Node):
-    """What all blocks of a stack share in one call."""
-
-    query_positions: Int[Array, "*batch T"]
-    key_positions: Int[Array, "*batch S"]
-    mask: Mask | None = None
-    bias: Float[Array, "*batch N T S"] | None = None
-    memory: Float[Array, "*batch M D"] | None = None
-    memory_mask: Mask | None = None
-    valid: Bool[Array, "*batch T"] | None = None
-    offset: Int[Array, ""] | None = None
-    """Slots of a cache that are written already; None without a cache."""
-    training: bool = flax.struct.field(pytree_node=False, default=False)
-    weights: bool = flax.struct.field(pytree_node=False, default=False)
-    """Whether to hand back attention's logits and weights, and who may attend to whom."""

@@ -5,7 +5,7 @@
 
 import functools
 from collections.abc import Iterator
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -153,10 +153,10 @@ def _pieces(
             return
 
 
-class _LastToken(LanguageModel):
-    """A language model's head that is asked about the last real token alone: a prompt's other logits are not read."""
-
-    pool: ClassVar[str] = "last"
+@functools.cache
+def _of_last_token(kind: type[LanguageModel]) -> type[LanguageModel]:
+    """A kind of head that answers for the last real token alone: a prompt's other logits are not read."""
+    return type(f"LastToken{kind.__name__}", (kind,), {"pool": "last", "is_abstract": True, "__module__": __name__})
 
 
 def read_prompt(
@@ -173,7 +173,7 @@ def read_prompt(
     """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
     cache = new_cache(params, config, batch, length, **given)
-    config = config.replace(head=_LastToken(**vars(config.head)))
+    config = config.replace(head=_of_last_token(type(config.head))(**vars(config.head)))
     logits, cache = extend(params, config, prompt, cache, valid=valid, prefix=jnp.full(batch, length))
     return cache.grown(slots) if isinstance(cache, Cache) else cache, logits
 

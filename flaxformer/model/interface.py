@@ -8,21 +8,34 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model import recurrent, transformer
 from flaxformer.model.call import Given
-from flaxformer.model.transformer import Layout, Outcome
+from flaxformer.model.layout import Layout
+from flaxformer.model.transformer import Outcome
 from flaxformer.struct import did_you_mean
 
 KINDS: dict[type, ModuleType] = {ModelConfig: transformer, RecurrentConfig: recurrent}
-"""Where each kind of config has its `specs`, `init`, `with_layout`, `run` and `new_cache`."""
+"""Where each kind of config, and its subclasses, have `specs`, `init`, `with_layout`, `run` and `new_cache`."""
+
+
+def _functions(config: Any) -> ModuleType:
+    for kind in type(config).__mro__:
+        if kind in KINDS:
+            return KINDS[kind]
+    raise TypeError(f"{config!r} is no model; expected a ModelConfig or a RecurrentConfig")
 
 
 def specs(config: ModelConfig | RecurrentConfig) -> Any:
     """Every weight's declaration under a config: shapes, axes, initialisers, decay."""
-    return KINDS[type(config)].specs(config)
+    return _functions(config).specs(config)
 
 
 def init(key: Array, config: ModelConfig | RecurrentConfig, layout: Layout = "unrolled") -> Any:
     """Draw the weights. The numbers depend on key and path alone, never on the layout or on other weights."""
-    return KINDS[type(config)].init(key, config, layout)
+    return _functions(config).init(key, config, layout)
+
+
+def with_layout(params: Any, config: ModelConfig | RecurrentConfig, layout: Layout) -> Any:
+    """The same weights with layers unrolled (a tuple) or scanned (stacked); "auto" decides by depth."""
+    return _functions(config).with_layout(params, layout)
 
 
 def run(params: Any, config: ModelConfig | RecurrentConfig, inputs: Array, given: Given, **how: Any) -> Outcome:
@@ -34,7 +47,7 @@ def run(params: Any, config: ModelConfig | RecurrentConfig, inputs: Array, given
     for name in given:
         if name not in Given.__annotations__:
             raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(Given.__annotations__))}")
-    return KINDS[type(config)].run(params, config, inputs, given, **how)
+    return _functions(config).run(params, config, inputs, given, **how)
 
 
 def apply(
@@ -78,7 +91,7 @@ def new_cache(
     Raises:
       UserError: a model whose tokens see later ones, or more slots than the model has positions for.
     """
-    return KINDS[type(config)].new_cache(params, config, batch, slots, **given)
+    return _functions(config).new_cache(params, config, batch, slots, **given)
 
 
 def extend(

@@ -7,17 +7,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer.component import Context
 from flaxformer.config import RecurrentConfig, Stream, Vectors
-from flaxformer.model.call import Call, Given
-from flaxformer.model.embedding import Embedding, embed
-from flaxformer.model.head import Head, predict
+from flaxformer.model.call import Given
+from flaxformer.model.embedding import embed
+from flaxformer.model.layout import Layout, laid_out
 from flaxformer.model.remat import rematerialised
-from flaxformer.model.transformer import DEEPEST_UNROLLED, Layout, Outcome
+from flaxformer.model.transformer import Outcome
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.dropout import dropout
 from flaxformer.nn.linear import linear
 from flaxformer.nn.recurrent import elman_step, gru_step, lstm_step, walk
-from flaxformer.params import Parameters, declare, initialise, param, stack, stream, subtree, unstack
+from flaxformer.params import Parameters, declarations, declare, initialise, param, stack, stream, subtree, unstack
 from flaxformer.pytree import Node
 from flaxformer.sharding import gathered
 
@@ -39,9 +40,9 @@ class Layer(Parameters):
 class Recurrent(Parameters):
     """All weights. `layers` is a tuple of per-layer trees, or one tree with a leading `layers` axis."""
 
-    embedding: Embedding = subtree()
+    embedding: Any = subtree(component="inputs")
     layers: tuple[Layer, ...] = subtree(repeat="layers")
-    head: Head = subtree()
+    head: Any = subtree(component="head")
 
 
 class RecurrentCache(Node):
@@ -68,15 +69,13 @@ def specs(config: RecurrentConfig) -> Recurrent:
 
 def init(key: Array, config: RecurrentConfig, layout: Layout = "unrolled") -> Recurrent:
     """Draw the weights. The numbers depend on key and path alone, never on the layout or on other weights."""
-    own = stream(key, "parameters")
-    return with_layout(initialise(own, specs(config), config.initial_constants, config.initial_std), layout)
+    drawn = initialise(stream(key, "parameters"), declarations(Recurrent, config), config.initial_std)
+    return with_layout(drawn, layout)
 
 
 def with_layout(params: Recurrent, layout: Layout) -> Recurrent:
     """The same weights with layers unrolled (a tuple) or scanned (stacked); "auto" decides by depth."""
-    layers = unstack(params.layers) if isinstance(params.layers, Layer) else params.layers
-    scanned = layout == "scanned" or (layout == "auto" and len(layers) > DEEPEST_UNROLLED)
-    return params.replace(layers=stack(layers) if scanned and layers else layers)
+    return params.replace(layers=laid_out(params.layers, layout))
 
 
 def new_cache(
@@ -129,11 +128,11 @@ def run(
     before = new_cache(params, config, x.shape[:-2], 0) if cache is None else cache
     x, kept, states = _layers(params.layers, config, x, valid, keys["layers"], before.layers, remat)
     with jax.named_scope("head"):
-        call = Call(query_positions=positions, key_positions=positions, valid=valid)
-        output, _ = predict(params.head, config, x, params.embedding.tokens, call)
+        context = Context(query_positions=positions, key_positions=positions, valid=valid)
+        output, aux = config.head.answer(params.head, x, params.embedding.tokens, context, config.norm_kind)
     return Outcome(
         output=output,
-        params=params,
+        aux=aux.within("head"),
         cache=None if cache is None else RecurrentCache(layers=states, used=cache.used + x.shape[-2]),
         intermediates=RecurrentIntermediates(embedded, kept, x) if keep else None,
     )
@@ -147,13 +146,13 @@ def _check(given: Given) -> None:
 
 
 def _embedded(
-    params: Embedding, config: RecurrentConfig, inputs: Array, given: Given
+    weights: Any, config: RecurrentConfig, inputs: Array, given: Given
 ) -> tuple[Float[Array, "*batch T D"], Int[Array, "*#batch T"]]:
     """X and positions. Padding is 0, whatever it was: multiplied by 0, a NaN is still one."""
     valid = given.get("valid")
     if valid is not None and isinstance(config.inputs, Vectors | Stream):
         inputs = jnp.where(valid[..., None], inputs, 0)
-    x, positions = embed(params, config, inputs, given.get("positions"), given.get("token_types"))
+    x, positions = embed(weights, None, config, inputs, given.get("positions"), given.get("token_types"))
     return x if valid is None else jnp.where(valid[..., None], x, 0), positions
 
 

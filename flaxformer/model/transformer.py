@@ -1,43 +1,39 @@
 """The Transformer: encoder, decoder, or both, as pure functions of parameters, config and inputs."""
 
-import math
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.config import ModelConfig, Tokens
-from flaxformer.model.attention import Rows, as_rows, keys_and_values
-from flaxformer.model.blocks import Block, BlockIntermediates, block
-from flaxformer.model.cache import Cache, LayerCache
-from flaxformer.model.call import Call, Given
-from flaxformer.model.embedding import Embedding, embed
-from flaxformer.model.head import Head, predict
-from flaxformer.model.norm import Norm, normalise
-from flaxformer.model.remat import rematerialised
+from flaxformer.component import Aux, Context
+from flaxformer.config import ModelConfig
+from flaxformer.model.blocks import BlockIntermediates, BlockParams
+from flaxformer.model.cache import BlockState, Cache
+from flaxformer.model.call import Given
+from flaxformer.model.embedding import embed
+from flaxformer.model.layers import map_layers, run_layers
+from flaxformer.model.layout import Layout, laid_out
+from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
 from flaxformer.nn.masks import Mask, Padding
-from flaxformer.params import Parameters, declare, initialise, param, stack, stream, subtree, unstack
+from flaxformer.params import Parameters, declarations, declare, initialise, stream, subtree
+from flaxformer.parts.cache import Prefix
 from flaxformer.pytree import Node
 from flaxformer.sharding import gathered
 from flaxformer.struct import UserError
-
-Layout = Literal["auto", "unrolled", "scanned"]
-DEEPEST_UNROLLED = 12
-"""Unrolled layers run 1.6 times as fast on a CPU; scanned ones compile in a time that does not grow with depth."""
 
 
 class Transformer(Parameters):
     """All weights. `blocks` is a tuple of per-layer trees, or one tree with a leading `layers` axis."""
 
-    embedding: Embedding = subtree()
-    embedding_norm: Norm | None = subtree(when="norm.embedding")
-    buckets: Float[Array, "buckets heads"] | None = param(init="positions", decay=False, when="positions.has_buckets")
+    embedding: Any = subtree(component="inputs")
+    positions: Any = subtree(component="positions")
+    embedding_norm: Any = subtree(component="embedding_norm")
     encoder: "Transformer | None" = subtree(when="encoder", config="encoder")
-    blocks: tuple[Block, ...] = subtree(repeat="layers")
-    final_norm: Norm | None = subtree(when="norm.final")
-    head: Head = subtree()
+    blocks: tuple[BlockParams, ...] = subtree(repeat="block_configs")
+    final_norm: Any = subtree(component="final_norm")
+    head: Any = subtree(component="head")
 
 
 class Intermediates(Node):
@@ -50,11 +46,11 @@ class Intermediates(Node):
 
 
 class Outcome(Node):
-    """All that one call of a model produces, each of the model's own kind."""
+    """Result of one call of a model."""
 
     output: Array
-    params: Any
-    """The weights after the call: running statistics have moved in training, all else is as it was."""
+    aux: Aux = Aux()
+    """Losses, statistics and changed weights of its components."""
     cache: Any = None
     intermediates: Any = None
 
@@ -70,16 +66,14 @@ def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transf
 
 
 def _drawn(key: Array, config: ModelConfig) -> Transformer:
-    drawn = initialise(key, specs(config).replace(encoder=None), config.initial_constants, config.initial_std)
+    drawn = initialise(key, declarations(Transformer, config).replace(encoder=None), config.initial_std)
     return drawn if config.encoder is None else drawn.replace(encoder=_drawn(stream(key, "encoder"), config.encoder))
 
 
 def with_layout(params: Transformer, layout: Layout) -> Transformer:
     """The same weights with layers unrolled (a tuple) or scanned (stacked); "auto" decides by depth."""
-    layers = unstack(params.blocks) if isinstance(params.blocks, Block) else params.blocks
-    scanned = layout == "scanned" or (layout == "auto" and len(layers) > DEEPEST_UNROLLED)
     encoder = None if params.encoder is None else with_layout(params.encoder, layout)
-    return params.replace(blocks=stack(layers) if scanned and layers else layers, encoder=encoder)
+    return params.replace(blocks=laid_out(params.blocks, layout), encoder=encoder)
 
 
 def encode(
@@ -97,26 +91,24 @@ def new_cache(
     Raises:
       UserError: a model whose tokens see later ones, or more slots than the model has positions for.
     """
-    if config.visibility == "full" or config.norm_kind.leaks:
+    if not config.is_causal:
         why = 'visibility is "full"' if config.visibility == "full" else 'norm_kind.over is "sequence"'
         raise UserError(f"{why}, so that a token depends on later ones; expected a causal model to decode with")
     if config.max_length is not None and slots > config.max_length:
         raise UserError(f"the cache has {slots} slots; expected at most the model's max_length {config.max_length}")
     memory, memory_valid, _ = _memory(params, config, given)
-    sizes = config.sizes
-    shape = (math.prod(batch) * sizes["key_value_heads"], slots)
+    context = _context(config, memory=memory, memory_valid=memory_valid).of("cross_attention")
 
-    def layer(block: Block) -> LayerCache:
-        dtype = jnp.result_type(block.attention.value, *jax.tree.leaves(params.embedding))
-        key = None if block.attention.query is None else jnp.zeros((*shape, sizes["d_head"]), dtype)
-        own = Rows(key=key, value=jnp.zeros((*shape, sizes["d_value"]), dtype))
+    def state(own: ModelConfig, block: Any) -> BlockState:
+        dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
+        found = own.attention.init_state(block.attention, batch, slots, dtype)
+        found = Prefix(jnp.zeros((*batch, slots, config.d_model), dtype)) if found is None else found
         if memory is None:
-            return LayerCache(own)
-        return LayerCache(own, as_rows(keys_and_values(block.memory, config, memory), memory_valid))  # type: ignore[arg-type]
+            return BlockState(found)
+        return BlockState(found, own.cross.source_state(block.cross_attention, memory, memory_valid, context))
 
-    blocks = params.blocks
     return Cache(
-        layers=tuple(map(layer, blocks)) if isinstance(blocks, tuple) else jax.vmap(layer)(blocks),
+        layers=map_layers(state, params.blocks, config),
         used=jnp.int32(0),
         valid=jnp.zeros((*batch, slots), bool),
         positions=jnp.zeros((*batch, slots), jnp.int32),
@@ -148,60 +140,88 @@ def run(
     """
     params = gathered(params)
     keys = {name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks")}
-    offset: Any = 0
     positions, valid = given.get("positions"), given.get("valid")
+    offset: Any = None
     if cache is None:
         memory, memory_valid, encoder = _memory(params, config, given, dropout_key, keep, remat)
     else:
-        tokens = inputs.shape if isinstance(config.inputs, Tokens) else inputs.shape[:-1]
+        tokens = inputs.shape if config.inputs.has_tokens else inputs.shape[:-1]
         offset, memory, memory_valid, encoder = cache.used, None, cache.memory_valid, None
         cache, positions = cache.admit(jnp.ones(tokens, bool) if valid is None else valid)
-    mask = _mask(config, given, positions, cache, offset)
+    measured = None if positions is None else (positions, positions if cache is None else cache.positions)
     with jax.named_scope("embedding"):
-        x, positions = embed(params.embedding, config, inputs, positions, given.get("token_types"), table)
+        x, positions = embed(
+            params.embedding, params.positions, config, inputs, positions, given.get("token_types"), table
+        )
         key_positions = positions if cache is None else cache.positions
-        call = Call(
+        context = _context(
+            config,
             query_positions=positions,
             key_positions=key_positions,
-            mask=mask,
+            given_positions=measured,
+            mask=_mask(config, given, cache, 0 if offset is None else offset),
             bias=config.positions.bias(
-                positions, key_positions, config.heads, params.buckets, config.visibility != "causal"
+                params.positions, positions, key_positions, config.sizes.get("heads", 1), config.visibility != "causal"
             ),
+            scheme=config.positions,
+            scheme_weights=params.positions,
             memory=memory,
-            memory_mask=None if memory_valid is None else Padding(memory_valid),
+            memory_valid=memory_valid,
             valid=valid,
-            offset=None if cache is None else offset,
+            offset=offset,
             training=dropout_key is not None,
-            weights=keep,
+            return_intermediates=keep,
         )
-        x, embedding_norm = normalise(params.embedding_norm, config, x, call)
+        x, first = normalise(params.embedding_norm, config.embedding_norm, x, context)
         x = embedded = dropout(keys["embedding"], config.dropout, x)
-    x, kept, blocks, layers = _layers(
-        params.blocks, config, x, call, keys["blocks"], cache and cache.layers, keep, remat
+    whole = None if cache is None else _whole(config, context, cache)
+    x, kept, aux, layers = run_layers(
+        params.blocks, config, x, context, keys["blocks"], cache and cache.layers, whole, remat
     )
     with jax.named_scope("head"):
-        final, final_norm = normalise(params.final_norm, config, x, call)
-        output, head = predict(params.head, config, final, params.embedding.tokens, call)
-    after = params.replace(embedding_norm=embedding_norm, blocks=blocks, final_norm=final_norm, head=head)
+        final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
+        output, said = config.head.answer(params.head, final, params.embedding.tokens, context, config.norm_kind)
+    aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
+    aux = aux.merge(said.within("head")).merge(Aux() if encoder is None else encoder.aux.within("encoder"))
     return Outcome(
         output=output,
-        params=after if encoder is None else after.replace(encoder=encoder.params),
+        aux=aux,
         cache=None if cache is None else cache.replace(layers=layers),
         intermediates=Intermediates(embedded, kept, final, encoder and encoder.intermediates) if keep else None,  # type: ignore[arg-type]
     )
 
 
-def _mask(
-    config: ModelConfig, given: Given, positions: Array | None, cache: Cache | None, offset: int | Array
-) -> Mask | None:
-    """What self-attention may read: by the architecture, and only what is real."""
-    key_positions = positions if cache is None else cache.positions
-    mask = config.mask(
-        prefix=given.get("prefix"), offset=offset, query_positions=positions, key_positions=key_positions
+def _context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:
+    nowhere = jnp.zeros(0, jnp.int32)
+    return Context(
+        **({"query_positions": nowhere, "key_positions": nowhere} | more),
+        source=memory,
+        source_mask=None if memory_valid is None else Padding(memory_valid),
+        layers=config.layers,
+        reads_source=config.reads_memory,
     )
+
+
+def _mask(config: ModelConfig, given: Given, cache: Cache | None, offset: int | Array) -> Mask | None:
+    """What self-attention may read: by the architecture, and only what is real."""
+    mask = config.mask(prefix=given.get("prefix"), offset=offset)
     valid, further = given.get("valid") if cache is None else cache.valid, given.get("mask")
     mask = mask if valid is None else Padding(valid) & mask
     return mask if further is None else further & mask
+
+
+def _whole(config: ModelConfig, context: Context, cache: Cache) -> Context:
+    """The context in which a mixer without a decoding state reads all tokens of a cache again."""
+    return context.replace(
+        query_positions=cache.positions,
+        given_positions=(cache.positions, cache.positions),
+        mask=Padding(cache.valid) & config.mask(),
+        bias=config.positions.bias(
+            context.scheme_weights, cache.positions, cache.positions, config.sizes.get("heads", 1), False
+        ),
+        valid=cache.valid,
+        offset=None,
+    )
 
 
 def _memory(
@@ -245,39 +265,3 @@ def _encoded(
             remat=remat,
             table=table,
         )
-
-
-def _layers(
-    layers: tuple[Block, ...] | Block,
-    config: ModelConfig,
-    x: Array,
-    call: Call,
-    key: Array | None,
-    caches: Any,
-    keep: bool,
-    remat: str,
-) -> tuple[Array, Any, Any, Any]:
-    """Every block in turn: the one place that knows whether layers are unrolled or scanned.
-
-    Returns the stream; what the blocks did, if it is to be kept; the blocks after it; and their caches.
-    """
-    moving = config.norm_kind.running and call.training
-
-    def body(x: Array, layer: Any) -> tuple[Array, Any]:
-        params, index, cache = layer
-        own_key = None if key is None else jax.random.fold_in(key, index)
-        x, did, after, cache = block(gathered(params), config, x, call, own_key, cache)
-        return x, (did if keep else None, after if moving else None, cache)
-
-    body = rematerialised(body, remat, scanned=not isinstance(layers, tuple))
-    if isinstance(layers, tuple):
-        ends = []
-        for index, params in enumerate(layers):
-            with jax.named_scope(f"block_{index}"):
-                x, end = body(x, (params, index, caches and caches[index]))
-            ends.append(end)
-        kept, after, caches = zip(*ends, strict=True) if ends else ((), (), ())
-        return x, kept, after if moving else layers, caches
-    depth = len(jax.tree.leaves(layers)[0])
-    x, (kept, after, caches) = jax.lax.scan(body, x, (layers, jnp.arange(depth), caches))
-    return x, unstack(kept) if keep else None, after if moving else layers, caches

@@ -161,7 +161,7 @@ def dot_product_attention(
     full = _full_shape(query, key)
     mask = _as_booleans(mask, full)
     if mask is not None:
-        key, value = _without_unreachable(mask, key, value)
+        key, value = without_unreachable(mask, key, value)
     q, k, v = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key), _heads_first(value)
     spread = (_spread(mask, full, key.shape[-2]), _spread(bias, full, key.shape[-2]))
     mixed = PRODUCTS[implementation](q, k, v, *spread, scale=scale, logit_cap=logit_cap)
@@ -185,7 +185,7 @@ def dot_product_logits(
     full = _full_shape(query, key)
     mask = _as_booleans(mask, full)
     if mask is not None:
-        (key,) = _without_unreachable(mask, key)
+        (key,) = without_unreachable(mask, key)
     q, k = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key)[:, :, None]
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return attention_logits(q, k, _spread(bias, full, key.shape[-2]), scale=scale, logit_cap=logit_cap).reshape(full)
@@ -201,10 +201,10 @@ def dot_product_weights(
     """The weights of `dot_product_attention` (same arguments): what each query takes from each key."""
     _check_shapes(query, key, key, "xla")
     mask = _as_booleans(mask, _full_shape(query, key))
-    return fixed_weights(dot_product_logits(query, key, mask=mask, **options), mask, query.shape[:-3])
+    return weights_of_logits(dot_product_logits(query, key, mask=mask, **options), mask, query.shape[:-3])
 
 
-def fixed_weights(
+def weights_of_logits(
     logits: Float[Array, "*#batch N T S"], mask: Mask | Bool[Array, "..."] | None, batch: tuple[int, ...]
 ) -> Float[Array, "*batch N T S"]:
     """Attention weights of given logits, be they of queries and keys or fixed: their softmax over what mask allows."""
@@ -214,7 +214,7 @@ def fixed_weights(
     return masked_softmax(jnp.broadcast_to(logits, full), None if allowed is None else jnp.broadcast_to(allowed, full))
 
 
-def mix(
+def apply_weights(
     weights: Float[Array, "*batch N T S"],
     value: Float[Array, "*batch S K d_v"],
     *,
@@ -223,7 +223,7 @@ def mix(
     """y_t = Σ_s A[t, s] v_s for every head; with a mask, what no query may attend to is not read, even if it is NaN."""
     mask = _as_booleans(mask, weights.shape)
     if mask is not None:
-        (value,) = _without_unreachable(mask, value)
+        (value,) = without_unreachable(mask, value)
     *batch, N, T, S = weights.shape
     weights = _grouped(weights.reshape(math.prod(batch), N, T, S), value.shape[-2])
     mixed = (weights @ _heads_first(value)[:, :, None]).astype(value.dtype)
@@ -270,7 +270,7 @@ def _with_rank(x: Array, rank: int) -> Array:
     return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
-def _without_unreachable(mask: Array, *keys_or_values: Float[Array, "*batch S K _"]) -> tuple[Array, ...]:
+def without_unreachable(mask: Array, *keys_or_values: Float[Array, "*batch S K _"]) -> tuple[Array, ...]:
     """Zero the keys and values that no query of their heads attends to: 0 · NaN is NaN, masking is not enough."""
     *batch, N, T, S = mask.shape
     K = 1 if N == 1 else keys_or_values[0].shape[-2]

@@ -165,7 +165,7 @@ class Study:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
         if self.metric not in METRICS and self.measure is None:
             raise UserError(f"metric is '{self.metric}'; expected {' or '.join(METRICS)}, or a number of measure's")
-        if self.metric == "validation_accuracy" and self.baseline.model.head.loss != "cross_entropy":
+        if self.metric == "validation_accuracy" and self.baseline.model.head.loss_name != "cross_entropy":
             raise UserError("metric is 'validation_accuracy', which a Regressor has not; expected validation_loss")
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
@@ -183,7 +183,8 @@ class Study:
             return self.metric_unit
         if self.metric == "validation_accuracy":
             return "of accuracy"
-        return "nats" if self.baseline.model.head.loss == "cross_entropy" else "of squared error"
+        loss = self.baseline.model.head.loss_name
+        return "nats" if loss == "cross_entropy" else f"of {str(loss).replace('_', ' ')}"
 
     def arms(self) -> list[Arm]:
         """Every combination of levels that the study declares, once."""

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.sharding import Devices, placed, whole_on
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import Source

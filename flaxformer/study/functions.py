@@ -13,7 +13,7 @@ import jax
 from jaxtyping import Array
 
 from flaxformer.diagnostics import Diagnostics, diagnose
-from flaxformer.model.transformer import Layout
+from flaxformer.model.layout import Layout
 from flaxformer.params import stream
 from flaxformer.study.declare import Measure
 from flaxformer.tasks.base import Source

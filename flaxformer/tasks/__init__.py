@@ -12,7 +12,6 @@ from flaxformer.tasks.text import StandardLibrary, TextFiles
 from flaxformer.tasks.token_files import TokenFiles
 
 __all__ = [
-    "AnyTask",
     "AssociativeRecall",
     "Batch",
     "Copy",
@@ -35,25 +34,3 @@ __all__ = [
     "TokenFiles",
     "TwoTargetAverage",
 ]
-
-AnyTask = (
-    StandardLibrary
-    | TextFiles
-    | TokenFiles
-    | MaskedTokens
-    | SpanCorruption
-    | PairedFiles
-    | PairedTokens
-    | Copy
-    | Reverse
-    | Sort
-    | AssociativeRecall
-    | Induction
-    | ModularAddition
-    | ScaledIndex
-    | TwoTargetAverage
-    | Digits
-    | Images
-    | Task
-)
-"""Every task that a run can have: those that a command line can name, and your own."""

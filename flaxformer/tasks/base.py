@@ -92,6 +92,8 @@ class Task(Config):
     Every field of a task is static: the runs of a group, which differ in leaves alone, share one `Source`.
     """
 
+    is_abstract: ClassVar[bool] = True
+
     batch_size: int = static(16, at_least=1)
     evaluation_batches: int = static(16, at_least=1)
 

@@ -29,6 +29,8 @@ class Corrupted(Task):
     How many windows a batch and the evaluation set have is said here, and left at its default in `text`.
     """
 
+    is_abstract: ClassVar[bool] = True
+
     text: StandardLibrary | TextFiles | TokenFiles = part(StandardLibrary())
 
     def problems(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +39,8 @@ class ImageTask(Task):
 
     Held out are `validation_tenths` of the images, chosen by `split_seed` alone.
     """
+
+    is_abstract: ClassVar[bool] = True
 
     validation_tenths: int = static(2, at_least=1, at_most=9)
     split_seed: int = static(0, at_least=0, below=2**32)

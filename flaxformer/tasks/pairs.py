@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +42,8 @@ class PairTask(Task):
     that part alone; every pair is as likely as before, but that parts may differ by one pair. Length is of the longer
     line, then of the other, for "paired", and of both together for "joined". Evaluation is as with 1.
     """
+
+    is_abstract: ClassVar[bool] = True
 
     max_length: int = static(64, at_least=1)
     form: str = static("paired", choices=FORMS)

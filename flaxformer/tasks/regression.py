@@ -1,6 +1,7 @@
 """Vectors in, numbers out: two small tasks that tell apart what attention can and cannot do."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from flaxformer.tasks.synthetic import SyntheticTask
 
 class VectorTask(SyntheticTask):
     """A task that gives vectors and asks for numbers."""
+
+    is_abstract: ClassVar[bool] = True
 
     @property
     def vocabulary(self) -> int:
@@ -31,10 +34,11 @@ class VectorTask(SyntheticTask):
         raise NotImplementedError
 
     def problems_with(self, model: SequenceModel) -> Iterator[str]:
-        if model.inputs != self.inputs:
-            yield f"model.inputs is {model.inputs}; expected {self.inputs}, which the task gives"
-        if not isinstance(model.head, Regressor) or model.head.replace(bias=True) != self.head:
-            yield f"model.head is {model.head}; expected {self.head}, for what the task asks"
+        inputs, head = model.inputs, model.head
+        if not isinstance(inputs, Vectors) or inputs.width != self.inputs.width:
+            yield f"model.inputs is {inputs}; expected {self.inputs}, which the task gives"
+        if not isinstance(head, Regressor) or (head.numbers, head.pool) != (self.head.numbers, self.head.pool):
+            yield f"model.head is {head}; expected {self.head}, for what the task asks"
         yield from self.length_problems(model)
         yield from self.source_problems(model)
 

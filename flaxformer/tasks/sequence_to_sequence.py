@@ -1,5 +1,7 @@
 """A sequence in, a sequence out: random symbols to be said again in another order."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -18,6 +20,8 @@ class SequenceToSequence(SyntheticTask):
     form: "joined", one sequence, source, separator, target, for a decoder; the source and the separator are its
     prefix. "paired", the source for an encoder; the decoder starts from the separator (teacher forcing).
     """
+
+    is_abstract: ClassVar[bool] = True
 
     symbols: int = static(16, at_least=2)
     length: int = static(8, at_least=1)

@@ -16,6 +16,8 @@ EVALUATION_SEED = 2**31 - 1
 class SyntheticTask(Task):
     """A task that can write one example."""
 
+    is_abstract: ClassVar[bool] = True
+
     def example(self, key: Array) -> Batch:
         """One example, without a batch axis."""
         raise NotImplementedError

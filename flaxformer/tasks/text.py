@@ -2,7 +2,7 @@
 
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.struct
 import jax
@@ -18,6 +18,8 @@ from flaxformer.tasks.base import Batch, Source, Task
 
 class TokenTask(Task):
     """Windows of `length` tokens; training windows are random, evaluation windows are spread evenly and fixed."""
+
+    is_abstract: ClassVar[bool] = True
 
     length: int = static(32, at_least=1)
 
@@ -57,6 +59,8 @@ class TextTask(TokenTask):
 
     tokenizer: the path of a tokenizer.json, which decides the vocabulary; None for bytes.
     """
+
+    is_abstract: ClassVar[bool] = True
 
     tokenizer: str | None = static(None)
 

@@ -1,5 +1,6 @@
 """Training one run: the optimizer, the pure step, the chunk of steps, the evaluation."""
 
+from flaxformer.training.loss_terms import LossTerm, ZLoss
 from flaxformer.training.optimizer import (
     SGD,
     Adafactor,
@@ -9,9 +10,17 @@ from flaxformer.training.optimizer import (
     Lion,
     Muon,
     ScheduleFree,
-    learning_rate,
 )
 from flaxformer.training.run import Run, Training
+from flaxformer.training.schedule import (
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Linear,
+    Optimizer,
+    Schedule,
+    learning_rate,
+)
 from flaxformer.training.step import State, evaluate, evaluation_params, start, train_chunk, train_step
 
 __all__ = [
@@ -19,13 +28,21 @@ __all__ = [
     "Adafactor",
     "AdamW",
     "Adopt",
+    "Constant",
+    "Cosine",
+    "InverseSqrt",
     "Lamb",
+    "Linear",
     "Lion",
+    "LossTerm",
     "Muon",
+    "Optimizer",
     "Run",
+    "Schedule",
     "ScheduleFree",
     "State",
     "Training",
+    "ZLoss",
     "evaluate",
     "evaluation_params",
     "learning_rate",

@@ -6,7 +6,7 @@ import jax
 import optax
 import optax.contrib
 
-from flaxformer.params import Axes, axes
+from flaxformer.weight_axes import Axes, axes
 
 GATES = "gates"
 """The axis of a recurrent cell's matrices, of which each gate has its own."""
@@ -38,24 +38,32 @@ def matrices_or_other(params: Any) -> Any:
 
 
 def _is_matrix(own: Axes) -> bool:
-    return own.in_layer and bool(own.fan_in)
+    return own.in_layer and all(_dimensions(own))
+
+
+def _dimensions(own: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Which axes are summed over, and which come out; of a name that is there twice, the first is summed over."""
+    rest = {place: name for place, name in enumerate(own.names) if name not in ("layers", GATES, *own.batch)}
+    summed = []
+    for wanted in own.fan_in:
+        place = next((place for place, name in rest.items() if name == wanted), None)
+        if place is not None:
+            summed.append(place)
+            del rest[place]
+    return tuple(summed), tuple(rest)
 
 
 def matrix_dimensions(params: Any) -> Any:
     """Which axes of a layer's matrices are summed over and which come out of them; None at all other weights.
 
-    A map into or out of heads is one matrix, all heads together; each gate and each layer has a matrix of its own.
+    A map into or out of heads is one matrix, all heads together; each gate and each layer has a matrix of its own, and
+    so has each entry of a `batch_axis`, such as an expert.
     Embeddings, heads and what else stands outside the layers is no matrix here, nor are biases and gains.
     """
 
     def dimensions(own: Axes) -> optax.contrib.MuonDimensionNumbers | None:
         if not _is_matrix(own):
             return None
-        places = {name: place for place, name in enumerate(own.names)}
-        apart = {*own.fan_in, "layers", GATES}
-        return optax.contrib.MuonDimensionNumbers(
-            reduction_axis=tuple(places[name] for name in own.fan_in),
-            output_axis=tuple(place for name, place in places.items() if name not in apart),
-        )
+        return optax.contrib.MuonDimensionNumbers(*_dimensions(own))
 
     return jax.tree.map(dimensions, axes(params))

@@ -1,6 +1,7 @@
 """Into how many parts a step cuts its batch, where the run leaves it open."""
 
 import math
+from collections.abc import Mapping
 
 import jax
 
@@ -38,7 +39,7 @@ def micro_batches(run: Run) -> int:
 def separable(run: Run) -> bool:
     """Whether examples can be computed apart: no dropout draws for a whole batch, no BatchNorm looks at it."""
     stacks = [stack for stack in (run.model, getattr(run.model, "encoder", None)) if stack is not None]
-    return not any(stack.dropout is not None or stack.norm_kind.running for stack in stacks)
+    return not any(stack.dropout is not None or stack.mixes_batch for stack in stacks)
 
 
 def kept_bytes(run: Run) -> float:
@@ -57,9 +58,14 @@ def _kept_by(model: ModelConfig | RecurrentConfig | None, length: int) -> int:
     """Numbers that a stack keeps of one sequence."""
     if model is None:
         return 0
-    size = {"heads": 0, "d_ff": 0, **model.sizes}
-    layer = 10 * size["d_model"] + 2 * size["d_ff"] + 3 * size["heads"] * length
-    return length * (size["layers"] * layer + 2 * size["outputs"])
+    layers = model.layer_configs if isinstance(model, ModelConfig) else (model,) * model.layers
+    by_kind = {id(own): _kept_by_layer(own.sizes, length) for own in layers}
+    return length * (sum(by_kind[id(own)] for own in layers) + 2 * model.sizes["outputs"])
+
+
+def _kept_by_layer(sizes: Mapping[str, int], length: int) -> int:
+    """Numbers that a layer keeps of one token; a component without d_ff or heads is not counted."""
+    return 10 * sizes["d_model"] + 2 * sizes.get("d_ff", 0) + 3 * sizes.get("heads", 0) * length
 
 
 def _devices() -> int:

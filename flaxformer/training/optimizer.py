@@ -1,21 +1,18 @@
 """The optimizers by name, built from config leaves inside the traced function, so that all numbers can be mapped.
 
-To add one, write the class that has its numbers and its `direction`, and add it to `AnyOptimizer`.
+To add one, write a class with its numbers and its `direction`, here or in a file of your own.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import optax
 import optax.contrib
 from jaxtyping import Array, Float
 
-from flaxformer.params import decay_mask
-from flaxformer.struct import leaf, static
+from flaxformer.struct import leaf, part, static
 from flaxformer.training.by_layer import by_layer, matrices_or_other, matrix_dimensions
-from flaxformer.training.schedule import DECAYS, Optimizer, learning_rate
-
-__all__ = ["DECAYS", "AdamW", "AnyOptimizer", "Optimizer", "averaged_weights", "learning_rate", "optimizer"]
+from flaxformer.training.schedule import Constant, Optimizer, Schedule
 
 
 class AdamW(Optimizer):
@@ -79,6 +76,9 @@ class Lamb(Optimizer):
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
 
+    def decayed(self) -> list[optax.GradientTransformation]:
+        return [*super().decayed(), by_layer(optax.scale_by_trust_ratio())]
+
 
 class Adafactor(Optimizer):
     """g / √v, with v factored into row and column means, at most `threshold` in root mean square.
@@ -139,7 +139,8 @@ class ScheduleFree(Optimizer):
     weighs each step by the square of its rate. Source: Defazio et al. 2024.
     """
 
-    decay: str = static("constant", choices=DECAYS)
+    decay: Schedule = part(Constant())
+    averages: ClassVar[bool] = True
     beta1: float = leaf(0.9, above=0, below=1)
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
@@ -147,28 +148,9 @@ class ScheduleFree(Optimizer):
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_rms(decay=self.beta2, eps=self.epsilon, eps_in_sqrt=False, bias_correction=True)
 
+    def update(self, rate: float | Float[Array, ""]) -> list[optax.GradientTransformation]:
+        return [optax.contrib.schedule_free(optax.chain(*super().update(rate)), rate, b1=self.beta1)]
 
-AnyOptimizer = AdamW | SGD | Lion | Adopt | Lamb | Adafactor | Muon | ScheduleFree
-
-
-def optimizer(config: Optimizer, rate: float | Float[Array, ""]) -> optax.GradientTransformation:
-    """The Optax chain at one learning rate; the shapes of its state do not depend on any number in the config."""
-    chain = [config.direction()]
-    if config.weight_decay is not None:
-        chain.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
-    if isinstance(config, Lamb):
-        chain.append(by_layer(optax.scale_by_trust_ratio()))
-    chain.append(optax.scale_by_learning_rate(rate))
-    if isinstance(config, ScheduleFree):
-        chain = [optax.contrib.schedule_free(optax.chain(*chain), rate, b1=config.beta1)]
-    if config.clip is not None:
-        chain.insert(0, optax.clip_by_global_norm(config.clip))
-    return optax.chain(*chain)
-
-
-def averaged_weights(config: Optimizer, state: optax.OptState, params: Any) -> Any:
-    """The weights to evaluate, given those that train and the optimizer's state: the same, but for ScheduleFree."""
-    if not isinstance(config, ScheduleFree):
-        return params
-    [own] = [one for one in state if isinstance(one, optax.contrib.ScheduleFreeState)]
-    return jax.tree.map(lambda y, z: (y - (1 - config.beta1) * z) / config.beta1, params, own.z)
+    def averaged(self, state: optax.OptState, params: Any) -> Any:
+        [own] = [one for one in state if isinstance(one, optax.contrib.ScheduleFreeState)]
+        return jax.tree.map(lambda y, z: (y - (1 - self.beta1) * z) / self.beta1, params, own.z)

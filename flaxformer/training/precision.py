@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flaxformer.params import axes
+from flaxformer.weight_axes import axes
 
 PRECISIONS = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -31,8 +31,3 @@ def narrowed_inputs(inputs: Any, precision: str) -> Any:
         return inputs
     real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
     return jax.tree.map(lambda x: x.astype(PRECISIONS[precision]) if real(x) else x, inputs)
-
-
-def restored(after: Any, params: Any) -> Any:
-    """The weights after a call of `narrowed` ones: what was rounded is as it was before, what the call moved stays."""
-    return jax.tree.map(lambda moved, own: moved if moved.dtype == own.dtype else own, after, params)

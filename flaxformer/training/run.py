@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from flaxformer.config import ModelConfig, RecurrentConfig
 from flaxformer.model.remat import REMATS
 from flaxformer.struct import Config, leaf, part, static
-from flaxformer.tasks import AnyTask, StandardLibrary
-from flaxformer.training.optimizer import AdamW, AnyOptimizer, ScheduleFree
+from flaxformer.tasks import StandardLibrary, Task
+from flaxformer.training.loss_terms import LossTerm
+from flaxformer.training.optimizer import AdamW
 from flaxformer.training.precision import PRECISIONS
+from flaxformer.training.schedule import Optimizer
 
 
 class Training(Config):
@@ -41,12 +43,16 @@ class Training(Config):
 
 
 class Run(Config):
-    """One training run. The seed decides weights, batches and dropout, each through a stream of its own."""
+    """One training run. The seed decides weights, batches and dropout, each through a stream of its own.
+
+    loss_terms: added to the loss of the head in training, such as ZLoss(); the validation loss is without them.
+    """
 
     model: ModelConfig | RecurrentConfig = part(ModelConfig())
-    task: AnyTask = part(StandardLibrary())
-    optimizer: AnyOptimizer = part(AdamW())
+    task: Task = part(StandardLibrary())
+    optimizer: Optimizer = part(AdamW())
     training: Training = part(Training())
+    loss_terms: tuple[LossTerm, ...] = part(())
     seed: int = leaf(0, at_least=0, below=2**31)
 
     def problems(self) -> Iterator[str]:
@@ -56,12 +62,13 @@ class Run(Config):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
             yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"
         stacks = (self.model, getattr(self.model, "encoder", None))
-        running = any(stack is not None and stack.norm_kind.running for stack in stacks)
+        running = any(stack is not None and stack.mixes_batch for stack in stacks)
         for name, count in (("training.micro_batches", parts), ("task.buckets", buckets)):
             if count > 1 and running:
                 yield f"{name} is {count} with BatchNorm, which needs the whole batch; expected 1"
-        if self.training.ema is not None and isinstance(self.optimizer, ScheduleFree):
-            yield f"training.ema is {self.training.ema} with ScheduleFree, which averages the weights; expected None"
+        if self.training.ema is not None and self.optimizer.averages:
+            name = type(self.optimizer).__name__
+            yield f"training.ema is {self.training.ema} with {name}, which averages the weights; expected None"
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,20 +1,69 @@
 """What all optimizers share: the learning rate over the steps, weight decay and clipping."""
 
-from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from flaxformer.struct import Config, leaf, static
+from flaxformer.struct import Config, leaf, part
+from flaxformer.weight_axes import decay_mask
 
-DECAYS: dict[str, Callable[[Array, Array], Array]] = {
-    # progress runs from 0 (end of the warm-up) to 1 (last step); ratio is steps taken / warm-up steps
-    "constant": lambda progress, ratio: jnp.ones_like(progress),
-    "linear": lambda progress, ratio: 1 - progress,
-    "cosine": lambda progress, ratio: 0.5 * (1 + jnp.cos(jnp.pi * progress)),
-    "inverse_sqrt": lambda progress, ratio: jnp.maximum(ratio, 1.0) ** -0.5,
-}
+
+class Schedule(Config):
+    """Base of the schedules: how the learning rate falls after the warm-up.
+
+    `progress` runs from 0 at the end of the warm-up to 1 at the last step; `ratio` is steps taken / warm-up steps, at
+    least 1. The numbers may be traced: a schedule is arithmetic, not control flow.
+    """
+
+    is_abstract: ClassVar[bool] = True
+
+    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
+        """What is left of the decay, from 1 to 0."""
+        raise NotImplementedError
+
+    def multiplier(
+        self, progress: Float[Array, ""], ratio: Float[Array, ""], final: float | Float[Array, ""]
+    ) -> Float[Array, ""]:
+        """What multiplies the peak rate: `fraction`, raised so that it ends at `final`."""
+        return final + (1 - final) * self.fraction(progress, ratio)
+
+
+class Constant(Schedule):
+    """The peak rate to the end."""
+
+    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
+        return jnp.ones_like(progress)
+
+
+class Linear(Schedule):
+    """A straight line."""
+
+    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
+        return 1 - progress
+
+
+class Cosine(Schedule):
+    """Half a cosine (Loshchilov & Hutter 2017)."""
+
+    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
+        return 0.5 * (1 + jnp.cos(jnp.pi * progress))
+
+
+class InverseSqrt(Schedule):
+    """√(warm-up steps / steps), never below the final fraction (Vaswani et al. 2017, section 5.3)."""
+
+    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
+        return jnp.maximum(ratio, 1.0) ** -0.5
+
+    def multiplier(
+        self, progress: Float[Array, ""], ratio: Float[Array, ""], final: float | Float[Array, ""]
+    ) -> Float[Array, ""]:
+        return jnp.maximum(self.fraction(progress, ratio), final)
+
+
+Schedule.named = {"constant": Constant(), "linear": Linear(), "cosine": Cosine(), "inverse_sqrt": InverseSqrt()}
 
 
 class Optimizer(Config):
@@ -26,28 +75,45 @@ class Optimizer(Config):
 
     learning_rate: float = leaf(1e-3, at_least=0)
     warmup_steps: float = leaf(0.0, at_least=0)
-    decay: str = static("linear", choices=DECAYS)
+    decay: Schedule = part(Linear())
     final_fraction: float = leaf(0.0, at_least=0, at_most=1)
     weight_decay: float | None = leaf(None, at_least=0)
     clip: float | None = leaf(None, above=0)
+    is_abstract: ClassVar[bool] = True
 
     def direction(self) -> optax.GradientTransformation:
         """From a clipped gradient to what the learning rate multiplies."""
         raise NotImplementedError
+
+    def transformation(self, rate: float | Float[Array, ""]) -> optax.GradientTransformation:
+        """The Optax chain at one learning rate; the shapes of its state do not depend on any number in the config."""
+        clip = [] if self.clip is None else [optax.clip_by_global_norm(self.clip)]
+        return optax.chain(*clip, *self.update(rate))
+
+    def update(self, rate: float | Float[Array, ""]) -> list[optax.GradientTransformation]:
+        """The parts of the chain after clipping: direction, weight decay, learning rate."""
+        return [*self.decayed(), optax.scale_by_learning_rate(rate)]
+
+    def decayed(self) -> list[optax.GradientTransformation]:
+        """The direction, and the weight decay that is added to it."""
+        decay = self.weight_decay
+        return [self.direction(), *([] if decay is None else [optax.add_decayed_weights(decay, mask=decay_mask)])]
+
+    def averaged(self, state: optax.OptState, params: Any) -> Any:
+        """The weights to evaluate, given those that train and the optimizer's state."""
+        return params
+
+    averages: ClassVar[bool] = False
+    """Whether `averaged` gives other weights than those that train."""
 
 
 def learning_rate(config: Optimizer, step: int | Int[Array, ""], steps: int) -> Float[Array, ""]:
     """The learning rate of step number `step` (from 0) of `steps`.
 
     It rises linearly, lr · (step + 1) / warmup_steps, during the warm-up, then falls from lr to
-    lr · final_fraction as `decay` says: constant; linear; cosine; or inverse_sqrt, lr · √(warmup / (step + 1)),
-    which takes final_fraction as its floor.
+    lr · final_fraction as the schedule `decay` says.
     """
     taken, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.asarray(config.warmup_steps, jnp.float32)
     progress = jnp.clip((taken - 1 - warmup) / jnp.maximum(steps - warmup, 1.0), 0, 1)
-    decay = DECAYS[config.decay](progress, taken / jnp.maximum(warmup, 1.0))
-    if config.decay == "inverse_sqrt":
-        decayed = jnp.maximum(decay, config.final_fraction)
-    else:
-        decayed = config.final_fraction + (1 - config.final_fraction) * decay
+    decayed = config.decay.multiplier(progress, taken / jnp.maximum(warmup, 1.0), config.final_fraction)
     return config.learning_rate * jnp.where(taken < warmup, taken / jnp.maximum(warmup, 1.0), decayed)

@@ -10,16 +10,18 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from flaxformer import model
-from flaxformer.model.transformer import Layout, Outcome
-from flaxformer.nn.losses import correct, cross_entropy, squared_error
-from flaxformer.params import stream, trained_mask
+from flaxformer.component import Aux, changed_weights
+from flaxformer.model.layout import Layout
+from flaxformer.model.transformer import Outcome
+from flaxformer.params import stream
 from flaxformer.pytree import Node
 from flaxformer.sharding import cuts_batch_alone
 from flaxformer.tasks.base import AnyBatch, Batch, Source, whole
 from flaxformer.training.micro_batches import micro_batches, separable
-from flaxformer.training.optimizer import averaged_weights, learning_rate, optimizer
-from flaxformer.training.precision import narrowed, narrowed_inputs, restored
+from flaxformer.training.precision import narrowed, narrowed_inputs
 from flaxformer.training.run import Run
+from flaxformer.training.schedule import learning_rate
+from flaxformer.weight_axes import trained_mask
 
 ALIVE = -1
 
@@ -39,7 +41,7 @@ class State(Node):
 def start(run: Run, layout: Layout = "unrolled") -> State:
     """The state before the first step."""
     params = model.init(jax.random.key(run.seed), run.model, layout)
-    moments = optimizer(run.optimizer, 0.0).init(params)
+    moments = run.optimizer.transformation(0.0).init(params)
     # A copy, so that both may be donated.
     average = None if run.training.ema is None else jax.tree.map(jnp.copy, params)
     return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average)
@@ -49,7 +51,7 @@ def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = Non
     """One call of the model on a batch, in the precision of the run and with its `remat`; the answer is float32."""
     precision = run.training.precision
     inputs, given = narrowed_inputs((batch.inputs, batch.given), precision)
-    outcome = model.run(
+    return model.run(
         narrowed(params, precision),
         run.model,
         inputs,
@@ -58,28 +60,38 @@ def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = Non
         keep=keep,
         remat=run.training.remat,
     )
-    return outcome.replace(params=restored(outcome.params, params))
+
+
+def summed_loss(
+    params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, keep: bool = False
+) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Outcome]]:
+    """What a step descends, as a sum over the scored targets; their count, and the result of the forward pass.
+
+    The head's loss, and the losses of its components (`Aux.losses`), which are means, times the count. Of the buckets
+    of a batch, the sums of each, with draws of dropout of its own; the result is then the last one's.
+    """
+    if isinstance(batch, tuple):
+        keys = [None] * len(batch) if dropout_key is None else jax.random.split(dropout_key, len(batch))
+        found = [summed_loss(params, run, part, key) for part, key in zip(batch, keys, strict=True)]
+        return sum(total for total, _ in found), (sum(count for _, (count, _) in found), found[-1][1][1])  # type: ignore[return-value]
+    outcome = forward(params, run, batch, dropout_key, keep)
+    total, count = run.model.head.training_loss(
+        outcome.output, outcome.aux, batch.targets, batch.weights, run.training.label_smoothing
+    )
+    for further in outcome.aux.losses.values():
+        total = total + count * further
+    for term in run.loss_terms:
+        value, size = term.value(params, outcome, batch)
+        total = total + term.weight * value * count / jnp.maximum(size, 1)
+    return total, (count, outcome)
 
 
 def loss(
-    params: Any, run: Run, batch: Batch, dropout_key: Array | None, keep: bool = False
+    params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, keep: bool = False
 ) -> tuple[Float[Array, ""], Outcome]:
-    """Mean loss over the scored targets, cross-entropy in nats or squared error; and all that the call produced.
-
-    Without a key, nothing moves but what gradients move. With one, a BatchNorm's running statistics have moved.
-    """
-    outcome = forward(params, run, batch, dropout_key, keep)
-    total, count = total_loss(run, outcome.output, batch, run.training.label_smoothing)
+    """`summed_loss` divided by the count: the mean over the scored targets, and the result of the forward pass."""
+    total, (count, outcome) = summed_loss(params, run, batch, dropout_key, keep)
     return total / jnp.maximum(count, 1), outcome
-
-
-def total_loss(
-    run: Run, output: Array, batch: Batch, label_smoothing: float | Array | None = None
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The head's loss as (sum, count)."""
-    if run.model.head.loss == "squared_error":
-        return squared_error(output, batch.targets, batch.weights)
-    return cross_entropy(output, batch.targets, batch.weights, label_smoothing=label_smoothing)
 
 
 def train_step(state: State, run: Run, batch: AnyBatch) -> tuple[State, dict[str, Float[Array, ""]]]:
@@ -89,18 +101,18 @@ def train_step(state: State, run: Run, batch: AnyBatch) -> tuple[State, dict[str
     that could have: the run is frozen from there on, and its neighbours in a mapped group are not touched.
     """
     value, gradient, outcome = backward(state, run, batch)
-    return descend(state, run, value, gradient, outcome.params)
+    return descend(state, run, value, gradient, outcome.aux)
 
 
 def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tuple[Float[Array, ""], Any, Outcome]:
-    """The loss of the next step, its gradient (0 at what no gradient trains), and all that the forward pass produced.
+    """The loss of the next step, its gradient (0 at what no gradient trains), and the result of the forward pass.
 
     With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
     """
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
     if not keep and (micro_batches(run) > 1 or isinstance(batch, tuple) or _by_device(run)):
         value, gradient = accumulated(state.params, run, batch, dropout_key)
-        outcome = Outcome(output=None, params=state.params)  # type: ignore[arg-type]
+        outcome = Outcome(output=None)  # type: ignore[arg-type]
     else:
         of = jax.value_and_grad(loss, has_aux=True)
         (value, outcome), gradient = of(state.params, run, whole(batch), dropout_key, keep)
@@ -143,7 +155,7 @@ def _sums(run: Run, parts: int, params: Any, batch: AnyBatch, dropout_key: Array
     def body(sums: Any, part: Any) -> tuple[Any, None]:
         own, index = part
         key = jax.random.fold_in(dropout_key, index)
-        (total, count), gradient = jax.value_and_grad(summed_loss, has_aux=True)(params, run, own, key)
+        (total, (count, _)), gradient = jax.value_and_grad(summed_loss, has_aux=True)(params, run, own, key)
         return jax.tree.map(jnp.add, sums, (total, count, gradient)), None
 
     zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
@@ -151,33 +163,22 @@ def _sums(run: Run, parts: int, params: Any, batch: AnyBatch, dropout_key: Array
     return total, count, gradient
 
 
-def summed_loss(
-    params: Any, run: Run, batch: AnyBatch, dropout_key: Array
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The loss of a batch as (sum, count); of its buckets one after another, each with draws of dropout of its own."""
-    if isinstance(batch, tuple):
-        keys = jax.random.split(dropout_key, len(batch))
-        sums = [summed_loss(params, run, part, key) for part, key in zip(batch, keys, strict=True)]
-        return jax.tree.map(lambda *of_parts: sum(of_parts), *sums)
-    output = forward(params, run, batch, dropout_key).output
-    return total_loss(run, output, batch, run.training.label_smoothing)
-
-
 def descend(
-    state: State, run: Run, value: Float[Array, ""], gradient: Any, moved: Any
+    state: State, run: Run, value: Float[Array, ""], gradient: Any, aux: Aux
 ) -> tuple[State, dict[str, Float[Array, ""]]]:
     """The other half of `train_step`: the state after a loss and a gradient, and the metrics.
 
-    `moved` is the weights as the forward pass left them.
+    `aux` has the weights that the forward pass itself changed, such as running statistics.
     """
     trained = trained_mask(state.params, run.model)
     rate = learning_rate(run.optimizer, state.step, run.training.steps)
     norm = optax.tree.norm(gradient)
 
-    updates, moments = optimizer(run.optimizer, rate).update(gradient, state.optimizer, state.params)
+    updates, moments = run.optimizer.transformation(rate).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    # What no gradient trains is as the forward pass left it: running statistics moved, frozen weights the same bits.
-    params = jax.tree.map(lambda new, after, own: new if own else after, params, moved, trained)
+    # What no gradient trains keeps its bits, unless the forward pass changed it.
+    params = jax.tree.map(lambda new, old, own: new if own else old, params, state.params, trained)
+    params = changed_weights(params, aux.weights)
     alive = state.diverged_at == ALIVE
     finite = jnp.isfinite(value) & jnp.isfinite(norm)
     params, moments, average = jax.tree.map(
@@ -207,7 +208,7 @@ def evaluation_params(state: State, run: Run) -> Any:
     """The weights to evaluate, to sample from and to publish: those that train, or the mean that the run keeps."""
     if state.average is not None:
         return state.average
-    mean = averaged_weights(run.optimizer, state.optimizer, state.params)
+    mean = run.optimizer.averaged(state.optimizer, state.params)
     trained = trained_mask(state.params, run.model)
     return jax.tree.map(lambda own, other, train: other if train else own, state.params, mean, trained)
 
@@ -227,9 +228,10 @@ def evaluate(params: Any, run: Run, source: Source) -> dict[str, Float[Array, ""
 
     def one(batch: Batch) -> dict[str, tuple[Array, Array]]:
         output = forward(params, run, batch).output
-        found = {"validation_loss": total_loss(run, output, batch)}
-        if run.model.head.loss == "cross_entropy":
-            found["validation_accuracy"] = correct(output, batch.targets, batch.weights)
+        head = run.model.head
+        found = {"validation_loss": head.loss(output, batch.targets, batch.weights)}
+        if (right := head.accuracy(output, batch.targets, batch.weights)) is not None:
+            found["validation_accuracy"] = right
         return found
 
     sums = jax.tree.map(jnp.sum, jax.lax.map(one, source.evaluation()))

@@ -9,12 +9,18 @@ from states import bits, numbers
 
 from flaxformer.checkpoint import Checkpoints, checkpoints
 from flaxformer.checkpoint.leaves import described, digest, on_host
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Block, Dense, Gated, ModelConfig
 from flaxformer.model import init
+from flaxformer.model.layout import Periods
 from flaxformer.model.transformer import with_layout
 from flaxformer.struct import UserError
 
-MODEL = ModelConfig(vocabulary=7, layers=3, d_model=6, heads=2, d_ff=5)
+MODEL = ModelConfig(vocabulary=7, layers=3, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5))
+DIFFERENT = Block(attention=Attention(heads=3), feed_forward=Gated(d_ff=4))
+MODELS = {
+    "alike": MODEL.with_encoder(),
+    "differing": MODEL.with_encoder().replace(layers=6, pattern=(Block(), DIFFERENT, Block(feed_forward=None))),
+}
 LAYOUTS = ("unrolled", "scanned")
 
 
@@ -76,11 +82,11 @@ def test_what_lies_on_one_mesh_is_read_onto_another(tmp_path):
         np.testing.assert_array_equal(state["x"], values)
 
 
-@pytest.fixture(scope="module")
-def states():
+@pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS)
+def states(request):
     """Weights, with an encoder's, and moments, the same in both layouts."""
     draw = np.random.default_rng(3)
-    shapes = jax.eval_shape(lambda: init(jax.random.key(0), MODEL.with_encoder()))
+    shapes = jax.eval_shape(lambda: init(jax.random.key(0), request.param))
     trees = [jax.tree.map(lambda x: draw.normal(size=x.shape).astype(x.dtype), shapes) for _ in range(3)]
     count = optax.scale_by_adam().init(jnp.zeros(2)).count
 
@@ -104,12 +110,24 @@ def test_names_on_disk_are_per_layer_whatever_the_layout(states):
     assert unrolled == scanned
     assert unrolled["params/encoder/blocks/2/attention/query"].shape == (6, 2, 3)
     assert "optimizer/0/mu/blocks/0/attention/query" in unrolled
+    assert isinstance(states["unrolled"]["params"].blocks, tuple)
+    assert not isinstance(states["scanned"]["params"].blocks, tuple)
+
+
+def test_layers_that_differ_lie_under_their_numbers(tmp_path):
+    params = init(jax.random.key(0), MODELS["differing"], "scanned")
+    found = described({"params": params})
+    queries = [found[f"params/blocks/{layer}/attention/query"].shape for layer in range(6)]
+    assert queries == [(6, 2, 3), (6, 3, 2), (6, 2, 3)] * 2
+    gates = [name.split("/")[2] for name in found if name.startswith("params/blocks") and name.endswith("gate")]
+    assert gates == ["1", "4"]
 
 
 def test_a_stack_without_a_common_leading_axis_is_left_as_it_is(states, tmp_path):
     params = states["scanned"]["params"]
     factored = {"v_row": jax.tree.map(lambda x: jnp.ones(1) if x.ndim < 3 else x, params)}
-    assert "v_row/blocks/attention/query" in described(factored)
+    if not isinstance(params.blocks, Periods):
+        assert "v_row/blocks/attention/query" in described(factored)
     kept = Checkpoints(tmp_path)
     kept.save(1, factored)
     assert bits(kept.restore(factored)[1]) == bits(factored)

@@ -6,19 +6,35 @@ import pytest
 
 from flaxformer.checkpoint import config_of, write_config
 from flaxformer.checkpoint.config import classes_within, from_canonical
-from flaxformer.config import SANDWICH, Alibi, LearnedPositions, ModelConfig, RecurrentConfig, ReZero, Rotary
-from flaxformer.struct import Config, UserError, canonical, part, replace_at
-from flaxformer.tasks import Copy, ModularAddition
+from flaxformer.config import (
+    SANDWICH,
+    Alibi,
+    Attention,
+    Dense,
+    LearnedPositions,
+    ModelConfig,
+    RecurrentConfig,
+    ReZero,
+    RMSNorm,
+    Rotary,
+)
+from flaxformer.struct import UserError, canonical, qualified_name, replace_at
+from flaxformer.tasks import Copy, ModularAddition, TwoTargetAverage
 from flaxformer.training import AdamW, Run
 
 COPY = Copy(symbols=5, length=3)
-TINY = ModelConfig(vocabulary=7, layers=1, d_model=8, heads=2, d_ff=11)
+TINY = ModelConfig(vocabulary=7, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11))
 RUNS = {
     "default": Run(),
     "placed": Run(model=TINY.replace(norm=SANDWICH, positions=Rotary(base=3.5)), task=COPY, seed=5),
     "recurrent": Run(model=RecurrentConfig(vocabulary=7), task=COPY),
     "learned": Run(model=TINY.replace(positions=LearnedPositions(max_length=31)), task=COPY),
-    "residual": Run(model=TINY.replace(residual=ReZero(), positions=Alibi(), logit_cap=3.0), task=COPY),
+    "residual": Run(
+        model=TINY.replace(residual=ReZero(), positions=Alibi(), attention=Attention(heads=2, logit_cap=3.0)), task=COPY
+    ),
+    "attention alone": Run(
+        model=TINY.replace(attention=Attention(query_key_norm=RMSNorm()), feed_forward=None), task=COPY
+    ),
     "addition": Run(model=TINY, task=ModularAddition(modulus=5), optimizer=AdamW(clip=1)),
 }
 
@@ -108,22 +124,26 @@ class Mine(Copy):
     """A task of a user's own."""
 
 
-def test_classes_outside_the_package_are_given_by_qualified_name(tmp_path):
+def test_classes_outside_the_package_are_known_by_qualified_name(tmp_path):
     run = RUNS["placed"].replace(task=Mine(symbols=5, length=3))
     write_config(tmp_path, run)
-    with pytest.raises(UserError, match=r"run.task is of kind 'test_config\.Mine'"):
+    path, name = tmp_path / "config.json", qualified_name(Mine)
+    assert name.endswith("test_config.Mine")
+    assert json.loads(path.read_text())["run"]["task"]["kind"] == name
+    assert config_of(tmp_path) == run
+    path.write_text(path.read_text().replace(name, "tasks.Shifted"))
+    with pytest.raises(UserError, match=r"run\.task is of kind 'tasks\.Shifted'"):
         config_of(tmp_path)
-    assert config_of(tmp_path, {"test_config.Mine": Mine}) == run
+    assert config_of(tmp_path, {"tasks.Shifted": Mine}) == run
 
 
-def test_two_classes_of_one_name_are_refused():
-    class Rotary(Config):
-        pass
+def test_a_class_outside_the_package_does_not_replace_one_of_its_name():
+    own = type("TwoTargetAverage", (Copy,), {"__module__": "mine@1234"})
+    classes = classes_within(Run)
+    assert (classes["TwoTargetAverage"], classes["mine.TwoTargetAverage"]) == (TwoTargetAverage, own)
 
-    class Both(Config):
-        first: Rotary = part()
-        model: ModelConfig = part()
 
-    Both.__annotations__["first"] = Rotary
-    with pytest.raises(TypeError, match="two config classes are named Rotary"):
-        classes_within(Both)
+def test_of_classes_of_one_name_the_latest_is_known():
+    first, second = (type("Twice", (Copy,), {"__module__": "notebook"}) for _ in range(2))
+    assert first is not second
+    assert classes_within(Run)["notebook.Twice"] is second

@@ -5,13 +5,15 @@ import numpy as np
 from states import bits
 
 from flaxformer.checkpoint import Checkpoints, config_of, write_config
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.model import init
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
 
 RUN = Run(
-    model=ModelConfig(vocabulary=7, layers=2, d_model=6, heads=2, d_ff=5, dropout=0.1),
+    model=ModelConfig(
+        vocabulary=7, layers=2, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5), dropout=0.1
+    ),
     task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=1),
     optimizer=AdamW(weight_decay=0.1, clip=0.5),
     training=Training(steps=6),

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.config import SANDWICH, BatchNorm, LayerScale, ModelConfig, RecurrentConfig, Tokens
+from flaxformer.config import SANDWICH, Attention, BatchNorm, Dense, LayerScale, ModelConfig, RecurrentConfig, Tokens
 from flaxformer.model.interface import KINDS
 from flaxformer.nn.masks import lengths_to_valid
 from flaxformer.params import path_name
@@ -14,13 +14,23 @@ from flaxformer.training import AdamW, Run, start
 B, T, S, V = 2, 7, 5, 13
 LENGTHS, SOURCE_LENGTHS = (7, 4), (3, 5)
 BASE = ModelConfig(
-    vocabulary=V, layers=2, d_model=6, heads=2, d_ff=11, inputs=Tokens(scale_exponent=0.0), query_key_value_bias=False
+    vocabulary=V,
+    layers=2,
+    d_model=6,
+    attention=Attention(heads=2, bias=False),
+    feed_forward=Dense(d_ff=11),
+    inputs=Tokens(scale_exponent=0.0),
 )
 MODELS = {
     "decoder": BASE.replace(
-        dropout=0.2, norm=SANDWICH, norm_kind=BatchNorm(), residual=LayerScale(), key_value_heads=1, layers=1
+        attention=BASE.attention.replace(key_value_heads=1),
+        dropout=0.2,
+        norm=SANDWICH,
+        norm_kind=BatchNorm(),
+        residual=LayerScale(),
+        layers=1,
     ),
-    "encoder-decoder": BASE.with_encoder(layers=1, d_model=10, heads=5),
+    "encoder-decoder": BASE.with_encoder(layers=1, d_model=10, attention=BASE.attention.replace(heads=5)),
     "recurrent": RecurrentConfig(vocabulary=V, layers=2, d_model=6),
 }
 # The epsilon keeps Adam from making something of gradients that are nothing but rounding.
@@ -39,7 +49,7 @@ def state_of(run, layout="unrolled"):
     dice, shapes = np.random.default_rng(0), jax.eval_shape(lambda: start(run))
 
     def draw(path, leaf):
-        near_one = path_name(path).split("/")[-1] in ("gain", "variance", "vector")
+        near_one = path_name(path).split("/")[-1] in ("gain", "variance")
         return jnp.asarray(near_one + 0.4 * dice.uniform(-1.7, 1.7, leaf.shape), jnp.float32)
 
     state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

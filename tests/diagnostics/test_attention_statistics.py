@@ -11,6 +11,7 @@ from flaxformer.diagnostics.attention import attention_statistics
 from flaxformer.model import Intermediates, apply, apply_with_intermediates
 from flaxformer.model.blocks import BlockIntermediates, Branch
 from flaxformer.nn.attention import masked_softmax
+from flaxformer.struct import replace_at
 from flaxformer.tasks import Batch
 
 jitted = jax.jit(attention_statistics)
@@ -105,16 +106,21 @@ def test_nothing_to_attend_to_is_told_as_zeros():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"positions": Alibi(), "window": 3}, {"logit_cap": 2.0, "logit_scale_exponent": 0.0}, {"frozen_pattern": 8}],
+    [
+        {"positions": Alibi(), "attention.window": 3},
+        {"attention.logit_cap": 2.0, "attention.scale_exponent": 0.0},
+        {"attention.frozen_pattern": 8},
+    ],
     ids=["bias and window", "cap", "frozen"],
 )
 def test_a_branch_hands_back_logits_before_the_mask_and_who_may_see_whom(changes):
-    run = run_of(BASE.replace(layers=1, **changes))
+    run = run_of(replace_at(BASE, {"layers": 1} | changes))
     config, params, batch = run.model, state_of(run).params, batch_of(run)
     kept = jax.jit(apply_with_intermediates)(params, config, batch.inputs, valid=batch.valid)[1]
     branch, own = kept.blocks[0].attention, params.blocks[0].attention
     t, s = np.mgrid[:T, :T]
-    allowed = (s <= t) & (t - s < (3 if "window" in changes else T)) & np.asarray(batch.valid)[:, None, None, :]
+    window = changes.get("attention.window", T)
+    allowed = (s <= t) & (t - s < window) & np.asarray(batch.valid)[:, None, None, :]
     np.testing.assert_array_equal(branch.allowed, allowed)
     if own.query is None:
         wanted = np.broadcast_to(own.pattern[:, :T, :T], (B, 2, T, T))
@@ -122,10 +128,10 @@ def test_a_branch_hands_back_logits_before_the_mask_and_who_may_see_whom(changes
         x = np.asarray(branch.input, np.float64)
         query, key = (np.einsum("btd,dnh->bnth", x, np.float64(w)) for w in (own.query, own.key))
         key = key * np.asarray(batch.valid)[:, None, :, None]
-        wanted = np.einsum("bnth,bnsh->bnts", query, key) * 3.0**-config.logit_scale_exponent
+        wanted = np.einsum("bnth,bnsh->bnts", query, key) * 3.0**-config.attention.scale_exponent
         if "positions" in changes:
             wanted = wanted - 2.0 ** (-8 * np.arange(1, 3)[:, None, None] / 2) * np.abs(t - s)
-        if "logit_cap" in changes:
+        if "attention.logit_cap" in changes:
             wanted = 2 * np.tanh(wanted / 2)
     np.testing.assert_allclose(branch.logits, wanted, rtol=1e-4, atol=1e-5)
     mask = jnp.broadcast_to(branch.allowed, branch.logits.shape)

@@ -6,23 +6,23 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import NO_NORM, ModelConfig, NoPositions, Normal, RecurrentConfig, Tokens
+from flaxformer.config import NO_NORM, Attention, Dense, ModelConfig, NoPositions, Normal, RecurrentConfig, Tokens
 from flaxformer.diagnostics import CoordinateCheck, coordinate_check
 from flaxformer.diagnostics.coordinate import _sizes, at_width
 from flaxformer.model import apply
 from flaxformer.params import stream
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
-from flaxformer.training import AdamW, Run, start
+from flaxformer.training import AdamW, Constant, Run, start
 
 TASK = Copy(symbols=10, length=4, batch_size=3)
 LINEAR = Run(
     model=ModelConfig(
-        vocabulary=11, layers=0, heads=1, norm=NO_NORM, positions=NoPositions(), inputs=Tokens(frozen=True),
-        initializer=Normal(deviation=1e-3),
+        vocabulary=11, layers=0, attention=Attention(heads=1), norm=NO_NORM, positions=NoPositions(),
+        inputs=Tokens(frozen=True), initializer=Normal(deviation=1e-3),
     ),
     task=TASK,
-    optimizer=AdamW(learning_rate=1.0, decay="constant"),
+    optimizer=AdamW(learning_rate=1.0, decay=Constant()),
 )  # fmt: skip
 WIDTHS = (64, 1024)
 
@@ -67,7 +67,8 @@ def test_sizes_are_of_the_batches_that_the_run_trains_on():
 
 
 def test_every_branch_of_every_layer_has_its_size():
-    run = LINEAR.replace(model=ModelConfig(vocabulary=11, layers=2, d_model=8, heads=2, d_ff=12))
+    model = ModelConfig(vocabulary=11, layers=2, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=12))
+    run = LINEAR.replace(model=model)
     sizes = jax.eval_shape(functools.partial(_sizes, steps=3), run, TASK.load())
     branches = {"attention": ("logits", "update", "stream"), "feed_forward": ("update", "stream")}
     places = {f"blocks/{i}/{branch}/{x}" for i in range(2) for branch, xs in branches.items() for x in xs}
@@ -76,23 +77,27 @@ def test_every_branch_of_every_layer_has_its_size():
 
 
 def test_sizes_of_a_model_stay_in_proportion():
-    model = ModelConfig(d_model=12, heads=4, key_value_heads=2, d_head=5, d_ff=30)
-    sizes = lambda m: (m.d_model, m.heads, m.key_value_heads, m.d_head, m.d_ff)  # noqa: E731
+    model = ModelConfig(
+        d_model=12, attention=Attention(heads=4, key_value_heads=2, d_head=5), feed_forward=Dense(d_ff=30)
+    )
+    sizes = lambda m: (m.d_model, *(m.sizes[x] for x in ("heads", "key_value_heads", "d_head", "d_ff")))  # noqa: E731
     assert sizes(at_width(model, 24)) == (24, 4, 2, 10, 60)
     assert sizes(at_width(model, 24, "d_head")) == (24, 8, 4, 5, 60)
     assert sizes(at_width(model, 6, "d_head")) == (6, 2, 1, 5, 15)
-    both = at_width(model.with_encoder(d_model=8, d_head=None, key_value_heads=None), 24)
-    assert (both.encoder.d_model, both.encoder.heads, both.encoder.d_ff) == (16, 4, 60)
+    both = at_width(model.with_encoder(d_model=8, attention=Attention(heads=4)), 24)
+    assert (both.encoder.d_model, both.encoder.attention.heads, both.encoder.feed_forward.d_ff) == (16, 4, 60)
+    cross = at_width(model.replace(d_memory=6, cross_attention=Attention(heads=2, d_head=7)), 24, "d_head")
+    assert (cross.d_memory, cross.cross_attention) == (12, Attention(heads=4, d_head=7))
     assert at_width(RecurrentConfig(d_model=5, layers=2), 10) == RecurrentConfig(d_model=10, layers=2)
 
 
 def test_widths_that_do_not_fit_are_refused_by_name():
-    model = ModelConfig(d_model=12, heads=4, d_ff=30)
-    with pytest.raises(UserError, match="d_ff is 30 at d_model 12; expected a whole number at 13"):
+    model = ModelConfig(d_model=12, attention=Attention(heads=4), feed_forward=Dense(d_ff=30))
+    with pytest.raises(UserError, match=r"feed_forward\.d_ff is 30 at d_model 12; expected a whole number at 13"):
         at_width(model, 13)
-    with pytest.raises(UserError, match="heads is 4 at d_model 12; expected a whole number at 20"):
-        at_width(model.replace(d_ff=None), 20, "d_head")
-    with pytest.raises(UserError, match="heads is 4; expected a divisor of d_model 18"):
+    with pytest.raises(UserError, match=r"attention\.heads is 4 at d_model 12; expected a whole number at 20"):
+        at_width(model.replace(feed_forward=Dense()), 20, "d_head")
+    with pytest.raises(UserError, match=r"attention\.heads is 4; expected a divisor of d_model 18"):
         at_width(model, 18)
     with pytest.raises(UserError, match="fixed is 'width'; expected one of heads, d_head"):
         at_width(model, 24, "width")

@@ -93,19 +93,19 @@ def test_activations_and_attention_equal_float64_loops_over_real_tokens():
     for prefix, own, lengths in (("", kept, LENGTHS), ("encoder/", kept.encoder, SOURCE_LENGTHS)):
         expected[f"{prefix}embedded"] = root_mean_square(own.embedded, lengths)
         expected[f"{prefix}final"] = root_mean_square(own.final, lengths)
-        for branch in ("attention", "memory", "feed_forward"):
+        for branch in ("attention", "cross_attention", "feed_forward"):
             for stage in ("update", "stream") if getattr(own.blocks[0], branch) is not None else ():
                 xs = [getattr(getattr(block, branch), stage) for block in own.blocks]
                 expected[f"{prefix}blocks/{branch}/{stage}"] = [root_mean_square(x, lengths) for x in xs]
     assert found.rms.keys() == expected.keys()
     for place, numbers in expected.items():
         close(found.rms[place], numbers, err_msg=place)
-    assert found.rms["blocks/memory/update"].shape == (2,)
+    assert found.rms["blocks/cross_attention/update"].shape == (2,)
 
-    assert found.attention.keys() == {"blocks/attention", "blocks/memory", "encoder/blocks/attention"}
+    assert found.attention.keys() == {"blocks/attention", "blocks/cross_attention", "encoder/blocks/attention"}
     sees = {
         "blocks/attention": lambda b, t, s: s <= t and s < LENGTHS[b],
-        "blocks/memory": lambda b, t, s: s < SOURCE_LENGTHS[b],
+        "blocks/cross_attention": lambda b, t, s: s < SOURCE_LENGTHS[b],
         "encoder/blocks/attention": lambda b, t, s: s < SOURCE_LENGTHS[b],
     }
     sizes = measured(kept, batch, magnitude, ("logits",))
@@ -115,7 +115,7 @@ def test_activations_and_attention_equal_float64_loops_over_real_tokens():
         branch = place.split("/")[-1]
         for layer, (block, weights) in enumerate(zip(own.blocks, params.blocks, strict=True)):
             entering = np.asarray(getattr(block, branch).input, np.float64)
-            read = np.asarray(kept.encoder.final, np.float64) if branch == "memory" else entering
+            read = np.asarray(kept.encoder.final, np.float64) if branch == "cross_attention" else entering
             entropies, logits = loop_attention(getattr(weights, branch), entering, read, lengths, allowed)
             statistics = jax.tree.map(lambda x, layer=layer: x[layer], found.attention[place])
             close(statistics.entropy, np.mean(entropies, 1), rtol=1e-4, err_msg=place)

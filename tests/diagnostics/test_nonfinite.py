@@ -1,14 +1,20 @@
 """The first number that is not finite is named, forward or backward, in both layouts, with how many there are."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import LENGTHS, SOURCE_LENGTHS, case, in_layout
+from cases import BASE, LENGTHS, MODELS, SOURCE_LENGTHS, case, in_layout
 
+from flaxformer.config import LayerScale, LearnedPositions, NormSlots, RelativeBuckets
 from flaxformer.diagnostics import first_nonfinite
+from flaxformer.diagnostics.nonfinite import BACKWARD, _in_order
+from flaxformer.diagnostics.nonfinite import FORWARD as FORWARD_PLACES
+from flaxformer.model import specs
+from flaxformer.params import path_name
 
 REAL, D = sum(LENGTHS), 6
 
@@ -56,7 +62,7 @@ FORWARD = {
     "blocks/1/feed_forward_connection/pre/gain": (one(jnp.nan), "blocks/1/feed_forward/input", REAL, REAL * D),
     "blocks/0/attention/query": (one(jnp.nan), "blocks/0/attention/logits", PAIRS, 2 * PAIRS),
     "blocks/0/attention/value": (everywhere(-jnp.inf), "blocks/0/attention/update", REAL * D, REAL * D),
-    "blocks/1/memory/key": (everywhere(jnp.inf), "blocks/1/memory/logits", 2 * READ, 2 * READ),
+    "blocks/1/cross_attention/key": (everywhere(jnp.inf), "blocks/1/cross_attention/logits", 2 * READ, 2 * READ),
     "encoder/blocks/0/attention/out_bias": (
         one(jnp.nan), "encoder/blocks/0/attention/update", sum(SOURCE_LENGTHS), sum(SOURCE_LENGTHS) * 10
     ),
@@ -143,6 +149,32 @@ def test_the_gradient_of_the_embedding_comes_last():
     run = run.replace(model=run.model.replace(inputs=run.model.inputs.replace(scale_exponent=exponent)))
     state = planted(state, "embedding/tokens", lambda x: x * 1e-25)
     assert found(state, run, batch)[:2] == ("backward", "embedding")
+
+
+EVERYTHING = NormSlots(pre=True, post=True, stream=True, embedding=True, final=True)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *MODELS.values(),
+        BASE.replace(norm=EVERYTHING, residual=LayerScale(), positions=RelativeBuckets()).with_encoder(layers=1),
+        BASE.replace(positions=LearnedPositions(max_length=7)),
+    ],
+)
+def test_the_gradient_of_every_weight_has_a_place_in_the_order(model):
+    paths = [re.sub(r"/\d+", "", path_name(path)) for path, _ in jax.tree_util.tree_leaves_with_path(specs(model))]
+    assert [path for path in paths if not any(path.startswith(f"{place}/") for place in BACKWARD)] == []
+
+
+def test_layers_with_places_of_their_own_are_in_order():
+    counts = {f"blocks/{i}/{branch}/update": i for i in (0, 2, 10) for branch in ("feed_forward", "attention")}
+    places = [place for place, _ in _in_order(counts | {"embedded": 0, "output": 0}, FORWARD_PLACES, 1)]
+    assert places == [
+        "embedded",
+        *(f"blocks/{i}/{branch}/update" for i in (0, 2, 10) for branch in ("attention", "feed_forward")),
+        "output",
+    ]
 
 
 def test_what_is_found_is_said_in_one_line():

@@ -24,7 +24,7 @@ def test_every_number_has_a_row_of_its_own(found):
     assert all(np.shape(x) == () for x in rows.values())
     assert rows["loss"] == found.loss
     assert rows["gradient_norm/blocks/2"] == found.gradient_norm["blocks"][2]
-    assert rows["update_norm/blocks/1/memory/key"] == found.update_norm["blocks/memory/key"][1]
+    assert rows["update_norm/blocks/1/cross_attention/key"] == found.update_norm["blocks/cross_attention/key"][1]
     assert (
         rows["parameter_norm/encoder/blocks/0/feed_forward"] == found.parameter_norm["encoder/blocks/feed_forward"][0]
     )
@@ -33,9 +33,10 @@ def test_every_number_has_a_row_of_its_own(found):
     entropy = found.attention["encoder/blocks/attention"].entropy
     assert entropy.shape == (1, 5)
     assert rows["attention_entropy/encoder/blocks/0/attention/head/4"] == entropy[0, 4]
-    assert rows["largest_logit/blocks/1/memory/head/0"] == found.attention["blocks/memory"].largest_logit[1, 0]
-    assert rows["logit_variance/blocks/0/memory/head/1"] == found.attention["blocks/memory"].logit_variance[0, 1]
-    assert rows["head_diversity/blocks/1/memory"] == found.attention["blocks/memory"].head_diversity[1]
+    cross = found.attention["blocks/cross_attention"]
+    assert rows["largest_logit/blocks/1/cross_attention/head/0"] == cross.largest_logit[1, 0]
+    assert rows["logit_variance/blocks/0/cross_attention/head/1"] == cross.logit_variance[0, 1]
+    assert rows["head_diversity/blocks/1/cross_attention"] == cross.head_diversity[1]
 
 
 def test_the_coarse_form_has_the_extremes_and_the_mean_over_layers_and_heads(found):

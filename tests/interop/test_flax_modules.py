@@ -12,10 +12,14 @@ import optax
 import pytest
 from flax import errors, linen, nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, Float
 
+from flaxformer.component import Aux, changed_weights
 from flaxformer.config import (
+    Attention,
     BatchNorm,
     Classifier,
+    Dense,
     LanguageModel,
     ModelConfig,
     NoHead,
@@ -29,15 +33,15 @@ from flaxformer.model import apply, init, run, specs
 from flaxformer.model.recurrent import with_layout as with_recurrent_layout
 from flaxformer.model.transformer import with_layout
 from flaxformer.nn.masks import Explicit
-from flaxformer.params import count, path_name
+from flaxformer.params import count, param, path_name
 from flaxformer.struct import UserError
 
 B, T, S, V = 2, 7, 5, 13
-DECODER = ModelConfig(vocabulary=V, layers=1, d_model=12, heads=3, d_ff=17)
+DECODER = ModelConfig(vocabulary=V, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
 ENCODER = DECODER.replace(visibility="full", head=Classifier(classes=3))
-CONFIGS = {"Encoder": ENCODER, "Decoder": DECODER, "EncoderDecoder": DECODER.with_encoder(feed_forward="none")}
+CONFIGS = {"Encoder": ENCODER, "Decoder": DECODER, "EncoderDecoder": DECODER.with_encoder(feed_forward=None)}
 RECURRENT = RecurrentConfig(vocabulary=V, layers=1, d_model=12, dropout=0.2)
-NOISY = ENCODER.replace(dropout=0.3, norm_kind=BatchNorm(), inputs=Tokens(frozen=True), feed_forward="none")
+NOISY = ENCODER.replace(dropout=0.3, norm_kind=BatchNorm(), inputs=Tokens(frozen=True), feed_forward=None)
 QUICK = NOISY.replace(layers=0)  # dropout, statistics and a frozen table, and quickly compiled
 random = np.random.default_rng(0)
 TOKENS = jnp.asarray(random.integers(0, V, (B, T)))
@@ -86,7 +90,7 @@ def holding(config, **settings):
 def trained(config, key):
     """The pure function's answer in training, and the weights after it."""
     outcome = run(weights(config), config, TOKENS, {}, dropout_key=key)
-    return outcome.output, outcome.params
+    return outcome.output, changed_weights(weights(config), outcome.aux.weights)
 
 
 # --- NNX: models ------------------------------------------------------------------------------------------
@@ -208,7 +212,7 @@ class Reader(nnx.Module):
     """A user's model: our encoder under their own head."""
 
     def __init__(self, rngs):
-        config = ENCODER.replace(head=NoHead(), inputs=Tokens(frozen=True), feed_forward="none")
+        config = ENCODER.replace(head=NoHead(), inputs=Tokens(frozen=True), feed_forward=None)
         self.encoder = in_nnx.Encoder(config, rngs=rngs)
         self.linear = nnx.Linear(12, 2, rngs=rngs)
 
@@ -275,6 +279,85 @@ def test_mistakes_are_named():
     del variables["params"]["head"]
     with pytest.raises(ValueError, match="no weight 'params/head/matrix'"):
         in_linen.to_params(variables, DECODER)
+
+
+# --- components from outside the package --------------------------------------------------------------------
+
+
+class Noisy(Dense):
+    """A feed-forward network with noise in training, a running mean that normalises nothing, and a loss of its own."""
+
+    class Weights(Dense.Weights):
+        mean: Float[Array, "d_model"] = param(init="zeros", decay=False, trained=False)
+        shift: Float[Array, "d_model"] = param(std=0.1, decay=False, trained=False)
+
+    def apply(self, weights, x, context):
+        y = super().apply(weights, x, context) + weights.shift[None, None]
+        aux = Aux(losses={"size": (y**2).mean()})
+        if context.key is not None:
+            y = y + jax.random.normal(context.key, y.shape)
+            aux = aux.replace(weights={"mean": 0.9 * weights.mean + 0.1 * x.reshape(-1, x.shape[-1]).mean(0)})
+        return y, aux
+
+
+OWN = DECODER.replace(layers=2, feed_forward=Noisy(d_ff=17))
+OWN_LOSS = "blocks/feed_forward/size"
+
+
+def check_own(output, after, key):
+    """The answer and the weights of a wrapper after one call in training."""
+    expected, moved = trained(OWN, key)
+    np.testing.assert_array_equal(output, expected)
+    equal_trees(after, moved)
+    assert (moved.blocks[1].feed_forward.mean != weights(OWN).blocks[1].feed_forward.mean).all()
+    assert (np.abs(output - apply(weights(OWN), OWN, TOKENS)) > 1e-3).any()
+
+
+def test_nnx_holds_components_from_outside_the_package(mode):
+    module = holding(OWN, rngs=nnx.Rngs(dropout=4))
+    np.testing.assert_array_equal(module(TOKENS), apply(weights(OWN), OWN, TOKENS))
+    equal_trees(module.params, weights(OWN))
+    output = module(TOKENS, deterministic=False)
+    check_own(output, module.params, nnx.Rngs(dropout=4).dropout.fork()())
+    kinds = {name: type(variable) for name, variable in names(module).items()}
+    assert kinds["blocks/1/feed_forward/mean"] is nnx.BatchStat
+    assert kinds["blocks/1/feed_forward/shift"] is in_nnx.Frozen
+    with pytest.raises(ValueError, match="rngs is None"):
+        holding(OWN)(TOKENS, deterministic=False)
+    drawn = in_nnx.Decoder(OWN, rngs=nnx.Rngs(params=0))  # without a stream for dropout
+    assert drawn(TOKENS, deterministic=True).shape == (B, T, V)
+
+
+def test_nnx_sows_the_losses_of_components(mode):
+    answer, kept = nnx.capture(holding(OWN), nnx.Intermediate)(TOKENS, sow_losses=True)
+    (losses,) = jax.tree.leaves(kept, is_leaf=lambda node: isinstance(node, dict) and OWN_LOSS in node)
+    outcome = run(weights(OWN), OWN, TOKENS, {})
+    np.testing.assert_array_equal(losses[OWN_LOSS], outcome.aux.losses[OWN_LOSS])
+    np.testing.assert_array_equal(answer, outcome.output)
+
+
+def test_linen_holds_components_from_outside_the_package():
+    module, variables = in_linen.Decoder(OWN), in_linen.to_variables(weights(OWN), OWN)
+    np.testing.assert_array_equal(module.apply(variables, TOKENS), apply(weights(OWN), OWN, TOKENS))
+    assert list(variables["batch_stats"]["blocks"]["1"]["feed_forward"]) == ["mean"]
+    assert list(variables["frozen"]["blocks"]["1"]["feed_forward"]) == ["shift"]
+    rngs, mutable = {"dropout": jax.random.key(1)}, ["batch_stats", "losses"]
+    answer, after = module.apply(variables, TOKENS, deterministic=False, rngs=rngs, mutable=mutable)
+    losses = after.pop("losses")
+    check_own(answer, in_linen.to_params(variables | after, OWN), FirstKey().apply({}, rngs=rngs))
+    assert list(losses) == [OWN_LOSS]
+    assert set(module.init(jax.random.key(0), TOKENS)) == set(variables)
+
+
+def test_scanned_layers_from_outside_the_package_move_their_statistics():
+    scanned = with_layout(weights(OWN), "scanned")
+    module = in_nnx.Decoder.from_params(OWN, scanned, rngs=nnx.Rngs(dropout=4))
+    assert type(names(module)["blocks/feed_forward/mean"]) is nnx.BatchStat
+    module(TOKENS, deterministic=False)
+    _, moved = trained(OWN, nnx.Rngs(dropout=4).dropout.fork()())
+    means = module.params.blocks.feed_forward.mean
+    for layer, mean in zip(moved.blocks, means, strict=True):
+        np.testing.assert_allclose(mean, layer.feed_forward.mean, atol=1e-6)
 
 
 # --- Linen: models ----------------------------------------------------------------------------------------
@@ -497,7 +580,7 @@ def test_attention_draws_and_holds_its_weights(mode):
 def test_options_reach_the_attention():
     changes = [
         {"logit_cap": 0.1},
-        {"logit_scale_exponent": 0.0},
+        {"scale_exponent": 0.0},
         {"query_key_norm": RMSNorm()},
         {"share_query_key": True},
     ]

@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 
 from flaxformer import model
+from flaxformer.component import Context
 from flaxformer.config import (
+    Attention,
+    Dense,
+    Gated,
     LanguageModel,
     LayerNorm,
     ModelConfig,
@@ -26,15 +30,12 @@ from flaxformer.config import (
     Rotary,
     Sinusoidal,
     Stream,
+    TokenMixer,
     Tokens,
 )
 from flaxformer.interop.torch_arguments import CONSTRUCTORS
 from flaxformer.interop.torch_modules import arguments_of, config_of, from_torch, to_torch
-from flaxformer.model.attention import CrossAttention, attention, keys_and_values
 from flaxformer.model.blocks import block
-from flaxformer.model.call import Call
-from flaxformer.model.embedding import Embedding
-from flaxformer.model.head import Head
 from flaxformer.model.transformer import with_layout
 from flaxformer.nn.masks import Explicit
 from flaxformer.struct import REQUIRED, UserError, replace_at
@@ -125,8 +126,10 @@ def test_a_block_is_the_torch_layer_under_every_mask(golden, kind, place, bias, 
     places = jnp.arange(golden["x"].shape[1])
 
     def function(x, memory=None):
-        call = Call(query_positions=places, key_positions=places, mask=mask, memory=memory, memory_mask=memory_mask)
-        return block(params, config, x, call)[0], None
+        context = Context(
+            query_positions=places, key_positions=places, mask=mask, source=memory, source_mask=memory_mask
+        )
+        return block(params, config, x, context)[0], None
 
     inputs = {name: golden[name] for name in ("x", "memory")[: 1 + config.reads_memory]}
     check_outputs_and_gradients(function, golden, f"{kind}/{place}/{bias}/{activation}", inputs)
@@ -157,9 +160,10 @@ def test_attention_is_the_torch_attention(golden, kind, bias):
     _, mask, _, _ = masks_of(golden)
 
     def function(x, memory):
-        read = keys_and_values(params, config, memory)
-        output, scores = attention(params, config, x, read, mask, keep=True)
-        return output, {"attention": scores.weights}
+        nowhere = jnp.zeros(0, jnp.int32)
+        context = Context(nowhere, nowhere, mask=mask, source=memory, return_intermediates=True)
+        output, aux = config.attention.apply(params, x, context)
+        return output, {"attention": aux.intermediates["weights"]}
 
     inputs = {"x": golden["x"], "memory": golden["wide" if kind.endswith("wide") else "memory"]}
     check_outputs_and_gradients(function, golden, f"{kind}/{bias}", inputs)
@@ -252,7 +256,9 @@ def test_a_model_with_embedding_and_head_around_a_torch_stack():
     config = stack.replace(**changes)
     random = np.random.default_rng(0)
     table, matrix = random.normal(size=(17, 6)).astype(np.float32), random.normal(size=(6, 17)).astype(np.float32)
-    params = loaded.replace(embedding=Embedding(tokens=jnp.asarray(table)), head=Head(matrix=jnp.asarray(matrix)))
+    params = loaded.replace(
+        embedding=Tokens.Weights(tokens=jnp.asarray(table)), head=LanguageModel.Weights(matrix=jnp.asarray(matrix))
+    )
     tokens = jnp.asarray(random.integers(17, size=(4, 2, 5)))
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(lambda spec: spec.shape, model.specs(config))
     hidden = model.apply(loaded, stack.replace(visibility="causal"), jnp.asarray(table)[tokens])
@@ -261,7 +267,7 @@ def test_a_model_with_embedding_and_head_around_a_torch_stack():
 
 def test_a_block_of_a_model_is_a_layer_of_torch():
     """Whatever stands around the block: inputs, head, the encoder whose output it reads."""
-    whole = config_for("Transformer").replace(vocabulary=17, inputs=Tokens(), head=LanguageModel())
+    whole = config_for("Transformer").replace(vocabulary=17, inputs=Tokens(), head=LanguageModel(), distinct_blocks=1)
     params = from_torch("Transformer", state_of(stored(), "Transformer"), config_for("Transformer"))
     state = to_torch("TransformerDecoderLayer", params.blocks[2], whole)
     same(from_torch("TransformerDecoderLayer", state, config_for("TransformerDecoderLayer")), params.blocks[2])
@@ -273,9 +279,23 @@ def test_a_memory_of_the_models_own_width_has_packed_weights():
     state = state_of(stored(), "MultiheadAttention")
     own, other = config_for("MultiheadAttention"), config_for("MultiheadAttention", kdim=6, vdim=6)
     params = from_torch("MultiheadAttention", state, other)
-    assert isinstance(params, CrossAttention)
+    assert isinstance(params, Attention.Weights)
     same(jax.tree.leaves(params), jax.tree.leaves(from_torch("MultiheadAttention", state, own)))
     same(to_torch("MultiheadAttention", params, other), state)
+
+
+def test_cross_attention_with_settings_of_its_own_is_the_torch_attention():
+    packed = config_for("MultiheadAttention", kdim=6, vdim=6)
+    config = packed.replace(cross_attention=packed.attention, attention=Attention(heads=2, window=3))
+    state = state_of(stored(), "MultiheadAttention")
+    assert arguments_of("MultiheadAttention", config) == arguments_of("MultiheadAttention", packed)
+    same(to_torch("MultiheadAttention", from_torch("MultiheadAttention", state, config), config), state)
+
+
+def test_a_cross_attention_that_is_written_out_is_the_same():
+    config = config_for("TransformerDecoder")
+    written = config.replace(cross_attention=config.attention.replace(d_head=2))
+    assert arguments_of("TransformerDecoder", written) == arguments_of("TransformerDecoder", config)
 
 
 def test_weights_of_half_precision_are_loaded_as_float32():
@@ -328,9 +348,9 @@ WRONG_ARGUMENTS = {
     "unknown": ("TransformerEncoderLayer", {"n_head": 3}, "no argument 'n_head'; did you mean 'nhead'"),
     "of another module": ("TransformerEncoderLayer", {"num_layers": 3}, "no argument 'num_layers'"),
     "missing": ("TransformerEncoderLayer", {"nhead": REQUIRED}, "without nhead"),
-    "heads": ("TransformerEncoderLayer", {"nhead": 5}, "heads is 5; expected a divisor of d_model 6"),
+    "heads": ("TransformerEncoderLayer", {"nhead": 5}, "attention.heads is 5; expected a divisor of d_model 6"),
     "activation": ("TransformerEncoderLayer", {"activation": "rellu"}, "did you mean 'relu'"),
-    "norm_first": ("TransformerEncoderLayer", {"norm_first": "no"}, "NormSlots.pre is 'no'; expected bool"),
+    "norm_first": ("TransformerEncoderLayer", {"norm_first": "no"}, "NormSlots.pre is 'no'; expected .* or bool"),
     "bias keys": ("MultiheadAttention", {"add_bias_kv": True}, "add_bias_kv True; expected False"),
     "zero keys": ("MultiheadAttention", {"add_zero_attn": True}, "add_zero_attn True; expected False"),
     "dropout of weights": ("MultiheadAttention", {"dropout": 0.1}, r"dropout 0.1; expected 0.0"),
@@ -346,26 +366,50 @@ def test_wrong_arguments_are_refused_by_name(kind, changes, message):
         config_of(kind, **known | changes)
 
 
+class OwnDense(Dense):
+    """A component from outside the package."""
+
+
+class OwnMixer(TokenMixer):
+    """A component without heads."""
+
+
 WRONG_CONFIGS = {
+    "own feed-forward": ("TransformerEncoder", {"feed_forward": OwnDense(d_ff=11)}, "OwnDense'; expected 'Dense'"),
+    "no feed-forward": ("TransformerEncoder", {"feed_forward": None}, "feed_forward.kind is None; expected 'Dense'"),
+    "own mixer": ("TransformerEncoder", {"attention": OwnMixer()}, "OwnMixer'; expected 'Attention'"),
+    "own cross-attention": (
+        "TransformerDecoder",
+        {"cross_attention": Attention(heads=3, logit_cap=5.0)},
+        "cross_attention.kind is 'Attention'; expected None",
+    ),
     "rotary": ("TransformerEncoder", {"positions": Rotary()}, "positions.kind is 'Rotary'; expected 'NoPositions'"),
     "sinusoidal": ("TransformerEncoder", {"positions": Sinusoidal()}, "positions.kind is 'Sinusoidal'"),
     "rms": ("TransformerEncoderLayer", {"norm_kind": RMSNorm()}, "norm_kind.kind is 'RMSNorm'; expected 'LayerNorm'"),
-    "gate": ("TransformerEncoderLayer", {"feed_forward": "gated"}, "feed_forward is 'gated'; expected 'dense'"),
+    "gate": (
+        "TransformerEncoderLayer",
+        {"feed_forward": Gated(d_ff=11)},
+        "feed_forward.kind is 'Gated'; expected 'Dense'",
+    ),
     "half a bias": (
         "TransformerEncoderLayer",
-        {"feed_forward_bias": False},
-        "feed_forward_bias is False; expected True",
+        {"feed_forward.bias": False},
+        "feed_forward.bias is False; expected True",
     ),
     "norm's bias": ("TransformerEncoderLayer", {"norm_kind": LayerNorm(affine="gain")}, "norm_kind.affine is 'gain'"),
-    "few keys": ("MultiheadAttention", {"key_value_heads": 1}, "key_value_heads is 1; expected 3"),
-    "width of heads": ("MultiheadAttention", {"d_head": 4}, "d_head is 4; expected 2"),
-    "scale": ("MultiheadAttention", {"logit_scale_exponent": 1.0}, "logit_scale_exponent is 1.0; expected 0.5"),
+    "few keys": ("MultiheadAttention", {"attention.key_value_heads": 1}, "attention.key_value_heads is 1; expected 3"),
+    "width of heads": ("MultiheadAttention", {"attention.d_head": 4}, "attention.d_head is 4; expected 2"),
+    "scale": ("MultiheadAttention", {"attention.scale_exponent": 1.0}, "attention.scale_exponent is 1.0; expected 0.5"),
     "tokens": ("TransformerEncoder", {"inputs": Tokens()}, "inputs.kind is 'Tokens'; expected 'Stream'"),
     "head": ("TransformerEncoder", {"head": LanguageModel()}, "head.kind is 'LanguageModel'; expected 'NoHead'"),
     "no encoder": ("Transformer", {"encoder": None, "d_memory": 6}, "encoder.kind is None; expected 'ModelConfig'"),
     "no memory": ("TransformerDecoder", {"d_memory": None}, "d_memory is None; expected 6"),
     "wide memory": ("TransformerDecoder", {"d_memory": 7}, "d_memory is 7; expected 6"),
-    "encoder": ("Transformer", {"encoder.activation": "gelu"}, "encoder.activation is 'gelu'; expected 'relu'"),
+    "encoder": (
+        "Transformer",
+        {"encoder.feed_forward.activation": "gelu"},
+        "encoder.feed_forward.activation is 'gelu'; expected 'relu'",
+    ),
 }
 
 
@@ -379,13 +423,15 @@ def test_a_config_that_is_not_a_torch_module_is_refused_by_its_field(kind, chang
 
 def test_masks_and_initial_values_are_no_part_of_a_module():
     config = config_for("Transformer")
-    free = {"visibility": "causal", "window": 2, "initializer": Normal(), "vocabulary": 17}
-    changed = config.replace(**free, encoder=config.encoder.replace(**free))
+    free = {"visibility": "causal", "attention.window": 2, "initializer": Normal(), "vocabulary": 17}
+    changed = replace_at(config, free | {f"encoder.{path}": value for path, value in free.items()})
     assert arguments_of("Transformer", changed) == arguments_of("Transformer", config)
 
 
 def test_a_stream_has_no_weights_and_is_taken_as_it_is():
-    config = ModelConfig(d_model=6, heads=3, layers=0, inputs=Stream(), head=NoHead(), positions=NoPositions())
+    config = ModelConfig(
+        d_model=6, attention=Attention(heads=3), layers=0, inputs=Stream(), head=NoHead(), positions=NoPositions()
+    )
     config = config.replace(norm=config.norm.replace(final=False))
     params = model.init(jax.random.key(0), config)
     x = jax.random.normal(jax.random.key(1), (2, 5, 6))

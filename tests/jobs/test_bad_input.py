@@ -197,13 +197,13 @@ def test_two_at_once(command, runs):
 
 def test_checkpoints_of_another_architecture(command, runs):
     config = json.loads((runs / "config.json").read_text())
-    config["run"]["model"]["d_ff"] = 7
+    config["run"]["model"]["feed_forward"]["d_ff"] = 7
     (runs / "config.json").write_text(json.dumps(config))
     refused(
         command, runs,
         "step 4 of runs/tiny is of another architecture: checkpoint has params/blocks/0/feed_forward/up [8, 32], "
         "the config wants [8, 7]",
-        "model.d_ff=7",
+        "model.feed_forward.d_ff=7",
     )  # fmt: skip
 
 

@@ -3,13 +3,16 @@
 import jax
 import pytest
 
-from flaxformer.config import BatchNorm, ModelConfig
+from flaxformer.config import Attention, BatchNorm, ModelConfig
 from flaxformer.jobs.train import devices_for
 from flaxformer.sharding import Devices
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
 
-LARGE = Run(model=ModelConfig(layers=4, d_model=128, heads=4), task=StandardLibrary(length=128, batch_size=32))
+LARGE = Run(
+    model=ModelConfig(layers=4, d_model=128, attention=Attention(heads=4)),
+    task=StandardLibrary(length=128, batch_size=32),
+)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +25,13 @@ LARGE = Run(model=ModelConfig(layers=4, d_model=128, heads=4), task=StandardLibr
         ({"training": Training(micro_batches=32)}, None),
         ({"model": LARGE.model.replace(dropout=0.1)}, None),
         ({"model": LARGE.model.replace(norm_kind=BatchNorm())}, None),
-        ({"model": ModelConfig(layers=1, d_model=8, heads=2), "task": StandardLibrary(length=8, batch_size=4)}, None),
+        (
+            {
+                "model": ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)),
+                "task": StandardLibrary(length=8, batch_size=4),
+            },
+            None,
+        ),
     ],
     ids=str,
 )

@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from flaxformer.config import Classifier, LanguageModel, LearnedPositions, ModelConfig, Patches, RecurrentConfig
+from flaxformer.config import (
+    Attention,
+    Classifier,
+    Dense,
+    LanguageModel,
+    LearnedPositions,
+    ModelConfig,
+    Patches,
+    RecurrentConfig,
+)
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.tasks import Digits, StandardLibrary
 from flaxformer.training import Run, Training
@@ -19,7 +28,9 @@ def flops(config, **training):
 
 def test_a_decoder_has_six_flops_a_weight_and_its_attention():
     layers, width, hidden = 2, 12, 7
-    config = ModelConfig(vocabulary=257, layers=layers, d_model=width, heads=3, d_ff=hidden)
+    config = ModelConfig(
+        vocabulary=257, layers=layers, d_model=width, attention=Attention(heads=3), feed_forward=Dense(d_ff=hidden)
+    )
     weights = layers * (4 * width**2 + 2 * width * hidden) + 257 * width
     expected = 6 * weights + 12 * layers * width * 11
     assert flops(config) == expected
@@ -28,14 +39,19 @@ def test_a_decoder_has_six_flops_a_weight_and_its_attention():
 
 
 def test_what_is_computed_again_or_in_parts_does_not_count():
-    config = ModelConfig(vocabulary=257, layers=2, d_model=12, heads=3, d_ff=7)
+    config = ModelConfig(vocabulary=257, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=7))
     for how in ({"remat": "block"}, {"micro_batches": 3}, {"precision": "bfloat16"}):
         assert flops(config, **how) == flops(config)
 
 
 def test_gpt_2_has_the_figure_of_the_convention():
     config = ModelConfig(
-        vocabulary=50257, layers=12, d_model=768, heads=12, d_ff=3072, positions=LearnedPositions(max_length=1024)
+        vocabulary=50257,
+        layers=12,
+        d_model=768,
+        attention=Attention(heads=12),
+        feed_forward=Dense(d_ff=3072),
+        positions=LearnedPositions(max_length=1024),
     )
     run = Run(model=config, task=StandardLibrary(length=1024, batch_size=1))
     assert model_flops(run) / run.tokens_per_step == pytest.approx(854.4e6, rel=1e-4)
@@ -48,7 +64,15 @@ def test_a_loop_counts_as_often_as_it_runs():
 
 def test_an_encoder_of_patches_has_them_and_its_class_token():
     inputs, head = Patches(height=8, width=8, size=4), Classifier(classes=10)
-    config = ModelConfig(inputs=inputs, head=head, layers=1, d_model=6, heads=2, d_ff=5, visibility="full")
+    config = ModelConfig(
+        inputs=inputs,
+        head=head,
+        layers=1,
+        d_model=6,
+        attention=Attention(heads=2),
+        feed_forward=Dense(d_ff=5),
+        visibility="full",
+    )
     run = Run(model=config, task=Digits(batch_size=2))
     patches, tokens = 4, run.task.tokens_read(config)
     products = patches * 16 * 6 + tokens * (4 * 6**2 + 2 * 6 * 5) + 2 * tokens**2 * 6 + 6 * 10

@@ -17,12 +17,12 @@ from flaxformer.jobs.log import read
 from flaxformer.struct import UserError
 
 FILE = """
-from flaxformer.config import ModelConfig
+from flaxformer.config import ModelConfig, Attention, Dense
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
 
 run = Run(
-    model=ModelConfig(layers=2, d_model=16, heads=4, d_ff=32, dropout=0.1),
+    model=ModelConfig(layers=2, d_model=16, attention=Attention(heads=4), feed_forward=Dense(d_ff=32), dropout=0.1),
     task=StandardLibrary(length=8, batch_size=8, evaluation_batches=2),
     training=Training(steps=STEPS, evaluate_every=4),
 )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import LearnedPositions, ModelConfig, Sinusoidal
+from flaxformer.config import Attention, LearnedPositions, ModelConfig, Sinusoidal
 from flaxformer.jobs import samples
 from flaxformer.jobs.samples import Sample, printable, sampler, text_of
 from flaxformer.model import Generation
@@ -16,7 +16,7 @@ from flaxformer.training import Run
 def text_run(folder, **changes):
     (folder / "text.txt").write_text("to be or not to be, that is the question: " * 40)
     task = TextFiles(path=str(folder / "text.txt"), length=8, batch_size=2, evaluation_batches=1)
-    return Run(model=ModelConfig(layers=1, d_model=8, heads=2, **changes), task=task, seed=3)
+    return Run(model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2), **changes), task=task, seed=3)
 
 
 def weights(run):
@@ -67,7 +67,7 @@ def test_a_held_out_line_is_translated_to_its_end(tmp_path, asked, form):
         (tmp_path / name).write_text("".join(f"{name} {number}\n" for number in range(40)))
     paths = {"source_path": str(tmp_path / "one"), "target_path": str(tmp_path / "two")}
     task = PairedFiles(**paths, max_length=7, form=form, batch_size=2, evaluation_batches=1)
-    config = ModelConfig(vocabulary=259, layers=1, d_model=8, heads=2)
+    config = ModelConfig(vocabulary=259, layers=1, d_model=8, attention=Attention(heads=2))
     config = config.with_encoder() if form == "paired" else config.replace(visibility="prefix")
     said = sampler(Run(model=config, task=task), task.load(), 6)(None, 0)
     assert said.text == "ab"

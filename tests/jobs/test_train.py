@@ -16,19 +16,21 @@ from flaxformer.checkpoint import Checkpoints, Stop
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main
 from flaxformer.cli.train import Price, follow
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data import prepare
 from flaxformer.files import locked
 from flaxformer.jobs import Advanced, Diverged, Evaluated, Job, Sampled, Saved, Started, train
 from flaxformer.jobs.log import Log, read
 from flaxformer.sharding import Devices
-from flaxformer.struct import UserError
+from flaxformer.struct import UserError, replace_at
 from flaxformer.study.plan import Cost
 from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, start
 
 RUN = Run(
-    model=ModelConfig(vocabulary=7, layers=1, d_model=6, heads=2, d_ff=5, dropout=0.1),
+    model=ModelConfig(
+        vocabulary=7, layers=1, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5), dropout=0.1
+    ),
     task=Copy(symbols=5, length=3, batch_size=4, evaluation_batches=1),
     optimizer=AdamW(learning_rate=1e-2, weight_decay=0.1, clip=0.5),
     training=Training(steps=12, evaluate_every=6, micro_batches=2, ema=0.9),
@@ -157,8 +159,8 @@ def test_a_run_that_diverges_ends_there(tmp_path):
 
 
 def test_another_run_in_the_same_folder_is_refused(whole):
-    with pytest.raises(UserError, match=r"model\.d_ff"):
-        trained(whole[0], RUN.replace(model=RUN.model.replace(d_ff=7)))
+    with pytest.raises(UserError, match=r"model\.feed_forward\.d_ff"):
+        trained(whole[0], replace_at(RUN, {"model.feed_forward.d_ff": 7}))
 
 
 def test_two_at_once_are_refused(tmp_path):

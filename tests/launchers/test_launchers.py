@@ -36,7 +36,7 @@ from flaxformer.study.execution import Execution
 from flaxformer.study.plan import groups
 from flaxformer.study.store import Store
 
-WIDTHS = Axis("model.d_ff", {str(width): width for width in (5, 7, 11, 13)}, name="width")
+WIDTHS = Axis("model.feed_forward.d_ff", {str(width): width for width in (5, 7, 11, 13)}, name="width")
 
 
 @pytest.fixture(scope="module")

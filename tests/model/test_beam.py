@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from flaxformer.config import ModelConfig, Rotary
+from flaxformer.config import Attention, Dense, ModelConfig, Rotary
 from flaxformer.model import apply, specs
 from flaxformer.model.beam import beam_search
 from flaxformer.model.decoding import generate
@@ -16,7 +16,14 @@ from flaxformer.model.transformer import with_layout
 from flaxformer.struct import UserError
 
 V, SHORT, STEPS, S, END = 5, 3, 5, 7, 2
-CONFIG = ModelConfig(vocabulary=V, layers=1, d_model=12, heads=3, d_ff=17, positions=Rotary())
+CONFIG = ModelConfig(
+    vocabulary=V,
+    layers=1,
+    d_model=12,
+    attention=Attention(heads=3),
+    feed_forward=Dense(d_ff=17),
+    positions=Rotary(),
+)
 PENALTIES = [0.0, 0.6, 1.0, 2.0]
 # The second row is padded, on both sides.
 PROMPT = np.array([[3, 1, 4, 0], [0, 2, 3, 0]])

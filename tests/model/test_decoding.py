@@ -13,10 +13,13 @@ from flaxformer.config import (
     PRE,
     SANDWICH,
     Alibi,
+    Attention,
     BatchNorm,
     Classifier,
     ConcatenatedIndex,
     DeepNorm,
+    Dense,
+    Gated,
     LanguageModel,
     LayerNorm,
     LearnedPositions,
@@ -32,10 +35,10 @@ from flaxformer.model import apply, decoding, extend, new_cache, specs
 from flaxformer.model.decoding import generate, stream
 from flaxformer.model.sampling import Sampling, filtered_logits, most_probable, sample
 from flaxformer.model.transformer import with_layout
-from flaxformer.struct import UserError
+from flaxformer.struct import UserError, replace_at
 
 B, T, V = 2, 7, 13
-BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, heads=3, d_ff=17)
+BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
 
 POSITIONS = {
     "none": NoPositions(),
@@ -48,23 +51,23 @@ POSITIONS = {
     "alibi": Alibi(),
     "buckets": RelativeBuckets(buckets=4, max_distance=5, std=0.5),
 }
-SEEN = {"causal": {}, "window": {"window": 3}, "prefix": {"visibility": "prefix"}}
+SEEN = {"causal": {}, "window": {"attention.window": 3}, "prefix": {"visibility": "prefix"}}
 PLACES = {"pre": PRE, "post": POST, "sandwich": SANDWICH}
 KINDS = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}
 FAMILIES = {
     "decoder": {},
     "encoder-decoder": {"encoder": True},
-    "shared keys": {"key_value_heads": 1},
-    "full values": {"value_form": "full"},
+    "shared keys": {"attention.key_value_heads": 1},
+    "full values": {"attention.value_form": "full"},
     "parallel": {"parallel": True},
-    "frozen": {"frozen_pattern": T},
+    "frozen": {"attention.frozen_pattern": T},
     "further": {
-        "query_key_norm": RMSNorm(),
-        "share_query_key": True,
-        "feed_forward": "gated",
+        "attention.query_key_norm": RMSNorm(),
+        "attention.share_query_key": True,
+        "feed_forward": Gated(d_ff=17),
         "residual": DeepNorm(),
-        "logit_cap": 2.0,
-        "head": LanguageModel(transform=True, bias=True),
+        "attention.logit_cap": 2.0,
+        "head": LanguageModel(transform="relu", bias=True),
     },
 }
 # Every pair of choices; the whole product is for CI.
@@ -77,13 +80,13 @@ COVER = [
 def config_of(positions, seen, place, kind, family, **more):
     changes = FAMILIES[family] | SEEN[seen] | {"norm": PLACES[place], "norm_kind": KINDS[kind]} | more
     encoder = changes.pop("encoder", False)
-    config = BASE.replace(positions=POSITIONS[positions], **changes)
-    return config.with_encoder(window=None) if encoder else config
+    config = replace_at(BASE, {"positions": POSITIONS[positions]} | changes)
+    return config.with_encoder(attention=config.attention.replace(window=None)) if encoder else config
 
 
 def weights(config, seed=0, gain=1.0):
     """Random numbers of the declared shapes; none is 0 or 1, so that no bias or gain is invisible."""
-    random, constants = np.random.default_rng(seed), {"ones": 1.0, "residual_gain": 1.0}
+    random, constants = np.random.default_rng(seed), {"ones": 1.0, "constant": 1.0}
 
     def draw(spec):
         std = 0.1 if spec.init in constants else gain * max(spec.fan_in, 9) ** -0.5
@@ -181,8 +184,8 @@ SMALL = ModelConfig(
     vocabulary=WORDS,
     layers=1,
     d_model=12,
-    heads=3,
-    d_ff=17,
+    attention=Attention(heads=3),
+    feed_forward=Dense(d_ff=17),
     positions=LearnedPositions(max_length=PROMPT + STEPS - 1),
 )
 DRAWN = Sampling(temperature=1.3, top_k=7, top_p=0.9)
@@ -329,7 +332,7 @@ def test_a_prefix_model_sees_its_whole_prompt():
 def test_the_same_shapes_are_compiled_once(params, prompt, monkeypatch):
     def call(prompt, seed, temperature, end, slope):
         sampling, key = DRAWN.replace(temperature=temperature, top_p=temperature / 2), jax.random.key(seed)
-        config = SMALL.replace(logit_scale_exponent=slope)
+        config = replace_at(SMALL, {"attention.scale_exponent": slope})
         return generate(params, config, prompt, steps=STEPS, sampling=sampling, end=end, key=key, chunk=3)
 
     first = call(prompt, 5, 1.3, 2, 0.5)

@@ -18,10 +18,11 @@ from flaxformer.config import Classifier, LanguageModel, NoHead, RecurrentConfig
 from flaxformer.model.decoding import generate
 from flaxformer.model.recurrent import Layer, with_layout
 from flaxformer.nn import Causal
-from flaxformer.params import decay_mask, stack, table
+from flaxformer.params import stack, table
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
+from flaxformer.weight_axes import decay_mask
 
 B, T, V, D, W = 2, 7, 13, 5, 3  # distinct primes, so that a swapped axis fails
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -337,7 +338,7 @@ def test_positions_and_a_prefix_change_nothing():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": LanguageModel(transform=True)}, r"head.transform is True; expected False"),
+        ({"head": LanguageModel(transform="gelu")}, r"head.transform is 'gelu'; expected None"),
         ({"head": LanguageModel(tied=True), "inputs": Stream()}, r"head.tied is True; expected inputs Tokens"),
         ({"inputs": Tokens(shared=True)}, r"inputs.shared is True; expected False"),
         ({"cell": "gru", "activation": "relu"}, r"activation is 'relu' with cell 'gru'; expected 'tanh'"),

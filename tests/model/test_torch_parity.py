@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer.component import Context
 from flaxformer.interop.torch_modules import config_of, from_torch
-from flaxformer.model.blocks import Block, block
-from flaxformer.model.call import Call
+from flaxformer.model.blocks import BlockParams, block
 from flaxformer.nn import Causal, Padding, dot_product_attention
 from flaxformer.params import declare
 
@@ -40,7 +40,7 @@ def layer_and_gradient(params, config, x, mask, cotangent):
     places = jnp.arange(x.shape[1])
 
     def loss(x):
-        y, *_ = block(params, config, x, Call(query_positions=places, key_positions=places, mask=mask))
+        y, *_ = block(params, config, x, Context(query_positions=places, key_positions=places, mask=mask))
         return (y * cotangent).sum(), y
 
     (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(x)
@@ -71,7 +71,7 @@ def test_every_torch_weight_has_its_place_and_no_other_is_left(golden, place):
     weights = torch_weights(golden)
     config = config_for(place, "relu", weights, heads=3)
     params = from_torch(KIND, weights, config)
-    declared = declare(Block, config)
+    declared = declare(BlockParams, config)
     assert jax.tree.map(lambda weight: weight.shape, params) == jax.tree.map(lambda spec: spec.shape, declared)
     assert sum(w.size for w in jax.tree.leaves(params)) == sum(w.size for w in weights.values())
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import Causal, Explicit, Padding, dot_product_attention
-from flaxformer.nn.attention import dot_product_weights, fixed_weights, mix
+from flaxformer.nn.attention import apply_weights, dot_product_weights, weights_of_logits
 
 B, T, S, D_K, D_V = 3, 5, 7, 11, 13
 heads = pytest.mark.parametrize(("N", "K"), [(6, 3), (4, 1), (3, 3)])
@@ -97,7 +97,7 @@ def test_weights_and_their_mixture_are_the_whole(N, K, mask, settings, biased):
     mask = masking(mask, N)[0]
     options = keywords(mask, bias if biased else None, settings)
     whole = dot_product_attention(q, k, v, **options)
-    np.testing.assert_allclose(mix(dot_product_weights(q, k, **options), v, mask=mask), whole, atol=2e-6)
+    np.testing.assert_allclose(apply_weights(dot_product_weights(q, k, **options), v, mask=mask), whole, atol=2e-6)
 
 
 @heads
@@ -105,16 +105,16 @@ def test_a_mixture_is_the_weighted_sum_of_values_whatever_the_weights(N, K):
     """Weights of any sign and any sum: nothing is normalised a second time."""
     *_, v, weights = numbers(N, K)
     wanted = expected_mixture(weights, v)
-    np.testing.assert_allclose(mix(jnp.asarray(weights), jnp.asarray(v)), wanted, atol=1e-5)
+    np.testing.assert_allclose(apply_weights(jnp.asarray(weights), jnp.asarray(v)), wanted, atol=1e-5)
     # A mask says what is never read; it does not zero weights a second time.
-    np.testing.assert_allclose(mix(jnp.asarray(weights), jnp.asarray(v), mask=Causal(S)), wanted, atol=1e-5)
+    np.testing.assert_allclose(apply_weights(jnp.asarray(weights), jnp.asarray(v), mask=Causal(S)), wanted, atol=1e-5)
 
 
 @functools.partial(jax.jit, static_argnames="batch")
 def every_way(q, k, v, mask, bias, batch):
     weights = dot_product_weights(q, k, mask=mask, bias=bias)
     one = dot_product_attention(q, k, v, mask=mask, bias=bias)
-    return weights, mix(weights, v, mask=mask), one, fixed_weights(bias, mask, batch)
+    return weights, apply_weights(weights, v, mask=mask), one, weights_of_logits(bias, mask, batch)
 
 
 @pytest.mark.parametrize("batch", [(), (3, 1)])
@@ -139,12 +139,12 @@ def test_mask_and_bias_broadcast_to_batch_heads_queries_keys(shape):
     weights = dot_product_weights(*map(jnp.asarray, (q, k)), mask=jnp.asarray(allowed), bias=jnp.asarray(bias))
     wanted = expected_weights(q, k, *full)
     np.testing.assert_allclose(weights, wanted, atol=2e-6)
-    mixed = mix(weights, jnp.asarray(v), mask=jnp.asarray(allowed))
+    mixed = apply_weights(weights, jnp.asarray(v), mask=jnp.asarray(allowed))
     np.testing.assert_allclose(mixed, expected_mixture(wanted, v), atol=1e-5)
 
 
 def in_halves(q, k, v, mask):
-    return mix(dot_product_weights(q, k, mask=mask), v, mask=mask)
+    return apply_weights(dot_product_weights(q, k, mask=mask), v, mask=mask)
 
 
 def whole(q, k, v, mask):
@@ -241,7 +241,7 @@ def loop_over_rows(logits, mask, batch):
 def test_fixed_weights_are_the_softmax_of_their_logits_where_the_mask_allows(mask, own):
     logits = numbers(6, 3)[3] if own else numbers(6, 3)[3][1]
     mask, allowed = masking(mask, 6)
-    weights = np.asarray(fixed_weights(jnp.asarray(logits), mask, (B,)))
+    weights = np.asarray(weights_of_logits(jnp.asarray(logits), mask, (B,)))
     np.testing.assert_allclose(weights, loop_over_rows(logits, allowed, (B,)), atol=2e-6)
     assert (weights[~allowed] == 0).all()
     np.testing.assert_allclose(weights.sum(-1), allowed.any(-1), atol=1e-6)
@@ -250,15 +250,15 @@ def test_fixed_weights_are_the_softmax_of_their_logits_where_the_mask_allows(mas
 @pytest.mark.parametrize("batch", [(), (1,), (B,), (2, 3)])
 def test_fixed_weights_are_alike_in_every_row_of_any_batch(batch):
     logits = jnp.asarray(numbers(6, 3)[3][1])
-    alone = fixed_weights(logits, Causal(), ())
-    weights = fixed_weights(logits, Causal(), batch)
+    alone = weights_of_logits(logits, Causal(), ())
+    weights = weights_of_logits(logits, Causal(), batch)
     assert weights.shape == (*batch, 6, T, S)
     np.testing.assert_array_equal(weights, np.broadcast_to(alone, weights.shape))
 
 
 def test_fixed_weights_have_finite_gradients_where_nothing_may_be_seen():
     logits, (mask, allowed) = jnp.asarray(numbers(6, 3)[3]), masking("blind", 6)
-    gradient = jax.jit(jax.grad(lambda x: jnp.sin(3 * fixed_weights(x, mask, (B,))).sum()))(logits)
+    gradient = jax.jit(jax.grad(lambda x: jnp.sin(3 * weights_of_logits(x, mask, (B,))).sum()))(logits)
     assert np.isfinite(gradient).all()
     assert (np.asarray(gradient)[~allowed] == 0).all()
     assert (np.abs(np.asarray(gradient)[allowed]) > 0).any()
@@ -281,13 +281,13 @@ def test_no_keys_give_zeros_and_no_queries_give_nothing(queries, keys, mask):
         (lambda q, k, v, a: dot_product_weights(q, k[:1]), r"equal leading axes; got query \(2, 5, 6, 4\), key \(1, 7"),
         (lambda q, k, v, a: dot_product_weights(q[..., :5, :], k), "heads that divide the query's"),
         (lambda q, k, v, a: dot_product_weights(q, k, mask=a), "mask has dtype float32; expected bool"),
-        (lambda q, k, v, a: fixed_weights(a, a, (2,)), "mask has dtype float32; expected bool"),
-        (lambda q, k, v, a: mix(a, v, mask=a), "mask has dtype float32; expected bool"),
-        (lambda q, k, v, a: mix(a, v, mask=Padding(jnp.ones((2, 9), bool))), "for 9 keys; expected 7"),
+        (lambda q, k, v, a: weights_of_logits(a, a, (2,)), "mask has dtype float32; expected bool"),
+        (lambda q, k, v, a: apply_weights(a, v, mask=a), "mask has dtype float32; expected bool"),
+        (lambda q, k, v, a: apply_weights(a, v, mask=Padding(jnp.ones((2, 9), bool))), "for 9 keys; expected 7"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(call, message, monkeypatch):
-    for function in (dot_product_weights, fixed_weights, mix):
+    for function in (dot_product_weights, weights_of_logits, apply_weights):
         monkeypatch.setitem(call.__globals__, function.__name__, inspect.unwrap(function))
     q, k, v, a = (jnp.ones(shape) for shape in ((2, 5, 6, 4), (2, 7, 3, 4), (2, 7, 3, 5), (2, 6, 5, 7)))
     with pytest.raises(ValueError, match=message):

@@ -7,12 +7,19 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import LearnedPositions, ModelConfig, RecurrentConfig, Rotary
+from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, RecurrentConfig, Rotary
 from flaxformer.model import Sampling, beam_search, decoding, generate, init, stream
 from flaxformer.sharding import Devices, whole_on
 
 V, ROWS, STEPS, END = 11, 4, 7, 2
-DECODER = ModelConfig(vocabulary=V, layers=2, d_model=16, heads=4, key_value_heads=2, d_ff=32, positions=Rotary())
+DECODER = ModelConfig(
+    vocabulary=V,
+    layers=2,
+    d_model=16,
+    attention=Attention(heads=4, key_value_heads=2),
+    feed_forward=Dense(d_ff=32),
+    positions=Rotary(),
+)
 PROMPT = np.random.default_rng(0).integers(0, V, (ROWS, 5))
 VALID = np.arange(5) >= np.array([0, 2, 1, 4])[:, None]
 SOURCE = np.random.default_rng(1).integers(0, V, (ROWS, 6))

@@ -14,17 +14,18 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from flaxformer.checkpoint import Checkpoints
-from flaxformer.config import BatchNorm, ModelConfig, RecurrentConfig
-from flaxformer.params import axes, path_name
+from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig, RecurrentConfig
+from flaxformer.params import path_name
 from flaxformer.sharding import Devices, parse_devices, placed, shardings_of, weight_spec, whole_on
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.tasks.spread import Spread
 from flaxformer.training import Adafactor, Muon, Run, Training, evaluate, evaluation_params, start, train_chunk
+from flaxformer.weight_axes import axes
 
 STEPS = 4
 TEXT = StandardLibrary(batch_size=16, length=8, evaluation_batches=2)
-SMALL = ModelConfig(layers=2, d_model=16, heads=8, d_ff=32, dropout=0.1)
+SMALL = ModelConfig(layers=2, d_model=16, attention=Attention(heads=8), feed_forward=Dense(d_ff=32), dropout=0.1)
 RUNS = {
     "decoder": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS)), "unrolled"),
     "scanned": (Run(model=SMALL, task=TEXT, training=Training(steps=STEPS, remat="block", ema=0.9)), "scanned"),
@@ -178,7 +179,7 @@ def test_a_device_holds_its_share_of_weights_and_moments(name, devices):
 def test_an_axis_that_is_not_divisible_is_whole():
     if jax.device_count() < 2:
         pytest.skip("one device")
-    run = Run(model=SMALL.replace(heads=1, d_model=15), task=TEXT)
+    run = Run(model=SMALL.replace(attention=Attention(heads=1), d_model=15), task=TEXT)
     shapes, mesh = jax.eval_shape(start, run), Devices(tensor=2).mesh()
     own, leaf = axes(shapes.params).blocks[0].attention.query, shapes.params.blocks[0].attention.query
     assert weight_spec(own, leaf.shape, mesh) == PartitionSpec("fsdp", None, None)

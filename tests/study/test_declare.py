@@ -2,15 +2,17 @@
 
 import dataclasses
 import re
+from typing import ClassVar
 
 import pytest
 from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
-from flaxformer.config import POST, PRE
+from flaxformer.config import POST, PRE, LanguageModel, Regressor
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.study.analysis import analyse
 from flaxformer.study.claim import Contrast
+from flaxformer.tasks import ScaledIndex
 
 WARMUP = Axis("optimizer.warmup_steps", {"none": 0, "2": 2, "4": 4}, name="warmup")
 HIGH, LOW = {"rate": "high"}, {"rate": "low"}
@@ -47,6 +49,23 @@ def test_one_factor_around_a_baseline_that_is_no_level():
     assert {arm.name: arm.run.optimizer.learning_rate for arm in study.arms()} == {
         "rate=baseline": 1e-3, "rate=high": 1e-2, "rate=higher": 1e-1,
     }  # fmt: skip
+
+
+class _Absolute(Regressor):
+    loss_name: ClassVar[str | None] = "absolute_error"
+
+    def loss(self, output, targets, weights, label_smoothing=None):
+        return (abs(output - targets).mean(-1) * weights).sum(), weights.sum()
+
+
+@pytest.mark.parametrize(
+    ("head", "unit"),
+    [(LanguageModel(), "nats"), (Regressor(), "of squared error"), (_Absolute(), "of absolute error")],
+)
+def test_the_head_says_what_a_loss_counts(head, unit):
+    task = ScaledIndex() if isinstance(head, Regressor) else BASELINE.task
+    model = BASELINE.model.replace(head=head, inputs=getattr(task, "inputs", BASELINE.model.inputs))
+    assert tiny(baseline=BASELINE.replace(model=model, task=task)).unit == unit
 
 
 def test_no_axes_is_the_baseline_alone():

@@ -499,7 +499,7 @@ def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
 FILE = '''"""A halving for the command line."""
 
 from flaxformer.study import Halving, LogUniform, Study, sampled
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training
 
@@ -507,7 +507,7 @@ study = Study(
     name="rates",
     question="Which rate?",
     baseline=Run(
-        model=ModelConfig(vocabulary=6, layers=1, d_model=8, heads=2, d_ff=11),
+        model=ModelConfig(vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11)),
         task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=2),
         training=Training(steps=6, evaluate_every=3),
     ),

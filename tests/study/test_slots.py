@@ -283,7 +283,7 @@ def test_two_slots_of_two_devices_work_side_by_side():
 
 
 def test_a_run_that_no_memory_holds_is_a_failed_row():
-    baseline = replace_at(BASELINE, {"model.d_ff": 2**42})
+    baseline = replace_at(BASELINE, {"model.feed_forward.d_ff": 2**42})
     [group] = groups(tiny(baseline=baseline, axes=(), claims=(), seeds=[0]).cells())
     [row] = rows_of(execute([group], Execution(devices=1))).values()
     assert row["cause"].startswith("out of memory with one run at a time (JaxRuntimeError: ")

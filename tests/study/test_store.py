@@ -188,7 +188,7 @@ def test_the_same_declaration_is_accepted_again(store):
     ("path", "value", "line"),
     [
         ("optimizer.beta2", 0.99, "optimizer.beta2: 0.98 -> 0.99"),
-        ("model.d_ff", 12, "model.d_ff: 11 -> 12"),
+        ("model.feed_forward.d_ff", 12, "model.feed_forward.d_ff: 11 -> 12"),
         ("optimizer.clip", 1.0, "optimizer.clip: null -> 1.0"),
         ("task.symbols", 4, "task.symbols: 5 -> 4"),
     ],

@@ -157,7 +157,7 @@ def test_with_nothing_that_can_be_read_members_begin_again(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [{"optimizer.learning_rate": 2e-3}, {"training.steps": 16}, {"model.d_ff": 13}, {"task.length": 5}],
+    [{"optimizer.learning_rate": 2e-3}, {"training.steps": 16}, {"model.feed_forward.d_ff": 13}, {"task.length": 5}],
     ids=str,
 )
 def test_other_members_begin_at_their_start(tmp_path, changes):

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Cell, Claim, Study
 from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
@@ -17,7 +17,7 @@ from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 
 BASELINE = Run(
-    model=ModelConfig(vocabulary=6, layers=1, d_model=8, heads=2, d_ff=11),
+    model=ModelConfig(vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11)),
     task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=2),
     optimizer=AdamW(learning_rate=1e-3),
     training=Training(steps=6, evaluate_every=3),
@@ -97,7 +97,7 @@ def kept_programs(folder: Path) -> Iterator[None]:
 
 FILE = '''"""The tiny study as a file, for the command line."""
 
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
@@ -106,7 +106,7 @@ study = Study(
     name="tiny",
     question="Does it run?",
     baseline=Run(
-        model=ModelConfig(vocabulary=6, layers=1, d_model=8, heads=2, d_ff=11),
+        model=ModelConfig(vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11)),
         task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=2),
         optimizer=AdamW(learning_rate=1e-3),
         training=Training(steps=6, evaluate_every=3),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import BatchNorm, ModelConfig
+from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
 from flaxformer.diagnostics import diagnose
 from flaxformer.params import stream
 from flaxformer.struct import UserError, replace_at
@@ -25,7 +25,14 @@ def bucketed(files, form="paired", **changes):
     fields = {"max_length": 5, "tokenizer": str(files / "one.json"), "batch_size": 6, "evaluation_batches": 2}
     paths = {"source_path": str(files / "one.en"), "target_path": str(files / "two.en")}
     task = PairedFiles(**(paths | fields | {"form": form, "buckets": BUCKETS} | changes))
-    model = ModelConfig(vocabulary=17, layers=1, d_model=6, heads=2, d_ff=5, visibility="prefix")
+    model = ModelConfig(
+        vocabulary=17,
+        layers=1,
+        d_model=6,
+        attention=Attention(heads=2),
+        feed_forward=Dense(d_ff=5),
+        visibility="prefix",
+    )
     return Run(model=model.with_encoder() if form == "paired" else model, task=task, training=Training(steps=2))
 
 
@@ -130,7 +137,7 @@ def test_each_part_draws_its_own_dropout(files):
     @jax.jit
     def values(state, part):
         alone = jax.vmap(lambda key: loss(state.params, run, part, key)[0])(jax.random.split(jax.random.key(3)))
-        total, count = summed_loss(state.params, run, (part, part), jax.random.key(3))
+        total, (count, _) = summed_loss(state.params, run, (part, part), jax.random.key(3))
         return total / count, alone
 
     together, alone = values(state, part)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.struct import UserError
 from flaxformer.tasks import MaskedTokens, SpanCorruption, TextFiles, TokenFiles
 from flaxformer.training import Run
@@ -159,7 +159,9 @@ def answers(run, source):
 @pytest.mark.parametrize("task", [MaskedTokens, SpanCorruption])
 def test_a_model_of_the_right_kind_takes_a_batch_and_others_are_refused(files, task):
     task = task(text=text(files, length=13), batch_size=3)
-    config = ModelConfig(vocabulary=task.vocabulary, layers=1, d_model=12, heads=3, d_ff=7)
+    config = ModelConfig(
+        vocabulary=task.vocabulary, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=7)
+    )
     encoder, both = config.replace(visibility="full"), config.with_encoder()
     right, wrong = (encoder, both) if isinstance(task, MaskedTokens) else (both, config)
     output, targets = jax.eval_shape(answers, Run(model=right, task=task), task.load())

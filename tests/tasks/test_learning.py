@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from tasks.every import WORDS, sentences
 
-from flaxformer.config import Classifier, LearnedPositions, ModelConfig, NoPositions, Patches
+from flaxformer.config import Attention, Classifier, Dense, LearnedPositions, ModelConfig, NoPositions, Patches
 from flaxformer.tasks import (
     Copy,
     Digits,
@@ -23,7 +23,7 @@ from flaxformer.tasks import (
 )
 from flaxformer.training import AdamW, Run, Training, evaluate, start, train_chunk
 
-TINY = ModelConfig(vocabulary=17, layers=1, d_model=32, heads=2, d_ff=64)
+TINY = ModelConfig(vocabulary=17, layers=1, d_model=32, attention=Attention(heads=2), feed_forward=Dense(d_ff=64))
 SIZES = {"batch_size": 32, "evaluation_batches": 4}
 
 
@@ -91,14 +91,16 @@ def test_a_position_blind_model_stays_at_its_floor_and_positions_or_a_mask_pass_
 def test_two_heads_average_two_targets_and_one_does_not():
     task = TwoTargetAverage(**SIZES)
     model = vectors(task, positions=NoPositions())
-    one, two = (learn(model.replace(heads=heads), task, 1500)["validation_loss"] for heads in (1, 2))
+    one, two = (
+        learn(model.replace(attention=Attention(heads=heads)), task, 1500)["validation_loss"] for heads in (1, 2)
+    )
     assert two < 0.25 * one
 
 
 @pytest.mark.slow
 def test_two_layers_learn_induction_and_one_does_not():
     task = Induction(symbols=11, length=12, **SIZES)
-    model = TINY.replace(feed_forward="none", heads=4, positions=LearnedPositions(max_length=12))
+    model = TINY.replace(feed_forward=None, attention=Attention(heads=4), positions=LearnedPositions(max_length=12))
     one, two = (learn(model.replace(layers=layers), task, 1500)["validation_accuracy"] for layers in (1, 2))
     assert one < 0.5
     assert two > 0.9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import LearnedPositions, ModelConfig, RecurrentConfig
+from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, RecurrentConfig
 from flaxformer.data import open_tokens, prepare
 from flaxformer.params import stream
 from flaxformer.struct import UserError
@@ -84,7 +84,14 @@ def test_packed_windows_against_a_plain_loop(path):
 
 @pytest.mark.parametrize("visibility", ["causal", "full"])
 def test_a_document_is_nothing_to_another_in_its_window(path, visibility):
-    config = ModelConfig(vocabulary=257, layers=2, d_model=12, heads=3, d_ff=7, visibility=visibility)
+    config = ModelConfig(
+        vocabulary=257,
+        layers=2,
+        d_model=12,
+        attention=Attention(heads=3),
+        feed_forward=Dense(d_ff=7),
+        visibility=visibility,
+    )
     config = config.replace(positions=LearnedPositions(max_length=29))
     batch = task_of(path, pack="documents").load().batch(KEY, 5)
     params = model.init(jax.random.key(0), config)
@@ -111,7 +118,9 @@ APPLY = jax.jit(lambda params, config, batch: model.apply(params, config, batch.
 def test_training_on_chunks_that_are_read_ahead_is_training_on_the_device(path, monkeypatch):
     task = task_of(path, pack="documents", batch_size=3)
     run = Run(
-        model=ModelConfig(vocabulary=257, layers=1, d_model=8, heads=2, d_ff=7),
+        model=ModelConfig(
+            vocabulary=257, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=7)
+        ),
         task=task,
         optimizer=AdamW(learning_rate=1e-2),
         training=Training(steps=4),

@@ -11,7 +11,7 @@ from tasks.every import WORDS
 
 from flaxformer.checkpoint import write_config
 from flaxformer.cli import main
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data.tokenizer import BYTES, as_said
 from flaxformer.model import Sampling, apply, init
 from flaxformer.struct import UserError
@@ -33,7 +33,14 @@ def task(files, form):
 
 def untrained(files, form, seed):
     """A run and weights of some size, by which the answer hangs on all that is read."""
-    model = ModelConfig(vocabulary=17, layers=1, d_model=8, heads=2, d_ff=7, visibility="prefix")
+    model = ModelConfig(
+        vocabulary=17,
+        layers=1,
+        d_model=8,
+        attention=Attention(heads=2),
+        feed_forward=Dense(d_ff=7),
+        visibility="prefix",
+    )
     model = model.with_encoder() if form == "paired" else model
     params = jax.jit(init)(jax.random.key(seed), model)
     return Run(model=model, task=task(files, form)), jax.tree.map(lambda x: 2.0 * x, params)
@@ -97,12 +104,12 @@ def test_a_long_line_is_named_before_any_is_translated(files):
 
 
 FILE = """
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, ModelConfig
 from flaxformer.tasks import PairedTokens
 from flaxformer.training import AdamW, Run, Training
 
 run = Run(
-    model=ModelConfig(vocabulary=259, layers=1, d_model=8, heads=2).with_encoder(),
+    model=ModelConfig(vocabulary=259, layers=1, d_model=8, attention=Attention(heads=2)).with_encoder(),
     task=PairedTokens(path="pairs", max_length=23, batch_size=4, evaluation_batches=1, buckets=2),
     optimizer=AdamW(learning_rate=0.05),
     training=Training(steps=8),
@@ -145,7 +152,7 @@ def test_mistakes_are_named(command, tmp_path, arguments, message):
 
 def test_a_run_that_continues_a_text_takes_no_input(command, tmp_path, files):
     text = TextFiles(path=str(files / "one"), length=8)
-    write_config(tmp_path / "run", Run(model=ModelConfig(layers=1, d_model=8, heads=2), task=text))
+    write_config(tmp_path / "run", Run(model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)), task=text))
     code, _, err = command("generate", "run", "--input", "in.txt")
     assert code == 2
     assert "input is 'in.txt' with a run that continues a text; expected --prompt" in " ".join(err.split())

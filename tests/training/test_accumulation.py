@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import BatchNorm, ModelConfig
+from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
 from flaxformer.params import stream
 from flaxformer.struct import UserError, replace_at
 from flaxformer.tasks import Copy
@@ -13,7 +13,7 @@ from flaxformer.training import Run, Training, start, train_step
 from flaxformer.training.step import backward, loss
 
 RUN = Run(
-    model=ModelConfig(vocabulary=7, layers=1, d_model=6, heads=2, d_ff=5),
+    model=ModelConfig(vocabulary=7, layers=1, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5)),
     task=Copy(symbols=5, length=2, batch_size=6, evaluation_batches=1),
     training=Training(label_smoothing=0.1),
 )

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import ModelConfig
+from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, evaluation_params, start, train_step
 
 EMA = 0.75
 RUN = Run(
-    model=ModelConfig(vocabulary=7, layers=1, d_model=6, heads=2, d_ff=5),
+    model=ModelConfig(vocabulary=7, layers=1, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5)),
     task=Copy(symbols=5, length=2, batch_size=6, evaluation_batches=1),
     optimizer=AdamW(learning_rate=0.1),
     training=Training(steps=4, ema=EMA),

@@ -4,13 +4,17 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import BatchNorm, ModelConfig, RecurrentConfig
+from flaxformer.config import Attention, BatchNorm, Block, Dense, ModelConfig, RecurrentConfig
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.training import Run, Training, start, train_chunk
 from flaxformer.training import micro_batches as module
 from flaxformer.training.micro_batches import kept_bytes, micro_batches
 
-LARGE = Run(model=ModelConfig(layers=4, d_model=128, heads=4), task=StandardLibrary(length=128, batch_size=32), seed=1)
+LARGE = Run(
+    model=ModelConfig(layers=4, d_model=128, attention=Attention(heads=4)),
+    task=StandardLibrary(length=128, batch_size=32),
+    seed=1,
+)
 
 
 def changed(**fields):
@@ -30,6 +34,8 @@ def changed(**fields):
         (changed(task=StandardLibrary(length=128, batch_size=8)), 2),
         (changed(model=LARGE.model.with_encoder(layers=9), task=Copy(batch_size=64, length=99, form="paired")), 16),
         (changed(model=RecurrentConfig(layers=40, d_model=256)), 8),
+        (changed(model=LARGE.model.replace(pattern=(Block(), Block(feed_forward=None)))), 8),
+        (changed(model=LARGE.model.replace(feed_forward=Dense(d_ff=1), pattern=(Block(feed_forward=Dense()),))), 8),
         (Run(), 1),
     ],
 )
@@ -42,7 +48,13 @@ def test_an_accelerator_computes_the_batch_whole(monkeypatch):
     assert micro_batches(LARGE) == 1
 
 
-@pytest.mark.parametrize("run", [LARGE, changed(model=ModelConfig(layers=2, d_model=64, heads=8, d_ff=512))])
+@pytest.mark.parametrize(
+    "run",
+    [
+        LARGE,
+        changed(model=ModelConfig(layers=2, d_model=64, attention=Attention(heads=8), feed_forward=Dense(d_ff=512))),
+    ],
+)
 def test_what_is_kept_is_told_within_a_factor_of_two(run):
     run = run.replace(training=Training(micro_batches=1), task=run.task.replace(batch_size=4))
     source = run.task.load()
@@ -54,7 +66,10 @@ def test_what_is_kept_is_told_within_a_factor_of_two(run):
 def test_a_run_that_leaves_it_open_is_the_one_that_says_so(monkeypatch):
     monkeypatch.setattr(module, "CACHED", 10_000)
     monkeypatch.setattr(module, "FEWEST_TOKENS", 8)
-    small = Run(model=ModelConfig(layers=1, d_model=8, heads=2), task=StandardLibrary(length=8, batch_size=4))
+    small = Run(
+        model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)),
+        task=StandardLibrary(length=8, batch_size=4),
+    )
     assert micro_batches(small) == 4
     state, losses = jax.jit(start)(small), {}
     for parts in (None, 4, 1):

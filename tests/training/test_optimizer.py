@@ -6,10 +6,11 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer.config import LanguageModel, ModelConfig
+from flaxformer.config import Attention, Dense, LanguageModel, ModelConfig
 from flaxformer.model import init, specs
-from flaxformer.params import decay_mask, table
-from flaxformer.training.optimizer import DECAYS, AdamW, learning_rate, optimizer
+from flaxformer.params import table
+from flaxformer.training import AdamW, Constant, Cosine, InverseSqrt, Linear, learning_rate
+from flaxformer.weight_axes import decay_mask
 
 STEPS, PEAK = 23, 0.3
 rates = jax.jit(jax.vmap(learning_rate, in_axes=(None, 0, None)), static_argnums=2)
@@ -24,9 +25,9 @@ def schedule(config):
 def test_linear_and_cosine_decay_equal_optax(warmup, final):
     ramp = optax.linear_schedule(PEAK / max(warmup, 1), PEAK, max(warmup - 1, 1))
     falls = {
-        "linear": optax.linear_schedule(PEAK, final * PEAK, STEPS - warmup),
-        "cosine": optax.cosine_decay_schedule(PEAK, STEPS - warmup, alpha=final),
-        "constant": optax.constant_schedule(PEAK),
+        Linear(): optax.linear_schedule(PEAK, final * PEAK, STEPS - warmup),
+        Cosine(): optax.cosine_decay_schedule(PEAK, STEPS - warmup, alpha=final),
+        Constant(): optax.constant_schedule(PEAK),
     }
     for decay, fall in falls.items():
         config = AdamW(learning_rate=PEAK, warmup_steps=warmup, decay=decay, final_fraction=final)
@@ -36,12 +37,12 @@ def test_linear_and_cosine_decay_equal_optax(warmup, final):
 
 
 def test_inverse_square_root_decay_is_that_of_vaswani():
-    config = AdamW(learning_rate=PEAK, warmup_steps=7, decay="inverse_sqrt")
+    config = AdamW(learning_rate=PEAK, warmup_steps=7, decay=InverseSqrt())
     steps = np.arange(1, STEPS + 1)
     np.testing.assert_allclose(schedule(config), PEAK * 7**0.5 * np.minimum(steps**-0.5, steps * 7**-1.5), rtol=1e-5)
 
 
-@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("decay", [Constant(), Cosine(), InverseSqrt(), Linear()], ids=str)
 def test_every_schedule_is_finite_positive_at_first_and_never_above_the_peak(decay):
     for warmup in (0.0, 1.0, 5.0, STEPS, 2 * STEPS):
         values = schedule(AdamW(learning_rate=PEAK, warmup_steps=warmup, decay=decay))
@@ -58,10 +59,10 @@ def quadratic(params):
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("weight_decay", [None, 0.1])
 def test_updates_equal_optax_adamw(clip, weight_decay):
-    model = ModelConfig(vocabulary=5, layers=1, d_model=4, heads=2, d_ff=3)
+    model = ModelConfig(vocabulary=5, layers=1, d_model=4, attention=Attention(heads=2), feed_forward=Dense(d_ff=3))
     params = reference = init(jax.random.key(0), model)
     config = AdamW(learning_rate=PEAK, beta1=0.8, beta2=0.9, epsilon=1e-3, clip=clip, weight_decay=weight_decay)
-    ours = optimizer(config, PEAK)
+    ours = config.transformation(PEAK)
     parts = [] if clip is None else [optax.clip_by_global_norm(clip)]
     theirs = optax.chain(
         *parts, optax.adamw(PEAK, 0.8, 0.9, 1e-3, weight_decay=weight_decay or 0.0, mask=decay_mask(params))
@@ -77,9 +78,10 @@ def test_updates_equal_optax_adamw(clip, weight_decay):
 
 def test_all_numbers_can_be_mapped():
     def final(config):
-        state, w = optimizer(config, 0.0).init(jnp.ones(3)), jnp.ones(3)
+        state, w = config.transformation(0.0).init(jnp.ones(3)), jnp.ones(3)
         for step in range(3):
-            updates, state = optimizer(config, learning_rate(config, step, 3)).update(quadratic(w), state, w)
+            chain = config.transformation(learning_rate(config, step, 3))
+            updates, state = chain.update(quadratic(w), state, w)
             w = optax.apply_updates(w, updates)
         return w
 

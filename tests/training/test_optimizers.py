@@ -9,11 +9,12 @@ import optax
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import Attention, Dense, ModelConfig, RecurrentConfig
 from flaxformer.model import init
 from flaxformer.model.interface import KINDS
-from flaxformer.params import Parameters, param, path_name
-from flaxformer.struct import UserError, override
+from flaxformer.overrides import override
+from flaxformer.params import Parameters, param, path_name, subtree
+from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import (
     SGD,
@@ -30,11 +31,12 @@ from flaxformer.training import (
     evaluation_params,
 )
 from flaxformer.training.by_layer import matrix_dimensions
-from flaxformer.training.optimizer import averaged_weights, optimizer
 
 RATE, DECAY, STEPS = 0.3, 0.1, 4
 KINDS_OF_OPTIMIZER = [AdamW, SGD, Lion, Adopt, Lamb, Adafactor, Muon, ScheduleFree]
-MODEL = ModelConfig(vocabulary=5, layers=1, d_model=6, heads=3, d_ff=7, key_value_heads=1).with_encoder(layers=2)
+MODEL = ModelConfig(
+    vocabulary=5, layers=1, d_model=6, attention=Attention(heads=3, key_value_heads=1), feed_forward=Dense(d_ff=7)
+).with_encoder(layers=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,12 +59,12 @@ def slope(w):
 
 def trained(config):
     """The weights after a few steps, each with a rate of its own, and those to evaluate."""
-    params, state = START, optimizer(config, 0.0).init(START)
+    params, state = START, config.transformation(0.0).init(START)
     for step in range(STEPS):
-        chain = optimizer(config, config.learning_rate * (1 + step))
+        chain = config.transformation(config.learning_rate * (1 + step))
         updates, state = chain.update(jax.tree.map(slope, params), state, params)
         params = optax.apply_updates(params, updates)
-    return params, averaged_weights(config, state, params)
+    return params, config.averaged(state, params)
 
 
 train = jax.jit(trained)
@@ -192,7 +194,7 @@ def shapes(model):
 
 def step(config, params, *gradients):
     """The updates of the last of some steps."""
-    chain, updates = optimizer(config, RATE), None
+    chain, updates = config.transformation(RATE), None
     state = chain.init(params)
     for gradient in gradients:
         updates, state = chain.update(gradient, state, params)
@@ -206,7 +208,7 @@ def step(config, params, *gradients):
 )
 def test_both_layouts_get_the_same_update(kind):
     config = kind(weight_decay=DECAY, **({"factored_from": 3} if kind is Adafactor else {}))
-    model = MODEL.replace(feed_forward="none", query_key_value_bias=False)
+    model = MODEL.replace(feed_forward=None, attention=MODEL.attention.replace(bias=False))
     model = model.with_encoder(layers=2)  # of another depth than the decoder
     trees = [drawn(shapes(model), seed) for seed in range(3)]
     with_layout = KINDS[ModelConfig].with_layout
@@ -278,10 +280,28 @@ def test_the_dimensions_of_a_stacked_matrix_leave_the_layers_apart():
     assert matrix_dimensions(scanned).head.matrix is None
 
 
+class Own(Parameters):
+    square: Float[Array, "d_model d_model"] = param(fan_in="d_model")
+    row: Float[Array, "d_model"] = param(fan_in="d_model")
+
+
+class Stack(Parameters):
+    blocks: tuple[Own, ...] = subtree(repeat="layers")
+
+
+def test_a_matrix_whose_axes_have_one_name_is_one_and_a_row_is_none():
+    own = Own(square=jnp.zeros((3, 3)), row=jnp.zeros(3))
+    for blocks, first in (((own,), 0), (jax.tree.map(lambda x: x[None], own), 1)):
+        found = matrix_dimensions(Stack(blocks=blocks)).blocks
+        found = found[0] if isinstance(blocks, tuple) else found
+        assert found.square == ((first,), (first + 1,))
+        assert found.row is None
+
+
 # --- what a schedule-free run evaluates -----------------------------------------------------------------
 
 RUN = Run(
-    model=ModelConfig(vocabulary=7, layers=1, d_model=4, heads=2, d_ff=3),
+    model=ModelConfig(vocabulary=7, layers=1, d_model=4, attention=Attention(heads=2), feed_forward=Dense(d_ff=3)),
     task=Copy(symbols=5, length=2, batch_size=4, evaluation_batches=1),
     optimizer=ScheduleFree(beta1=0.6),
 )
@@ -290,7 +310,7 @@ RUN = Run(
 def test_what_no_gradient_trains_is_evaluated_as_it_is():
     run = override(RUN, ["model.inputs=Tokens(frozen=True)"])
     params = drawn(shapes(run.model), 0)
-    chain = optimizer(run.optimizer, RATE)
+    chain = run.optimizer.transformation(RATE)
     moved = params.replace(embedding=params.embedding.replace(tokens=params.embedding.tokens + 1))
     state = State(step=jnp.int32(1), params=moved, optimizer=chain.init(params), diverged_at=jnp.int32(-1))
     found = evaluation_params(state, run)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from grid import V, grid, model_and_tokens, sparse_grid
 
-from flaxformer.config import Classifier, ModelConfig, Patches, RecurrentConfig, Regressor, Vectors
+from flaxformer.config import Attention, Classifier, Dense, ModelConfig, Patches, RecurrentConfig, Regressor, Vectors
 from flaxformer.model import apply_with_intermediates
 from flaxformer.params import path_name
 from flaxformer.struct import replace_at
@@ -43,6 +43,7 @@ def dtypes(config, layout):
     return output.dtype, {path_name(path): leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(kept)}
 
 
+SMALL = ModelConfig(layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=5))
 RECURRENT = [RecurrentConfig(vocabulary=V, layers=2, d_model=6, cell=cell) for cell in ("elman", "gru", "lstm")]
 
 
@@ -100,10 +101,9 @@ def test_the_loss_is_close_to_that_in_float32(config):
 @pytest.mark.parametrize(
     ("model", "task"),
     [
-        (ModelConfig(layers=1, d_model=8, heads=2, d_ff=5, inputs=Vectors(width=2), head=Regressor(numbers=2)),
+        (SMALL.replace(inputs=Vectors(width=2), head=Regressor(numbers=2)),
          ScaledIndex(length=5, width=2, batch_size=2, evaluation_batches=1)),
-        (ModelConfig(layers=1, d_model=8, heads=2, d_ff=5, head=Classifier(classes=10),
-                     inputs=Patches(height=8, width=8, size=4, class_token=True)),
+        (SMALL.replace(head=Classifier(classes=10), inputs=Patches(height=8, width=8, size=4, class_token=True)),
          Digits(batch_size=2, evaluation_batches=1)),
     ],
     ids=["vectors", "images"],
@@ -116,7 +116,7 @@ def test_vectors_and_images_are_narrowed_too(model, task):
 
 def test_sums_over_many_tokens_are_taken_in_float32():
     """In bfloat16, a sum of ones stops at 256."""
-    run = run_of(ModelConfig(vocabulary=8, layers=0, d_model=4, heads=1))
+    run = run_of(ModelConfig(vocabulary=8, layers=0, d_model=4, attention=Attention(heads=1)))
     batch = run.task.load().batch(jax.random.key(0), 0)
     many = dataclasses.replace(
         batch,
@@ -134,7 +134,10 @@ def test_sums_over_many_tokens_are_taken_in_float32():
 
 
 def test_what_no_gradient_trains_keeps_its_bits():
-    run = replace_at(run_of(ModelConfig(vocabulary=8, layers=0, d_model=4, heads=1)), {"model.inputs.frozen": True})
+    run = replace_at(
+        run_of(ModelConfig(vocabulary=8, layers=0, d_model=4, attention=Attention(heads=1))),
+        {"model.inputs.frozen": True},
+    )
     state = start(run)
     after, _ = jax.jit(lambda state: train_step(state, run, run.task.load().batch(jax.random.key(0), 0)))(state)
     np.testing.assert_array_equal(after.params.embedding.tokens, state.params.embedding.tokens)

@@ -6,16 +6,22 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import Attention, Dense, ModelConfig, RecurrentConfig
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, start
 from flaxformer.training.step import backward
 
 MODELS = {
-    "deep decoder": ModelConfig(vocabulary=7, layers=16, d_model=16, heads=2, d_ff=64),
-    "decoder": ModelConfig(vocabulary=7, layers=2, d_model=6, heads=2, d_ff=5, dropout=0.2),
-    "encoder-decoder": ModelConfig(vocabulary=7, layers=1, d_model=6, heads=2, d_ff=5).with_encoder(),
+    "deep decoder": ModelConfig(
+        vocabulary=7, layers=16, d_model=16, attention=Attention(heads=2), feed_forward=Dense(d_ff=64)
+    ),
+    "decoder": ModelConfig(
+        vocabulary=7, layers=2, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5), dropout=0.2
+    ),
+    "encoder-decoder": ModelConfig(
+        vocabulary=7, layers=1, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5)
+    ).with_encoder(),
     "recurrent": RecurrentConfig(vocabulary=7, layers=2, d_model=6, dropout=0.2),
 }
 slow = pytest.mark.slow

@@ -5,14 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import POST, PRE, ModelConfig
+from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.model import apply
 from flaxformer.nn.losses import cross_entropy
 from flaxformer.tasks import AssociativeRecall, Batch, Copy
 from flaxformer.training import AdamW, Run, Training, evaluate, start, train_chunk, train_step
 
 RUN = Run(
-    model=ModelConfig(vocabulary=17, layers=1, d_model=16, heads=2, d_ff=32, dropout=0.1),
+    model=ModelConfig(
+        vocabulary=17, layers=1, d_model=16, attention=Attention(heads=2), feed_forward=Dense(d_ff=32), dropout=0.1
+    ),
     task=Copy(symbols=7, length=4, batch_size=8, evaluation_batches=2),
     optimizer=AdamW(learning_rate=1e-2, clip=1.0),
     training=Training(steps=4),
@@ -116,7 +118,9 @@ def test_targets_of_weight_zero_do_not_train():
 def test_the_model_learns_the_synthetic_tasks(task):
     run = RUN.replace(
         task=task,
-        model=ModelConfig(vocabulary=17, layers=2, d_model=32, heads=4, d_ff=64),
+        model=ModelConfig(
+            vocabulary=17, layers=2, d_model=32, attention=Attention(heads=4), feed_forward=Dense(d_ff=64)
+        ),
         optimizer=AdamW(learning_rate=3e-3, warmup_steps=20),
         training=Training(steps=600),
     )

@@ -29,7 +29,7 @@ def _attention(there: str, here: str) -> tuple[Row, ...]:
 
 LAYER = (
     *_attention("self_attn", "attention"),
-    *_attention("encoder_attn", "memory"),
+    *_attention("encoder_attn", "cross_attention"),
     *linear("fc1", "feed_forward/up"),
     *linear("fc2", "feed_forward/down"),
     *norm("final_layer_norm", "feed_forward_connection/stream"),
@@ -38,7 +38,7 @@ LAYER = (
 
 def _stack(config: ModelConfig) -> tuple[Row, ...]:
     return (
-        Row("embed_positions.weight", ("embedding/positions",), POSITIONS),
+        Row("embed_positions.weight", ("positions/table",), POSITIONS),
         *norm("layernorm_embedding", "embedding_norm"),
         *layers("layers", "blocks", LAYER, config.layers),
     )
@@ -73,11 +73,11 @@ BART = Family(
         number("d_model", "d_model", "encoder.d_model"),
         number("encoder_layers", "encoder.layers"),
         number("decoder_layers", "layers"),
-        number("encoder_attention_heads", "encoder.heads"),
-        number("decoder_attention_heads", "heads"),
-        number("encoder_ffn_dim", "encoder.d_ff"),
-        number("decoder_ffn_dim", "d_ff"),
-        activation("activation_function", "activation", "encoder.activation", default="gelu"),
+        number("encoder_attention_heads", "encoder.attention.heads"),
+        number("decoder_attention_heads", "attention.heads"),
+        number("encoder_ffn_dim", "encoder.feed_forward.d_ff"),
+        number("decoder_ffn_dim", "feed_forward.d_ff"),
+        activation("activation_function", "feed_forward.activation", "encoder.feed_forward.activation", default="gelu"),
         number("max_position_embeddings", "positions.max_length", "encoder.positions.max_length", default=1024),
         choice("scale_embedding", {False: _scale(None), True: _scale(0.5)}, False),
         rate("dropout", "dropout", "encoder.dropout", default=0.1),

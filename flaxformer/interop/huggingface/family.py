@@ -9,10 +9,13 @@ import numpy as np
 from flaxformer.config import LearnedPositions, ModelConfig, RelativeBuckets, Tokens, Xavier
 from flaxformer.interop.huggingface.attributes import FIXED, IGNORED, Attribute, Attributes
 from flaxformer.interop.tensors import Row
+from flaxformer.interop.widths import explicit
 from flaxformer.struct import UserError, canonical, did_you_mean, differences, replace_at
 
 State = dict[str, np.ndarray]
 """Tensors by name."""
+WIDTHS = ("d_ff", "d_head", "key_value_heads")
+"""Fields that a config which is read has as numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,7 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
                     f"config.json has '{attribute.name}' {value!r}; expected no other {path} than {changes[path]!r}, "
                     "which another attribute gives"
                 )
-    return explicit(replace_at(family.base, changes))
+    return explicit(replace_at(family.base, changes), *WIDTHS)
 
 
 def _refuse_unknown(family: Family, given: Attributes) -> None:
@@ -89,7 +92,7 @@ def write_attributes(family: Family, config: ModelConfig) -> dict[str, Any]:
     Raises:
       UserError: a config that is no model of the family; each field that differs is named.
     """
-    config = explicit(config)
+    config = explicit(config, *WIDTHS)
     attributes = {"model_type": family.name, "architectures": [family.architectures[0]]}
     attributes |= {attribute.name: attribute.write(config) for attribute in family.attributes}
     attributes["torch_dtype"] = "float32"
@@ -102,19 +105,12 @@ def write_attributes(family: Family, config: ModelConfig) -> dict[str, Any]:
     return attributes
 
 
-def explicit(config: ModelConfig) -> ModelConfig:
-    """The config with the widths that None leaves to others written out."""
-    sizes = {name: config.sizes[name] for name in ("d_ff", "d_head", "key_value_heads")}
-    encoder = None if config.encoder is None else explicit(config.encoder)
-    return config.replace(**sizes, encoder=encoder)
-
-
 def _function(config: ModelConfig) -> ModelConfig:
     """The config without what changes neither the weights' shapes nor the function that evaluates them."""
-    changes: dict[str, Any] = {"initializer": Xavier(), "embedding_std": 1.0, "dropout": None, "d_memory": None}
-    changes["d_value"] = config.sizes["d_value"]
+    config = explicit(config, "d_value")
+    changes: dict[str, Any] = {"initializer": Xavier(), "dropout": None, "d_memory": None}
     if isinstance(config.inputs, Tokens):
-        changes |= {"inputs.lookup": "gather", "inputs.frozen": False}
+        changes |= {"inputs.lookup": "gather", "inputs.frozen": False, "inputs.std": 1.0}
     if isinstance(config.positions, LearnedPositions | RelativeBuckets):
         changes["positions.std"] = 0.0
     if config.encoder is not None:

@@ -19,7 +19,7 @@ LAYER = (
 def _rows(config: ModelConfig) -> tuple[Row, ...]:
     return (
         Row("transformer.wte.weight", ("embedding/tokens",), TABLE),
-        Row("transformer.wpe.weight", ("embedding/positions",), TABLE),
+        Row("transformer.wpe.weight", ("positions/table",), TABLE),
         *layers("transformer.h", "blocks", LAYER, config.layers),
         *norm("transformer.ln_f", "final_norm"),
         Row("lm_head.weight", ("head/matrix",), MATRIX),
@@ -41,11 +41,15 @@ GPT2 = Family(
         number("n_positions", "positions.max_length", default=1024),
         number("n_embd", "d_model"),
         number("n_layer", "layers"),
-        number("n_head", "heads"),
-        number("n_inner", "d_ff", default=lambda given: 4 * given["n_embd"]),
-        activation("activation_function", "activation", default="gelu_new"),
+        number("n_head", "attention.heads"),
+        number("n_inner", "feed_forward.d_ff", default=lambda given: 4 * given["n_embd"]),
+        activation("activation_function", "feed_forward.activation", default="gelu_new"),
         number("layer_norm_epsilon", "norm_kind.epsilon", default=1e-5),
-        choice("scale_attn_weights", {True: {"logit_scale_exponent": 0.5}, False: {"logit_scale_exponent": 0.0}}, True),
+        choice(
+            "scale_attn_weights",
+            {True: {"attention.scale_exponent": 0.5}, False: {"attention.scale_exponent": 0.0}},
+            True,
+        ),
         choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}, True),
         rate("resid_pdrop", "dropout", default=0.1),
         rate("embd_pdrop", "dropout", default=0.1),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer.config import PRE, LanguageModel, ModelConfig, RMSNorm, Rotary
+from flaxformer.config import PRE, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary
 from flaxformer.interop.huggingface.attributes import activation, choice, number, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, linear
@@ -53,26 +53,30 @@ LLAMA = Family(
         positions=Rotary(),
         head=LanguageModel(),
         visibility="causal",
-        feed_forward="gated",
+        feed_forward=Gated(),
     ),
     attributes=(
         number("vocab_size", "vocabulary"),
         number("hidden_size", "d_model"),
         number("num_hidden_layers", "layers"),
-        number("num_attention_heads", "heads"),
-        number("num_key_value_heads", "key_value_heads", default=lambda given: given["num_attention_heads"]),
-        number("head_dim", "d_head", default=lambda given: given["hidden_size"] // given["num_attention_heads"]),
-        number("intermediate_size", "d_ff"),
-        activation("hidden_act", "activation", default="silu"),
+        number("num_attention_heads", "attention.heads"),
+        number("num_key_value_heads", "attention.key_value_heads", default=lambda given: given["num_attention_heads"]),
+        number(
+            "head_dim",
+            "attention.d_head",
+            default=lambda given: given["hidden_size"] // given["num_attention_heads"],
+        ),
+        number("intermediate_size", "feed_forward.d_ff"),
+        activation("hidden_act", "feed_forward.activation", default="silu"),
         number("rms_norm_eps", "norm_kind.epsilon", default=1e-6),
         number("rope_theta", "positions.base", default=10_000.0),
         choice("tie_word_embeddings", {value: {"head.tied": value} for value in (False, True)}, False),
         choice(
             "attention_bias",
-            {value: {"query_key_value_bias": value, "out_bias": value} for value in (False, True)},
+            {value: {"attention.bias": value, "attention.out_bias": value} for value in (False, True)},
             False,
         ),
-        choice("mlp_bias", {value: {"feed_forward_bias": value} for value in (False, True)}, False),
+        choice("mlp_bias", {value: {"feed_forward.bias": value} for value in (False, True)}, False),
         unused("attention_dropout"),
     ),
     rows=_rows,

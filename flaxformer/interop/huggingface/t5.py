@@ -5,11 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer.config import PRE, LanguageModel, ModelConfig, RelativeBuckets, RMSNorm, Tokens
-from flaxformer.interop.huggingface.attributes import ACTIVATIONS, choice, number, rate
+from flaxformer.config import (
+    PRE,
+    Attention,
+    Dense,
+    FeedForward,
+    Gated,
+    LanguageModel,
+    ModelConfig,
+    RelativeBuckets,
+    RMSNorm,
+    Tokens,
+)
+from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, choice, number, rate
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, within
-from flaxformer.struct import UserError
+from flaxformer.struct import UserError, replace_at
 
 SELF_ATTENTION = tuple(
     Row(f"{there}.weight", (here,), MATRIX)
@@ -25,18 +36,18 @@ def _branch(number: int, module: str, name: str, rows: tuple[Row, ...]) -> tuple
 
 def _feed_forward(config: ModelConfig) -> tuple[Row, ...]:
     down = Row("wo.weight", ("down",), MATRIX)
-    if config.has_gate:
+    if isinstance(config.feed_forward, Gated):
         return Row("wi_0.weight", ("gate",), MATRIX), Row("wi_1.weight", ("up",), MATRIX), down
     return Row("wi.weight", ("up",), MATRIX), down
 
 
 def _stack(config: ModelConfig) -> tuple[Row, ...]:
     attention = _branch(0, "SelfAttention", "attention", SELF_ATTENTION)
-    memory = _branch(1, "EncDecAttention", "memory", SELF_ATTENTION) if config.reads_memory else ()
+    cross = _branch(1, "EncDecAttention", "cross_attention", SELF_ATTENTION) if config.reads_memory else ()
     last = 2 if config.reads_memory else 1
-    layer = attention + memory + _branch(last, "DenseReluDense", "feed_forward", _feed_forward(config))
+    layer = attention + cross + _branch(last, "DenseReluDense", "feed_forward", _feed_forward(config))
     return (
-        Row("block.0.layer.0.SelfAttention.relative_attention_bias.weight", ("buckets",), TABLE),
+        Row("block.0.layer.0.SelfAttention.relative_attention_bias.weight", ("positions/table",), TABLE),
         *layers("block", "blocks", layer, config.layers),
         Row("final_layer_norm.weight", ("final_norm/gain",), VECTOR),
     )
@@ -78,19 +89,17 @@ def _refuse_disagreement(attributes: Mapping[str, Any]) -> None:
             )
 
 
-def _forms(prefix: str, kind: str, activations: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    return {
-        prefix + there: {
-            path: field
-            for stack in ("", "encoder.")
-            for path, field in ((f"{stack}feed_forward", kind), (f"{stack}activation", here))
-        }
-        for there, here in activations.items()
-    }
+def _feed_forward_proj() -> Attribute:
+    """The class and the activation of the feed-forward layer, whose width is an attribute of its own."""
+    # The gated layer's "gelu" is the tanh approximation, as version 1.1 was trained; the dense layer's is exact.
+    gated = ACTIVATIONS | {"gelu": "gelu_tanh"}
+    forms: dict[str, FeedForward] = {there: Dense(activation=here, bias=False) for there, here in ACTIVATIONS.items()}
+    forms |= {f"gated-{there}": Gated(activation=here, bias=False) for there, here in gated.items()}
+    stacks = ("feed_forward", "encoder.feed_forward")
+    chosen = choice("feed_forward_proj", {name: dict.fromkeys(stacks, form) for name, form in forms.items()}, "relu")
+    without_width = dict.fromkeys((f"{path}.d_ff" for path in stacks), None)
+    return chosen._replace(write=lambda config: chosen.write(replace_at(config, without_width)))
 
-
-# The gated layer's "gelu" is the tanh approximation, as version 1.1 was trained; the dense layer's is exact.
-FORMS = _forms("", "dense", ACTIVATIONS) | _forms("gated-", "gated", ACTIVATIONS | {"gelu": "gelu_tanh"})
 
 BASE = ModelConfig(
     norm=PRE,
@@ -98,10 +107,8 @@ BASE = ModelConfig(
     positions=RelativeBuckets(),
     head=LanguageModel(tied=True, scale_exponent=0.5),
     visibility="causal",
-    logit_scale_exponent=0.0,
-    query_key_value_bias=False,
-    out_bias=False,
-    feed_forward_bias=False,
+    attention=Attention(scale_exponent=0.0, bias=False, out_bias=False),
+    feed_forward=Dense(bias=False),
 )
 T5 = Family(
     name="t5",
@@ -110,12 +117,12 @@ T5 = Family(
     attributes=(
         number("vocab_size", "vocabulary", "encoder.vocabulary"),
         number("d_model", "d_model", "encoder.d_model"),
-        number("d_kv", "d_head", "encoder.d_head", default=64),
-        number("d_ff", "d_ff", "encoder.d_ff"),
-        number("num_heads", "heads", "encoder.heads"),
+        number("d_kv", "attention.d_head", "encoder.attention.d_head", default=64),
+        number("d_ff", "feed_forward.d_ff", "encoder.feed_forward.d_ff"),
+        number("num_heads", "attention.heads", "encoder.attention.heads"),
         number("num_layers", "encoder.layers"),
         number("num_decoder_layers", "layers", default=lambda given: given["num_layers"]),
-        choice("feed_forward_proj", FORMS, "relu"),
+        _feed_forward_proj(),
         number("relative_attention_num_buckets", "positions.buckets", "encoder.positions.buckets", default=32),
         number(
             "relative_attention_max_distance", "positions.max_distance", "encoder.positions.max_distance", default=128

@@ -1,4 +1,6 @@
-"""The standard deviation that random matrices start with."""
+"""Initializers: the standard deviation with which random matrices begin."""
+
+from typing import ClassVar
 
 from jaxtyping import Array
 
@@ -6,31 +8,38 @@ from flaxformer.params import Spec
 from flaxformer.struct import Config, leaf
 
 
-class Xavier(Config):
+class Initializer(Config):
+    """Base of the initializers."""
+
+    is_abstract: ClassVar[bool] = True
+
+    def std(self, spec: Spec) -> float | Array:
+        """Standard deviation of a matrix."""
+        raise NotImplementedError
+
+
+class Xavier(Initializer):
     """Initial matrices of variance gain² · 2 / (fan-in + fan-out) (Glorot & Bengio 2010)."""
 
     gain: float = leaf(1.0, at_least=0)
 
     def std(self, spec: Spec) -> float | Array:
-        """Standard deviation of a matrix."""
         return self.gain * (2 / (spec.fan_in + spec.fan_out)) ** 0.5
 
 
-class LeCun(Config):
+class LeCun(Initializer):
     """Initial matrices of variance gain² / fan-in (LeCun et al. 1998)."""
 
     gain: float = leaf(1.0, at_least=0)
 
     def std(self, spec: Spec) -> float | Array:
-        """Standard deviation of a matrix."""
         return self.gain * spec.fan_in**-0.5
 
 
-class Normal(Config):
+class Normal(Initializer):
     """Initial matrices of one standard deviation whatever their shape (GPT-2: 0.02)."""
 
     deviation: float = leaf(0.02, at_least=0)
 
     def std(self, spec: Spec) -> float | Array:
-        """Standard deviation of a matrix."""
         return self.deviation

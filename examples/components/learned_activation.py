@@ -1,0 +1,73 @@
+"""A learned activation: Swish, x σ(β x), with a β of its own for each hidden unit.
+
+Claim: a feed-forward network with learned Swish reaches a lower loss than one with ReLU.
+Source: Ramachandran et al. 2017, "Searching for Activation Functions", section 4.
+Command: flaxformer run examples/components/learned_activation.py
+Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
+Expected: the claim supported; and, unclaimed, little between learned and fixed β.
+"""
+
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float
+
+from flaxformer.config import Attention, Context, Dense, FeedForward, ModelConfig
+from flaxformer.nn.linear import linear
+from flaxformer.params import Parameters, param
+from flaxformer.struct import leaf, static
+from flaxformer.study import Axis, Claim, Study
+from flaxformer.tasks import StandardLibrary
+from flaxformer.training import AdamW, Run, Training
+
+
+class LearnedSwish(FeedForward):
+    """FFN(x) = (h ⊙ σ(β ⊙ h)) W_2 with h = x W_1 and a learned vector β, at first `initial`."""
+
+    class Weights(Parameters):
+        """W_1 is `up`, W_2 is `down` and β is `slope`."""
+
+        up: Float[Array, "d_model d_ff"] = param(fan_in="d_model", init="branch")
+        slope: Float[Array, "d_ff"] = param(value="initial", decay=False)
+        down: Float[Array, "d_ff d_model"] = param(fan_in="d_ff", init="branch")
+
+    d_ff: int = static(256, at_least=1)
+    initial: float = leaf(1.0)
+
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+        hidden = linear(x, weights.up)
+        slope = weights.slope.reshape((1,) * (x.ndim - 1) + (-1,))
+        hidden = (hidden * jax.nn.sigmoid(slope * hidden)).astype(x.dtype)
+        return linear(hidden, weights.down)
+
+
+def network(activation: str) -> Dense:
+    """The network with a fixed activation, without biases too."""
+    return Dense(d_ff=256, activation=activation, bias=False)
+
+
+study = Study(
+    name="learned_activation",
+    question="Does a learned activation train better than a fixed one?",
+    baseline=Run(
+        model=ModelConfig(layers=3, d_model=64, attention=Attention(heads=4), feed_forward=network("relu")),
+        task=StandardLibrary(length=32, batch_size=16),
+        optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
+        training=Training(steps=300, evaluate_every=100),
+    ),
+    axes=[
+        Axis(
+            "model.feed_forward",
+            {"ReLU": network("relu"), "Swish": network("silu"), "learned Swish": LearnedSwish(d_ff=256)},
+            name="activation",
+        ),
+    ],
+    claims=[
+        Claim(
+            "learned Swish reaches a lower loss than ReLU",
+            lower={"activation": "learned Swish"},
+            than={"activation": "ReLU"},
+        ),
+    ],
+    caveats=["One learning rate for all; the learned slopes add 256 weights a layer, 0.5 % of a layer's."],
+)

@@ -1,0 +1,49 @@
+"""Local and global attention in one model: three layers that read a few tokens back, then one that reads all.
+
+Claims: on associative recall, a pattern of three local layers and a global one reaches a lower loss than local layers
+alone, and the loss of global layers alone up to 0.1 nats.
+Source: Gemma Team 2025 (Gemma 3 technical report, section 2: five local layers per global one); Beltagy et al. 2020.
+Command: flaxformer run examples/components/local_global.py
+Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
+Expected: both claims supported. A value follows its key, so that a local layer can join the two, and the global layer
+finds the pair; with local layers alone, the model reaches 4 · (3 − 1) = 8 of up to 14 tokens back.
+"""
+
+from flaxformer.config import Attention, Block, Dense, ModelConfig
+from flaxformer.study import Axis, Claim, Study
+from flaxformer.tasks import AssociativeRecall
+from flaxformer.training import AdamW, Run, Training
+
+LOCAL = Block(attention=Attention(window=3))
+GLOBAL = Block()  # as the model says: without a window
+
+study = Study(
+    name="local_global",
+    question="Does one global layer in four do the work of four?",
+    baseline=Run(
+        model=ModelConfig(vocabulary=16, layers=4, d_model=64, feed_forward=Dense(d_ff=128)),
+        task=AssociativeRecall(pairs=4, queries=4, keys=8, values=8, batch_size=32),
+        optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
+        training=Training(steps=400, evaluate_every=100),
+    ),
+    axes=[
+        Axis("model.pattern", {"global": (), "3 local + 1 global": (LOCAL,) * 3 + (GLOBAL,), "local": (LOCAL,)}),
+    ],
+    claims=[
+        Claim(
+            "three local layers and a global one reach a lower loss than local layers alone",
+            lower={"pattern": "3 local + 1 global"},
+            than={"pattern": "local"},
+        ),
+        Claim(
+            "three local layers and a global one reach the loss of global layers alone up to 0.1 nats",
+            equal={"pattern": "3 local + 1 global"},
+            to={"pattern": "global"},
+            within=0.1,
+        ),
+    ],
+    caveats=[
+        "Sequences of 15 tokens. What local layers are for, the memory and time that they save in long sequences, is "
+        "not measured here.",
+    ],
+)

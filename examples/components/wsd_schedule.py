@@ -1,0 +1,60 @@
+"""A schedule of one's own: warm-up, stable, decay (WSD), whose length need not be known before its end.
+
+Claims: WSD reaches a lower loss than a constant rate, and that of a cosine up to 0.03 nats.
+Source: Hu et al. 2024, "MiniCPM", section 4; the form of the decay, 1 − √, from Hägele et al. 2024.
+Command: flaxformer run examples/components/wsd_schedule.py
+Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
+Expected: both claims supported.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.struct import leaf
+from flaxformer.study import Axis, Claim, Study
+from flaxformer.tasks import StandardLibrary
+from flaxformer.training import AdamW, Constant, Cosine, Run, Schedule, Training
+
+
+class WarmupStableDecay(Schedule):
+    """The peak rate to the last `share` of the steps; there it falls by 1 − √(how much of that is past)."""
+
+    share: float = leaf(0.2, above=0, at_most=1)
+
+    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
+        past = jnp.clip((progress - (1 - self.share)) / self.share, 0, 1)
+        return 1 - jnp.sqrt(past)
+
+
+study = Study(
+    name="wsd_schedule",
+    question="Is a short decay at the end as good as one over the whole run?",
+    baseline=Run(
+        model=ModelConfig(layers=3, d_model=64, attention=Attention(heads=4), feed_forward=Dense(d_ff=256)),
+        task=StandardLibrary(length=32, batch_size=16),
+        optimizer=AdamW(learning_rate=3e-3, warmup_steps=50, decay=Cosine()),
+        training=Training(steps=400, evaluate_every=100),
+    ),
+    axes=[
+        Axis(
+            "optimizer.decay",
+            {"cosine": Cosine(), "WSD": WarmupStableDecay(), "constant": Constant()},
+            name="schedule",
+        ),
+    ],
+    claims=[
+        Claim(
+            "a decay at the end reaches a lower loss than none",
+            lower={"schedule": "WSD"},
+            than={"schedule": "constant"},
+        ),
+        Claim(
+            "a decay at the end and a cosine do not differ by more than 0.03 nats",
+            equal={"schedule": "WSD"},
+            to={"schedule": "cosine"},
+            within=0.03,
+        ),
+    ],
+    caveats=["One peak rate: the best one may differ from schedule to schedule."],
+)

@@ -1,0 +1,78 @@
+"""Decoding states: the keys and values of the tokens so far, or the tokens themselves, as explicit pytrees."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from flaxformer.pytree import Node
+
+
+class KeysValues(Node):
+    """What queries read: keys (None under a frozen pattern) and values, [..., S, K, width]."""
+
+    key: Float[Array, "*batch S K d_k"] | None
+    value: Float[Array, "*batch S K d_v"]
+
+
+class Rows(Node):
+    """`KeysValues` of a cache, [rows, slots, width]: a row is one key-value head of one sequence, sequences first."""
+
+    key: Float[Array, "rows slots d_k"] | None
+    value: Float[Array, "rows slots d_v"]
+
+    def unfolded(self, batch: tuple[int, ...]) -> KeysValues:
+        """The same as [*batch, slots, K, width]."""
+        key, value = (
+            None if x is None else jnp.swapaxes(x.reshape(*batch, -1, *x.shape[-2:]), -3, -2)
+            for x in (self.key, self.value)
+        )
+        return KeysValues(key=key, value=value)  # type: ignore[arg-type]
+
+
+def as_rows(x: KeysValues, valid: Bool[Array, "*batch S"] | None) -> Rows:
+    """The same in rows; 0 at padding, whatever it was: times a weight of 0, a NaN is still one."""
+
+    def folded(x: Array) -> Array:
+        real = x if valid is None else jnp.where(valid[..., None, None], x, 0)
+        return jnp.swapaxes(real, -3, -2).reshape(-1, x.shape[-3], x.shape[-1])
+
+    return Rows(key=None if x.key is None else folded(x.key), value=folded(x.value))
+
+
+class LayerCache(Node):
+    """One attention's keys and values of the tokens so far."""
+
+    own: Rows
+
+    def extended(
+        self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
+    ) -> "LayerCache":
+        """The new tokens' keys and values written to the slots from `used` on; 0 for padding."""
+        rows = as_rows(new, valid)
+        return LayerCache(jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.own, rows))
+
+    def pad_to(self, capacity: int) -> "LayerCache":
+        """The same with room for more tokens."""
+        return LayerCache(jax.tree.map(lambda x: longer(x, capacity, -2), self.own))
+
+
+class Prefix(Node):
+    """What a mixer without a decoding state of its own has read so far, to be read again at every step."""
+
+    inputs: Float[Array, "*batch capacity D"]
+
+    def pad_to(self, capacity: int) -> "Prefix":
+        """The same with room for more tokens."""
+        return Prefix(longer(self.inputs, capacity, -2))
+
+
+def write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
+    """`old` with `new` from `start` on along an axis."""
+    return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, old.ndim + axis)
+
+
+def longer(x: Array, length: int, axis: int) -> Array:
+    """The array with zeros after its end along an axis."""
+    more = [(0, 0)] * x.ndim
+    more[axis] = (0, length - x.shape[axis])
+    return jnp.pad(x, more)

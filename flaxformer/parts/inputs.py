@@ -1,0 +1,199 @@
+"""Inputs: what a model reads (tokens, vectors, or the patches of an image) and how it becomes vectors of its width."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from flaxformer.component import Component
+from flaxformer.nn.linear import linear
+from flaxformer.params import Parameters, param
+from flaxformer.struct import leaf, static
+
+
+class Inputs(Component):
+    """Base of the kinds of input."""
+
+    is_abstract: ClassVar[bool] = True
+
+    class Weights(Parameters):
+        """No weights; `tokens` is the embedding table, where there is one."""
+
+        tokens: ClassVar[None] = None
+
+    has_tokens: ClassVar[bool] = False
+    """Whether token ids are read."""
+    has_table: ClassVar[bool] = False
+    """Whether there is an embedding table that a tied head can share."""
+
+    def apply(
+        self,
+        weights: Any,
+        inputs: Array,
+        token_types: Int[Array, "*batch T"] | None,
+        table: Float[Array, "V D"] | None,
+        sizes: Mapping[str, int],
+    ) -> Float[Array, "*batch T d_embedding"]:
+        """The vectors before any position.
+
+        Args:
+          table: that of the decoder, for an encoder that shares it.
+          sizes: of the model, by axis.
+
+        Raises:
+          ValueError: inputs of the wrong type, rank or width.
+        """
+        raise NotImplementedError
+
+
+class Tokens(Inputs):
+    """Token ids, each with a row of an embedding table, x = D^scale_exponent · E[token].
+
+    lookup: by index ("gather") or as the product of one-hot vectors and the table: equal numbers.
+    scale_exponent: None for none, ½ for the √D of Vaswani et al. 2017, section 3.4.
+    frozen: the table stays as it was drawn or loaded.
+    shared: an encoder reads the table of its decoder.
+    token_types: how many kinds of token have an added vector of their own (BERT's segments); None for no such vectors.
+    std: standard deviation of the initial table.
+    """
+
+    class Weights(Parameters):
+        """A row per token, and a row per type of token."""
+
+        tokens: Float[Array, "vocabulary d_embedding"] | None = param(
+            std="std", decay=False, trained="is_trained", when="has_table"
+        )
+        types: Float[Array, "token_types d_embedding"] | None = param(std="std", decay=False, when="token_types")
+
+    has_tokens: ClassVar[bool] = True
+    lookup: str = static("gather", choices=("gather", "one-hot"))
+    scale_exponent: float | None = leaf(None)
+    frozen: bool = static(False)
+    shared: bool = static(False)
+    token_types: int | None = static(None, at_least=1)
+    std: float = leaf(1.0, at_least=0)
+
+    has_table = property(lambda self: not self.shared)
+    is_trained = property(lambda self: not self.frozen)
+
+    def apply(
+        self,
+        weights: Any,
+        inputs: Array,
+        token_types: Int[Array, "*batch T"] | None,
+        table: Float[Array, "V D"] | None,
+        sizes: Mapping[str, int],
+    ) -> Float[Array, "*batch T d_embedding"]:
+        table = weights.tokens if self.has_table else table
+        if table is None:
+            raise ValueError("inputs.shared is True; expected the decoder's embedding table to be given")
+        if not jnp.issubdtype(inputs.dtype, jnp.integer):
+            raise ValueError(f"inputs have dtype {inputs.dtype}; expected integers, the ids of tokens")
+        if self.lookup == "gather":
+            # The gradient of a row is a sum over all its tokens: widened, it is summed in float32.
+            x = table.astype(jnp.promote_types(table.dtype, jnp.float32))[inputs].astype(table.dtype)
+        else:
+            x = jax.nn.one_hot(inputs, table.shape[0], dtype=table.dtype) @ table
+        if self.scale_exponent is not None:
+            x = (x * jnp.exp2(self.scale_exponent * jnp.log2(sizes["d_model"]))).astype(x.dtype)
+        if weights.types is not None:
+            types = jnp.zeros_like(inputs) if token_types is None else token_types
+            x = (x + weights.types[types]).astype(x.dtype)
+        return x
+
+
+class Projection(Parameters):
+    """A matrix and a bias."""
+
+    tokens: ClassVar[None] = None
+    matrix: Float[Array, "d_input d_embedding"] = param(fan_in="d_input")
+    matrix_bias: Float[Array, "d_embedding"] = param(init="zeros", decay=False)
+
+
+class Vectors(Inputs):
+    """Vectors of `width` numbers, mapped to the model's width by a matrix and a bias."""
+
+    class Weights(Projection):
+        """The matrix and the bias."""
+
+    width: int = static(at_least=1)
+
+    def sizes(self, model: Any) -> dict[str, int]:
+        return {"d_input": self.width}
+
+    def apply(
+        self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
+    ) -> Float[Array, "*batch T d_embedding"]:
+        return linear(_of_width(inputs, self.width), weights.matrix, weights.matrix_bias)
+
+
+class Stream(Inputs):
+    """Vectors of the model's own width, taken as they are: no weights."""
+
+    def apply(
+        self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
+    ) -> Float[Array, "*batch T d_embedding"]:
+        return _of_width(inputs, sizes["d_embedding"])
+
+
+def _of_width(inputs: Array, width: int) -> Array:
+    if inputs.shape[-1] != width:
+        raise ValueError(f"inputs are {inputs.shape}; expected vectors of width {width} last")
+    return inputs
+
+
+class Patches(Inputs):
+    """Images [height, width, channels], cut into squares of `size`, row by row; each is one vector.
+
+    class_token: a learned vector stands before the patches (Dosovitskiy et al. 2021); std is that of its initial value.
+    """
+
+    class Weights(Projection):
+        """The matrix of all patches, and the class token."""
+
+        class_token: Float[Array, "d_embedding"] | None = param(std="std", decay=False, when="class_token")
+
+    height: int = static(at_least=1)
+    width: int = static(at_least=1)
+    size: int = static(at_least=1)
+    channels: int = static(1, at_least=1)
+    class_token: bool = static(False)
+    std: float = leaf(1.0, at_least=0)
+
+    def problems(self) -> Iterator[str]:
+        for name in ("height", "width"):
+            if getattr(self, name) % self.size:
+                yield f"{name} is {getattr(self, name)}; expected a multiple of the patch size {self.size}"
+
+    def sizes(self, model: Any) -> dict[str, int]:
+        return {"d_input": self.size * self.size * self.channels}
+
+    @property
+    def count(self) -> int:
+        """Tokens that the model sees."""
+        return (self.height // self.size) * (self.width // self.size) + self.class_token
+
+    def apply(
+        self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
+    ) -> Float[Array, "*batch T d_embedding"]:
+        x = linear(patches(inputs, self), weights.matrix, weights.matrix_bias)
+        if weights.class_token is None:
+            return x
+        first = jnp.broadcast_to(weights.class_token, (*x.shape[:-2], 1, x.shape[-1]))
+        return jnp.concatenate([first.astype(x.dtype), x], axis=-2)
+
+
+def patches(images: Float[Array, "*batch H W C"], kind: Patches) -> Float[Array, "*batch T D"]:
+    """An image as the sequence of its squares, row by row, each flattened in (row, column, channel) order.
+
+    Source: Dosovitskiy et al. 2021, section 3.1.
+    """
+    expected = (kind.height, kind.width, kind.channels)
+    if images.shape[-3:] != expected:
+        raise ValueError(f"images are {images.shape}; expected [..., height, width, channels] with {expected} last")
+    batch, size = images.shape[:-3], kind.size
+    rows, columns = kind.height // size, kind.width // size
+    squares = images.reshape(*batch, rows, size, columns, size, kind.channels)
+    return jnp.swapaxes(squares, -4, -3).reshape(*batch, rows * columns, size * size * kind.channels)

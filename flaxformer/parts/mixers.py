@@ -1,0 +1,30 @@
+"""Token mixers: what lets a token read others; attention is one."""
+
+from typing import Any, ClassVar
+
+from jaxtyping import Array, Float
+
+from flaxformer.component import Component, Context
+
+
+class TokenMixer(Component):
+    """Base of what mixes the tokens of a sequence.
+
+    A mixer without a decoding state (`init_state` gives None) is decoded by recomputing the prefix.
+    """
+
+    is_abstract: ClassVar[bool] = True
+    max_length: ClassVar[int | None] = None
+    """The longest sequence, where there is one."""
+
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
+        """The update of each token, or the update and an `Aux`; a token reads what `context.mask` allows."""
+        raise NotImplementedError
+
+    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> Any:
+        """The decoding state before the first token, for up to `capacity` tokens; None where there is none."""
+        return None
+
+    def step(self, weights: Any, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Any, Any]:
+        """`apply` to tokens that follow those of a state: their update, and the state with them."""
+        raise NotImplementedError

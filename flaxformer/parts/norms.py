@@ -1,0 +1,171 @@
+"""Norms: which normalisation, and where in a block it stands."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flaxformer.component import Aux, Component, Context
+from flaxformer.nn.norms import batch_norm, batch_statistics, layer_norm, rms_norm, running_statistics, sequence_norm
+from flaxformer.params import Parameters, param, subtree
+from flaxformer.struct import Config, leaf, part, static
+
+
+class Norm(Component):
+    """Base of the norms; `apply` is the identity."""
+
+    is_abstract: ClassVar[bool] = True
+
+    class Weights(Parameters):
+        """No weights."""
+
+    is_causal: ClassVar[bool] = True
+    """False where a token's result depends on later tokens."""
+    mixes_batch: ClassVar[bool] = False
+    """Whether a sequence's result depends on others of its batch in training."""
+
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
+        """The normalised tokens."""
+        return x
+
+
+class Affine(Parameters):
+    """The learned gain and bias of a norm."""
+
+    gain: Float[Array, "d_norm"] | None = param(init="ones", decay=False, when="has_gain")
+    bias: Float[Array, "d_norm"] | None = param(init="zeros", decay=False, when="has_bias")
+
+
+class LayerNorm(Norm):
+    """(x − μ) / √(σ² + ε), times a gain, plus a bias; affine says which of the two are learned.
+
+    μ and σ² are over a token's numbers. over="sequence" takes them over all tokens of the sequence too, which leaks
+    the future past any causal mask: a counter-example, kept to be measured.
+    """
+
+    class Weights(Affine):
+        """Gain and bias."""
+
+    affine: str = static("gain+bias", choices=("none", "gain", "gain+bias"))
+    over: str = static("token", choices=("token", "sequence"))
+    epsilon: float = leaf(1e-5, above=0)
+
+    has_gain = property(lambda self: self.affine != "none")
+    has_bias = property(lambda self: self.affine == "gain+bias")
+    is_causal = property(lambda self: self.over == "token")
+
+    def apply(self, weights: Affine, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+        if self.over == "token":
+            return layer_norm(x, weights.gain, weights.bias, epsilon=self.epsilon)
+        x = without_padding(x, context)
+        return sequence_norm(x, weights.gain, weights.bias, valid=context.valid, epsilon=self.epsilon)
+
+
+class RMSNorm(Norm):
+    """x / √(mean(x²) + ε), times a gain."""
+
+    class Weights(Affine):
+        """The gain."""
+
+    affine: str = static("gain", choices=("none", "gain"))
+    epsilon: float = leaf(1e-6, above=0)
+    has_bias: ClassVar = False
+
+    has_gain = property(lambda self: self.affine != "none")
+
+    def apply(self, weights: Affine, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+        return rms_norm(x, weights.gain, weights.bias, epsilon=self.epsilon)
+
+
+class Running(Parameters):
+    """A BatchNorm's running statistics: weights that the forward pass changes, and no gradient."""
+
+    mean: Float[Array, "d_norm"] = param(init="zeros", decay=False, trained=False)
+    variance: Float[Array, "d_norm"] = param(init="ones", decay=False, trained=False)
+
+
+class BatchNorm(Norm):
+    """(x − μ) / √(σ² + ε), times a gain, plus a bias, with μ and σ² of each feature over all tokens of the batch.
+
+    Training normalises by the batch's own statistics and keeps running means of them, momentum to the new one;
+    evaluation normalises by those. The running statistics are weights that no gradient trains (Ioffe & Szegedy 2015).
+    """
+
+    class Weights(Affine):
+        """Gain, bias and running statistics."""
+
+        running: Running = subtree()
+
+    mixes_batch: ClassVar[bool] = True
+    affine: str = static("gain+bias", choices=("none", "gain", "gain+bias"))
+    epsilon: float = leaf(1e-5, above=0)
+    momentum: float = leaf(0.1, at_least=0, at_most=1)
+
+    has_gain = property(lambda self: self.affine != "none")
+    has_bias = property(lambda self: self.affine == "gain+bias")
+
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
+        running = weights.running
+        x = without_padding(x, context)
+        if not context.training:
+            return batch_norm(x, running.mean, running.variance, weights.gain, weights.bias, epsilon=self.epsilon)
+        statistics = batch_statistics(x, context.valid)
+        y = batch_norm(x, *statistics[:2], weights.gain, weights.bias, epsilon=self.epsilon)
+        mean, variance = running_statistics((running.mean, running.variance), statistics, self.momentum)
+        return y, Aux(weights={"running": Running(mean=mean, variance=variance)})
+
+
+def without_padding(x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    """0 at padding: where tokens share statistics, a NaN there would reach all gradients, for 0 · NaN is NaN."""
+    return x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
+
+
+class ModelNorm(Norm):
+    """The model's `norm_kind`, in a placement."""
+
+    is_abstract: ClassVar[bool] = True
+
+
+class NormSlots(Config):
+    """Where a residual branch is normalised: stream(x + post(branch(pre(x)))).
+
+    Each place has a norm, or True for the model's `norm_kind`, or None for none. `embedding` stands after the
+    embedding, and `final` after the last block.
+    """
+
+    pre: Norm | bool | None = part(None)
+    post: Norm | bool | None = part(None)
+    stream: Norm | bool | None = part(None)
+    embedding: Norm | bool | None = part(None)
+    final: Norm | bool | None = part(None)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool):
+                object.__setattr__(self, field.name, ModelNorm() if value else None)
+        super().__post_init__()
+
+    def at(self, place: str, kind: Norm) -> Norm | None:
+        """The norm at a place, of a model whose own kind is `kind`."""
+        found: Any = getattr(self, place)
+        return kind if isinstance(found, ModelNorm) else found
+
+
+def placement(*places: str) -> NormSlots:
+    """A placement with the model's norm at these places."""
+    return NormSlots(**dict.fromkeys(places, ModelNorm()))
+
+
+PRE = placement("pre", "final")
+"""x + f(norm(x)), with a norm before the head (Xiong et al. 2020; "An Introduction to Transformers")."""
+POST = placement("stream")
+"""norm(x + f(x)) (Vaswani et al. 2017)."""
+SANDWICH = placement("pre", "post", "final")
+"""x + norm(f(norm(x))) (Ding et al. 2021; Peri-LN, Kim et al. 2025)."""
+BRANCH_POST = placement("post", "final")
+"""x + norm(f(x)) (Liu et al. 2022, "res-post"; OLMo 2)."""
+NO_NORM = NormSlots()
+"""x + f(x)."""
+NormSlots.named = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "branch_post": BRANCH_POST, "none": NO_NORM}

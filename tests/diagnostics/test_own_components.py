@@ -1,0 +1,232 @@
+"""Diagnostics of components that hand back other activations than attention does, and of layers that differ."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import BASE, LENGTHS, B, S, T, batch_of, in_layout, run_of, state_of
+from jaxtyping import Array, Float
+
+from flaxformer.config import Aux, Block, Dense, FeedForward, Residual, TokenMixer
+from flaxformer.diagnostics import diagnose, first_nonfinite, summary
+from flaxformer.diagnostics.activations import measured, rms
+from flaxformer.diagnostics.attention import attention_statistics
+from flaxformer.diagnostics.coordinate import _sizes, at_width
+from flaxformer.diagnostics.places import in_any_layer, in_layers, layer_of, one_by_one, stacked
+from flaxformer.diagnostics.weights import norms
+from flaxformer.model import Intermediates, apply_with_intermediates, specs
+from flaxformer.model.blocks import BlockIntermediates, Branch
+from flaxformer.model.layout import Periods
+from flaxformer.nn.attention import masked_softmax
+from flaxformer.params import Parameters, param
+from flaxformer.struct import static
+from flaxformer.tasks import Batch
+
+
+class RunningMean(TokenMixer):
+    """The mean of the tokens so far, times a square matrix."""
+
+    class Weights(Parameters):
+        matrix: Float[Array, "d_model d_model"] = param(fan_in="d_model")
+
+    heads: int = static(2)
+
+    def apply(self, weights, x, context):
+        count = jnp.ones_like(x).cumsum(-2)
+        return (x.cumsum(-2) / count) @ weights.matrix
+
+
+class Routed(FeedForward):
+    """Two networks, mixed by a router, whose logits are one per token and network."""
+
+    class Weights(Parameters):
+        router: Float[Array, "d_model networks"] = param(fan_in="d_model")
+        up: Float[Array, "networks d_model d_ff"] = param(fan_in="d_model")
+        down: Float[Array, "networks d_ff d_model"] = param(fan_in="d_ff")
+
+    networks: int = static(2)
+    d_ff: int = static(5)
+
+    def apply(self, weights, x, context):
+        logits = x @ weights.router
+        hidden = jax.nn.relu(jnp.einsum("...d,ndf->...nf", x, weights.up))
+        said = jnp.einsum("...nf,nfd->...nd", hidden, weights.down)
+        mixed = (said * jax.nn.softmax(logits)[..., None]).sum(-2)
+        return mixed, Aux(intermediates={"logits": logits})
+
+
+OWN = BASE.replace(attention=RunningMean(), feed_forward=Routed())
+
+
+@pytest.fixture(scope="module", params=["unrolled", "scanned"])
+def own(request):
+    run = run_of(OWN)
+    return run, state_of(run, request.param), batch_of(run)
+
+
+def test_a_mixer_without_logits_has_all_but_attention_statistics(own):
+    run, state, batch = own
+    found = diagnose(state, run, batch)
+    assert found.attention == {}
+    stages = ("attention/update", "attention/stream", "feed_forward/update", "feed_forward/stream")
+    assert found.rms.keys() == {"embedded", "final", "output", *(f"blocks/{stage}" for stage in stages)}
+    assert found.gradient_norm["blocks/attention/matrix"].shape == (2,)
+    assert all(np.isfinite(x) and x > 0 for name, x in summary(found).items() if name.startswith("rms"))
+
+
+def test_the_first_bad_number_of_such_a_model_is_named(own):
+    run, state, batch = own
+    assert first_nonfinite(state, run, batch) is None
+    if isinstance(state.params.blocks, tuple):
+        bad = state.params.blocks[1]
+        bad = bad.replace(feed_forward=bad.feed_forward.replace(up=bad.feed_forward.up.at[0, 0, 0].set(jnp.nan)))
+        blocks: Any = (state.params.blocks[0], bad)
+    else:
+        blocks = state.params.blocks
+        up = blocks.feed_forward.up.at[1, 0, 0, 0].set(jnp.nan)
+        blocks = blocks.replace(feed_forward=blocks.feed_forward.replace(up=up))
+    found = first_nonfinite(state.replace(params=state.params.replace(blocks=blocks)), run, batch)
+    assert found.place == "blocks/1/feed_forward/update"
+
+
+class TwoStreams(Residual):
+    """Two vectors per token, as a pair of different shapes: the sum of all updates, and of half of them twice."""
+
+    def begin(self, x, layers):
+        return {"one": x, "two": jnp.stack([x, x], -2)}
+
+    def read(self, weights, stream, context):
+        return stream["one"] + stream["two"].sum(-2)
+
+    def join(self, weights, stream, update, context):
+        return {"one": stream["one"] + update, "two": stream["two"] + update[..., None, :] / 2}
+
+    def end(self, stream):
+        return stream["one"]
+
+
+def test_a_residual_stream_of_any_shape_is_measured_over_real_tokens():
+    run = run_of(OWN.replace(residual=TwoStreams(), layers=1))
+    state, batch = state_of(run), batch_of(run)
+    found = diagnose(state, run, batch).rms["blocks/attention/stream"]
+    kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.given)[1]
+    stream = kept.blocks[0].attention.stream
+    rows = [np.concatenate([stream["one"][b, :n].ravel(), stream["two"][b, :n].ravel()]) for b, n in enumerate(LENGTHS)]
+    np.testing.assert_allclose(found, [np.sqrt(np.mean(np.square(np.concatenate(rows))))], rtol=1e-5)
+
+
+def test_the_coordinate_check_scales_components_of_any_kind_and_measures_what_they_have():
+    wide = at_width(OWN, 12)
+    assert (wide.attention, wide.feed_forward) == (RunningMean(), Routed(d_ff=10))
+    assert at_width(OWN, 12, "d_head").attention == RunningMean(heads=4)
+    run = run_of(OWN)
+    sizes = jax.eval_shape(lambda: _sizes(run, run.task.load(), steps=1))
+    assert {place for place in sizes if place.startswith("blocks/0")} == {
+        f"blocks/0/{branch}/{stage}" for branch in ("attention", "feed_forward") for stage in ("update", "stream")
+    }
+
+
+def test_the_initial_scale_of_a_square_matrix_counts_both_of_its_axes():
+    spec = specs(OWN).blocks[0].attention.matrix
+    assert (spec.fan_in, spec.fan_out) == (6, 6)
+
+
+# --- layers that differ --------------------------------------------------------------------------------
+
+
+PATTERN = BASE.replace(layers=4, pattern=(Block(), Block(attention=RunningMean(), feed_forward=Dense(d_ff=7))))
+
+
+def test_a_model_whose_layers_differ_is_told_alike_in_both_layouts():
+    run = run_of(PATTERN)
+    batch, unrolled, scanned = batch_of(run), state_of(run), state_of(run, "scanned")
+    assert isinstance(scanned.params.blocks, Periods)
+    one, other = diagnose(unrolled, run, batch), diagnose(scanned, run, batch)
+    assert one.attention.keys() == {"blocks/0/attention", "blocks/2/attention"}
+    assert one.gradient_norm["blocks/3/attention/matrix"] > 0
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), one, other)
+    rows = summary(one, coarse=True)
+    entropies = [one.attention[f"blocks/{layer}/attention"].entropy for layer in (0, 2)]
+    np.testing.assert_allclose(rows["attention_entropy/blocks/attention/min"], np.min(entropies))
+    norms_of_blocks = [one.parameter_norm[f"blocks/{layer}"] for layer in range(4)]
+    np.testing.assert_allclose(rows["parameter_norm/blocks/mean"], np.mean(norms_of_blocks), rtol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+def test_the_first_bad_number_of_such_a_stack_is_in_its_layer(layout):
+    run = run_of(PATTERN)
+    state, batch = state_of(run), batch_of(run)
+    blocks = state.params.blocks
+    attention = blocks[1].attention.replace(matrix=blocks[1].attention.matrix.at[0, 0].set(jnp.nan))
+    blocks = (blocks[0], blocks[1].replace(attention=attention), *blocks[2:])
+    bad = in_layout(state.replace(params=state.params.replace(blocks=blocks)), run, layout)
+    assert first_nonfinite(bad, run, batch).place == "blocks/1/attention/update"
+
+
+def test_the_coordinate_check_scales_every_block_of_a_pattern():
+    wide = at_width(PATTERN, 12, "d_head")
+    assert wide.pattern == (Block(), Block(attention=RunningMean(heads=4), feed_forward=Dense(d_ff=14)))
+    assert wide.attention.heads == 4
+
+
+def layers(dice):
+    """Blocks of two heads, of three, and of a mixer without any: what each kept, and weights alike."""
+    x = lambda *shape: jnp.asarray(dice.normal(size=shape), jnp.float32)  # noqa: E731
+    blocks = []
+    for heads in (2, 3, None):
+        scores = {}
+        if heads is not None:
+            logits = x(B, heads, T, S)
+            scores = {"logits": logits, "weights": masked_softmax(logits, jnp.ones(logits.shape, bool))}
+        blocks.append(BlockIntermediates(attention=Branch(x(B, T, 6), x(B, T, 6), x(B, T, 6), **scores)))
+    return Intermediates(embedded=x(B, T, 6), blocks=tuple(blocks), final=x(B, T, 6))
+
+
+def test_layers_that_differ_have_places_of_their_own():
+    kept = layers(np.random.default_rng(0))
+    batch = Batch(inputs=kept.final, targets=kept.final, weights=jnp.ones(B))
+    assert isinstance(stacked(kept).blocks, tuple)
+    found = measured(kept, batch, rms)
+    assert found.keys() == {
+        "embedded", "final", *(f"blocks/{i}/attention/{stage}" for i in range(3) for stage in ("update", "stream"))
+    }  # fmt: skip
+    np.testing.assert_allclose(
+        found["blocks/2/attention/update"], np.sqrt(np.mean(np.square(kept.blocks[2].attention.update))), rtol=1e-6
+    )
+    assert one_by_one(found).keys() == found.keys()
+    statistics = attention_statistics(kept, batch)
+    assert {place: own.entropy.shape for place, own in statistics.items()} == {
+        "blocks/0/attention": (2,),
+        "blocks/1/attention": (3,),
+    }
+    alone = attention_statistics(kept.replace(blocks=kept.blocks[1:2]), batch)["blocks/attention"]
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[0], rtol=1e-6), statistics["blocks/1/attention"], alone)
+
+
+def test_weights_of_layers_that_differ_are_summed_by_layer():
+    run = run_of(BASE)
+    params = state_of(run).params
+    other = state_of(run_of(BASE.replace(feed_forward=Dense(d_ff=7)))).params
+    mixed = params.replace(blocks=(params.blocks[0], other.blocks[1]))
+    found, one, two = norms(mixed), norms(params), norms(other)
+    assert "blocks" not in found
+    np.testing.assert_allclose(found["blocks/0"], one["blocks"][0], rtol=1e-6)
+    np.testing.assert_allclose(found["blocks/1/feed_forward/up"], two["blocks/feed_forward/up"][1], rtol=1e-6)
+    assert found["head"] == one["head"]
+
+
+@pytest.mark.parametrize(
+    ("place", "every", "layer", "without"),
+    [
+        ("blocks/attention", True, None, "blocks/attention"),
+        ("blocks/3/attention", False, 3, "blocks/attention"),
+        ("encoder/blocks/12", False, 12, "encoder/blocks"),
+        ("encoder/layers", True, None, "encoder/layers"),
+        ("embedding/layers", False, None, "embedding/layers"),
+        ("head", False, None, "head"),
+    ],
+)
+def test_places_say_whether_they_are_in_layers(place, every, layer, without):
+    assert (in_layers(place), layer_of(place), in_any_layer(place)) == (every, layer, without)

@@ -1,0 +1,374 @@
+"""Components written outside the package are accepted wherever the package's own are, and nothing ignores them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from flaxformer.checkpoint import config_of, write_config
+from flaxformer.component import Aux
+from flaxformer.config import (
+    Attention,
+    Block,
+    Dense,
+    FeedForward,
+    Initializer,
+    ModelConfig,
+    Norm,
+    NormSlots,
+    Positions,
+    Residual,
+    RMSNorm,
+    TokenMixer,
+)
+from flaxformer.model import apply, apply_with_intermediates, extend, generate, init, new_cache, specs
+from flaxformer.model.transformer import with_layout
+from flaxformer.overrides import override
+from flaxformer.params import Parameters, param, table
+from flaxformer.struct import UserError, canonical, leaf, replace_at, static
+from flaxformer.tasks import Copy
+from flaxformer.training import LossTerm, Run, Schedule, Training, ZLoss, start, train_step
+from flaxformer.training.step import backward, loss, summed_loss
+
+V, D, T = 11, 12, 7
+
+
+class Mixture(FeedForward):
+    """A softly mixed pair of experts, with a loss and a statistic of its own."""
+
+    experts: int = static(3)
+    balance: float | None = leaf(0.5)
+
+    class Weights(Parameters):
+        router: Float[Array, "d_model experts"] = param(fan_in="d_model")
+        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model")
+        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff")
+
+    def sizes(self, model):
+        return super().sizes(model) | {"d_ff": 5}
+
+    def apply(self, weights, x, context):
+        share = jax.nn.softmax(x @ weights.router)
+        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
+        y = jnp.einsum("...ef,efd,...e->...d", hidden, weights.down, share)
+        load = share.reshape(-1, self.experts).mean(0)
+        losses = {} if self.balance is None else {"balance": self.balance * jnp.square(load).sum()}
+        return y, Aux(losses=losses, statistics={"load": load})
+
+
+class Mean(TokenMixer):
+    """The running mean of the tokens so far, without a decoding state."""
+
+    class Weights(Parameters):
+        out: Float[Array, "d_model d_model"] = param(fan_in="d_model")
+
+    def apply(self, weights, x, context):
+        allowed = context.mask.matrix(x.shape[-2], x.shape[-2]).astype(x.dtype)
+        allowed = allowed.reshape((1,) * (x.ndim - allowed.ndim) + allowed.shape) if allowed.ndim < x.ndim else allowed
+        allowed = allowed[..., 0, :, :] if allowed.ndim > x.ndim else allowed
+        seen = x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
+        return allowed @ seen / jnp.maximum(allowed.sum(-1, keepdims=True), 1) @ weights.out
+
+
+class Decayed(Mean):
+    """A decaying sum of the tokens so far, with a decoding state of one vector."""
+
+    rate: float = leaf(0.5)
+
+    def apply(self, weights, x, context):
+        return self.step(weights, x, jnp.zeros((*x.shape[:-2], x.shape[-1]), x.dtype), context)[0]
+
+    def init_state(self, weights, batch, capacity, dtype):
+        return jnp.zeros((*batch, D), dtype)
+
+    def step(self, weights, x, state, context):
+        valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
+
+        def one(state, now):
+            token, real = now
+            state = jnp.where(real[..., None], self.rate * state + jnp.where(real[..., None], token, 0), state)
+            return state, state
+
+        state, seen = jax.lax.scan(one, state, (jnp.moveaxis(x, -2, 0), jnp.moveaxis(valid, -1, 0)))
+        return jnp.moveaxis(seen, 0, -2) @ weights.out, state
+
+
+class Sigmoid(Attention):
+    """Attention whose weights do not sum to one."""
+
+    def normalize(self, weights, logits, mask):
+        return jnp.where(mask, jax.nn.sigmoid(logits), 0)
+
+
+class Tanh(Norm):
+    """tanh(a x) in place of a norm."""
+
+    initial: float = leaf(0.5)
+
+    class Weights(Parameters):
+        slope: Float[Array, ""] = param(value="initial", decay=False)
+
+    def apply(self, weights, x, context):
+        return jnp.tanh(weights.slope * x)
+
+
+class Halved(Residual):
+    """½ x + f(x)."""
+
+    def join(self, weights, stream, update, context):
+        return 0.5 * stream + update
+
+
+class Two(Residual):
+    """Two streams, of which branches read the mean."""
+
+    class Weights(Parameters):
+        share: Float[Array, "streams"] = param(init="ones", decay=False)
+
+    streams: int = static(2)
+
+    def begin(self, x, layers):
+        return jnp.stack([x] * self.streams, axis=-2)
+
+    def read(self, weights, stream, context):
+        return jnp.einsum("s,...sd->...d", weights.share, stream) / self.streams
+
+    def join(self, weights, stream, update, context):
+        return stream + jnp.einsum("s,...d->...sd", weights.share, update)
+
+    def end(self, stream):
+        return stream.mean(-2)
+
+
+class Distance(Positions):
+    """A bias that depends on the query."""
+
+    class Weights(Parameters):
+        slope: Float[Array, "d_head"] = param(std=0.3, decay=False)
+
+    def query_bias(self, weights, query, key, query_positions, key_positions, allowed):
+        far = (query_positions[..., :, None] - key_positions[..., None, :]).astype(query.dtype)
+        strength = jnp.moveaxis(query @ weights.slope, -1, -2)[..., None]
+        return -strength * far[..., None, :, :] if far.ndim > 2 else -strength * far
+
+
+class First(Attention):
+    """Attention whose values are mixed with those of the first layer."""
+
+    def initial_carry(self, x):
+        heads = self.heads
+        return {"value": jnp.zeros((*x.shape[:-1], heads, D // heads), x.dtype)}
+
+    def keys_and_values(self, weights, source, context):
+        read = super().keys_and_values(weights, source, context)
+        is_first = jnp.asarray(context.layer == 0)
+        return read.replace(value=jnp.where(is_first, read.value, (read.value + context.carried["value"]) / 2))
+
+    def apply(self, weights, x, context):
+        y, aux = super().apply(weights, x, context)
+        return y, aux.replace(carried=self._kept(weights, x, context))
+
+    def step(self, weights, x, state, context):
+        (y, aux), state = super().step(weights, x, state, context)
+        return (y, aux.replace(carried=self._kept(weights, x, context))), state
+
+    def _kept(self, weights, x, context):
+        own = Attention.keys_and_values(self, weights, x, context).value
+        return {"value": jnp.where(jnp.asarray(context.layer == 0), own, context.carried["value"])}
+
+
+class Wide(Initializer):
+    def std(self, spec):
+        return 0.3
+
+
+class Halving(Schedule):
+    def fraction(self, progress, ratio):
+        return 0.5**progress
+
+
+class Small(LossTerm):
+    def value(self, params, outcome, batch):
+        return jnp.square(outcome.output).mean(-1).sum(), jnp.float32(outcome.output[..., 0].size)
+
+
+BASE = ModelConfig(vocabulary=V, layers=3, d_model=D, attention=Attention(heads=3), feed_forward=Dense(d_ff=10))
+OWN = {
+    "feed-forward": {"feed_forward": Mixture()},
+    "mixer by recomputation": {"attention": Mean()},
+    "mixer with a state": {"attention": Decayed()},
+    "normaliser": {"attention": Sigmoid(heads=3)},
+    "norm": {"norm_kind": Tanh()},
+    "norm in one place": {"norm": NormSlots(pre=RMSNorm(), post=Tanh(), final=True)},
+    "residual": {"residual": Halved()},
+    "residual streams": {"residual": Two()},
+    "positions that see the query": {"positions": Distance()},
+    "carried values": {"attention": First(heads=3)},
+    "initializer": {"initializer": Wide()},
+    "pattern": {"layers": 4, "pattern": (Block(attention=Mean()), Block(feed_forward=Mixture()))},
+    "shared weights": {"layers": 4, "distinct_blocks": 2, "feed_forward": Mixture()},
+}
+
+
+def model_of(name):
+    return BASE.replace(**OWN[name])
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_decoding_equals_the_whole_sequence_in_both_layouts(name):
+    config = model_of(name)
+    params = init(jax.random.key(0), config)
+    tokens = jax.random.randint(jax.random.key(1), (2, T), 0, V)
+    expected = jax.jit(apply)(params, config, tokens)
+    scanned = with_layout(params, "scanned")
+    np.testing.assert_allclose(jax.jit(apply)(scanned, config, tokens), expected, atol=2e-5)
+    for weights in (params, scanned):
+        cache, said = new_cache(weights, config, (2,), T), []
+        first, cache = jax.jit(extend)(weights, config, tokens[:, :3], cache)
+        said.append(first)
+        for t in range(3, T):
+            one, cache = jax.jit(extend)(weights, config, tokens[:, t : t + 1], cache)
+            said.append(one)
+        np.testing.assert_allclose(jnp.concatenate(said, 1), expected, atol=3e-5)
+    assert generate(params, config, tokens[:, :2], steps=3).tokens.shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_later_token_and_padding_change_nothing_before(name):
+    config = model_of(name)
+    params = init(jax.random.key(0), config)
+    tokens = jax.random.randint(jax.random.key(1), (2, T), 0, V)
+    valid = jnp.arange(T)[None] < jnp.array([[T], [4]])
+    expected = jax.jit(apply)(params, config, tokens, valid=valid)
+    other = jax.jit(apply)(params, config, jnp.where(valid, tokens, 3).at[:, -1].set(5), valid=valid)
+    np.testing.assert_allclose(other[0, :-1], expected[0, :-1], atol=1e-6)
+    np.testing.assert_allclose(other[1, :4], expected[1, :4], atol=1e-6)
+
+
+def test_an_override_of_attention_changes_the_answer_and_no_kernel_ignores_it():
+    own, plain = model_of("normaliser"), BASE
+    params = init(jax.random.key(0), own)
+    tokens = jnp.arange(T)[None]
+    assert not np.allclose(apply(params, own, tokens), apply(params, plain, tokens), atol=1e-3)
+    _, kept = apply_with_intermediates(params, own, tokens)
+    weights = kept.blocks[0].attention.weights
+    assert not np.allclose(weights.sum(-1), 1, atol=1e-3)
+    assert not Sigmoid().is_plain
+    assert Attention().is_plain
+
+
+def test_losses_of_components_train_and_do_not_validate():
+    task = Copy(symbols=V - 1, length=3, batch_size=4, evaluation_batches=2)
+    config = model_of("feed-forward")
+    with_loss = Run(model=config, task=task, training=Training(steps=2))
+    without = replace_at(with_loss, {"model.feed_forward.balance": None})
+    state, batch = start(with_loss), task.load().batch(jax.random.key(0), 0)
+    value, outcome = loss(state.params, with_loss, batch, None)
+    plain, _ = loss(state.params, without, batch, None)
+    added = sum(outcome.aux.losses.values())
+    np.testing.assert_allclose(value, plain + added, rtol=1e-6)
+    assert list(outcome.aux.losses) == ["blocks/feed_forward/balance"]
+    assert outcome.aux.statistics["blocks/feed_forward/load"].shape == (3, 3)
+    moved, _ = train_step(state, with_loss, batch)
+    same, _ = train_step(state, without, batch)
+    router = [one.params.blocks[0].feed_forward.router for one in (moved, same)]
+    assert not np.allclose(*router, atol=1e-7)
+
+
+def test_loss_terms_are_added_whatever_the_micro_batches():
+    task = Copy(symbols=V - 1, length=3, batch_size=4, evaluation_batches=2)
+    run = Run(
+        model=BASE, task=task, training=Training(steps=2, micro_batches=1), loss_terms=(ZLoss(weight=0.1), Small())
+    )
+    state, batch = start(run), task.load().batch(jax.random.key(0), 0)
+    (total, (count, outcome)), plain = summed_loss(state.params, run, batch, None), run.replace(loss_terms=())
+    base = summed_loss(state.params, plain, batch, None)[0]
+    z = jnp.square(jax.nn.logsumexp(outcome.output, axis=-1))
+    expected = base + count * (
+        0.1 * (z * batch.weights).sum() / batch.weights.sum() + 1e-4 * jnp.square(outcome.output).mean()
+    )
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    whole, parts = (backward(state, replace_at(run, {"training.micro_batches": n}), batch)[1] for n in (1, 2))
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_the_command_line_takes_ones_own_classes():
+    run = Run(model=BASE, task=Copy(symbols=V - 1, length=3))
+    changed = override(
+        run,
+        [
+            "model.feed_forward=Mixture(experts=4)",
+            "model.attention=Decayed(rate=0.25)",
+            "optimizer=AdamW(decay=Halving())",
+            "loss_terms=(Small(weight=0.5), ZLoss())",
+            "model.norm_kind=Tanh",
+        ],
+    )
+    assert changed.model.feed_forward == Mixture(experts=4)
+    assert changed.model.attention == Decayed(rate=0.25)
+    assert changed.optimizer.decay == Halving()
+    assert changed.loss_terms == (Small(weight=0.5), ZLoss())
+    assert changed.model.norm_kind == Tanh()
+    with pytest.raises(UserError, match=r"model.feed_forward is 'Mixtre\(\)'; did you mean 'Mixture'"):
+        override(run, ["model.feed_forward=Mixtre()"])
+
+
+def test_a_wrong_kind_of_component_is_refused_with_all_choices():
+    expected = r"ModelConfig.feed_forward is .*; expected Dense, .*Mixture.* or another FeedForward or None"
+    with pytest.raises(UserError, match=expected):
+        ModelConfig(feed_forward=RMSNorm())
+
+
+def test_a_plain_field_is_refused_with_what_to_write():
+    with pytest.raises(UserError, match=r"Odd.size is a plain field; expected static\(...\)"):
+
+        class Odd(FeedForward):
+            size: int = 3
+
+
+def test_an_axis_without_a_size_is_refused_by_name():
+    class Odd(FeedForward):
+        class Weights(Parameters):
+            up: Float[Array, "d_model d_hiden"] = param(fan_in="d_model")
+
+    with pytest.raises(UserError, match="a weight of Odd has the axis 'd_hiden'"):
+        specs(BASE.replace(feed_forward=Odd()))
+
+
+def test_a_run_with_ones_own_classes_is_written_and_read(tmp_path):
+    run = Run(model=model_of("pattern"), task=Copy(symbols=V - 1, length=3), loss_terms=(Small(),))
+    write_config(tmp_path, run)
+    assert config_of(tmp_path) == run
+    assert "test_components.Mixture" in str(canonical(run))
+
+
+def test_weights_of_a_pattern_differ_by_block_and_are_shared_by_number():
+    config = model_of("pattern")
+    names = [name for name, _ in table(specs(config))]
+    assert "blocks/0/attention/out" in names
+    assert "blocks/1/attention/query" in names
+    assert "blocks/1/feed_forward/router" in names
+    assert "blocks/0/feed_forward/router" not in names
+    shared = model_of("shared weights")
+    assert {name.split("/")[1] for name, _ in table(specs(shared)) if name.startswith("blocks")} == {"0", "1"}
+    loop = [shared.block_of_layer(layer) for layer in range(4)]
+    group = [shared.replace(sharing="group").block_of_layer(layer) for layer in range(4)]
+    assert (loop, group) == ([0, 1, 0, 1], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"distinct_blocks": 2}, "distinct_blocks is 2; expected a divisor of layers 3"),
+        ({"pattern": (Block(),) * 4}, "pattern has 4 blocks; expected at most layers 3"),
+        ({"pattern": (Block(residual=Two()),)}, "pattern has another residual rule than the model's Residual"),
+        ({"pattern": (Block(attention=Attention(heads=5)),)}, "heads is 5; expected a divisor of d_model 12"),
+        ({"cross_attention": Attention()}, "cross_attention is given; expected None, or an encoder"),
+        ({"attention": Mean(), "d_memory": 5}, "cross_attention is None with attention Mean"),
+    ],
+)
+def test_a_mistaken_stack_is_refused(changes, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+        BASE.replace(**changes)

@@ -1,0 +1,43 @@
+"""`flaxformer new`: each file that it writes loads, plans and takes a training step."""
+
+import jax
+import pytest
+
+from flaxformer.cli import main
+from flaxformer.study.load import load_study
+from flaxformer.study.plan import declaration, groups
+from flaxformer.training import start, train_step
+
+
+@pytest.mark.parametrize("kind", ["study", "component", "task"])
+def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", kind, "my_idea"]) == 0
+    assert "my_idea.py" in capsys.readouterr().out
+    study = load_study(tmp_path / "my_idea.py")
+    assert study.name == "my_idea"
+    assert len(declaration(study)["cells"]) == 10
+    for group in groups(study.cells()):
+        run = group.example
+        state, metrics = jax.jit(train_step)(start(run), run, run.task.load().batch(jax.random.key(0), 0))
+        assert float(metrics["loss"]) > 0
+        assert state.step == 1
+    text = (tmp_path / "my_idea.py").read_text()
+    assert "NAME" not in text
+    assert "KIND" not in text
+
+
+@pytest.mark.parametrize("name", ["My Idea", "class", "../x"])
+def test_a_name_that_is_no_module_is_refused(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "study", name]) == 2
+    assert f"name is '{name}'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "idea.py").write_text("mine")
+    assert main(["new", "study", "idea.py"]) == 2
+    assert "idea.py is there already" in capsys.readouterr().err
+    assert (tmp_path / "idea.py").read_text() == "mine"
