@@ -65,7 +65,8 @@ def param(
       fan_in: the axes that are summed over when the weight is applied, such as "heads d_head"; the rest are fan-out.
       batch_axis: axes along which separate matrices are stacked, such as "experts": neither fan-in nor fan-out.
       init: "matrix", drawn by the model's initializer; "branch", the same for the last maps of a residual branch, which
-        a residual rule may scale; "zeros" or "ones".
+        a residual rule may scale; "output", the same for the matrix of a head, whose answer is to begin small; "zeros"
+        or "ones".
       std: draw from N(0, std²) instead; a number, or the name of a field of the component.
       value: begin with this constant instead; a number, or the name of a field.
       decay: whether weight decay shrinks it.

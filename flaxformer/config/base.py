@@ -30,6 +30,11 @@ class SequenceModel(Config):
     norm_kind: ClassVar[Any] = LayerNorm()
 
     @property
+    def embedding(self) -> Inputs:
+        """The inputs, with the defaults of a shared table where the head is tied."""
+        return self.inputs.for_tied_head(self.d_model) if self.head.tied else self.inputs
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of every named axis of the parameters."""
         return {

@@ -169,6 +169,16 @@ class ModelConfig(SequenceModel):
         none = dict.fromkeys(("encoder", "d_memory", "cross_attention"))
         return self.replace(encoder=self.replace(**(like | none | changes)))
 
+    @property
+    def reading_encoder(self) -> Any:
+        """The encoder as it runs: a table that it shares with a tied decoder has the decoder's default scale."""
+        encoder = self.encoder
+        if encoder is None or not isinstance(encoder.inputs, Tokens) or not encoder.inputs.shared:
+            return encoder
+        scale = self.embedding.scale_exponent if self.inputs.scale_exponent is None else None
+        own = encoder.inputs
+        return encoder.replace(inputs=own.replace(scale_exponent=scale)) if own.scale_exponent is None else encoder
+
     def branches(self) -> Iterator[tuple[str, Component]]:
         """The residual branches of a block, in their order."""
         yield "attention", self.attention

@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 import jax
-from jaxtyping import Array
 
 from flaxformer.model.layout import Periods, unrolled
 from flaxformer.params import stack
@@ -64,9 +63,9 @@ def in_layer(place: str, layer: int) -> str:
     return STACK.sub(rf"\1/{layer}", place)
 
 
-def one_by_one(found: dict[str, Array]) -> dict[str, Array]:
+def one_by_one(found: dict[str, Any]) -> dict[str, Any]:
     """Measurements with those of every layer by themselves: {"blocks": [L]} gives "blocks/0", "blocks/1" …"""
-    single: dict[str, Array] = {}
+    single: dict[str, Any] = {}
     for place, x in found.items():
         if in_layers(place):
             single |= {in_layer(place, layer): x[layer] for layer in range(len(x))}

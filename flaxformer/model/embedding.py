@@ -29,7 +29,7 @@ def embed(
       ValueError: a sequence longer than a learned table, which indexing would otherwise clamp silently; inputs of the
         wrong rank or width.
     """
-    x = config.inputs.apply(weights, inputs, token_types, table, config.sizes)
+    x = config.embedding.apply(weights, inputs, token_types, table, config.sizes)
     dtype = x.dtype
     length = x.shape[-2]
     positions = jnp.arange(length) if positions is None else positions

@@ -40,7 +40,7 @@ class Layer(Parameters):
 class Recurrent(Parameters):
     """All weights. `layers` is a tuple of per-layer trees, or one tree with a leading `layers` axis."""
 
-    embedding: Any = subtree(component="inputs")
+    embedding: Any = subtree(component="embedding")
     layers: tuple[Layer, ...] = subtree(repeat="layers")
     head: Any = subtree(component="head")
 

@@ -27,7 +27,7 @@ from flaxformer.struct import UserError
 class Transformer(Parameters):
     """All weights. `blocks` is a tuple of per-layer trees, or one tree with a leading `layers` axis."""
 
-    embedding: Any = subtree(component="inputs")
+    embedding: Any = subtree(component="embedding")
     positions: Any = subtree(component="positions")
     embedding_norm: Any = subtree(component="embedding_norm")
     encoder: "Transformer | None" = subtree(when="encoder", config="encoder")
@@ -257,7 +257,7 @@ def _encoded(
     with jax.named_scope("encoder"):
         return run(
             params.encoder,  # type: ignore[arg-type]
-            config.encoder,  # type: ignore[arg-type]
+            config.reading_encoder,
             given["source"],  # type: ignore[arg-type]
             {"valid": given.get("source_valid")},
             dropout_key=key,

@@ -95,7 +95,7 @@ class LinearHead(Head):
     class Weights(Parameters):
         """A matrix, unless it is the embedding table, and a bias."""
 
-        matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model", when="has_matrix")
+        matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model", init="output", when="has_matrix")
         bias: Float[Array, "outputs"] | None = param(init="zeros", decay=False, when="bias")
 
     scale_exponent: ClassVar[Any] = None
@@ -171,6 +171,11 @@ class Classifier(LinearHead):
 
 class Regressor(LinearHead):
     """Numbers, of the whole sequence or (pool="none") of each token, trained by their squared error."""
+
+    class Weights(LinearHead.Weights):
+        """A matrix and a bias."""
+
+        matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model")
 
     numbers: int = static(1, at_least=1)
     pool: str = static("none", choices=POOLS)  # type: ignore[misc]

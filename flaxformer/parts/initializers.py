@@ -19,12 +19,16 @@ class Initializer(Config):
 
 
 class Xavier(Initializer):
-    """Initial matrices of variance gain² · 2 / (fan-in + fan-out) (Glorot & Bengio 2010)."""
+    """Initial matrices of variance gain² · 2 / (fan-in + fan-out) (Glorot & Bengio 2010).
+
+    The matrix of a head that is wider than its answer has gain² / fan-in, so that logits begin with variance gain².
+    """
 
     gain: float = leaf(1.0, at_least=0)
 
     def std(self, spec: Spec) -> float | Array:
-        return self.gain * (2 / (spec.fan_in + spec.fan_out)) ** 0.5
+        fan_out = max(spec.fan_in, spec.fan_out) if spec.init == "output" else spec.fan_out
+        return self.gain * (2 / (spec.fan_in + fan_out)) ** 0.5
 
 
 class LeCun(Initializer):

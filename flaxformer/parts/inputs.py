@@ -28,6 +28,10 @@ class Inputs(Component):
     has_table: ClassVar[bool] = False
     """Whether there is an embedding table that a tied head can share."""
 
+    def for_tied_head(self, d_model: int) -> "Inputs":
+        """The same with the defaults that suit a table which the head shares."""
+        return self
+
     def apply(
         self,
         weights: Any,
@@ -49,23 +53,29 @@ class Inputs(Component):
 
 
 class Tokens(Inputs):
-    """Token ids, each with a row of an embedding table, x = D^scale_exponent · E[token].
+    """Token ids, each with a row of an embedding table, x = D^scale_exponent · (E[token] + S[type]).
 
     lookup: by index ("gather") or as the product of one-hot vectors and the table: equal numbers.
     scale_exponent: None for none, ½ for the √D of Vaswani et al. 2017, section 3.4.
     frozen: the table stays as it was drawn or loaded.
     shared: an encoder reads the table of its decoder.
     token_types: how many kinds of token have an added vector of their own (BERT's segments); None for no such vectors.
-    std: standard deviation of the initial table.
+    std: standard deviation of the initial table; None for 1, or D^−scale_exponent where a tied head shares the table.
+
+    With a tied head and neither number given, scale_exponent is ¾: x begins with variance 1, and the logits with a
+    variance of 1/√D; the logit of the token that is read, whose row is part of the vector that it is multiplied with,
+    begins below D^¼. No Hugging Face model has this factor: give std where the weights are to be saved as one.
     """
 
     class Weights(Parameters):
         """A row per token, and a row per type of token."""
 
         tokens: Float[Array, "vocabulary d_embedding"] | None = param(
-            std="std", decay=False, trained="is_trained", when="has_table"
+            std="initial_std", decay=False, trained="is_trained", when="has_table"
         )
-        types: Float[Array, "token_types d_embedding"] | None = param(std="std", decay=False, when="token_types")
+        types: Float[Array, "token_types d_embedding"] | None = param(
+            std="initial_std", decay=False, when="token_types"
+        )
 
     has_tokens: ClassVar[bool] = True
     lookup: str = static("gather", choices=("gather", "one-hot"))
@@ -73,10 +83,17 @@ class Tokens(Inputs):
     frozen: bool = static(False)
     shared: bool = static(False)
     token_types: int | None = static(None, at_least=1)
-    std: float = leaf(1.0, at_least=0)
+    std: float | None = leaf(None, at_least=0)
 
     has_table = property(lambda self: not self.shared)
     is_trained = property(lambda self: not self.frozen)
+    initial_std = property(lambda self: 1.0 if self.std is None else self.std)
+
+    def for_tied_head(self, d_model: int) -> "Tokens":
+        if self.std is not None:
+            return self
+        exponent = 0.75 if self.scale_exponent is None else self.scale_exponent
+        return self.replace(scale_exponent=exponent, std=d_model**-exponent)
 
     def apply(
         self,
@@ -96,11 +113,11 @@ class Tokens(Inputs):
             x = table.astype(jnp.promote_types(table.dtype, jnp.float32))[inputs].astype(table.dtype)
         else:
             x = jax.nn.one_hot(inputs, table.shape[0], dtype=table.dtype) @ table
-        if self.scale_exponent is not None:
-            x = (x * jnp.exp2(self.scale_exponent * jnp.log2(sizes["d_model"]))).astype(x.dtype)
         if weights.types is not None:
             types = jnp.zeros_like(inputs) if token_types is None else token_types
             x = (x + weights.types[types]).astype(x.dtype)
+        if self.scale_exponent is not None:
+            x = (x * jnp.exp2(self.scale_exponent * jnp.log2(sizes["d_model"]))).astype(x.dtype)
         return x
 
 

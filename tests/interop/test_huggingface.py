@@ -159,8 +159,9 @@ def test_a_model_that_was_made_here_is_saved_and_its_widths_are_written_out(tmp_
     head = LanguageModel(tied=True, bias=True)
     heads = [Attention(heads=count) for count in (2, 3)]
     config = ModelConfig(
-        vocabulary=7, layers=1, d_model=6, attention=heads[0], norm=norm, positions=positions, head=head
-    )
+        vocabulary=7, layers=1, d_model=6, attention=heads[0], norm=norm, positions=positions, head=head,
+        inputs=Tokens(std=0.02),
+    )  # fmt: skip
     config = config.with_encoder(inputs=Tokens(shared=True), attention=heads[1])
     params = init(jax.random.key(0), config)
     save(tmp_path, config, params)

@@ -58,6 +58,7 @@ def _scale(exponent: float | None) -> dict[str, float | None]:
 
 
 BASE = ModelConfig(
+    inputs=Tokens(std=0.02),
     norm=NormSlots(stream=True, embedding=True),
     norm_kind=LayerNorm(epsilon=1e-5),
     positions=LearnedPositions(max_length=1),

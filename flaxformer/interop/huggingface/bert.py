@@ -35,7 +35,7 @@ BERT = Family(
     name="bert",
     architectures=("BertForMaskedLM", "BertForPreTraining"),
     base=ModelConfig(
-        inputs=Tokens(token_types=1),
+        inputs=Tokens(token_types=1, std=0.02),
         norm=NormSlots(stream=True, embedding=True),
         norm_kind=LayerNorm(),
         positions=LearnedPositions(max_length=1),

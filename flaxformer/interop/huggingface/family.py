@@ -107,7 +107,7 @@ def write_attributes(family: Family, config: ModelConfig) -> dict[str, Any]:
 
 def _function(config: ModelConfig) -> ModelConfig:
     """The config without what changes neither the weights' shapes nor the function that evaluates them."""
-    config = explicit(config, "d_value")
+    config = explicit(config, "d_value").replace(inputs=config.embedding)
     changes: dict[str, Any] = {"initializer": Xavier(), "dropout": None, "d_memory": None}
     if isinstance(config.inputs, Tokens):
         changes |= {"inputs.lookup": "gather", "inputs.frozen": False, "inputs.std": 1.0}

@@ -1,6 +1,6 @@
 """GPT-2 (Radford et al. 2019), as GPT2LMHeadModel has it."""
 
-from flaxformer.config import PRE, LanguageModel, LayerNorm, LearnedPositions, ModelConfig
+from flaxformer.config import PRE, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Tokens
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, Row, layers, linear, norm
@@ -30,6 +30,7 @@ GPT2 = Family(
     name="gpt2",
     architectures=("GPT2LMHeadModel", "GPT2Model"),
     base=ModelConfig(
+        inputs=Tokens(std=0.02),
         norm=PRE,
         norm_kind=LayerNorm(),
         positions=LearnedPositions(max_length=1),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer.config import PRE, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary
+from flaxformer.config import PRE, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary, Tokens
 from flaxformer.interop.huggingface.attributes import activation, choice, number, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, linear
@@ -48,6 +48,7 @@ LLAMA = Family(
     name="llama",
     architectures=("LlamaForCausalLM", "LlamaModel"),
     base=ModelConfig(
+        inputs=Tokens(std=0.02),
         norm=PRE,
         norm_kind=RMSNorm(),
         positions=Rotary(),

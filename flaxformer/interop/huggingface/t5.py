@@ -102,6 +102,7 @@ def _feed_forward_proj() -> Attribute:
 
 
 BASE = ModelConfig(
+    inputs=Tokens(std=1.0),
     norm=PRE,
     norm_kind=RMSNorm(),
     positions=RelativeBuckets(),

@@ -1,0 +1,89 @@
+"""Every default starts near ln V, tied or not, narrow or wide, shallow or deep, and learns at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer.config import Attention, Classifier, Gated, LanguageModel, ModelConfig, Rotary, Tokens
+from flaxformer.model import apply, init
+from flaxformer.nn.losses import cross_entropy
+from flaxformer.tasks import Copy
+from flaxformer.training import AdamW, Run, Training, start, train_step
+
+HEADS = {"untied": LanguageModel(), "tied": LanguageModel(tied=True)}
+V = 256
+
+
+def initial_loss(config):
+    """The loss of the next token of a random text, in nats, where nothing can be predicted."""
+    key = jax.random.key(0)
+    tokens = jax.random.randint(key, (16, 65), 0, config.vocabulary)
+    logits = jax.jit(apply)(init(key, config, "scanned"), config, tokens[:, :-1])
+    total, count = cross_entropy(logits, tokens[:, 1:], jnp.ones((16, 64)))
+    return total / count
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize(
+    ("width", "depth"),
+    [(64, 1), (256, 3), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((64, 48), (1024, 1), (1024, 48)))],
+)
+def test_every_default_starts_near_ln_v(head, width, depth):
+    config = ModelConfig(vocabulary=V, layers=depth, d_model=width, head=head)
+    assert abs(initial_loss(config) - np.log(V)) < 0.6
+
+
+@pytest.mark.parametrize("changes", [
+    {"positions": Rotary(), "feed_forward": Gated()},
+    {"inputs": Tokens(scale_exponent=0.5), "vocabulary": 4096},
+    {"inputs": Tokens(std=0.02)},
+    {"attention": Attention(heads=4), "parallel": True},
+], ids=["rotary", "half", "given", "parallel"])  # fmt: skip
+def test_other_choices_with_a_tied_head_start_near_ln_v(changes):
+    config = ModelConfig(layers=2, d_model=64, head=LanguageModel(tied=True)).replace(**changes)
+    assert abs(initial_loss(config) - np.log(config.vocabulary)) < 0.6
+
+
+def test_a_shared_table_enters_with_variance_1_and_a_given_one_as_it_was_given():
+    config = ModelConfig(d_model=64, head=LanguageModel(tied=True))
+    assert config.embedding == Tokens(scale_exponent=0.75, std=64**-0.75)
+    assert config.replace(inputs=Tokens(std=0.02)).embedding == Tokens(std=0.02)
+    assert config.replace(inputs=Tokens(scale_exponent=0.0)).embedding == Tokens(scale_exponent=0.0, std=1.0)
+    assert config.replace(head=LanguageModel()).embedding == Tokens()
+    read = config.embedding.apply(init(jax.random.key(0), config).embedding, jnp.arange(256), None, None, config.sizes)
+    np.testing.assert_allclose(np.square(read).mean(), 1, rtol=0.05)
+
+
+def test_an_encoder_reads_a_shared_table_as_the_decoder_does():
+    config = ModelConfig(layers=1, d_model=64, head=LanguageModel(tied=True)).with_encoder(inputs=Tokens(shared=True))
+    assert config.reading_encoder.inputs == Tokens(shared=True, scale_exponent=0.75)
+    own = config.replace(encoder=config.encoder.replace(inputs=Tokens(shared=True, scale_exponent=0.0)))
+    assert own.reading_encoder == own.encoder
+    params = init(jax.random.key(0), config)
+    tokens = jnp.arange(8)[None]
+    default, by_hand = (apply(params, one, tokens, source=tokens) for one in (
+        config, config.replace(inputs=config.embedding, encoder=config.reading_encoder)))  # fmt: skip
+    np.testing.assert_array_equal(default, by_hand)
+
+
+def test_the_answer_of_a_wide_head_begins_with_variance_1():
+    config = ModelConfig(layers=1, d_model=512, head=Classifier(classes=10))
+    matrix = init(jax.random.key(0), config).head.matrix
+    np.testing.assert_allclose(512 * np.square(matrix).mean(), 1, rtol=0.1)
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_every_default_learns_at_once(head):
+    run = Run(
+        model=ModelConfig(vocabulary=16, layers=1, d_model=64, head=head),
+        task=Copy(symbols=4, length=3, batch_size=16),
+        optimizer=AdamW(learning_rate=3e-3, warmup_steps=10),
+        training=Training(steps=60),
+    )
+    state, source, losses = start(run), run.task.load(), []
+    step = jax.jit(train_step)
+    for number in range(60):
+        state, metrics = step(state, run, source.batch(jax.random.key(0), number))
+        losses.append(float(metrics["loss"]))
+    assert np.mean(losses[-10:]) < 0.6 * losses[0]
