@@ -24,7 +24,6 @@ FLOORS = [
     {"model.blocks"},
     {"model.layers"},
     {"model.transformer"},
-    {"model.recurrent"},
     {"model.interface"},
     {"model.sampling", "model.prompt"},
     {"model.decoding"},
@@ -46,9 +45,9 @@ INSIDE = {
     "parts": [
         {"cache", "feed_forward", "initializers", "inputs", "norms", "positions", "residuals"},
         {"mixers", "heads"},
-        {"attention"},
+        {"attention", "recurrent"},
     ],
-    "config": [{"base"}, {"model", "recurrent"}],
+    "config": [{"block"}, {"model"}, {"recurrent"}],
     "study": [
         {"records", "leases"},
         {"claim", "statistics", "store", "provenance", "execution", "halving"},

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flaxformer.model.recurrent import Recurrent
 
 import flaxformer
 from flaxformer import config as configs
@@ -39,7 +40,6 @@ from flaxformer.config import (
     Vectors,
 )
 from flaxformer.model import apply, apply_with_intermediates, extend, new_cache, specs
-from flaxformer.model.recurrent import Recurrent
 from flaxformer.model.transformer import Transformer
 from flaxformer.nn import Causal, dot_product_attention, layer_norm, sinusoidal
 from flaxformer.nn.attention import dot_product_weights, masked_softmax

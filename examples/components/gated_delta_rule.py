@@ -7,7 +7,7 @@ Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported. With additive writes, the values of similar keys add up, and a query reads them all.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class GatedDeltaRule(TokenMixer):
     """y_t = (norm(q_t S_t) ⊙ silu(x_t W_g)) W_O, with the state S_t = α_t S_{t−1} + k_tᵀ β_t (v_t − α_t k_t S_{t−1}).
 
     q and k are silu(x W), scaled to length 1; the strength β and the decay α are sigmoids with one number per head.
-    With delta=False, β_t v_t is added whatever S holds for k_t. Padding changes no state. The model must be causal.
+    With delta=False, β_t v_t is added whatever S holds for k_t. Padding changes no state.
 
     All tokens are computed in parallel: with γ_t = α_1 ⋯ α_t, the values that are written solve the triangular system
     u_t + β_t Σ_{s<t} (γ_t / γ_s) (k_t · k_s) u_s = β_t (v_t − γ_t k_t S_0). The paper (section 3.3) does so for chunks
@@ -48,6 +48,7 @@ class GatedDeltaRule(TokenMixer):
         gate: Float[Array, "d_model heads d_value"] = param(fan_in="d_model")
         out: Float[Array, "heads d_value d_model"] = param(fan_in="heads d_value", init="branch")
 
+    reads_mask: ClassVar[bool] = False
     heads: int = static(2, at_least=1)
     d_key: int = static(16, at_least=1)
     d_value: int = static(32, at_least=1)

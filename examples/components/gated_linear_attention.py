@@ -7,7 +7,7 @@ Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported; softmax attention, unclaimed, better than both.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ class GatedLinearAttention(TokenMixer):
 
     The decay α_t = σ(x_t W_α + b_α)^(1/temperature) has one number per row of S; gated=False sets it to 1. The states
     of all tokens are computed in parallel, by an associative scan, and kept for the backward pass. Padding changes no
-    state. The model must be causal.
+    state.
     """
 
     class Weights(Parameters):
@@ -42,6 +42,7 @@ class GatedLinearAttention(TokenMixer):
         gate: Float[Array, "d_model heads d_value"] = param(fan_in="d_model")
         out: Float[Array, "heads d_value d_model"] = param(fan_in="heads d_value", init="branch")
 
+    reads_mask: ClassVar[bool] = False
     heads: int = static(4, at_least=1)
     d_key: int = static(8, at_least=1)
     d_value: int = static(16, at_least=1)

@@ -10,7 +10,7 @@ Expected: the claim supported, with a large difference. The second layer looks f
 predecessors of earlier tokens; the convolution gives each token its predecessor, which attention has to learn first.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -27,7 +27,7 @@ class ShortConvolution(TokenMixer):
     """y_t = Σ_{i < width} w_i ⊙ x_{t−i}, where each feature has a kernel of its own.
 
     Padding is skipped: the predecessors of a token are the tokens before it that are not padding. The decoding state
-    holds the last width − 1 of them, zeros at first. The model must be causal.
+    holds the last width − 1 of them, zeros at first.
     """
 
     class Weights(Parameters):
@@ -35,6 +35,7 @@ class ShortConvolution(TokenMixer):
 
         kernel: Float[Array, "width d_model"] = param(std="std")
 
+    reads_mask: ClassVar[bool] = False
     width: int = static(4, at_least=2)
     std: float = leaf(0.5, at_least=0)
 

@@ -17,7 +17,7 @@ from flaxformer.claims.record import holds_claims
 from flaxformer.claims.table import rewrite
 from flaxformer.cli.launcher import LauncherArguments, launched
 from flaxformer.cli.options import FAILED, option
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import ModelConfig
 from flaxformer.model.layout import Layout
 from flaxformer.params import Spec
 from flaxformer.report import index, terminal
@@ -200,7 +200,7 @@ def exit_code(failed: int, console: Console) -> int:
     return FAILED if failed else 0
 
 
-def weights_table(config: ModelConfig | RecurrentConfig) -> Table:
+def weights_table(config: ModelConfig) -> Table:
     """A model's weights as they are declared, the layers' together."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("weight", "shape", "copies", "parameters", "decay"):

@@ -19,7 +19,7 @@ from rich.text import Text
 from flaxformer import distributed, model, params
 from flaxformer.checkpoint import stopping
 from flaxformer.cli.options import FAILED, option
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import ModelConfig
 from flaxformer.jobs import Advanced, Diverged, Evaluated, Event, Job, Sampled, Saved, Started, check, train
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import printable
@@ -149,7 +149,7 @@ def _si(value: float, unit: str) -> str:
     return f"{value / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P'][power]}{unit}"
 
 
-def modules_table(config: ModelConfig | RecurrentConfig) -> Table:
+def modules_table(config: ModelConfig) -> Table:
     """The modules of a model as they are declared, the layers' together, with their weights and parameters."""
     counts: dict[str, int] = {}
     weights: dict[str, dict[str, None]] = {}

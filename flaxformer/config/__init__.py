@@ -1,8 +1,9 @@
 """The architecture as data: every choice is one line of a config."""
 
 from flaxformer.component import Aux, Component, Context
-from flaxformer.config.model import Block, ModelConfig
-from flaxformer.config.recurrent import RecurrentConfig
+from flaxformer.config.block import Block
+from flaxformer.config.model import ModelConfig
+from flaxformer.config.recurrent import recurrent_model
 from flaxformer.parts.attention import Attention
 from flaxformer.parts.feed_forward import Dense, FeedForward, Gated
 from flaxformer.parts.heads import Classifier, Head, LanguageModel, NoHead, Regressor
@@ -31,10 +32,13 @@ from flaxformer.parts.positions import (
     Rotary,
     Sinusoidal,
 )
+from flaxformer.parts.recurrent import GRU, LSTM, Elman, Recurrent
 from flaxformer.parts.residuals import DeepNorm, LayerScale, Residual, ReZero
 
 __all__ = [
     "BRANCH_POST",
+    "GRU",
+    "LSTM",
     "NO_NORM",
     "POST",
     "PRE",
@@ -50,6 +54,7 @@ __all__ = [
     "Context",
     "DeepNorm",
     "Dense",
+    "Elman",
     "FeedForward",
     "Gated",
     "Head",
@@ -70,7 +75,7 @@ __all__ = [
     "Positions",
     "RMSNorm",
     "ReZero",
-    "RecurrentConfig",
+    "Recurrent",
     "Regressor",
     "RelativeBuckets",
     "Residual",
@@ -81,4 +86,5 @@ __all__ = [
     "Tokens",
     "Vectors",
     "Xavier",
+    "recurrent_model",
 ]

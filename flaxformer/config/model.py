@@ -4,53 +4,28 @@ To change an architecture choice, change one line of a config; to add a choice, 
 in `flaxformer/parts/` or in a file of your own.
 """
 
-import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 from jaxtyping import Array, Int
 
 from flaxformer.component import Component
-from flaxformer.config.base import SequenceModel
+from flaxformer.config.block import Block
 from flaxformer.nn.masks import Causal, Mask, Prefix
 from flaxformer.params import Spec
 from flaxformer.parts.attention import Attention
 from flaxformer.parts.feed_forward import Dense, FeedForward
-from flaxformer.parts.heads import NoHead
-from flaxformer.parts.inputs import Tokens
+from flaxformer.parts.heads import Head, LanguageModel, NoHead
+from flaxformer.parts.initializers import Initializer, Xavier
+from flaxformer.parts.inputs import Inputs, Tokens
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import PRE, LayerNorm, Norm, NormSlots
 from flaxformer.parts.positions import Positions, Rotary, Sinusoidal
 from flaxformer.parts.residuals import DeepNorm, Residual
-from flaxformer.struct import Config, UserError, part, static
+from flaxformer.struct import Config, UserError, leaf, part, static
 
 
-class Same(Config):
-    """In a `Block`: the model's own."""
-
-    is_abstract: ClassVar[bool] = True
-
-
-SAME: Any = Same()
-
-
-class Block(Config):
-    """What is particular to a block of a pattern; what is not given is the model's."""
-
-    attention: TokenMixer | Same = part(SAME)
-    cross_attention: Attention | Same = part(SAME)
-    feed_forward: FeedForward | Same | None = part(SAME)
-    norm: NormSlots | Same = part(SAME)
-    norm_kind: Norm | Same = part(SAME)
-    residual: Residual | Same = part(SAME)
-
-    def changes(self) -> dict[str, Any]:
-        """The fields that are given."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in values.items() if not isinstance(value, Same)}
-
-
-class ModelConfig(SequenceModel):
+class ModelConfig(Config):
     """A Transformer: a decoder as it stands; an encoder with visibility="full"; both, with an `encoder` to read.
 
     visibility: what a token sees of the others: "causal", those before it; "prefix", those and all of a given
@@ -63,15 +38,23 @@ class ModelConfig(SequenceModel):
     sharing="loop" goes through them again and again, "group" repeats each in neighbouring layers.
     """
 
+    vocabulary: int = static(256, at_least=1)
+    inputs: Inputs = part(Tokens())
+    layers: int = static(6, at_least=0)
+    d_model: int = static(64, at_least=1)
+    head: Head = part(LanguageModel())
+    initializer: Initializer = part(Xavier())
+    dropout: float | None = leaf(None, at_least=0, below=1)
+
     attention: TokenMixer = part(Attention())
     cross_attention: Attention | None = part(None)
     """Of a model that reads a memory; None has the settings of `attention`."""
     feed_forward: FeedForward | None = part(Dense())
-    positions: Positions = part(Sinusoidal())  # type: ignore[misc]
+    positions: Positions = part(Sinusoidal())
     visibility: str = static("causal", choices=("causal", "prefix", "full"))
 
     norm: NormSlots = part(PRE)
-    norm_kind: Norm = part(LayerNorm())  # type: ignore[misc]
+    norm_kind: Norm = part(LayerNorm())
     residual: Residual = part(Residual())
     attention_residual: bool = static(True)
     cross_attention_residual: bool = static(True)
@@ -89,6 +72,9 @@ class ModelConfig(SequenceModel):
 
     def problems(self) -> Iterator[str]:
         yield from self._attention_problems("attention", self.attention)
+        if self.visibility != "causal" and not self.attention.reads_mask:
+            kind = type(self.attention).__name__
+            yield f'visibility is "{self.visibility}"; expected "causal" with attention {kind}, which reads no mask'
         if self.cross_attention is not None and not self.reads_memory:
             yield "cross_attention is given; expected None, or an encoder or d_memory for it to read"
         if self.reads_memory:
@@ -170,14 +156,21 @@ class ModelConfig(SequenceModel):
         return self.replace(encoder=self.replace(**(like | none | changes)))
 
     @property
+    def embedding(self) -> Inputs:
+        """The inputs, with the defaults of a shared table where the head is tied."""
+        return self.inputs.for_tied_head(self.d_model) if self.head.tied else self.inputs
+
+    @property
     def reading_encoder(self) -> Any:
         """The encoder as it runs: a table that it shares with a tied decoder has the decoder's default scale."""
         encoder = self.encoder
         if encoder is None or not isinstance(encoder.inputs, Tokens) or not encoder.inputs.shared:
             return encoder
-        scale = self.embedding.scale_exponent if self.inputs.scale_exponent is None else None
-        own = encoder.inputs
-        return encoder.replace(inputs=own.replace(scale_exponent=scale)) if own.scale_exponent is None else encoder
+        own, table, given = encoder.inputs, self.embedding, self.inputs
+        is_default = isinstance(table, Tokens) and isinstance(given, Tokens) and given.scale_exponent is None
+        if own.scale_exponent is not None or not is_default:
+            return encoder
+        return encoder.replace(inputs=own.replace(scale_exponent=table.scale_exponent))
 
     def branches(self) -> Iterator[tuple[str, Component]]:
         """The residual branches of a block, in their order."""
@@ -194,7 +187,19 @@ class ModelConfig(SequenceModel):
 
     @property
     def sizes(self) -> dict[str, int]:
-        own = super().sizes | {"d_memory": self.encoder.d_model if self.encoder else self.d_memory or 0}
+        """The size of every named axis of the parameters."""
+        own = {
+            "layers": self.layers,
+            "vocabulary": self.vocabulary,
+            "d_embedding": self.d_model - self.positions.width,
+            "d_model": self.d_model,
+            "d_source": self.d_model,
+            "d_norm": self.d_model,
+            "max_length": self.positions.max_length or 0,
+            "outputs": self.head.outputs(self.vocabulary),
+            "d_transform": self.d_model,
+            "d_memory": self.encoder.d_model if self.encoder else self.d_memory or 0,
+        }
         parts = (self.feed_forward, self.attention)
         return {name: size for one in parts if one is not None for name, size in one.sizes(own).items()} | own
 
@@ -251,6 +256,7 @@ class ModelConfig(SequenceModel):
 
     @property
     def mixes_batch(self) -> bool:
+        """Whether a sequence's result depends on others of its batch in training."""
         return any(norm.mixes_batch for norm in self.norms)
 
     @property
@@ -264,13 +270,22 @@ class ModelConfig(SequenceModel):
         return self.encoder is not None or self.d_memory is not None
 
     @property
+    def mixers_without_mask(self) -> dict[str, TokenMixer]:
+        """The token mixers that read no mask, by the path of their field."""
+        own = {f"pattern.{n}.attention": self.block_config(n).attention for n in range(len(self.pattern))}
+        return {path: one for path, one in (own or {"attention": self.attention}).items() if not one.reads_mask}
+
+    @property
     def max_length(self) -> int | None:
+        """The longest sequence that it can read, where there is one."""
         own = [self.positions.max_length, *(block.attention.max_length for block in self.block_configs)]
         limits = [length for length in own if length is not None]
         return min(limits) if limits else None
 
     @property
     def initial_std(self) -> Any:
+        """Standard deviation of a random weight's initial values, by its declaration."""
+
         def std(spec: Spec) -> float | Array:
             gain = self.residual.branch_gain(self.layers, self.reads_memory) if spec.init == "branch" else 1.0
             return self.initializer.std(spec) * gain if gain != 1.0 else self.initializer.std(spec)

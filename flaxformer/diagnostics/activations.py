@@ -46,10 +46,10 @@ def measured(
     """The measure of every activation of a call, by place; [L] for one in the layers.
 
     The places are those of the intermediates: "embedded", "blocks/attention/update", "blocks/feed_forward/stream",
-    "final" and so on; those of an encoder begin with "encoder/". A recurrent model's are "embedded", "layers", "final".
+    "final" and so on; those of an encoder begin with "encoder/".
 
     Args:
-      kept: the intermediates of the call, of a Transformer or a recurrent model.
+      kept: the intermediates of the call.
       batch: what was read; its padding is not real.
       streams: what is measured of each branch.
     """

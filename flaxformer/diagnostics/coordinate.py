@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import ModelConfig
 from flaxformer.diagnostics.activations import magnitude, measured, of_output
 from flaxformer.diagnostics.places import one_by_one
 from flaxformer.params import stream
@@ -22,7 +22,7 @@ GROWING = {"heads": ("d_head", "d_value"), "d_head": ("heads", "key_value_heads"
 """Names of sizes that grow with the model's width, beside d_ff and d_memory, where the other is fixed."""
 STREAMS = ("logits", "update", "stream")
 Fixed = Literal["heads", "d_head"]
-ModelT = TypeVar("ModelT", bound=ModelConfig | RecurrentConfig)
+ModelT = TypeVar("ModelT", bound=ModelConfig)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -32,8 +32,8 @@ class Diagnostics(Node):
     """Root mean square over real tokens: "embedded", "blocks/attention/update" (what the branch says),
     "blocks/attention/stream" (the stream after it), "final" (what the head reads), "output" (what it says)."""
     attention: dict[str, AttentionStatistics]
-    """By attention: "blocks/attention", "blocks/cross_attention", "encoder/blocks/attention"; none of a recurrent
-    model, nor of a mixer that gives no logits."""
+    """By attention: "blocks/attention", "blocks/cross_attention", "encoder/blocks/attention"; none of a mixer
+    that gives no logits, such as a recurrent cell."""
 
 
 @jax.jit

@@ -1,7 +1,7 @@
 """Places in a model: what is measured at each has a path as its name, and all layers of a stack share one place.
 
 The place "blocks/attention/query" is that weight in every block, and its measurement has a leading axis L, first block
-first; "encoder/blocks/attention/query" is its like in an encoder. A recurrent model has `layers` in place of `blocks`.
+first; "encoder/blocks/attention/query" is its like in an encoder.
 Where the layers of a stack differ in structure, each has places of its own, such as "blocks/3/attention/query", whose
 measurements have no such axis.
 """
@@ -14,9 +14,9 @@ import jax
 from flaxformer.model.layout import Periods, unrolled
 from flaxformer.params import stack
 
-LAYERS = ("blocks", "layers")
+LAYERS = "blocks"
 ENCODER = "encoder"
-STACK = re.compile(rf"^((?:{ENCODER}/)?(?:{'|'.join(LAYERS)}))(?:/(\d+))?(?=/|$)")
+STACK = re.compile(rf"^((?:{ENCODER}/)?{LAYERS})(?:/(\d+))?(?=/|$)")
 """At the start of a place in a stack: the stack, and the number of a layer that has places of its own."""
 
 
@@ -26,11 +26,10 @@ def stacked(tree: Any) -> Any:
     Layers that differ in structure or shapes stay a tuple.
     """
     changes: dict[str, Any] = {}
-    for name in LAYERS:
-        layers = getattr(tree, name, None)
-        layers = unrolled(layers) if isinstance(layers, Periods) else layers
-        if isinstance(layers, tuple) and layers:
-            changes[name] = stack(layers) if _are_alike(layers) else layers
+    layers = getattr(tree, LAYERS, None)
+    layers = unrolled(layers) if isinstance(layers, Periods) else layers
+    if isinstance(layers, tuple) and layers:
+        changes[LAYERS] = stack(layers) if _are_alike(layers) else layers
     if getattr(tree, ENCODER, None) is not None:
         changes[ENCODER] = stacked(tree.encoder)
     return tree.replace(**changes)

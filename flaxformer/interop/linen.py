@@ -19,8 +19,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
 from flaxformer.component import changed_weights
+from flaxformer.config import ModelConfig
 from flaxformer.interop import modules
-from flaxformer.interop.modules import AnyConfig
 from flaxformer.model import init, run
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Mask
@@ -28,12 +28,12 @@ from flaxformer.params import path_name
 from flaxformer.parts.cache import KeysValues
 
 
-def to_variables(params: Any, config: AnyConfig) -> dict[str, Any]:
+def to_variables(params: Any, config: ModelConfig) -> dict[str, Any]:
     """The variables of a Linen module, {collection: nested dictionaries}, from the pure tree."""
     return _nest(params, modules.collections(params, config))
 
 
-def to_params(variables: Mapping[str, Any], config: AnyConfig, layout: Layout = "unrolled") -> Any:
+def to_params(variables: Mapping[str, Any], config: ModelConfig, layout: Layout = "unrolled") -> Any:
     """The pure tree that `flaxformer.model.apply` takes, from the variables of a Linen module of that layout.
 
     Raises:
@@ -95,7 +95,7 @@ class Model(nn.Module):
     layout: "unrolled" layers, or "scanned": one tree with a leading axis.
     """
 
-    config: AnyConfig
+    config: ModelConfig
     deterministic: bool | None = None
     layout: Layout = "unrolled"
     family: ClassVar[str | None] = None

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from flaxformer.component import Component, Context
-from flaxformer.config import Attention, LayerNorm, LeCun, ModelConfig, NoPositions, RecurrentConfig
+from flaxformer.config import Attention, LayerNorm, LeCun, ModelConfig, NoPositions
 from flaxformer.model import Given, specs
 from flaxformer.model.blocks import BlockParams
-from flaxformer.model.interface import KINDS
 from flaxformer.model.layout import Layout
+from flaxformer.model.transformer import with_layout
 from flaxformer.nn.dropout import dropout
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Causal, Explicit, Mask
@@ -23,10 +23,8 @@ from flaxformer.parts.cache import KeysValues, write
 from flaxformer.struct import UserError, classes_in, did_you_mean, qualified_name
 from flaxformer.weight_axes import trained_mask
 
-AnyConfig = ModelConfig | RecurrentConfig
 
-
-def collections(params: Any, config: AnyConfig) -> Any:
+def collections(params: Any, config: ModelConfig) -> Any:
     """A tree like params with the name of each weight's Flax collection.
 
     "params" are what gradients train. Of the others, "batch_stats" are running statistics, which are those that begin
@@ -56,30 +54,27 @@ def _without_layer(path: str) -> str:
     return re.sub(r"(/blocks)?/\d+/", "/", path)
 
 
-def collections_of(config: AnyConfig, layout: Layout) -> Any:
+def collections_of(config: ModelConfig, layout: Layout) -> Any:
     """`collections` of the weights that a config declares."""
     shapes = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, jnp.float32), specs(config))
-    functions = next(KINDS[kind] for kind in type(config).__mro__ if kind in KINDS)
-    return collections(jax.eval_shape(lambda params: functions.with_layout(params, layout), shapes), config)
+    return collections(jax.eval_shape(lambda params: with_layout(params, layout), shapes), config)
 
 
-def family(config: AnyConfig) -> str:
+def family(config: ModelConfig) -> str:
     """The kind of model that a config describes, in a word."""
-    if isinstance(config, RecurrentConfig):
-        return "recurrent"
     if config.encoder is not None:
         return "encoder-decoder"
     return "encoder" if config.visibility == "full" else "decoder"
 
 
-def check_family(config: AnyConfig, expected: str | None, module: str) -> None:
+def check_family(config: ModelConfig, expected: str | None, module: str) -> None:
     """Refuse a config of another family than the module's; None takes all."""
     if expected not in (None, family(config)):
-        shown = "" if isinstance(config, RecurrentConfig) else f' (visibility "{config.visibility}")'
-        raise UserError(f"config is of the family {family(config)}{shown}; {module} expects {expected}")
+        found = f'{family(config)} (visibility "{config.visibility}")'
+        raise UserError(f"config is of the family {found}; {module} expects {expected}")
 
 
-def reads_deterministic(config: AnyConfig, *given: bool | None) -> bool:
+def reads_deterministic(config: ModelConfig, *given: bool | None) -> bool:
     """Whether a call reads `deterministic`, and must be given it.
 
     So it is where training is known to differ from evaluation: by dropout, or by statistics of the batch. A component
@@ -90,23 +85,22 @@ def reads_deterministic(config: AnyConfig, *given: bool | None) -> bool:
     return _has_foreign_components(config) and any(value is not None for value in given)
 
 
-def has_dropout(config: AnyConfig) -> bool:
+def has_dropout(config: ModelConfig) -> bool:
     """Whether the model drops activations in training."""
     return any(part.dropout for part in _parts(config))
 
 
-def may_draw(config: AnyConfig) -> bool:
+def may_draw(config: ModelConfig) -> bool:
     """Whether training may draw random numbers: for dropout, or in a component from outside the package."""
     return has_dropout(config) or _has_foreign_components(config)
 
 
-def _has_foreign_components(config: AnyConfig) -> bool:
+def _has_foreign_components(config: ModelConfig) -> bool:
     return any(issubclass(kind, Component) and "." in qualified_name(kind) for kind in classes_in(config))
 
 
-def _parts(config: AnyConfig) -> list[AnyConfig]:
-    encoder = config.encoder if isinstance(config, ModelConfig) else None
-    return [config] if encoder is None else [config, encoder]
+def _parts(config: ModelConfig) -> list[ModelConfig]:
+    return [config] if config.encoder is None else [config, config.encoder]
 
 
 def as_mask(mask: Mask | Array | None) -> Mask | None:

@@ -18,8 +18,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from flaxformer.component import changed_weights
+from flaxformer.config import ModelConfig
 from flaxformer.interop import modules
-from flaxformer.interop.modules import AnyConfig
 from flaxformer.interop.nnx_variables import Frozen, Holder, Randomness, in_variables, is_variable, to_variables
 from flaxformer.model import init, run
 from flaxformer.model.layout import Layout
@@ -45,7 +45,7 @@ class Model(Holder):
 
     def __init__(
         self,
-        config: AnyConfig,
+        config: ModelConfig,
         *,
         rngs: nnx.Rngs | None = None,
         deterministic: bool | None = None,
@@ -63,7 +63,7 @@ class Model(Holder):
         self.deterministic = deterministic
 
     @classmethod
-    def from_params(cls, config: AnyConfig, params: Any, **settings: Any) -> Self:
+    def from_params(cls, config: ModelConfig, params: Any, **settings: Any) -> Self:
         """The module that holds these weights."""
         return cls(config, params=params, **settings)
 

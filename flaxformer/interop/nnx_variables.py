@@ -7,8 +7,8 @@ import jax
 from flax import nnx
 from jaxtyping import Array
 
+from flaxformer.config import ModelConfig
 from flaxformer.interop import modules
-from flaxformer.interop.modules import AnyConfig
 from flaxformer.params import Parameters
 
 Randomness = nnx.Rngs | nnx.RngStream | Array
@@ -23,7 +23,7 @@ KINDS: dict[str, type[nnx.Variable]] = {"params": nnx.Param, "batch_stats": nnx.
 """The kind of variable that holds the weights of each collection."""
 
 
-def to_variables(params: ParametersT, config: AnyConfig) -> ParametersT:
+def to_variables(params: ParametersT, config: ModelConfig) -> ParametersT:
     """The same tree with each weight in a variable of its kind."""
     return in_variables(modules.collections(params, config), params)
 
@@ -48,7 +48,7 @@ class Holder(nnx.Module):
     config: Any
     deterministic: bool | None
 
-    def _hold(self, held: Parameters, config: AnyConfig) -> None:
+    def _hold(self, held: Parameters, config: ModelConfig) -> None:
         """Hold a tree of variables."""
         self.config = nnx.static(config)
         self.parameters_class = type(held)

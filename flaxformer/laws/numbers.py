@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer import model, params
 from flaxformer.laws.law import OK, Finding, compared, difference, law, not_applicable, violated
 from flaxformer.laws.subject import Subject
-from flaxformer.model.interface import with_layout
+from flaxformer.model.transformer import with_layout
 from flaxformer.struct import Config, UserError
 from flaxformer.training.step import loss as loss_of
 from flaxformer.training.step import start, train_step
@@ -21,7 +21,7 @@ from flaxformer.training.step import start, train_step
 @law("layout", "unrolled and scanned layers give the same answers")
 def layout(subject: Subject) -> Finding:
     """Compare both layouts."""
-    scanned = with_layout(subject.params, subject.config, "scanned")
+    scanned = with_layout(subject.params, "scanned")
     if jax.tree.structure(scanned) == jax.tree.structure(subject.params):
         return not_applicable("the layers cannot be scanned")
     return compared(subject.output(), subject.output(params=scanned), "answers of unrolled and scanned layers")

@@ -1,11 +1,19 @@
-"""Parameters + config -> functions: the same ones for every kind of model."""
+"""Parameters + config -> functions: `init`, `apply`, decoding."""
 
 from flaxformer.model.beam import Beams, beam_search
 from flaxformer.model.call import Given
 from flaxformer.model.decoding import Generation, generate, stream
-from flaxformer.model.interface import apply, apply_with_intermediates, extend, init, new_cache, run, specs
+from flaxformer.model.interface import apply, apply_with_intermediates, extend
 from flaxformer.model.sampling import Sampling
-from flaxformer.model.transformer import Intermediates, Transformer, encode
+from flaxformer.model.transformer import (
+    Intermediates,
+    Transformer,
+    encode,
+    init,
+    new_cache,
+    run,
+    specs,
+)
 
 __all__ = [
     "Beams",

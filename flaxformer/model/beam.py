@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import ModelConfig
 from flaxformer.model.call import Read
 from flaxformer.model.decoding import log_softmax, read_prompt, slots
 from flaxformer.model.interface import extend
@@ -44,7 +44,7 @@ class _Search(Node):
 
 def beam_search(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     prompt: Int[ArrayLike, "B T"],
     *,
     steps: int,
@@ -82,7 +82,7 @@ def beam_search(
 @functools.partial(jax.jit, static_argnums=(7, 8, 9))
 def _searched(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: Read,
@@ -125,7 +125,7 @@ def _searched(
 
 def _step(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     end: Int[Array, ""] | None,
     penalty: Float[Array, ""],
     search: _Search,

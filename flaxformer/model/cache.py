@@ -23,17 +23,22 @@ class Cache(Node):
     layers: Any
     """A `BlockState` per layer, or one with a leading `layers` axis, as the weights are laid out."""
     used: Int[Array, ""]
-    valid: Bool[Array, "*batch slots"]
-    positions: Int[Array, "*batch slots"]
+    count: Int[Array, "*batch"]
+    """Tokens so far that are not padding."""
+    valid: Bool[Array, "*batch slots"] | None
+    """None, as `positions`, where no mixer reads earlier tokens again: such a cache has no limit."""
+    positions: Int[Array, "*batch slots"] | None
     memory_valid: Bool[Array, "*batch S"] | None = None
 
     @property
-    def slots(self) -> int:
-        """Tokens that it can hold."""
-        return self.valid.shape[-1]
+    def slots(self) -> int | None:
+        """Tokens that it can hold; None for any number."""
+        return None if self.valid is None else self.valid.shape[-1]
 
     def grown(self, slots: int) -> "Cache":
-        """The same with that many slots, the further ones empty."""
+        """The same with that many slots, the further ones empty; a cache without slots as it is."""
+        if self.valid is None or self.positions is None:
+            return self
 
         def padded(state: Any) -> Any:
             return state.pad_to(slots) if hasattr(state, "pad_to") else state
@@ -51,12 +56,13 @@ class Cache(Node):
           ValueError: more tokens than there are slots left, where the number used is known.
         """
         length = valid.shape[-1]
-        if not isinstance(self.used, jax.core.Tracer) and int(self.used) + length > self.slots:
+        positions = jnp.maximum(self.count[..., None] + jnp.cumsum(valid, axis=-1) - 1, 0)
+        after = self.replace(used=self.used + length, count=self.count + valid.sum(-1, dtype=self.count.dtype))
+        if self.valid is None or self.positions is None:
+            return after, positions
+        if not isinstance(self.used, jax.core.Tracer) and int(self.used) + length > self.slots:  # type: ignore[operator]
             raise ValueError(f"{int(self.used)} of {self.slots} slots are used; {length} more tokens do not fit")
-        before = self.valid.sum(-1, keepdims=True)
-        positions = jnp.maximum(before + jnp.cumsum(valid, axis=-1) - 1, 0)
-        return self.replace(
-            used=self.used + length,
+        return after.replace(
             valid=write(self.valid, valid, self.used, axis=-1),
             positions=write(self.positions, positions, self.used, axis=-1),
         ), positions

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from flaxformer.config import LanguageModel, ModelConfig, RecurrentConfig
-from flaxformer.model.cache import Cache
+from flaxformer.config import LanguageModel, ModelConfig
 from flaxformer.model.call import Read
-from flaxformer.model.interface import extend, new_cache
+from flaxformer.model.interface import extend
 from flaxformer.model.prompt import checked
 from flaxformer.model.sampling import Sampling, sample
+from flaxformer.model.transformer import new_cache
 from flaxformer.pytree import Node
 from flaxformer.sharding import by_rows, mesh_for_rows
 from flaxformer.struct import UserError
@@ -51,7 +51,7 @@ class _State(Node):
 
 def generate(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     prompt: Int[ArrayLike, "B T"],
     *,
     steps: int,
@@ -89,7 +89,7 @@ def generate(
 
 def stream(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     prompt: Int[ArrayLike, "B T"],
     *,
     steps: int,
@@ -133,7 +133,7 @@ def _first(piece: Generation, steps: int) -> Generation:
 
 def _pieces(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     state: _State,
     sampling: Sampling,
     end: int | None,
@@ -161,7 +161,7 @@ def _of_last_token(kind: type[LanguageModel]) -> type[LanguageModel]:
 
 def read_prompt(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     prompt: Int[Array, "*batch T"],
     valid: Bool[Array, "*batch T"],
     given: Read,
@@ -175,13 +175,13 @@ def read_prompt(
     cache = new_cache(params, config, batch, length, **given)
     config = config.replace(head=_of_last_token(type(config.head))(**vars(config.head)))
     logits, cache = extend(params, config, prompt, cache, valid=valid, prefix=jnp.full(batch, length))
-    return cache.grown(slots) if isinstance(cache, Cache) else cache, logits
+    return cache.grown(slots), logits
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6))
 def _begin(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: Read,
@@ -198,7 +198,7 @@ def _begin(
 
 def _go_on(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     state: _State,
     sampling: Sampling,
     end: Int[Array, ""] | None,
@@ -226,7 +226,7 @@ _continue = jax.jit(_go_on, static_argnums=(6, 7), donate_argnums=2)
 
 def _step(
     params: Any,
-    config: ModelConfig | RecurrentConfig,
+    config: ModelConfig,
     sampling: Sampling,
     end: Int[Array, ""] | None,
     key: Array | None,
@@ -265,7 +265,7 @@ def log_softmax(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch V"]:
     return jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
 
 
-def slots(config: ModelConfig | RecurrentConfig, length: int) -> int:
+def slots(config: ModelConfig, length: int) -> int:
     """Slots of a cache for that many tokens, rounded up as far as the model reaches."""
     rounded = -(-length // SLOTS) * SLOTS
     return rounded if config.max_length is None else min(rounded, config.max_length)

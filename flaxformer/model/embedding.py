@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from flaxformer.config.base import SequenceModel
+from flaxformer.config import ModelConfig
 
 
 def embed(
     weights: Any,
     position_weights: Any,
-    config: SequenceModel,
+    config: ModelConfig,
     inputs: Array,
     positions: Int[Array, "*batch T"] | None,
     token_types: Int[Array, "*batch T"] | None = None,
@@ -35,14 +35,15 @@ def embed(
     positions = jnp.arange(length) if positions is None else positions
     _check_range(config, length, positions)
     added = config.positions.encode(position_weights, positions, config.d_model)
-    if config.positions.width:
-        index = config.positions.scale * positions[..., None].astype(x.dtype)
+    scheme: Any = config.positions
+    if scheme.width:
+        index = scheme.scale * positions[..., None].astype(x.dtype)
         x = jnp.concatenate([jnp.broadcast_to(index, (*x.shape[:-1], 1)), x], axis=-1)
     x = x if added is None else x + jnp.expand_dims(added, range(x.ndim - added.ndim))
     return x.astype(dtype), positions
 
 
-def _check_range(config: SequenceModel, length: int, positions: Int[Array, "*batch T"]) -> None:
+def _check_range(config: ModelConfig, length: int, positions: Int[Array, "*batch T"]) -> None:
     """Refuse what is beyond the model's last position; positions that are traced are the caller's to check."""
     longest = config.max_length
     if longest is not None and length > longest:

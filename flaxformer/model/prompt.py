@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flaxformer.config import LanguageModel, ModelConfig, RecurrentConfig, Tokens
+from flaxformer.config import LanguageModel, ModelConfig, Tokens
 from flaxformer.model.call import Read
 from flaxformer.struct import UserError
 
 
 def checked(
-    config: ModelConfig | RecurrentConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: Read
+    config: ModelConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: Read
 ) -> tuple[Int[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
     """The prompt, 0 where it is padding, and what of it is real, when all that a search is given is right."""
     if not isinstance(config.inputs, Tokens) or not isinstance(config.head, LanguageModel):
@@ -41,7 +41,7 @@ def _check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) -
         raise UserError(f"{name} has token {ids[place]} at {place}; expected ids from 0 to {vocabulary - 1}")
 
 
-def _check_numbers(config: ModelConfig | RecurrentConfig, length: int, steps: int, end: int | None) -> None:
+def _check_numbers(config: ModelConfig, length: int, steps: int, end: int | None) -> None:
     if steps < 1:
         raise UserError(f"steps is {steps}; expected at least 1")
     if end is not None and not 0 <= end < config.vocabulary:
@@ -54,12 +54,12 @@ def _check_numbers(config: ModelConfig | RecurrentConfig, length: int, steps: in
         )
 
 
-def _check_given(config: ModelConfig | RecurrentConfig, rows: int, given: Read) -> None:
+def _check_given(config: ModelConfig, rows: int, given: Read) -> None:
     arrays = {name: np.asarray(x) for name, x in given.items() if x is not None}
     for name, x in arrays.items():
         if x.shape[:1] != (rows,):
             raise UserError(f"{name} is {x.shape}; expected {rows} rows, as the prompt")
-    encoder = getattr(config, "encoder", None)
+    encoder = config.encoder
     if "source" in arrays and encoder is not None and isinstance(encoder.inputs, Tokens):
         source = arrays["source"]
         _check_ids("source", source, arrays.get("source_valid", np.ones(source.shape, bool)), encoder.vocabulary)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.component import Aux, Context
-from flaxformer.config import ModelConfig
+from flaxformer.config import ModelConfig, Vectors
 from flaxformer.model.blocks import BlockIntermediates, BlockParams
 from flaxformer.model.cache import BlockState, Cache
-from flaxformer.model.call import Given
+from flaxformer.model.call import Given, Read
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
 from flaxformer.model.layout import Layout, laid_out
@@ -21,7 +21,7 @@ from flaxformer.params import Parameters, declarations, declare, initialise, str
 from flaxformer.parts.cache import Prefix
 from flaxformer.pytree import Node
 from flaxformer.sharding import gathered
-from flaxformer.struct import UserError
+from flaxformer.struct import UserError, did_you_mean
 
 
 class Transformer(Parameters):
@@ -88,9 +88,12 @@ def new_cache(
 ) -> Cache:
     """An empty cache for `slots` tokens of each sequence of a batch; the memory's keys and values are in it already.
 
+    The cache of a model whose mixers all have a state of constant size has no slots: it takes any number of tokens.
+
     Raises:
       UserError: a model whose tokens see later ones, or more slots than the model has positions for.
     """
+    _check_given(config, given)
     if not config.is_causal:
         why = 'visibility is "full"' if config.visibility == "full" else 'norm_kind.over is "sequence"'
         raise UserError(f"{why}, so that a token depends on later ones; expected a causal model to decode with")
@@ -107,11 +110,16 @@ def new_cache(
             return BlockState(found)
         return BlockState(found, own.cross.source_state(block.cross_attention, memory, memory_valid, context))
 
+    layers = map_layers(state, params.blocks, config)
+    states = jax.tree.leaves(layers, is_leaf=lambda node: isinstance(node, BlockState))
+    has_slots = any(own.attention.reads_mask for own in config.block_configs)
+    has_slots |= any(isinstance(one.attention, Prefix) for one in states)
     return Cache(
-        layers=map_layers(state, params.blocks, config),
+        layers=layers,
         used=jnp.int32(0),
-        valid=jnp.zeros((*batch, slots), bool),
-        positions=jnp.zeros((*batch, slots), jnp.int32),
+        count=jnp.zeros(batch, jnp.int32),
+        valid=jnp.zeros((*batch, slots), bool) if has_slots else None,
+        positions=jnp.zeros((*batch, slots), jnp.int32) if has_slots else None,
         memory_valid=memory_valid,
     )
 
@@ -137,7 +145,12 @@ def run(
       keep: hand back the intermediates.
       remat: what a backward pass computes again, see `model.remat`.
       table: the embedding table that an encoder shares with its decoder.
+
+    Raises:
+      TypeError: an unknown argument in `given`, with the nearest name.
+      UserError: a mask, where a mixer reads none.
     """
+    _check_given(config, given)
     params = gathered(params)
     keys = {name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks")}
     positions, valid = given.get("positions"), given.get("valid")
@@ -148,12 +161,15 @@ def run(
         tokens = inputs.shape if config.inputs.has_tokens else inputs.shape[:-1]
         offset, memory, memory_valid, encoder = cache.used, None, cache.memory_valid, None
         cache, positions = cache.admit(jnp.ones(tokens, bool) if valid is None else valid)
-    measured = None if positions is None else (positions, positions if cache is None else cache.positions)
+    before = None if cache is None else cache.positions
+    measured = None if positions is None else (positions, positions if before is None else before)
+    if valid is not None and isinstance(config.inputs, Vectors):  # NaN there would reach the gradient of their map
+        inputs = jnp.where(valid[..., None], inputs, 0)
     with jax.named_scope("embedding"):
         x, positions = embed(
             params.embedding, params.positions, config, inputs, positions, given.get("token_types"), table
         )
-        key_positions = positions if cache is None else cache.positions
+        key_positions = positions if before is None else before
         context = _context(
             config,
             query_positions=positions,
@@ -191,6 +207,16 @@ def run(
     )
 
 
+def _check_given(config: ModelConfig, given: Given) -> None:
+    """Refuse an argument that no model takes, and a mask that a mixer would ignore."""
+    for name in given:
+        if name not in Given.__annotations__:
+            raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(Given.__annotations__))}")
+    if given.get("mask") is not None:
+        for path, mixer in config.mixers_without_mask.items():
+            raise UserError(f"mask is given, and {path} is {type(mixer).__name__}, which reads no mask; expected None")
+
+
 def _context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:
     nowhere = jnp.zeros(0, jnp.int32)
     return Context(
@@ -210,16 +236,17 @@ def _mask(config: ModelConfig, given: Given, cache: Cache | None, offset: int | 
     return mask if further is None else further & mask
 
 
-def _whole(config: ModelConfig, context: Context, cache: Cache) -> Context:
-    """The context in which a mixer without a decoding state reads all tokens of a cache again."""
+def _whole(config: ModelConfig, context: Context, cache: Cache) -> Context | None:
+    """The context in which a mixer without a decoding state reads all tokens of a cache again; None without slots."""
+    valid, positions = cache.valid, cache.positions
+    if valid is None or positions is None:
+        return None
     return context.replace(
-        query_positions=cache.positions,
-        given_positions=(cache.positions, cache.positions),
-        mask=Padding(cache.valid) & config.mask(),
-        bias=config.positions.bias(
-            context.scheme_weights, cache.positions, cache.positions, config.sizes.get("heads", 1), False
-        ),
-        valid=cache.valid,
+        query_positions=positions,
+        given_positions=(positions, positions),
+        mask=Padding(valid) & config.mask(),
+        bias=config.positions.bias(context.scheme_weights, positions, positions, config.sizes.get("heads", 1), False),
+        valid=valid,
         offset=None,
     )
 
@@ -234,9 +261,10 @@ def _memory(
 ) -> tuple[Array | None, Array | None, Outcome | None]:
     """What cross-attention reads, which of it is real, and the encoder's outcome where it has one to read."""
     memory, source = given.get("memory"), given.get("source")
-    if (memory is not None or source is not None) != config.reads_memory or (source is not None and not config.encoder):
+    found = [name for name in Read.__annotations__ if given.get(name) is not None]
+    is_read = bool(found) if not config.reads_memory else memory is not None or source is not None
+    if is_read != config.reads_memory or (source is not None and not config.encoder):
         wanted = "a source, or a memory" if config.encoder else "a memory" if config.reads_memory else "neither"
-        found = [name for name in ("source", "memory") if given.get(name) is not None]
         raise ValueError(f"the config needs {wanted}, to attend to; given is {found}")
     if source is None or memory is not None:
         return memory, given.get("memory_valid"), None

@@ -1,6 +1,6 @@
-"""Recurrent cells: one step of each, and the walk along the tokens.
+"""Recurrent cells: one step of each, and the scan over the tokens.
 
-The input products U x_t of all tokens are one matrix product, made before the walk; a step adds what depends on the
+The input products U x_t of all tokens are one matrix product, made before the scan; a step adds what depends on the
 state alone. Everywhere D is the width of the state and G counts the gates, each of which has a block of the matrices:
 inputs [*batch, G, D], recurrent [D, G, D].
 """
@@ -75,7 +75,7 @@ def lstm_step(
     return sigmoid(leave) * jnp.tanh(cell), cell
 
 
-def walk(
+def scan_tokens(
     step: Callable[[Any, Array], Any],
     state: Any,
     inputs: Float[Array, "*batch T G D"],

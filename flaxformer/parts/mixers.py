@@ -16,9 +16,15 @@ class TokenMixer(Component):
     is_abstract: ClassVar[bool] = True
     max_length: ClassVar[int | None] = None
     """The longest sequence, where there is one."""
+    reads_mask: ClassVar[bool] = True
+    """Whether `context.mask` decides what a token reads. A mixer with False must be causal by itself; models that need
+    another mask (bidirectional, a prefix, packed documents) refuse it."""
 
     def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
-        """The update of each token, or the update and an `Aux`; a token reads what `context.mask` allows."""
+        """The update of each token, or the update and an `Aux`.
+
+        A token reads what `context.mask` allows, or, with `reads_mask = False`, itself and the tokens before it.
+        """
         raise NotImplementedError
 
     def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> Any:

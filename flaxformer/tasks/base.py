@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import LanguageModel, ModelConfig, Tokens
-from flaxformer.config.base import SequenceModel
 from flaxformer.model.call import Given
 from flaxformer.nn.masks import Segments
 from flaxformer.pytree import Node
@@ -115,38 +114,47 @@ class Task(Config):
         """S, the tokens that an encoder reads; 0 for a task that gives no source."""
         return 0
 
-    def tokens_read(self, model: SequenceModel) -> int:
+    @property
+    def packs_documents(self) -> bool:
+        """Whether a sequence may hold several documents, each to be read by itself (`Batch.segments`)."""
+        return False
+
+    def tokens_read(self, model: ModelConfig) -> int:
         """Tokens that a model reads of one example, by its encoder too."""
         return self.sequence_length + self.source_length
 
-    def tokens_per_batch(self, model: SequenceModel) -> int:
+    def tokens_per_batch(self, model: ModelConfig) -> int:
         """Tokens that a model reads of one training batch, padding among them."""
         return self.batch_size * self.tokens_read(model)
 
-    def problems_with(self, model: SequenceModel) -> Iterator[str]:
+    def problems_with(self, model: ModelConfig) -> Iterator[str]:
         """Why a model cannot learn this task; a task of another kind than language modelling says otherwise."""
         yield from self._token_problems("model", model)
         if not isinstance(model.head, LanguageModel):
             yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
-        if self.answers_are_inputs and isinstance(model, ModelConfig) and model.visibility == "full":
+        if self.answers_are_inputs and model.visibility == "full":
             yield 'model.visibility is "full"; expected "causal" or "prefix", for the inputs hold the answers'
+        if self.packs_documents:
+            for path, mixer in model.mixers_without_mask.items():
+                kind = type(mixer).__name__
+                yield f"model.{path} is {kind}, which reads no mask; expected a mixer that can keep documents apart"
         yield from self.length_problems(model)
         yield from self.source_problems(model)
 
-    def _token_problems(self, where: str, model: SequenceModel) -> Iterator[str]:
+    def _token_problems(self, where: str, model: ModelConfig) -> Iterator[str]:
         if not isinstance(model.inputs, Tokens):
             yield f"{where}.inputs is {model.inputs}; expected Tokens(), which the task gives"
         if model.vocabulary < self.vocabulary:
             yield f"{where}.vocabulary is {model.vocabulary}; expected at least the task's {self.vocabulary} tokens"
 
-    def length_problems(self, model: SequenceModel) -> Iterator[str]:
+    def length_problems(self, model: ModelConfig) -> Iterator[str]:
         """Why the sequences are too long for a model."""
         yield from _too_long("model", model, self.sequence_length)
 
-    def source_problems(self, model: SequenceModel) -> Iterator[str]:
+    def source_problems(self, model: ModelConfig) -> Iterator[str]:
         """Why a model cannot read the task's source, or wants one that the task does not give."""
-        encoder = model.encoder if isinstance(model, ModelConfig) else None
-        if isinstance(model, ModelConfig) and model.reads_memory and encoder is None:
+        encoder = model.encoder
+        if model.reads_memory and encoder is None:
             yield f"model.d_memory is {model.d_memory}; expected None, for no task gives a memory"
         if encoder is not None and not self.source_length:
             yield "model.encoder is given; expected None, for the task gives no source"
@@ -169,6 +177,6 @@ class Task(Config):
         return {}
 
 
-def _too_long(where: str, model: SequenceModel, length: int) -> Iterator[str]:
+def _too_long(where: str, model: ModelConfig, length: int) -> Iterator[str]:
     if model.max_length is not None and model.max_length < length:
         yield f"{where}.positions.max_length is {model.max_length}; expected at least the task's {length} tokens"

@@ -33,6 +33,10 @@ class Corrupted(Task):
 
     text: StandardLibrary | TextFiles | TokenFiles = part(StandardLibrary())
 
+    @property
+    def packs_documents(self) -> bool:
+        return self.text.packs_documents
+
     def problems(self) -> Iterator[str]:
         for field in dataclasses.fields(Task):
             if (found := getattr(self.text, field.name)) != field.default:

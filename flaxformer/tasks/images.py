@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.config import Classifier, Patches
-from flaxformer.config.base import SequenceModel
+from flaxformer.config import Classifier, ModelConfig, Patches
 from flaxformer.data.extras import library
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Task
@@ -68,10 +67,10 @@ class ImageTask(Task):
         """1, the image: into how many tokens it is cut is the model's choice."""
         return 1
 
-    def tokens_read(self, model: SequenceModel) -> int:
+    def tokens_read(self, model: ModelConfig) -> int:
         return model.inputs.count if isinstance(model.inputs, Patches) else 0
 
-    def problems_with(self, model: SequenceModel) -> Iterator[str]:
+    def problems_with(self, model: ModelConfig) -> Iterator[str]:
         inputs, head, (height, width, channels) = model.inputs, model.head, self.shape
         if not isinstance(inputs, Patches) or (inputs.height, inputs.width, inputs.channels) != self.shape:
             images = f"height={height}, width={width}, channels={channels}"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.config.base import SequenceModel
+from flaxformer.config import ModelConfig
 from flaxformer.data.corpus import tenth
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.data.tokenizer import Tokenizer, token_dtype, tokenizer
@@ -89,7 +89,7 @@ class PairTask(Task):
         """All pairs to train on ("training"), and all that are held out ("validation")."""
         raise NotImplementedError
 
-    def tokens_per_batch(self, model: SequenceModel) -> int:
+    def tokens_per_batch(self, model: ModelConfig) -> int:
         if self.buckets == 1:
             return super().tokens_per_batch(model)
         return self.batch_size // self.buckets * sum(map(sum, bucket_sizes(self)))

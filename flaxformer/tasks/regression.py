@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flaxformer.config import Regressor, Vectors
-from flaxformer.config.base import SequenceModel
+from flaxformer.config import ModelConfig, Regressor, Vectors
 from flaxformer.struct import static
 from flaxformer.tasks.base import Batch
 from flaxformer.tasks.synthetic import SyntheticTask
@@ -33,7 +32,7 @@ class VectorTask(SyntheticTask):
         """What a model is to say, but for its bias."""
         raise NotImplementedError
 
-    def problems_with(self, model: SequenceModel) -> Iterator[str]:
+    def problems_with(self, model: ModelConfig) -> Iterator[str]:
         inputs, head = model.inputs, model.head
         if not isinstance(inputs, Vectors) or inputs.width != self.inputs.width:
             yield f"model.inputs is {inputs}; expected {self.inputs}, which the task gives"

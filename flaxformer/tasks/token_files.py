@@ -1,14 +1,11 @@
 """Language modelling on tokens that `flaxformer.data.prepare` wrote."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.config import RecurrentConfig
-from flaxformer.config.base import SequenceModel
 from flaxformer.data.corpus import count_model_losses
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.struct import static
@@ -45,10 +42,9 @@ class TokenFiles(TokenTask):
     def vocabulary(self) -> int:
         return self.folder.vocabulary
 
-    def problems_with(self, model: SequenceModel) -> Iterator[str]:
-        yield from super().problems_with(model)
-        if self.pack == "documents" and isinstance(model, RecurrentConfig):
-            yield 'task.pack is "documents"; expected "none", for a recurrent model cannot keep documents apart'
+    @property
+    def packs_documents(self) -> bool:
+        return self.pack == "documents"
 
     def tokens(self) -> tuple[np.ndarray, np.ndarray]:
         return self.folder.train, self.folder.validation

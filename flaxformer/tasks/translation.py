@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import ModelConfig
 from flaxformer.data.tokenizer import as_said
 from flaxformer.model import Sampling, beam_search, generate, stream
 from flaxformer.struct import UserError
@@ -20,7 +20,7 @@ ONE_LINE = str.maketrans("\r\n", "  ")
 
 def translate(
     params: Any,
-    model: ModelConfig | RecurrentConfig,
+    model: ModelConfig,
     task: PairTask,
     lines: Sequence[bytes],
     *,
@@ -52,7 +52,7 @@ def translate(
 
 def _by_batches(
     params: Any,
-    model: ModelConfig | RecurrentConfig,
+    model: ModelConfig,
     task: PairTask,
     sources: list[np.ndarray],
     steps: int,
@@ -75,7 +75,7 @@ def _by_batches(
 
 def translated_piece_by_piece(
     params: Any,
-    model: ModelConfig | RecurrentConfig,
+    model: ModelConfig,
     task: PairTask,
     line: bytes,
     *,

@@ -9,7 +9,7 @@ import optax.contrib
 from flaxformer.weight_axes import Axes, axes
 
 GATES = "gates"
-"""The axis of a recurrent cell's matrices, of which each gate has its own."""
+"""The axis of a recurrent cell's matrices along which each gate has a matrix of its own."""
 ALONE = "alone"
 
 

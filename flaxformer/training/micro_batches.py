@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import jax
 
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import ModelConfig
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
 from flaxformer.training.run import Run
@@ -38,7 +38,7 @@ def micro_batches(run: Run) -> int:
 
 def separable(run: Run) -> bool:
     """Whether examples can be computed apart: no dropout draws for a whole batch, no BatchNorm looks at it."""
-    stacks = [stack for stack in (run.model, getattr(run.model, "encoder", None)) if stack is not None]
+    stacks = [stack for stack in (run.model, run.model.encoder) if stack is not None]
     return not any(stack.dropout is not None or stack.mixes_batch for stack in stacks)
 
 
@@ -48,17 +48,15 @@ def kept_bytes(run: Run) -> float:
     For each token, a layer keeps some ten vectors of d_model, two of d_ff and three rows of every head's attention.
     """
     given = run.task.source_length
-    own = _kept_by(run.model, run.task.tokens_read(run.model) - given) + _kept_by(
-        getattr(run.model, "encoder", None), given
-    )
+    own = _kept_by(run.model, run.task.tokens_read(run.model) - given) + _kept_by(run.model.encoder, given)
     return 4.0 * run.task.batch_size * own
 
 
-def _kept_by(model: ModelConfig | RecurrentConfig | None, length: int) -> int:
+def _kept_by(model: ModelConfig | None, length: int) -> int:
     """Numbers that a stack keeps of one sequence."""
     if model is None:
         return 0
-    layers = model.layer_configs if isinstance(model, ModelConfig) else (model,) * model.layers
+    layers = model.layer_configs
     by_kind = {id(own): _kept_by_layer(own.sizes, length) for own in layers}
     return length * (sum(by_kind[id(own)] for own in layers) + 2 * model.sizes["outputs"])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from flaxformer.config import ModelConfig, RecurrentConfig
+from flaxformer.config import ModelConfig
 from flaxformer.model.remat import REMATS
 from flaxformer.struct import Config, leaf, part, static
 from flaxformer.tasks import StandardLibrary, Task
@@ -48,7 +48,7 @@ class Run(Config):
     loss_terms: added to the loss of the head in training, such as ZLoss(); the validation loss is without them.
     """
 
-    model: ModelConfig | RecurrentConfig = part(ModelConfig())
+    model: ModelConfig = part(ModelConfig())
     task: Task = part(StandardLibrary())
     optimizer: Optimizer = part(AdamW())
     training: Training = part(Training())
@@ -61,7 +61,7 @@ class Run(Config):
         if rows % (parts * buckets):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
             yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"
-        stacks = (self.model, getattr(self.model, "encoder", None))
+        stacks = (self.model, self.model.encoder)
         running = any(stack is not None and stack.mixes_batch for stack in stacks)
         for name, count in (("training.micro_batches", parts), ("task.buckets", buckets)):
             if count > 1 and running:

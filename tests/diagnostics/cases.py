@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flaxformer.model.interface import KINDS
 
 from flaxformer.config import SANDWICH, Attention, BatchNorm, Dense, LayerScale, ModelConfig, RecurrentConfig, Tokens
-from flaxformer.model.interface import KINDS
 from flaxformer.nn.masks import lengths_to_valid
 from flaxformer.params import path_name
 from flaxformer.tasks import Batch, Copy

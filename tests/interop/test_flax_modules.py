@@ -12,6 +12,7 @@ import optax
 import pytest
 from flax import errors, linen, nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
+from flaxformer.model.recurrent import with_layout as with_recurrent_layout
 from jaxtyping import Array, Float
 
 from flaxformer.component import Aux, changed_weights
@@ -30,7 +31,6 @@ from flaxformer.config import (
 from flaxformer.interop import linen as in_linen
 from flaxformer.interop import nnx as in_nnx
 from flaxformer.model import apply, init, run, specs
-from flaxformer.model.recurrent import with_layout as with_recurrent_layout
 from flaxformer.model.transformer import with_layout
 from flaxformer.nn.masks import Explicit
 from flaxformer.params import count, param, path_name

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flaxformer.model.recurrent import Layer, with_layout
 
 from flaxformer import model
 from flaxformer.config import Classifier, LanguageModel, NoHead, RecurrentConfig, Stream, Tokens, Vectors
 from flaxformer.model.decoding import generate
-from flaxformer.model.recurrent import Layer, with_layout
 from flaxformer.nn import Causal
 from flaxformer.params import stack, table
 from flaxformer.struct import UserError

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flaxformer.model.interface import KINDS
 from jaxtyping import Array, Float
 
 from flaxformer.config import Attention, Dense, ModelConfig, RecurrentConfig
 from flaxformer.model import init
-from flaxformer.model.interface import KINDS
 from flaxformer.overrides import override
 from flaxformer.params import Parameters, param, path_name, subtree
 from flaxformer.struct import UserError
