@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flaxformer.model.recurrent import Recurrent
 
 import flaxformer
 from flaxformer import config as configs
@@ -25,6 +24,7 @@ from flaxformer.config import (
     BatchNorm,
     ConcatenatedIndex,
     Dense,
+    Elman,
     LanguageModel,
     LayerNorm,
     LearnedPositions,
@@ -33,11 +33,11 @@ from flaxformer.config import (
     NoPositions,
     NormSlots,
     Patches,
-    RecurrentConfig,
     Rotary,
     Sinusoidal,
     Tokens,
     Vectors,
+    recurrent_model,
 )
 from flaxformer.model import apply, apply_with_intermediates, extend, new_cache, specs
 from flaxformer.model.transformer import Transformer
@@ -78,7 +78,7 @@ def weights(config, moved=0.1, scanned=False, seed=0):
             std = own.value if kind == "normal" else config.initial_std(own.spec)
         return jnp.asarray(mean + std * random.normal(size=(*stacked, *own.spec.shape)), jnp.float32)
 
-    declared = declarations(Transformer if isinstance(config, ModelConfig) else Recurrent, config)
+    declared = declarations(Transformer, config)
     if not scanned:
         return jax.tree.map(draw, declared)
     blocks = jax.tree.map(lambda own: draw(own, (config.layers,)), declared.blocks[0])
@@ -656,7 +656,7 @@ def test_cross_attention_reads_the_final_output_of_the_encoder():
     assert np.abs(told - see(params, config, words(B, T), memory=earlier)[0]).max() > 1e-3
 
 
-RECURRENT = RecurrentConfig(d_model=16, inputs=Vectors(width=16), head=NoHead())
+RECURRENT = recurrent_model(Elman(), d_model=16, inputs=Vectors(width=16), head=NoHead())
 ATTENTIVE = ModelConfig(d_model=16, attention=Attention(heads=2), layers=1, inputs=Vectors(width=16), head=NoHead())
 
 

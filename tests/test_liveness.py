@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer.config import (
+    GRU,
     POST,
     Alibi,
     Attention,
@@ -19,6 +20,7 @@ from flaxformer.config import (
     ConcatenatedIndex,
     DeepNorm,
     Dense,
+    Elman,
     Gated,
     LanguageModel,
     LayerScale,
@@ -28,7 +30,6 @@ from flaxformer.config import (
     Normal,
     NormSlots,
     Patches,
-    RecurrentConfig,
     Regressor,
     RelativeBuckets,
     ReZero,
@@ -36,6 +37,7 @@ from flaxformer.config import (
     Rotary,
     Tokens,
     Vectors,
+    recurrent_model,
 )
 from flaxformer.struct import alternatives, choices, get_at, replace_at, type_hints
 from flaxformer.tasks import (
@@ -118,7 +120,7 @@ IMAGES = learning(
     Digits(**SMALL), inputs=Patches(height=8, width=8, size=4), head=Classifier(classes=10), layers=1, d_model=8
 )
 RECALL = AssociativeRecall(pairs=2, queries=1, keys=3, values=3, **SMALL)
-RECURRENT = PLAIN.replace(model=RecurrentConfig(vocabulary=7, d_model=8, dropout=0.1))
+RECURRENT = PLAIN.replace(model=recurrent_model(Elman(), vocabulary=7, d_model=8, dropout=0.1))
 
 # For every base, other values of its fields; several paths where one field asks for another.
 OTHER = [
@@ -194,7 +196,7 @@ OTHER = [
     (RECURRENT, {
         "model.vocabulary": 9, "model.inputs": Tokens(token_types=2), "model.layers": 2, "model.d_model": 12,
         "model.head": LanguageModel(tied=True), "model.initializer": LeCun(), "model.inputs.std": 0.5,
-        "model.dropout": 0.5, "model.cell": "gru", "model.activation": "relu",
+        "model.dropout": 0.5, "model.attention": GRU(), "model.attention.activation": "relu",
     }),
     (on(BASE, task=RECALL), {
         "task.pairs": 1, "task.queries": 2, "task.keys": 4, "task.values": 2,

@@ -34,15 +34,15 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig, NoHead, RecurrentConfig, Stream
+from flaxformer.config import GRU, LSTM, Attention, Elman, ModelConfig, NoHead, Stream, recurrent_model
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Constant, Run, Training
 
-CELLS = ("elman", "gru", "lstm")
+CELLS = {"elman": Elman(), "gru": GRU(), "lstm": LSTM()}
 SHAPE = {"vocabulary": 9, "d_model": 32, "layers": 1}
 MODELS = {"attention": ModelConfig(attention=Attention(heads=1), **SHAPE)} | {
-    cell: RecurrentConfig(cell=cell, **SHAPE) for cell in CELLS
+    name: recurrent_model(cell, **SHAPE) for name, cell in CELLS.items()
 }
 
 

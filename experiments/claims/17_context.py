@@ -30,7 +30,7 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig, NoPositions, RecurrentConfig, Sinusoidal
+from flaxformer.config import Attention, Elman, ModelConfig, NoPositions, Sinusoidal, recurrent_model
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import AssociativeRecall
 from flaxformer.training import AdamW, Run, Training
@@ -46,7 +46,7 @@ MODELS = {
     "no order": ModelConfig(attention=TWO_HEADS, positions=NoPositions(), visibility="full", **SHAPE),
     "position": ModelConfig(attention=TWO_HEADS, positions=Sinusoidal(), visibility="full", **SHAPE),
     "causal mask": ModelConfig(attention=TWO_HEADS, positions=NoPositions(), **SHAPE),
-    "recurrence": RecurrentConfig(**SHAPE),
+    "recurrence": recurrent_model(Elman(), **SHAPE),
 }
 
 

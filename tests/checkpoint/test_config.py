@@ -7,16 +7,17 @@ import pytest
 from flaxformer.checkpoint import config_of, write_config
 from flaxformer.checkpoint.config import classes_within, from_canonical
 from flaxformer.config import (
+    LSTM,
     SANDWICH,
     Alibi,
     Attention,
     Dense,
     LearnedPositions,
     ModelConfig,
-    RecurrentConfig,
     ReZero,
     RMSNorm,
     Rotary,
+    recurrent_model,
 )
 from flaxformer.struct import UserError, canonical, qualified_name, replace_at
 from flaxformer.tasks import Copy, ModularAddition, TwoTargetAverage
@@ -27,7 +28,7 @@ TINY = ModelConfig(vocabulary=7, layers=1, d_model=8, attention=Attention(heads=
 RUNS = {
     "default": Run(),
     "placed": Run(model=TINY.replace(norm=SANDWICH, positions=Rotary(base=3.5)), task=COPY, seed=5),
-    "recurrent": Run(model=RecurrentConfig(vocabulary=7), task=COPY),
+    "recurrent": Run(model=recurrent_model(LSTM(), vocabulary=7), task=COPY),
     "learned": Run(model=TINY.replace(positions=LearnedPositions(max_length=31)), task=COPY),
     "residual": Run(
         model=TINY.replace(residual=ReZero(), positions=Alibi(), attention=Attention(heads=2, logit_cap=3.0)), task=COPY
@@ -49,7 +50,7 @@ def test_a_run_comes_back_equal(tmp_path, run):
 
 def test_every_class_that_a_run_may_hold_is_known():
     classes = classes_within(Run)
-    assert {"Run", "ModelConfig", "RecurrentConfig", "Rotary", "ReZero", "Copy", "AdamW"} <= set(classes)
+    assert {"Run", "ModelConfig", "LSTM", "Rotary", "ReZero", "Copy", "AdamW"} <= set(classes)
     for cls in classes.values():
         try:
             config = cls()

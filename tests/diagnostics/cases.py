@@ -3,9 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flaxformer.model.interface import KINDS
 
-from flaxformer.config import SANDWICH, Attention, BatchNorm, Dense, LayerScale, ModelConfig, RecurrentConfig, Tokens
+from flaxformer.config import (
+    SANDWICH,
+    Attention,
+    BatchNorm,
+    Dense,
+    Elman,
+    LayerScale,
+    ModelConfig,
+    Tokens,
+    recurrent_model,
+)
+from flaxformer.model.transformer import with_layout
 from flaxformer.nn.masks import lengths_to_valid
 from flaxformer.params import path_name
 from flaxformer.tasks import Batch, Copy
@@ -31,7 +41,7 @@ MODELS = {
         layers=1,
     ),
     "encoder-decoder": BASE.with_encoder(layers=1, d_model=10, attention=BASE.attention.replace(heads=5)),
-    "recurrent": RecurrentConfig(vocabulary=V, layers=2, d_model=6),
+    "recurrent": recurrent_model(Elman(), vocabulary=V, layers=2, d_model=6),
 }
 # The epsilon keeps Adam from making something of gradients that are nothing but rounding.
 OPTIMIZER = AdamW(learning_rate=1e-2, warmup_steps=3.0, weight_decay=0.1, epsilon=1e-3)
@@ -39,7 +49,7 @@ OPTIMIZER = AdamW(learning_rate=1e-2, warmup_steps=3.0, weight_decay=0.1, epsilo
 
 def run_of(model):
     """A run of the model. Its task only has to suit it: the tests bring their own batch."""
-    paired = getattr(model, "encoder", None) is not None
+    paired = model.encoder is not None
     task = Copy(symbols=V - 1, length=T if paired else 3, form="paired" if paired else "joined")
     return Run(model=model, task=task, optimizer=OPTIMIZER)
 
@@ -61,7 +71,7 @@ def in_layout(state, run, layout):
     """The same state before the first step, with its layers unrolled or scanned."""
     shapes = jax.eval_shape(lambda: start(run, layout))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.optimizer)
-    return state.replace(params=KINDS[type(run.model)].with_layout(state.params, layout), optimizer=zeros)
+    return state.replace(params=with_layout(state.params, layout), optimizer=zeros)
 
 
 def batch_of(run):
@@ -69,7 +79,7 @@ def batch_of(run):
     dice, valid = np.random.default_rng(1), lengths_to_valid(jnp.array(LENGTHS), T)
     inputs, targets = (jnp.asarray(dice.integers(0, V, (B, T)), jnp.int32) for _ in range(2))
     batch = Batch(inputs=inputs, targets=targets, weights=valid.astype(jnp.float32), valid=valid)
-    if getattr(run.model, "encoder", None) is None:
+    if run.model.encoder is None:
         return batch
     source = jnp.asarray(dice.integers(0, V, (B, S)), jnp.int32)
     return batch.replace(source=source, source_valid=lengths_to_valid(jnp.array(SOURCE_LENGTHS), S))

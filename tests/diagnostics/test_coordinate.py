@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import NO_NORM, Attention, Dense, ModelConfig, NoPositions, Normal, RecurrentConfig, Tokens
+from flaxformer.config import LSTM, NO_NORM, Attention, Dense, ModelConfig, NoPositions, Normal, Tokens, recurrent_model
 from flaxformer.diagnostics import CoordinateCheck, coordinate_check
 from flaxformer.diagnostics.coordinate import _sizes, at_width
 from flaxformer.model import apply
@@ -88,7 +88,7 @@ def test_sizes_of_a_model_stay_in_proportion():
     assert (both.encoder.d_model, both.encoder.attention.heads, both.encoder.feed_forward.d_ff) == (16, 4, 60)
     cross = at_width(model.replace(d_memory=6, cross_attention=Attention(heads=2, d_head=7)), 24, "d_head")
     assert (cross.d_memory, cross.cross_attention) == (12, Attention(heads=4, d_head=7))
-    assert at_width(RecurrentConfig(d_model=5, layers=2), 10) == RecurrentConfig(d_model=10, layers=2)
+    assert at_width(recurrent_model(LSTM(), d_model=5), 10) == recurrent_model(LSTM(), d_model=10)
 
 
 def test_widths_that_do_not_fit_are_refused_by_name():

@@ -107,13 +107,11 @@ def test_a_healthy_run_has_no_such_place(layout):
 
 def test_a_recurrent_layer_is_named():
     run, state, batch = healthy("recurrent")
-    state = state.replace(
-        params=state.params.replace(
-            layers=(state.params.layers[0], jax.tree.map(everywhere(jnp.nan), state.params.layers[1]))
-        )
-    )
+    first, second = state.params.blocks
+    second = jax.tree.map(everywhere(jnp.nan), second)
+    state = state.replace(params=state.params.replace(blocks=(first, second)))
     bad = first_nonfinite(state, run, batch)
-    assert (bad.place, bad.bad, bad.of) == ("layers/1", REAL * D, REAL * D)
+    assert (bad.place, bad.bad, bad.of) == ("blocks/1/attention/update", REAL * D, REAL * D)
 
 
 def test_padding_does_not_count_forward():

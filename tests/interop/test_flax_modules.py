@@ -12,7 +12,6 @@ import optax
 import pytest
 from flax import errors, linen, nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
-from flaxformer.model.recurrent import with_layout as with_recurrent_layout
 from jaxtyping import Array, Float
 
 from flaxformer.component import Aux, changed_weights
@@ -21,12 +20,13 @@ from flaxformer.config import (
     BatchNorm,
     Classifier,
     Dense,
+    Elman,
     LanguageModel,
     ModelConfig,
     NoHead,
-    RecurrentConfig,
     RMSNorm,
     Tokens,
+    recurrent_model,
 )
 from flaxformer.interop import linen as in_linen
 from flaxformer.interop import nnx as in_nnx
@@ -40,7 +40,7 @@ B, T, S, V = 2, 7, 5, 13
 DECODER = ModelConfig(vocabulary=V, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
 ENCODER = DECODER.replace(visibility="full", head=Classifier(classes=3))
 CONFIGS = {"Encoder": ENCODER, "Decoder": DECODER, "EncoderDecoder": DECODER.with_encoder(feed_forward=None)}
-RECURRENT = RecurrentConfig(vocabulary=V, layers=1, d_model=12, dropout=0.2)
+RECURRENT = recurrent_model(Elman(), vocabulary=V, d_model=12, dropout=0.2)
 NOISY = ENCODER.replace(dropout=0.3, norm_kind=BatchNorm(), inputs=Tokens(frozen=True), feed_forward=None)
 QUICK = NOISY.replace(layers=0)  # dropout, statistics and a frozen table, and quickly compiled
 random = np.random.default_rng(0)
@@ -471,17 +471,17 @@ def test_a_recurrent_model_is_a_model_too():
     module, variables = holding(RECURRENT), in_linen.to_variables(weights(RECURRENT), RECURRENT)
     answers = [
         module(TOKENS, deterministic=True),
-        in_linen.Model(RECURRENT).apply(variables, TOKENS, deterministic=True),
+        in_linen.Decoder(RECURRENT).apply(variables, TOKENS, deterministic=True),
         in_linen.Model(RECURRENT, layout="scanned").apply(
-            in_linen.to_variables(with_recurrent_layout(weights(RECURRENT), "scanned"), RECURRENT),
+            in_linen.to_variables(with_layout(weights(RECURRENT), "scanned"), RECURRENT),
             TOKENS,
             deterministic=True,
         ),
     ]
     for answer in answers:
         np.testing.assert_allclose(answer, apply(weights(RECURRENT), RECURRENT, TOKENS), atol=1e-5)
-    with pytest.raises(UserError, match="family recurrent; Decoder expects decoder"):
-        in_linen.Decoder(RECURRENT).init(jax.random.key(0), TOKENS)
+    with pytest.raises(UserError, match=r"family decoder .*; Encoder expects encoder"):
+        in_linen.Encoder(RECURRENT).init(jax.random.key(0), TOKENS)
 
 
 def test_linen_scanned_layers_keep_their_layout():

@@ -8,11 +8,12 @@ from flaxformer.config import (
     Attention,
     Classifier,
     Dense,
+    Elman,
     LanguageModel,
     LearnedPositions,
     ModelConfig,
     Patches,
-    RecurrentConfig,
+    recurrent_model,
 )
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.tasks import Digits, StandardLibrary
@@ -58,7 +59,7 @@ def test_gpt_2_has_the_figure_of_the_convention():
 
 
 def test_a_loop_counts_as_often_as_it_runs():
-    config = RecurrentConfig(vocabulary=257, layers=1, d_model=5, cell="elman")
+    config = recurrent_model(Elman(), vocabulary=257, d_model=5)
     assert flops(config) == 6 * (2 * 5 * 5 + 257 * 5)
 
 

@@ -1,4 +1,4 @@
-"""The recurrent network against torch and its formula, under the laws that a Transformer keeps, and in training.
+"""Recurrent cells against torch and their formulas, alone and in blocks, in decoding and in training.
 
 The numbers of torch come from tests/golden/make_torch_recurrent_golden.py; where torch is installed they are also made
 afresh.
@@ -12,12 +12,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flaxformer.model.recurrent import Layer, with_layout
 
 from flaxformer import model
-from flaxformer.config import Classifier, LanguageModel, NoHead, RecurrentConfig, Stream, Tokens, Vectors
+from flaxformer.config import (
+    GRU,
+    LSTM,
+    Attention,
+    Block,
+    Classifier,
+    Dense,
+    Elman,
+    LanguageModel,
+    ModelConfig,
+    NoHead,
+    NoPositions,
+    Stream,
+    TokenMixer,
+    Tokens,
+    Vectors,
+    recurrent_model,
+)
 from flaxformer.model.decoding import generate
-from flaxformer.nn import Causal
+from flaxformer.model.transformer import with_layout
+from flaxformer.nn import Causal, layer_norm
 from flaxformer.params import stack, table
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
@@ -26,15 +43,32 @@ from flaxformer.weight_axes import decay_mask
 
 B, T, V, D, W = 2, 7, 13, 5, 3  # distinct primes, so that a swapped axis fails
 GOLDEN = Path(__file__).parents[1] / "golden"
-ELMAN = RecurrentConfig(vocabulary=V, layers=2, d_model=D)
-GRU, LSTM = ELMAN.replace(cell="gru"), ELMAN.replace(cell="lstm")
-CELLS = {"elman": ELMAN, "gru": GRU, "lstm": LSTM}
-cells = pytest.mark.parametrize("config", CELLS.values(), ids=CELLS)
+SHAPE = {"vocabulary": V, "layers": 2, "d_model": D}
+CELLS = {"elman": Elman(), "gru": GRU(), "lstm": LSTM()}
+MODELS = {name: recurrent_model(cell, **SHAPE) for name, cell in CELLS.items()}
+ELMAN, GATED, LONG = MODELS.values()
+HYBRID = ModelConfig(
+    vocabulary=V,
+    layers=4,
+    d_model=D,
+    attention=Attention(heads=1),
+    pattern=(Block(attention=GRU()), Block()),
+    feed_forward=Dense(d_ff=11),
+    positions=NoPositions(),
+)
+BLOCKS = {  # cells in blocks with norms, skip connections and a feed-forward network
+    "lstm": HYBRID.replace(pattern=(), attention=LSTM(), layers=2),
+    "gru and attention": HYBRID,
+    "elman and lstm": HYBRID.replace(pattern=(Block(attention=Elman()), Block(attention=LSTM()))),
+}
+cells = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 in_some_layout = pytest.mark.parametrize(
     ("config", "layout"),
-    [(ELMAN, "unrolled"), (GRU, "scanned"), (LSTM, "unrolled")],
+    [(ELMAN, "unrolled"), (GATED, "scanned"), (LONG, "unrolled")],
     ids=["elman", "gru scanned", "lstm"],
 )
+in_both_layouts = pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+blocks = pytest.mark.parametrize("config", BLOCKS.values(), ids=BLOCKS)
 close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 forward, forward_with_stages, extend = map(jax.jit, (model.apply, model.apply_with_intermediates, model.extend))
 SIGMAS = {"tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "relu": lambda x: np.maximum(x, 0)}
@@ -46,6 +80,11 @@ def model_and_tokens(config, layout="unrolled"):
     params = model.init(jax.random.key(0), config)
     params = jax.tree.map(lambda w: w + 0.1 * jax.random.normal(jax.random.key(w.size), w.shape), params)
     return with_layout(params, layout), jax.random.randint(jax.random.key(1), (B, T), 0, V - 1)
+
+
+def cells_of(params):
+    """The weights of the cell of each layer."""
+    return [block.attention for block in params.blocks]
 
 
 def elman(layer, x, activation):
@@ -92,7 +131,7 @@ def from_torch(weights, index, cell):
     candidate_bias = None
     if cell == "gru":
         candidate_bias, biases[1][2] = biases[1][2].copy(), 0
-    return Layer(input=maps[0], recurrent=maps[1], bias=biases[0] + biases[1], candidate_bias=candidate_bias)
+    return LSTM.Weights(input=maps[0], recurrent=maps[1], bias=biases[0] + biases[1], candidate_bias=candidate_bias)
 
 
 @jax.jit
@@ -110,18 +149,21 @@ def outcome_and_gradients(params, config, x, cotangent):
 @pytest.mark.parametrize("name", ["elman-tanh", "elman-relu", "gru", "lstm"])
 def test_two_layers_are_torch_s_two_layers(golden, name):
     cell, _, activation = name.partition("-")
+    mixer = Elman(activation=activation) if activation else CELLS[cell]
     weights, expected, x = part(golden, f"{name}/weights"), part(golden, f"{name}/gradients"), golden["x"]
     like_torch = {"inputs": Stream(), "head": NoHead(), "d_model": x.shape[-1], "layers": 2}
-    config = RecurrentConfig(cell=cell, activation=activation or "tanh", **like_torch)
-    layers = tuple(jax.tree.map(jnp.asarray, from_torch(weights, i, cell)) for i in range(2))
-    params = model.init(jax.random.key(0), config).replace(layers=layers)
+    config = recurrent_model(mixer, **like_torch)
+    params = model.init(jax.random.key(0), config)
+    layers = [jax.tree.map(jnp.asarray, from_torch(weights, i, cell)) for i in range(2)]
+    blocks = tuple(own.replace(attention=layer) for own, layer in zip(params.blocks, layers, strict=True))
+    params = params.replace(blocks=blocks)
     output, states, gradients, x_gradient = outcome_and_gradients(params, config, x, golden["cotangent"])
 
     close(output, golden[f"{name}/output"])
     for i, state in part(golden, f"{name}/state").items():
-        close(jnp.stack([layer[int(i)] for layer in states]), state)
+        close(jnp.stack([layer.attention[int(i)] for layer in states]), state)
     close(x_gradient, expected["x"])
-    for index, gradient in enumerate(gradients.layers):
+    for index, gradient in enumerate(cells_of(gradients)):
         torchs = from_torch(expected, index, cell)
         close(gradient.input, torchs.input)
         close(gradient.recurrent, torchs.recurrent)
@@ -132,10 +174,10 @@ def test_two_layers_are_torch_s_two_layers(golden, name):
 
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
 def test_the_elman_language_model_is_its_formula(activation):
-    config = ELMAN.replace(activation=activation, head=LanguageModel(bias=True))
+    config = ELMAN.replace(attention=Elman(activation=activation), head=LanguageModel(bias=True))
     params, tokens = model_and_tokens(config)
     x = params.embedding.tokens[tokens]
-    for layer in params.layers:
+    for layer in cells_of(params):
         x = elman(layer, x, activation)
     close(
         forward(params, config, tokens), x @ np.asarray(params.head.matrix) + np.asarray(params.head.bias)[None, None]
@@ -219,6 +261,10 @@ def test_one_answer_a_sequence_is_of_its_real_tokens():
 
 @in_some_layout
 def test_what_is_read_in_pieces_is_what_is_read_at_once(config, layout):
+    check_pieces(config, layout)
+
+
+def check_pieces(config, layout):
     params, tokens = model_and_tokens(config, layout)
     valid = jnp.ones((B, T), bool).at[0, :3].set(False).at[1, 5:].set(False)
     cache, pieces, done = model.new_cache(params, config, (B,), T), [], 0
@@ -227,27 +273,37 @@ def test_what_is_read_in_pieces_is_what_is_read_at_once(config, layout):
         logits, cache = extend(params, config, tokens[:, here], cache, valid=valid[:, here])
         pieces, done = [*pieces, logits], done + length
     assert cache.used == T
-    close(jnp.concatenate(pieces, axis=1), forward(params, config, tokens, valid=valid))
+    np.testing.assert_array_equal(cache.count, valid.sum(-1))
+    expected = forward(params, config, tokens, valid=valid)
+    close(jnp.where(valid[..., None], jnp.concatenate(pieces, axis=1) - expected, 0), jnp.zeros_like(expected))
 
 
-@pytest.mark.parametrize("config", [GRU, LSTM.replace(dropout=0.3)], ids=["gru", "lstm with dropout"])
+@in_some_layout
+def test_the_cache_has_one_size_and_no_limit(config, layout):
+    params, tokens = model_and_tokens(config, layout)
+    small, large = (model.new_cache(params, config, (B,), slots) for slots in (1, 1000))
+    shapes = [leaf.shape for leaf in jax.tree.leaves(small)]
+    assert shapes == [leaf.shape for leaf in jax.tree.leaves(large)]
+    assert small.slots is None
+    for _ in range(3):
+        logits, small = extend(params, config, tokens, small)
+    assert shapes == [leaf.shape for leaf in jax.tree.leaves(small)]
+    close(logits, forward(params, config, jnp.tile(tokens, (1, 3)))[:, -T:])
+
+
+def test_the_cache_of_a_model_with_attention_has_a_limit():
+    params, tokens = model_and_tokens(HYBRID)
+    with pytest.raises(ValueError, match="0 of 3 slots are used; 7 more tokens do not fit"):
+        model.extend(params, HYBRID, tokens, model.new_cache(params, HYBRID, (B,), 3))
+
+
+@pytest.mark.parametrize("config", [GATED, LONG.replace(dropout=0.3)], ids=["gru", "lstm with dropout"])
 def test_scanned_layers_equal_unrolled_ones(config):
     tokens, key = model_and_tokens(config)[1], jax.random.key(4)
     unrolled, scanned = (model.init(jax.random.key(0), config, layout) for layout in ("unrolled", "scanned"))
-    for index, layer in enumerate(unrolled.layers):
-        jax.tree.map(lambda one, whole, i=index: np.testing.assert_array_equal(one, whole[i]), layer, scanned.layers)
+    for index, layer in enumerate(unrolled.blocks):
+        jax.tree.map(lambda one, whole, i=index: np.testing.assert_array_equal(one, whole[i]), layer, scanned.blocks)
     jax.tree.map(close, *(forward_with_stages(p, config, tokens, dropout_key=key) for p in (unrolled, scanned)))
-
-
-def test_auto_scans_deep_stacks():
-    params, _ = model_and_tokens(ELMAN, "unrolled")
-    deep = params.replace(layers=params.layers * 7)
-    assert isinstance(with_layout(deep, "auto").layers, Layer)
-    assert isinstance(with_layout(with_layout(deep, "auto"), "unrolled").layers, tuple)
-    assert isinstance(with_layout(params, "auto").layers, tuple)
-    nothing = ELMAN.replace(layers=0, head=NoHead())
-    empty, tokens = model.init(jax.random.key(0), nothing, "scanned"), jnp.arange(T)
-    np.testing.assert_array_equal(forward(empty, nothing, tokens), empty.embedding.tokens[:T])
 
 
 @in_some_layout
@@ -260,37 +316,41 @@ def test_sequences_of_a_batch_do_not_meet_and_need_no_batch(config, layout):
     close(forward(params, config, tokens[0]), one[0])
 
 
-def test_the_intermediates_are_the_stages():
+def test_the_intermediates_are_the_states_of_each_layer():
     config = ELMAN.replace(head=LanguageModel(tied=True))
     params, tokens = model_and_tokens(config)
     logits, kept = forward_with_stages(params, config, tokens)
+    first, second = (block.attention for block in kept.blocks)
     np.testing.assert_array_equal(kept.embedded, params.embedding.tokens[tokens])
-    close(kept.layers[0], elman(params.layers[0], kept.embedded, "tanh"))
-    close(kept.layers[1], elman(params.layers[1], kept.layers[0], "tanh"))
-    np.testing.assert_array_equal(kept.final, kept.layers[1])
+    close(first.update, elman(cells_of(params)[0], kept.embedded, "tanh"))
+    close(second.update, elman(cells_of(params)[1], first.update, "tanh"))
+    np.testing.assert_array_equal(second.input, first.update)
+    np.testing.assert_array_equal(kept.final, second.update)
     close(logits, kept.final @ params.embedding.tokens.T)
 
 
-def test_dropout_acts_on_what_goes_up_and_never_on_what_goes_on():
-    config = ELMAN.replace(dropout=0.5, activation="relu")
+def test_dropout_acts_between_layers_and_never_between_tokens():
+    config = ELMAN.replace(dropout=0.5, attention=Elman(activation="relu"))
     params, tokens = model_and_tokens(config)
-    # The first layer says positive numbers alone, and the second repeats what it reads.
-    first = params.layers[0].replace(bias=jnp.full((1, D), 9.0), recurrent=0.01 * params.layers[0].recurrent)
-    zero = jnp.zeros((D, 1, D))
-    second = Layer(input=jnp.eye(D).reshape(zero.shape), recurrent=zero, bias=jnp.zeros((1, D)))
-    params = params.replace(layers=(first, second))
-    _, kept = forward_with_stages(params, config, tokens, dropout_key=jax.random.key(5))
-    embedded, hidden, repeated, final = map(np.asarray, (kept.embedded, *kept.layers, kept.final))
+    # All outputs of the first layer are positive, and the second layer repeats its input.
+    first, zero = cells_of(params)[0], jnp.zeros((D, 1, D))
+    first = first.replace(bias=jnp.full((1, D), 9.0), recurrent=0.01 * first.recurrent)
+    second = Elman.Weights(input=jnp.eye(D).reshape(zero.shape), recurrent=zero, bias=jnp.zeros((1, D)))
+    blocks = tuple(own.replace(attention=cell) for own, cell in zip(params.blocks, (first, second), strict=True))
+    _, kept = forward_with_stages(params.replace(blocks=blocks), config, tokens, dropout_key=jax.random.key(5))
+    updates = [block.attention.update for block in kept.blocks]
+    embedded, between, final = map(np.asarray, (kept.embedded, *updates))
 
     close(embedded, np.where(embedded == 0, 0, 2 * np.asarray(params.embedding.tokens[tokens])))
+    hidden = elman(first, embedded, "relu")
     assert (hidden > 0).all()
-    close(hidden, elman(first, embedded, "relu"))
-    close(repeated, np.where(repeated == 0, 0, 2 * hidden))
-    close(final, np.where(final == 0, 0, 2 * repeated))
-    stays = repeated > 0
+    close(between, np.where(between == 0, 0, 2 * hidden))
+    close(final, np.where(final == 0, 0, 2 * between))
+    stays = between > 0
     for dropped in (embedded == 0, ~stays, final[stays] == 0):
         assert 0.3 < dropped.mean() < 0.7
     assert ((embedded == 0) != ~stays).any()
+    np.testing.assert_array_equal(final, kept.final)
 
 
 @cells
@@ -298,35 +358,117 @@ def test_every_weight_is_declared_with_its_axes(config):
     params, _ = model_and_tokens(config)
     shapes = {name: spec.shape for name, spec in table(model.specs(config))}
     assert [w.shape for w in jax.tree.leaves(params)] == list(shapes.values())
-    gates = {"elman": 1, "gru": 3, "lstm": 4}[config.cell]
-    spec = model.specs(config).layers[1].recurrent
+    gates = {Elman: 1, GRU: 3, LSTM: 4}[type(config.attention)]
+    spec = model.specs(config).blocks[1].attention.recurrent
     assert (spec.shape, spec.fan_in, spec.fan_out) == ((D, gates, D), D, gates * D)
     decayed = decay_mask(params)
     assert {name for name, own in zip(shapes, jax.tree.leaves(decayed), strict=True) if own} == {
-        *(f"layers/{i}/{name}" for i in range(2) for name in ("input", "recurrent")),
+        *(f"blocks/{i}/attention/{name}" for i in range(2) for name in ("input", "recurrent")),
         "head/matrix",
     }
 
 
 def test_models_are_mapped_over_weights():
-    tokens = model_and_tokens(LSTM)[1]
-    members = tuple(model.init(jax.random.key(seed), LSTM) for seed in range(3))
-    mapped = jax.jit(jax.vmap(model.apply, (0, None, None)))(stack(members), LSTM, tokens)
-    one_by_one = [forward(params, LSTM, tokens) for params in members]
+    tokens = model_and_tokens(LONG)[1]
+    members = tuple(model.init(jax.random.key(seed), LONG) for seed in range(3))
+    mapped = jax.jit(jax.vmap(model.apply, (0, None, None)))(stack(members), LONG, tokens)
+    one_by_one = [forward(params, LONG, tokens) for params in members]
     np.testing.assert_allclose(mapped, one_by_one, rtol=1e-4, atol=1e-5)
 
 
-# --- what it refuses, and what is of no consequence --------------------------------------------------------
+# --- in blocks with other components ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mask", "source", "source_valid", "memory", "memory_valid"])
-def test_what_only_attention_reads_is_refused(name):
+@blocks
+def test_scanned_blocks_equal_unrolled_ones(config):
+    config, key = config.replace(dropout=0.3), jax.random.key(4)
+    params, tokens = model_and_tokens(config)
+    scanned = with_layout(params, "scanned")
+    assert not isinstance(scanned.blocks, tuple)
+    jax.tree.map(close, *(forward_with_stages(p, config, tokens, dropout_key=key) for p in (params, scanned)))
+
+
+@in_both_layouts
+@blocks
+def test_a_block_reads_in_pieces_what_it_reads_at_once(config, layout):
+    check_pieces(config, layout)
+
+
+@blocks
+def test_in_a_block_padding_reaches_no_output(config):
+    params, tokens = model_and_tokens(config)
+    for name, places in PLACES.items():
+        places = jnp.array(places)
+        valid = jnp.zeros((B, T), bool).at[:, places].set(True)
+        padded = jnp.full((B, T), V - 1).at[:, places].set(tokens[:, places])
+        alone = forward(params, config, tokens[:, places])
+        close(forward(params, config, padded, valid=valid)[:, places], alone)
+        assert name == "right" or np.abs(forward(params, config, padded)[:, places] - alone).max() > 1e-3
+
+
+def test_a_block_of_a_cell_is_its_equation():
+    """x + h(norm(x)), before the feed-forward network."""
+    config = BLOCKS["elman and lstm"]
+    params, tokens = model_and_tokens(config)
+    _, kept = forward_with_stages(params, config, tokens)
+    branch, norm = kept.blocks[0].attention, params.blocks[0].attention_connection.pre
+    close(branch.input, layer_norm(kept.embedded, norm.gain, norm.bias))
+    close(branch.update, elman(cells_of(params)[0], branch.input, "tanh"))
+    close(branch.stream, kept.embedded + branch.update)
+
+
+# --- refusals, and what has no effect ----------------------------------------------------------------------
+
+
+class Average(TokenMixer):
+    """The mean of a token and those before it; without a decoding state."""
+
+    reads_mask = False
+
+    def apply(self, weights, x, context):
+        """Σ_{s ≤ t} x_s / t over tokens that are not padding."""
+        valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
+        total, count = jnp.cumsum(jnp.where(valid[..., None], x, 0), -2), jnp.cumsum(valid, -1)
+        return total / jnp.maximum(count, 1)[..., None]
+
+
+MASKLESS = {
+    "attention is LSTM": LONG,
+    "attention is Average": LONG.replace(attention=Average()),
+    "pattern.0.attention is GRU": HYBRID,
+}
+
+
+@pytest.mark.parametrize("name", MASKLESS)
+def test_a_mask_is_refused_by_a_mixer_that_reads_none(name):
+    config = MASKLESS[name]
+    params, tokens = model_and_tokens(config)
+    with pytest.raises(UserError, match=f"mask is given, and {name}, which reads no mask; expected None"):
+        model.apply(params, config, tokens, mask=Causal())
+    forward(params, config, tokens, mask=None)
+
+
+@pytest.mark.parametrize("visibility", ["full", "prefix"])
+@pytest.mark.parametrize("name", MASKLESS)
+def test_only_causal_visibility_is_accepted_without_a_mask(name, visibility):
+    found = (
+        rf"visibility is \"{visibility}\"; expected \"causal\" with attention {name.split()[-1]}, which reads no mask"
+    )
+    with pytest.raises(UserError, match=found):
+        MASKLESS[name].replace(visibility=visibility)
+
+
+def test_a_mixer_without_mask_and_state_is_decoded_by_reading_the_prefix_again():
+    check_pieces(MASKLESS["attention is Average"], "unrolled")
+
+
+@pytest.mark.parametrize("name", ["source", "source_valid", "memory", "memory_valid"])
+def test_a_source_is_refused(name):
     params, tokens = model_and_tokens(ELMAN)
-    given = {name: Causal() if name == "mask" else tokens}
-    with pytest.raises(ValueError, match=rf"given is \['{name}'\].*no attention"):
-        model.apply(params, ELMAN, tokens, **given)
-    with pytest.raises(ValueError, match=rf"given is \['{name}'\].*no attention"):
-        model.new_cache(params, ELMAN, (B,), T, **given)
+    with pytest.raises(ValueError, match=rf"needs neither, to attend to; given is \['{name}'\]"):
+        model.apply(params, ELMAN, tokens, **{name: tokens})
+    with pytest.raises(ValueError, match=rf"needs neither, to attend to; given is \['{name}'\]"):
+        model.new_cache(params, ELMAN, (B,), T, **{name: tokens})
 
 
 def test_positions_and_a_prefix_change_nothing():
@@ -335,28 +477,39 @@ def test_positions_and_a_prefix_change_nothing():
     np.testing.assert_array_equal(forward(params, ELMAN, tokens, **given), forward(params, ELMAN, tokens))
 
 
+def test_cross_attention_must_be_given_to_a_recurrent_decoder():
+    with pytest.raises(UserError, match=r"cross_attention is None with attention LSTM; expected Attention"):
+        LONG.replace(d_memory=W)
+    config = LONG.replace(d_memory=W, cross_attention=Attention(heads=1))
+    params, tokens = model_and_tokens(config)
+    memory = jax.random.normal(jax.random.key(2), (B, 4, W))
+    whole = forward(params, config, tokens, memory=memory)
+    assert np.abs(whole - forward(params, config, tokens, memory=2 * memory)).max() > 1e-3
+    cache = model.new_cache(params, config, (B,), 0, memory=memory)
+    first, cache = extend(params, config, tokens[:, :3], cache)
+    close(jnp.concatenate([first, extend(params, config, tokens[:, 3:], cache)[0]], axis=1), whole)
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("make", "message"),
     [
-        ({"head": LanguageModel(transform="gelu")}, r"head.transform is 'gelu'; expected None"),
-        ({"head": LanguageModel(tied=True), "inputs": Stream()}, r"head.tied is True; expected inputs Tokens"),
-        ({"inputs": Tokens(shared=True)}, r"inputs.shared is True; expected False"),
-        ({"cell": "gru", "activation": "relu"}, r"activation is 'relu' with cell 'gru'; expected 'tanh'"),
-        ({"cell": "ltsm"}, r"RecurrentConfig.cell is 'ltsm'; did you mean 'lstm'"),
-        ({"activation": "gelu"}, r"RecurrentConfig.activation is 'gelu'"),
-        ({"heads": 4}, r"RecurrentConfig has no field 'heads'"),
+        (lambda: ELMAN.replace(head=LanguageModel(tied=True), inputs=Stream()), r"head.tied is True; expected inputs"),
+        (lambda: ELMAN.replace(inputs=Tokens(shared=True)), r"inputs.shared is True; expected"),
+        (lambda: GRU(activation="relu"), r"GRU has no field 'activation'"),
+        (lambda: Elman(activation="gelu"), r"Elman.activation is 'gelu'"),
+        (lambda: recurrent_model(LSTM(), heads=4), r"ModelConfig has no field 'heads'"),
     ],
-    ids=str,
+    ids=["tied", "shared", "gru", "activation", "heads"],
 )
-def test_a_config_that_says_nothing_is_refused(changes, message):
+def test_a_config_without_meaning_is_refused(make, message):
     with pytest.raises(UserError, match=message):
-        RecurrentConfig(**changes)
+        make()
 
 
 # --- decoding and training ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("config", "layout"), [(GRU, "scanned"), (LSTM, "unrolled")], ids=["gru", "lstm"])
+@pytest.mark.parametrize(("config", "layout"), [(GATED, "scanned"), (LONG, "unrolled")], ids=["gru", "lstm"])
 def test_generation_is_the_most_probable_token_again_and_again(config, layout):
     params, _ = model_and_tokens(config, layout)
     prompt, valid = np.array([[0, 0, 3], [5, 2, 1]]), np.array([[False, False, True], [True, True, True]])
@@ -383,7 +536,11 @@ train = jax.jit(train_chunk, static_argnums=3)
 
 @pytest.mark.parametrize(
     ("changes", "layout"),
-    [({}, "unrolled"), ({"cell": "gru", "layers": 2, "inputs": Tokens()}, "scanned"), ({"cell": "lstm"}, "unrolled")],
+    [
+        ({}, "unrolled"),
+        ({"attention": GRU(), "layers": 2, "inputs": Tokens()}, "scanned"),
+        ({"attention": LSTM()}, "unrolled"),
+    ],
     ids=CELLS,
 )
 def test_every_cell_learns_to_copy_and_a_frozen_table_stays(changes, layout):
@@ -396,7 +553,7 @@ def test_every_cell_learns_to_copy_and_a_frozen_table_stays(changes, layout):
     assert losses[-10:].mean() < 0.2
     changed = jax.tree.map(lambda old, new: bool((old != new).any()), before.params, after.params)
     assert changed.embedding.tokens == (run.model.inputs != TABLE)
-    assert all(jax.tree.leaves((changed.layers, changed.head)))
+    assert all(jax.tree.leaves((changed.blocks, changed.head)))
 
 
 def test_a_run_that_diverges_stops():

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, RecurrentConfig, Rotary
+from flaxformer.config import LSTM, Attention, Dense, LearnedPositions, ModelConfig, Rotary, recurrent_model
 from flaxformer.model import Sampling, beam_search, decoding, generate, init, stream
 from flaxformer.sharding import Devices, whole_on
 
@@ -31,7 +31,7 @@ KINDS = {
         "unrolled",
         {"source": SOURCE, "source_valid": np.arange(6) < np.array([[6], [3], [1], [5]])},
     ),
-    "recurrent": (RecurrentConfig(vocabulary=V, layers=2, d_model=16, cell="lstm"), "unrolled", {}),
+    "recurrent": (recurrent_model(LSTM(), vocabulary=V, layers=2, d_model=16), "unrolled", {}),
 }
 DRAWN = {"sampling": Sampling(temperature=2.0, top_k=7), "key": jax.random.key(3), "chunk": 3}
 HOW = {

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from flaxformer.checkpoint import Checkpoints
-from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig, RecurrentConfig
+from flaxformer.config import LSTM, Attention, BatchNorm, Dense, ModelConfig, recurrent_model
 from flaxformer.params import path_name
 from flaxformer.sharding import Devices, parse_devices, placed, shardings_of, weight_spec, whole_on
 from flaxformer.struct import UserError
@@ -43,7 +43,7 @@ RUNS = {
         "unrolled",
     ),
     "recurrent": (
-        Run(model=RecurrentConfig(layers=2, d_model=16, cell="lstm"), task=TEXT, training=Training(steps=STEPS)),
+        Run(model=recurrent_model(LSTM(), layers=2, d_model=16), task=TEXT, training=Training(steps=STEPS)),
         "scanned",
     ),
     "adafactor": (Run(model=SMALL, task=TEXT, optimizer=Adafactor(), training=Training(steps=STEPS)), "scanned"),

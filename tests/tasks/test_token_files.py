@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, RecurrentConfig
+from flaxformer.config import GRU, Attention, Block, Dense, LearnedPositions, ModelConfig, recurrent_model
 from flaxformer.data import open_tokens, prepare
 from flaxformer.params import stream
 from flaxformer.struct import UserError
@@ -200,7 +200,14 @@ def test_mistakes_are_named(path):
         task_of(path, length=4000).load()
     with pytest.raises(UserError, match=r"which has no data.json; expected a folder that `prepare` wrote"):
         task_of("nowhere").load()
-    recurrent = RecurrentConfig(vocabulary=257, d_model=8)
-    with pytest.raises(UserError, match='pack is "documents"; expected "none", for a recurrent model'):
-        Run(model=recurrent, task=task_of(path, pack="documents"))
+
+
+def test_packed_documents_need_a_mixer_that_reads_the_mask(path):
+    recurrent = recurrent_model(GRU(), vocabulary=258, d_model=8)
+    hybrid = ModelConfig(vocabulary=258, layers=2, d_model=8, pattern=(Block(), Block(attention=GRU())))
+    packed = task_of(path, pack="documents")
+    for task in (packed, MaskedTokens(text=packed)):
+        for config, field in ((recurrent, "attention"), (hybrid, "pattern.1.attention")):
+            with pytest.raises(UserError, match=f"model.{field} is GRU, which reads no mask; expected a mixer"):
+                Run(model=config, task=task)
     assert Run(model=recurrent, task=task_of(path)).task.vocabulary == 257

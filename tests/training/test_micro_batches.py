@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, BatchNorm, Block, Dense, ModelConfig, RecurrentConfig
+from flaxformer.config import GRU, Attention, BatchNorm, Block, Dense, ModelConfig, recurrent_model
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.training import Run, Training, start, train_chunk
 from flaxformer.training import micro_batches as module
@@ -33,7 +33,7 @@ def changed(**fields):
         (changed(task=StandardLibrary(length=128, batch_size=34)), 2),
         (changed(task=StandardLibrary(length=128, batch_size=8)), 2),
         (changed(model=LARGE.model.with_encoder(layers=9), task=Copy(batch_size=64, length=99, form="paired")), 16),
-        (changed(model=RecurrentConfig(layers=40, d_model=256)), 8),
+        (changed(model=recurrent_model(GRU(), layers=40, d_model=256)), 8),
         (changed(model=LARGE.model.replace(pattern=(Block(), Block(feed_forward=None)))), 8),
         (changed(model=LARGE.model.replace(feed_forward=Dense(d_ff=1), pattern=(Block(feed_forward=Dense()),))), 8),
         (Run(), 1),

@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from grid import V, grid, model_and_tokens, sparse_grid
 
-from flaxformer.config import Attention, Classifier, Dense, ModelConfig, Patches, RecurrentConfig, Regressor, Vectors
+from flaxformer.config import (
+    GRU,
+    LSTM,
+    Attention,
+    Classifier,
+    Dense,
+    Elman,
+    ModelConfig,
+    Patches,
+    Regressor,
+    Vectors,
+    recurrent_model,
+)
 from flaxformer.model import apply_with_intermediates
 from flaxformer.params import path_name
 from flaxformer.struct import replace_at
@@ -44,7 +56,7 @@ def dtypes(config, layout):
 
 
 SMALL = ModelConfig(layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=5))
-RECURRENT = [RecurrentConfig(vocabulary=V, layers=2, d_model=6, cell=cell) for cell in ("elman", "gru", "lstm")]
+RECURRENT = [recurrent_model(cell, vocabulary=V, layers=2, d_model=6) for cell in (Elman(), GRU(), LSTM())]
 
 
 def check_dtypes(config, layout):
@@ -61,7 +73,7 @@ def test_the_stream_is_narrow_and_attention_weights_and_logits_are_not(config):
     check_dtypes(config, "unrolled")
 
 
-@pytest.mark.parametrize("config", RECURRENT, ids=lambda config: config.cell)
+@pytest.mark.parametrize("config", RECURRENT, ids=lambda config: type(config.attention).__name__)
 def test_the_states_of_a_recurrent_model_are_narrow(config):
     run = strong(run_of(config))
     state = jax.eval_shape(lambda: start(run, "scanned"))
@@ -72,8 +84,8 @@ def test_the_states_of_a_recurrent_model_are_narrow(config):
 
 
 def run_of(config, precision="bfloat16"):
-    form = "paired" if getattr(config, "encoder", None) else "joined"
-    prefix = {"model.visibility": "prefix"} if getattr(config, "visibility", None) == "prefix" else {}
+    form = "paired" if config.encoder else "joined"
+    prefix = {"model.visibility": "prefix"} if config.visibility == "prefix" else {}
     task = Copy(symbols=7, length=3, batch_size=4, evaluation_batches=1, form=form)
     return replace_at(Run(model=config, task=task, training=Training(precision=precision)), prefix)
 

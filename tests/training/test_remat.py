@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Dense, ModelConfig, RecurrentConfig
+from flaxformer.config import Attention, Dense, Elman, ModelConfig, recurrent_model
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, start
@@ -22,7 +22,7 @@ MODELS = {
     "encoder-decoder": ModelConfig(
         vocabulary=7, layers=1, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5)
     ).with_encoder(),
-    "recurrent": RecurrentConfig(vocabulary=7, layers=2, d_model=6, dropout=0.2),
+    "recurrent": recurrent_model(Elman(), vocabulary=7, layers=2, d_model=6, dropout=0.2),
 }
 slow = pytest.mark.slow
 
