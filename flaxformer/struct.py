@@ -221,7 +221,7 @@ def replace_at(config: ConfigT, changes: Mapping[str, Any], within: str = "") ->
         now = config[int(name)] if isinstance(config, tuple) else getattr(config, name)
         values[name] = replace_at(values.get(name, now), nested, f"{within}{name}.")
     if isinstance(config, tuple):
-        return tuple(values.get(str(number), item) for number, item in enumerate(config))  # type: ignore[return-value]
+        return tuple(values.get(str(number), item) for number, item in enumerate(config))
     return config.replace(**values)
 
 

@@ -7,6 +7,7 @@ measurements have no such axis.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -62,7 +63,7 @@ def in_layer(place: str, layer: int) -> str:
     return STACK.sub(rf"\1/{layer}", place)
 
 
-def one_by_one(found: dict[str, Any]) -> dict[str, Any]:
+def one_by_one(found: Mapping[str, Any]) -> dict[str, Any]:
     """Measurements with those of every layer by themselves: {"blocks": [L]} gives "blocks/0", "blocks/1" …"""
     single: dict[str, Any] = {}
     for place, x in found.items():

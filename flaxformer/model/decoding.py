@@ -173,7 +173,8 @@ def read_prompt(
     """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
     cache = new_cache(params, config, batch, length, **given)
-    config = config.replace(head=_of_last_token(type(config.head))(**vars(config.head)))
+    kind: Any = type(config.head)
+    config = config.replace(head=_of_last_token(kind)(**vars(config.head)))
     logits, cache = extend(params, config, prompt, cache, valid=valid, prefix=jnp.full(batch, length))
     return cache.grown(slots), logits
 

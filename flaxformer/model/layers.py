@@ -142,7 +142,7 @@ def _scanned(bodies: Any, layers: Any, config: ModelConfig, stream: Any, states:
     losses = [{name: value.sum(0) for name, value in aux.losses.items()} for aux in found]
     names = dict.fromkeys(name for own in losses for name in own)
     aux = Aux(
-        losses={name: sum(own[name] for own in losses if name in own) for name in names},  # type: ignore[misc]
+        losses={name: sum(own[name] for own in losses if name in own) for name in names},
         statistics=_interleaved([aux.statistics for aux in found]),
         weights=(
             {f"blocks/{place}/{path}": value for place, aux in enumerate(found) for path, value in aux.weights.items()}

@@ -223,7 +223,7 @@ def test_weights_of_layers_that_differ_are_summed_by_layer():
         ("blocks/attention", True, None, "blocks/attention"),
         ("blocks/3/attention", False, 3, "blocks/attention"),
         ("encoder/blocks/12", False, 12, "encoder/blocks"),
-        ("encoder/layers", True, None, "encoder/layers"),
+        ("encoder/blocks", True, None, "encoder/blocks"),
         ("embedding/layers", False, None, "embedding/layers"),
         ("head", False, None, "head"),
     ],

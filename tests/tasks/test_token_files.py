@@ -206,7 +206,7 @@ def test_packed_documents_need_a_mixer_that_reads_the_mask(path):
     recurrent = recurrent_model(GRU(), vocabulary=258, d_model=8)
     hybrid = ModelConfig(vocabulary=258, layers=2, d_model=8, pattern=(Block(), Block(attention=GRU())))
     packed = task_of(path, pack="documents")
-    for task in (packed, MaskedTokens(text=packed)):
+    for task in (packed, MaskedTokens(text=TokenFiles(path=path, pack="documents", length=29))):
         for config, field in ((recurrent, "attention"), (hybrid, "pattern.1.attention")):
             with pytest.raises(UserError, match=f"model.{field} is GRU, which reads no mask; expected a mixer"):
                 Run(model=config, task=task)
