@@ -200,7 +200,8 @@ class ModelConfig(Config):
             "d_transform": self.d_model,
             "d_memory": self.encoder.d_model if self.encoder else self.d_memory or 0,
         }
-        parts = (self.feed_forward, self.attention)
+        blocks = [block.changes().get("attention") for block in reversed(self.pattern)]
+        parts = (self.feed_forward, *blocks, self.attention)  # a position scheme may need the heads of any block
         return {name: size for one in parts if one is not None for name, size in one.sizes(own).items()} | own
 
     @property

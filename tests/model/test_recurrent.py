@@ -17,6 +17,7 @@ from flaxformer import model
 from flaxformer.config import (
     GRU,
     LSTM,
+    Alibi,
     Attention,
     Block,
     Classifier,
@@ -415,6 +416,17 @@ def test_a_block_of_a_cell_is_its_equation():
     close(branch.input, layer_norm(kept.embedded, norm.gain, norm.bias))
     close(branch.update, elman(cells_of(params)[0], branch.input, "tanh"))
     close(branch.stream, kept.embedded + branch.update)
+
+
+def test_the_heads_of_a_position_scheme_are_those_of_the_attention_in_the_pattern():
+    """The same layers, written with either mixer as the model's own."""
+    attention = Attention(heads=2, d_head=4)
+    first = HYBRID.replace(positions=Alibi(), attention=LSTM(), pattern=(Block(), Block(attention=attention)))
+    second = first.replace(attention=attention, pattern=(Block(attention=LSTM()), Block()))
+    params, tokens = model_and_tokens(first)
+    expected = forward(params, second, tokens)
+    np.testing.assert_array_equal(forward(params, first, tokens), expected)
+    assert np.abs(expected - forward(params, first.replace(positions=NoPositions()), tokens)).max() > 1e-3
 
 
 # --- refusals, and what has no effect ----------------------------------------------------------------------
