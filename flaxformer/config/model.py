@@ -84,7 +84,7 @@ class ModelConfig(Config):
             else:
                 yield from self._attention_problems("cross_attention", self.cross)
                 yield from self._cross_problems(self.cross)
-        if self.head.tied and not (isinstance(self.inputs, Tokens) and not self.positions.width):
+        if self.head.tied and not (self.inputs.reads == "tokens" and not self.positions.width):
             yield "head.tied is True; expected inputs Tokens and an embedding of the model's width to share"
         if isinstance(self.inputs, Tokens) and self.inputs.shared and not isinstance(self.head, NoHead):
             yield "inputs.shared is True; expected this of an encoder with NoHead(), which reads its decoder's table"
@@ -163,14 +163,15 @@ class ModelConfig(Config):
     @property
     def reading_encoder(self) -> Any:
         """The encoder as it runs: a table that it shares with a tied decoder has the decoder's default scale."""
-        encoder = self.encoder
-        if encoder is None or not isinstance(encoder.inputs, Tokens) or not encoder.inputs.shared:
-            return encoder
-        own, table, given = encoder.inputs, self.embedding, self.inputs
+        encoder: Any = self.encoder
+        table: Any = self.embedding
+        given = self.inputs
         is_default = isinstance(table, Tokens) and isinstance(given, Tokens) and given.scale_exponent is None
-        if own.scale_exponent is not None or not is_default:
+        if encoder is None or not is_default or not getattr(encoder.inputs, "shared", False):
             return encoder
-        return encoder.replace(inputs=own.replace(scale_exponent=table.scale_exponent))
+        if encoder.inputs.scale_exponent is not None:
+            return encoder
+        return encoder.replace(inputs=encoder.inputs.replace(scale_exponent=table.scale_exponent))
 
     def branches(self) -> Iterator[tuple[str, Component]]:
         """The residual branches of a block, in their order."""

@@ -87,7 +87,7 @@ class Subject:
     @property
     def reads_tokens(self) -> bool:
         """Whether the inputs are the ids of tokens."""
-        return bool(self.config.inputs.has_tokens)
+        return self.config.inputs.reads == "tokens"
 
     def other_inputs(self, seed: int = 1) -> Any:
         """Inputs of the same shape with other contents everywhere."""

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from flaxformer.config import LanguageModel, ModelConfig
+from flaxformer.config import ModelConfig
 from flaxformer.model.call import Read
 from flaxformer.model.interface import extend
 from flaxformer.model.prompt import checked
 from flaxformer.model.sampling import Sampling, sample
-from flaxformer.model.transformer import new_cache
+from flaxformer.model.transformer import new_cache, run
 from flaxformer.pytree import Node
 from flaxformer.sharding import by_rows, mesh_for_rows
 from flaxformer.struct import UserError
@@ -153,12 +153,6 @@ def _pieces(
             return
 
 
-@functools.cache
-def _of_last_token(kind: type[LanguageModel]) -> type[LanguageModel]:
-    """A kind of head that answers for the last real token alone: a prompt's other logits are not read."""
-    return type(f"LastToken{kind.__name__}", (kind,), {"pool": "last", "is_abstract": True, "__module__": __name__})
-
-
 def read_prompt(
     params: Any,
     config: ModelConfig,
@@ -173,10 +167,8 @@ def read_prompt(
     """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
     cache = new_cache(params, config, batch, length, **given)
-    kind: Any = type(config.head)
-    config = config.replace(head=_of_last_token(kind)(**vars(config.head)))
-    logits, cache = extend(params, config, prompt, cache, valid=valid, prefix=jnp.full(batch, length))
-    return cache.grown(slots), logits
+    read = run(params, config, prompt, {"valid": valid, "prefix": jnp.full(batch, length)}, cache=cache, last_only=True)
+    return read.cache.grown(slots), read.output.squeeze(-2)
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6))

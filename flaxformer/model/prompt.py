@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flaxformer.config import LanguageModel, ModelConfig, Tokens
+from flaxformer.config import ModelConfig
 from flaxformer.model.call import Read
 from flaxformer.struct import UserError
 
@@ -14,7 +14,7 @@ def checked(
     config: ModelConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: Read
 ) -> tuple[Int[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
     """The prompt, 0 where it is padding, and what of it is real, when all that a search is given is right."""
-    if not isinstance(config.inputs, Tokens) or not isinstance(config.head, LanguageModel):
+    if config.inputs.reads != "tokens" or config.head.predicts != "tokens":
         raise UserError(f"inputs are {config.inputs} and head is {config.head}; expected Tokens() and LanguageModel()")
     if unknown := set(given) - set(Read.__annotations__):
         raise UserError(f"given are {sorted(unknown)}; expected only {', '.join(Read.__annotations__)}")
@@ -60,6 +60,6 @@ def _check_given(config: ModelConfig, rows: int, given: Read) -> None:
         if x.shape[:1] != (rows,):
             raise UserError(f"{name} is {x.shape}; expected {rows} rows, as the prompt")
     encoder = config.encoder
-    if "source" in arrays and encoder is not None and isinstance(encoder.inputs, Tokens):
+    if "source" in arrays and encoder is not None and encoder.inputs.reads == "tokens":
         source = arrays["source"]
         _check_ids("source", source, arrays.get("source_valid", np.ones(source.shape, bool)), encoder.vocabulary)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.component import Aux, Context
-from flaxformer.config import ModelConfig, Vectors
+from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockIntermediates, BlockParams
 from flaxformer.model.cache import BlockState, Cache
 from flaxformer.model.call import Given, Read
@@ -135,6 +135,7 @@ def run(
     keep: bool = False,
     remat: str = "none",
     table: Array | None = None,
+    last_only: bool = False,
 ) -> Outcome:
     """One call of the model, with all that it produces; `model.apply` and `model.extend` are its public faces.
 
@@ -145,6 +146,7 @@ def run(
       keep: hand back the intermediates.
       remat: what a backward pass computes again, see `model.remat`.
       table: the embedding table that an encoder shares with its decoder.
+      last_only: answer for the last real token of each sequence alone, [*batch, 1, …].
 
     Raises:
       TypeError: an unknown argument in `given`, with the nearest name.
@@ -158,12 +160,12 @@ def run(
     if cache is None:
         memory, memory_valid, encoder = _memory(params, config, given, dropout_key, keep, remat)
     else:
-        tokens = inputs.shape if config.inputs.has_tokens else inputs.shape[:-1]
+        tokens = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1]
         offset, memory, memory_valid, encoder = cache.used, None, cache.memory_valid, None
         cache, positions = cache.admit(jnp.ones(tokens, bool) if valid is None else valid)
     before = None if cache is None else cache.positions
     measured = None if positions is None else (positions, positions if before is None else before)
-    if valid is not None and isinstance(config.inputs, Vectors):  # NaN there would reach the gradient of their map
+    if valid is not None and config.inputs.reads == "vectors":  # NaN there would reach the gradient of their map
         inputs = jnp.where(valid[..., None], inputs, 0)
     with jax.named_scope("embedding"):
         x, positions = embed(
@@ -196,7 +198,9 @@ def run(
     )
     with jax.named_scope("head"):
         final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
-        output, said = config.head.answer(params.head, final, params.embedding.tokens, context, config.norm_kind)
+        if last_only:
+            final, context = _last_token(final, context)
+        output, said = config.head.answer(params.head, final, _table(params), context, config.norm_kind)
     aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
     aux = aux.merge(said.within("head")).merge(Aux() if encoder is None else encoder.aux.within("encoder"))
     return Outcome(
@@ -205,6 +209,21 @@ def run(
         cache=None if cache is None else cache.replace(layers=layers),
         intermediates=Intermediates(embedded, kept, final, encoder and encoder.intermediates) if keep else None,  # type: ignore[arg-type]
     )
+
+
+def _table(params: Transformer) -> Array | None:
+    """The embedding table, where the inputs have one."""
+    return getattr(params.embedding, "tokens", None)
+
+
+def _last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[Array, "*batch 1 D"], Context]:
+    """The last real token of each sequence, and its context."""
+    shape = x.shape[:-1]
+    valid = jnp.ones(shape, bool) if context.valid is None else context.valid
+    place = shape[-1] - 1 - valid[..., ::-1].argmax(-1, keepdims=True)
+    positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), place, axis=-1)
+    last = jnp.take_along_axis(x, place[..., None], axis=-2)
+    return last, context.replace(query_positions=positions, valid=jnp.ones_like(place, bool))
 
 
 def _check_given(config: ModelConfig, given: Given) -> None:
@@ -281,7 +300,7 @@ def _encoded(
     remat: str = "none",
 ) -> Outcome:
     key = None if dropout_key is None else stream(dropout_key, "encoder")
-    table = params.embedding.tokens
+    table = _table(params)
     with jax.named_scope("encoder"):
         return run(
             params.encoder,  # type: ignore[arg-type]

@@ -36,8 +36,15 @@ class Head(Component):
     tied: ClassVar[bool] = False
     """Whether the head's matrix is the embedding table."""
     pool: ClassVar[str] = "none"
+    predicts: ClassVar[str | None] = None
+    """What the answer is: "tokens" (a logit for each of the vocabulary), "classes", "numbers", or None for no task."""
     loss_name: ClassVar[str | None] = "cross_entropy"
     """"cross_entropy" (nats), "squared_error", or another name for a loss of one's own; None is never trained."""
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether an answer is right or wrong: with the cross-entropy, or where `accuracy` is a head's own."""
+        return self.loss_name == "cross_entropy" or type(self).accuracy is not Head.accuracy
 
     def outputs(self, vocabulary: int) -> int:
         """Numbers for each token, or for each sequence when pooled."""
@@ -130,6 +137,7 @@ class LanguageModel(LinearHead):
 
         transform: Transform | None = subtree(when="transform")
 
+    predicts: ClassVar[str | None] = "tokens"
     tied: bool = static(False)  # type: ignore[misc]
     bias: bool = static(False)
     transform: str | None = static(None, choices=ACTIVATIONS)
@@ -161,6 +169,7 @@ POOLS = ("mean", "first", "last", "none")
 class Classifier(LinearHead):
     """A logit for every class, of the whole sequence or (pool="none") of each token."""
 
+    predicts: ClassVar[str | None] = "classes"
     classes: int = static(at_least=2)
     pool: str = static("mean", choices=POOLS)  # type: ignore[misc]
     bias: bool = static(True)
@@ -177,6 +186,7 @@ class Regressor(LinearHead):
 
         matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model")
 
+    predicts: ClassVar[str | None] = "numbers"
     numbers: int = static(1, at_least=1)
     pool: str = static("none", choices=POOLS)  # type: ignore[misc]
     bias: bool = static(True)

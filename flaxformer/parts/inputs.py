@@ -19,14 +19,21 @@ class Inputs(Component):
     is_abstract: ClassVar[bool] = True
 
     class Weights(Parameters):
-        """No weights; `tokens` is the embedding table, where there is one."""
+        """No weights. A field `tokens` is the embedding table, where there is one."""
 
-        tokens: ClassVar[None] = None
-
-    has_tokens: ClassVar[bool] = False
-    """Whether token ids are read."""
+    reads: ClassVar[str] = "vectors"
+    """What the inputs are: "tokens", "vectors" or "images"."""
     has_table: ClassVar[bool] = False
     """Whether there is an embedding table that a tied head can share."""
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+        """The shape of one vector or image that it reads, given the sizes of the model; None for any."""
+        return None
+
+    @property
+    def count(self) -> int:
+        """Tokens that an image becomes."""
+        raise NotImplementedError
 
     def for_tied_head(self, d_model: int) -> "Inputs":
         """The same with the defaults that suit a table which the head shares."""
@@ -77,7 +84,7 @@ class Tokens(Inputs):
             std="initial_std", decay=False, when="token_types"
         )
 
-    has_tokens: ClassVar[bool] = True
+    reads: ClassVar[str] = "tokens"
     lookup: str = static("gather", choices=("gather", "one-hot"))
     scale_exponent: float | None = leaf(None)
     frozen: bool = static(False)
@@ -124,7 +131,6 @@ class Tokens(Inputs):
 class Projection(Parameters):
     """A matrix and a bias."""
 
-    tokens: ClassVar[None] = None
     matrix: Float[Array, "d_input d_embedding"] = param(fan_in="d_input")
     matrix_bias: Float[Array, "d_embedding"] = param(init="zeros", decay=False)
 
@@ -140,6 +146,9 @@ class Vectors(Inputs):
     def sizes(self, model: Any) -> dict[str, int]:
         return {"d_input": self.width}
 
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return (self.width,)
+
     def apply(
         self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
     ) -> Float[Array, "*batch T d_embedding"]:
@@ -148,6 +157,9 @@ class Vectors(Inputs):
 
 class Stream(Inputs):
     """Vectors of the model's own width, taken as they are: no weights."""
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return (sizes["d_embedding"],)
 
     def apply(
         self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
@@ -172,6 +184,7 @@ class Patches(Inputs):
 
         class_token: Float[Array, "d_embedding"] | None = param(std="std", decay=False, when="class_token")
 
+    reads: ClassVar[str] = "images"
     height: int = static(at_least=1)
     width: int = static(at_least=1)
     size: int = static(at_least=1)
@@ -187,9 +200,11 @@ class Patches(Inputs):
     def sizes(self, model: Any) -> dict[str, int]:
         return {"d_input": self.size * self.size * self.channels}
 
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return (self.height, self.width, self.channels)
+
     @property
     def count(self) -> int:
-        """Tokens that the model sees."""
         return (self.height // self.size) * (self.width // self.size) + self.class_token
 
     def apply(

@@ -165,8 +165,9 @@ class Study:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
         if self.metric not in METRICS and self.measure is None:
             raise UserError(f"metric is '{self.metric}'; expected {' or '.join(METRICS)}, or a number of measure's")
-        if self.metric == "validation_accuracy" and self.baseline.model.head.loss_name != "cross_entropy":
-            raise UserError("metric is 'validation_accuracy', which a Regressor has not; expected validation_loss")
+        if self.metric == "validation_accuracy" and not self.baseline.model.head.has_accuracy:
+            kind = type(self.baseline.model.head).__name__
+            raise UserError(f"metric is 'validation_accuracy', which {kind} has not; expected validation_loss")
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.config import LanguageModel, ModelConfig, Tokens
+from flaxformer.config import ModelConfig
 from flaxformer.model.call import Given
 from flaxformer.nn.masks import Segments
 from flaxformer.pytree import Node
@@ -130,7 +130,7 @@ class Task(Config):
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
         """Why a model cannot learn this task; a task of another kind than language modelling says otherwise."""
         yield from self._token_problems("model", model)
-        if not isinstance(model.head, LanguageModel):
+        if model.head.predicts != "tokens":
             yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
         if self.answers_are_inputs and model.visibility == "full":
             yield 'model.visibility is "full"; expected "causal" or "prefix", for the inputs hold the answers'
@@ -142,7 +142,7 @@ class Task(Config):
         yield from self.source_problems(model)
 
     def _token_problems(self, where: str, model: ModelConfig) -> Iterator[str]:
-        if not isinstance(model.inputs, Tokens):
+        if model.inputs.reads != "tokens":
             yield f"{where}.inputs is {model.inputs}; expected Tokens(), which the task gives"
         if model.vocabulary < self.vocabulary:
             yield f"{where}.vocabulary is {model.vocabulary}; expected at least the task's {self.vocabulary} tokens"

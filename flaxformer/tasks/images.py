@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.config import Classifier, ModelConfig, Patches
+from flaxformer.config import ModelConfig
 from flaxformer.data.extras import library
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Task
@@ -68,16 +68,16 @@ class ImageTask(Task):
         return 1
 
     def tokens_read(self, model: ModelConfig) -> int:
-        return model.inputs.count if isinstance(model.inputs, Patches) else 0
+        return model.inputs.count if model.inputs.reads == "images" else 0
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
         inputs, head, (height, width, channels) = model.inputs, model.head, self.shape
-        if not isinstance(inputs, Patches) or (inputs.height, inputs.width, inputs.channels) != self.shape:
+        if inputs.reads != "images" or inputs.shape(model.sizes) not in (None, self.shape):
             images = f"height={height}, width={width}, channels={channels}"
             yield f"model.inputs is {inputs}; expected Patches({images}, size=…), for the task's images"
         elif model.max_length is not None and model.max_length < inputs.count:
             yield f"model.positions.max_length is {model.max_length}; expected at least the {inputs.count} patches"
-        if not isinstance(head, Classifier) or head.classes < self.classes or head.pool == "none":
+        if head.predicts != "classes" or head.outputs(0) < self.classes or head.pool == "none":
             yield f"model.head is {head}; expected Classifier(classes={self.classes}), with one answer an image"
         yield from self.source_problems(model)
 

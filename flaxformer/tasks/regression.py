@@ -34,9 +34,9 @@ class VectorTask(SyntheticTask):
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
         inputs, head = model.inputs, model.head
-        if not isinstance(inputs, Vectors) or inputs.width != self.inputs.width:
+        if inputs.reads != "vectors" or inputs.shape(model.sizes) not in (None, (self.inputs.width,)):
             yield f"model.inputs is {inputs}; expected {self.inputs}, which the task gives"
-        if not isinstance(head, Regressor) or (head.numbers, head.pool) != (self.head.numbers, self.head.pool):
+        if head.predicts != "numbers" or (head.outputs(0), head.pool) != (self.head.numbers, self.head.pool):
             yield f"model.head is {head}; expected {self.head}, for what the task asks"
         yield from self.length_problems(model)
         yield from self.source_problems(model)

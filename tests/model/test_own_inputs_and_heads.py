@@ -1,0 +1,121 @@
+"""Inputs and heads of a user's own, derived from the base classes alone: tasks take them, and decoding says them."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from flaxformer.config import Attention, Classifier, Head, Inputs, ModelConfig
+from flaxformer.model import apply, generate, init
+from flaxformer.params import Parameters, param
+from flaxformer.struct import UserError, static
+from flaxformer.tasks import Copy, Digits, ScaledIndex
+from flaxformer.training import Run, Training, evaluate, start, train_step
+
+
+class SumOfHalves(Inputs):
+    """Token ids as two digits in base 16, each with a table of its own."""
+
+    class Weights(Parameters):
+        high: Float[Array, "half d_embedding"] = param(std=1.0)
+        low: Float[Array, "half d_embedding"] = param(std=1.0)
+
+    reads: ClassVar[str] = "tokens"
+    half: int = static(16)
+
+    def apply(self, weights, inputs, token_types, table, sizes):
+        return weights.high[inputs // self.half] + weights.low[inputs % self.half]
+
+
+class Columns(Inputs):
+    """An image whose columns are its tokens."""
+
+    class Weights(Parameters):
+        matrix: Float[Array, "height d_embedding"] = param(fan_in="height")
+
+    reads: ClassVar[str] = "images"
+    height: int = static(8)
+    count: ClassVar[int] = 8
+
+    def apply(self, weights, inputs, token_types, table, sizes):
+        return jnp.swapaxes(inputs[..., 0], -1, -2) @ weights.matrix
+
+
+class AnyVectors(Inputs):
+    """Vectors of any width, each summed."""
+
+    class Weights(Parameters):
+        row: Float[Array, "d_embedding"] = param(std=1.0)
+
+    def apply(self, weights, inputs, token_types, table, sizes):
+        return jnp.einsum("...i,d->...d", inputs, weights.row)
+
+
+class Hinge(Head):
+    """Scores of every token, trained by a hinge loss."""
+
+    class Weights(Parameters):
+        matrix: Float[Array, "d_model outputs"] = param(fan_in="d_model")
+
+    predicts: ClassVar[str] = "tokens"
+    loss_name: ClassVar[str] = "hinge"
+
+    def outputs(self, vocabulary):
+        return vocabulary
+
+    def apply(self, weights, x, table, context, norm):
+        return (x @ weights.matrix).astype(jnp.float32)
+
+    def loss(self, output, targets, weights, label_smoothing=None):
+        own = jnp.take_along_axis(output, targets[..., None], axis=-1)
+        losses = jnp.maximum(0, 1 + output - own).mean(-1)
+        return (losses * weights).sum(), weights.sum()
+
+    def accuracy(self, output, targets, weights):
+        return ((output.argmax(-1) == targets) * weights).sum(), weights.sum()
+
+
+MODEL = ModelConfig(layers=1, d_model=16, attention=Attention(heads=2))
+SMALL = {"batch_size": 2, "evaluation_batches": 1}
+
+
+@pytest.mark.parametrize("run", [
+    Run(model=MODEL.replace(inputs=SumOfHalves(), head=Hinge()), task=Copy(symbols=5, length=3, **SMALL)),
+    Run(model=MODEL.replace(inputs=Columns(), head=Classifier(classes=10), visibility="full"), task=Digits(**SMALL)),
+    Run(model=MODEL.replace(inputs=AnyVectors(), head=ScaledIndex(length=3).head), task=ScaledIndex(length=3, **SMALL)),
+], ids=["tokens", "images", "vectors"])  # fmt: skip
+def test_a_task_trains_and_judges_inputs_and_heads_of_ones_own(run):
+    run = run.replace(training=Training(steps=1))
+    source, state = run.task.load(), start(run)
+    state, metrics = jax.jit(train_step)(state, run, source.batch(jax.random.key(0), 0))
+    assert np.isfinite(metrics["loss"])
+    found = jax.jit(evaluate)(state.params, run, source)
+    assert np.isfinite(found["validation_loss"])
+    assert ("validation_accuracy" in found) == run.model.head.has_accuracy
+
+
+def test_decoding_says_what_a_head_of_ones_own_scores_highest():
+    config = MODEL.replace(inputs=SumOfHalves(), head=Hinge())
+    params = init(jax.random.key(0), config)
+    prompt = np.array([[3, 200, 7], [0, 9, 4]])
+    valid = np.array([[True, True, True], [False, True, True]])
+    said = generate(params, config, prompt, steps=4, valid=valid).tokens
+    for row in range(2):
+        tokens = prompt[row][valid[row]]
+        for token in said[row]:
+            assert int(apply(params, config, tokens[None])[0, -1].argmax()) == token
+            tokens = np.append(tokens, token)
+
+
+@pytest.mark.parametrize(("model", "task", "message"), [
+    ({"inputs": Columns()}, Copy(symbols=5, length=3), "model.inputs is Columns"),
+    ({"inputs": SumOfHalves(), "head": Hinge()}, ScaledIndex(length=3), "model.inputs is SumOfHalves"),
+    ({"inputs": AnyVectors(), "head": Hinge()}, ScaledIndex(length=3), "model.head is Hinge"),
+    ({"inputs": Columns(), "head": Hinge()}, Digits(), "model.head is Hinge"),
+])  # fmt: skip
+def test_what_a_task_cannot_give_or_judge_is_refused(model, task, message):
+    with pytest.raises(UserError, match=message):
+        Run(model=MODEL.replace(**model), task=task)
