@@ -1,7 +1,7 @@
 """Laws that every architecture must obey, as functions: `flaxformer check` and the tests call them."""
 
-from flaxformer.laws.check import LAWS, Result, check, distinct_models, scales
+from flaxformer.laws.check import LAWS, Result, check, check_names, check_subject, distinct_models, scales
 from flaxformer.laws.law import Finding, Law, law
 from flaxformer.laws.subject import Subject
 
-__all__ = ["LAWS", "Finding", "Law", "Result", "Subject", "check", "distinct_models", "law", "scales"]
+__all__ = ["LAWS", "Finding", "Law", "Result", "Subject", "check", "check_names", "check_subject", "distinct_models", "law", "scales"]

@@ -171,6 +171,8 @@ def run(
         x, positions = embed(
             params.embedding, params.positions, config, inputs, positions, given.get("token_types"), table
         )
+        if valid is not None:  # times a gradient of 0, a NaN in padding would still be one
+            x = jnp.where(valid[..., None], x, 0)
         key_positions = positions if before is None else before
         context = _context(
             config,
