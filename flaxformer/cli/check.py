@@ -1,6 +1,7 @@
 """The command `flaxformer check FILE`."""
 
 import ast
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ class Check:
 
     def __call__(self, console: Console) -> int:
         check_names(self.laws)
+        with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
+            jax.config.update("jax_num_cpu_devices", max(2, jax.config.read("jax_num_cpu_devices")))
         broken: list[str] = []
         for name, run in distinct_models(self._runs()):
             console.print(Text(name, style="bold"))
@@ -53,10 +56,17 @@ class Check:
         """Print a model's table; return the names of the laws that it violates."""
         subject, broken, seconds = Subject(run), [], 0.0
         table = Table(box=None, pad_edge=False, show_header=False)
-        for column in ({"no_wrap": True}, {"no_wrap": True}, {"no_wrap": True, "justify": "right"}, {"overflow": "fold"}):
+        for column in (
+            {"no_wrap": True},
+            {"no_wrap": True},
+            {"no_wrap": True, "justify": "right"},
+            {"overflow": "fold"},
+        ):
             table.add_column(**column)
         with console.status("") as status:
-            for result in check_subject(subject, self.laws, lambda law: status.update(f"{law}: {escape(LAWS[law].claim)}")):
+            for result in check_subject(
+                subject, self.laws, lambda law: status.update(f"{law}: {escape(LAWS[law].claim)}")
+            ):
                 verdict, seconds = result.finding.verdict, seconds + result.seconds
                 broken += [result.law] if verdict == "violated" else []
                 words = result.finding.words or LAWS[result.law].claim
@@ -65,7 +75,9 @@ class Check:
                 table.add_row(result.law, shown, Text(f"{result.seconds:.1f} s", style="dim"), Text(words, style=style))
         console.print(table)
         count = len(self.laws or LAWS)
-        console.print(Text(f"{count} laws, {len(broken)} violated, {seconds:.0f} s", style="bold red" if broken else ""))
+        console.print(
+            Text(f"{count} laws, {len(broken)} violated, {seconds:.0f} s", style="bold red" if broken else "")
+        )
         if not self.laws and not (broken and "start" in broken and _has_error(subject)):
             console.print(_scales_table(subject))
         return broken

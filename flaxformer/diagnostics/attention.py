@@ -52,10 +52,13 @@ def _of_layer(branch: Branch, valid: Bool[Array, "*batch T"] | None) -> Attentio
     weights: Any = branch.weights
     pairs = real_pairs(branch, valid)
     queries = pairs.any(-1)
+    # Weights may be of other heads than the logits, as where a head combines two maps.
+    same = weights.shape[-3] == queries.shape[-2]
+    rows = queries if same else jnp.broadcast_to(queries.any(-2, keepdims=True), weights.shape[:-1])
     batch = range(pairs.ndim - 3)
     average = mean(logits, pairs, (*batch, -2, -1), keepdims=True)
     return AttentionStatistics(
-        entropy=mean(jax.scipy.special.entr(weights).sum(-1), queries, (*batch, -1)),
+        entropy=mean(jax.scipy.special.entr(weights).sum(-1), rows, (*batch, -1)),
         largest_logit=jnp.where(pairs, jnp.abs(logits), 0).max((*batch, -2, -1), initial=0),
         logit_variance=mean(jnp.square(logits - average), pairs, (*batch, -2, -1)),
         head_diversity=_diversity(weights, queries.all(-2)),

@@ -4,4 +4,16 @@ from flaxformer.laws.check import LAWS, Result, check, check_names, check_subjec
 from flaxformer.laws.law import Finding, Law, law
 from flaxformer.laws.subject import Subject
 
-__all__ = ["LAWS", "Finding", "Law", "Result", "Subject", "check", "check_names", "check_subject", "distinct_models", "law", "scales"]
+__all__ = [
+    "LAWS",
+    "Finding",
+    "Law",
+    "Result",
+    "Subject",
+    "check",
+    "check_names",
+    "check_subject",
+    "distinct_models",
+    "law",
+    "scales",
+]

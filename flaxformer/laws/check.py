@@ -94,7 +94,7 @@ def _checked(name: str, subject: Subject, errors: dict[str, str]) -> Finding:
 
 
 def distinct_models(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
-    """The first run, with its name, of each different structure of model, task and the user's own training components."""
+    """The first run, with its name, of each structure of model, task and the user's own training components."""
     found: dict[Any, tuple[str, Run]] = {}
     for name, run in runs:
         own = tuple(
@@ -120,4 +120,4 @@ def scales(run: Run | Subject) -> dict[str, np.ndarray]:
     return {f"activation {place}": value for place, value in found.rms.items()} | gradients
 
 
-_diagnosed = fast_jit(diagnose.__wrapped__)
+_diagnosed = fast_jit(getattr(diagnose, "__wrapped__"))  # noqa: B009 (mypy does not know it)

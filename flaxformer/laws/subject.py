@@ -32,6 +32,9 @@ TRAINING_ROWS = 8
 FAST: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Compiler options for programs that run a few times: compilation is then most of the time."""
 
+NARROW: dict[str, Any] = {"xla_allow_excess_precision": False, "xla_disable_hlo_passes": "algsimp"}
+"""Compiler options that keep every intermediate result in its own precision, as √(x²), which may overflow."""
+
 
 def fast_jit(function: Callable[..., Any], **options: Any) -> Any:
     """`jax.jit` for a program that runs a few times, with little optimization on a CPU."""
@@ -153,10 +156,11 @@ class Subject:
     def filled_config(self, fill: float) -> Any:
         """Return the config of the same model that reads `vectors`, and whose blocks find `fill` at padding."""
         config = self.config
-        changes = {"inputs": without_embedding(config.inputs)}
+        changes: dict[str, Any] = {"inputs": without_embedding(config.inputs)}
         if hasattr(config, "norm"):
             norm = config.embedding_norm
-            filled = _filled_norm(None if norm is None else type(norm))(own=norm, fill=fill)
+            kind: Any = None if norm is None else type(norm)
+            filled = _filled_norm(kind)(own=norm, fill=fill)
             changes["norm"] = config.norm.replace(embedding=filled)
         return config.replace(**changes)
 
@@ -188,19 +192,19 @@ class Subject:
     @functools.cached_property
     def loss_and_gradient(self) -> tuple[Any, Any]:
         """The training loss and its gradient by every weight."""
-        return loss_and_gradient(self.params, self.run, self.batch, KEY)
+        return loss_and_gradient(self.params, self.run, self.batch, random_key())
 
     def loss(self, params: Any) -> Any:
         """Return the training loss for some weights."""
-        return _loss(params, self.run, self.batch, KEY)
+        return _loss(params, self.run, self.batch, random_key())
 
     def stepped(self, state: Any, run: Run) -> tuple[Any, Any]:
         """Return the metrics of a training step in single precision, and the model's output before it."""
-        return _stepped(state, run, self.training_batch)  # type: ignore[no-any-return]
+        return _stepped(state, run, self.training_batch)
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The model's forward pass, compiled with all optimizations: a function of weights, inputs and what is given."""
+        """The model's forward pass, compiled with all optimizations."""
 
         def call(params: Any, inputs: Any, given: Any) -> Any:
             return _forward(params, self.config, inputs, given, None)
@@ -264,8 +268,9 @@ class Subject:
         return None
 
 
-KEY = jax.random.key(7)
-"""For dropout and other random draws in training."""
+def random_key() -> jax.Array:
+    """Return the key for dropout and other random draws in training."""
+    return jax.random.key(7)
 
 
 def of_batch(batch: Batch) -> dict[str, Any]:
@@ -322,7 +327,7 @@ start_state = fast_jit(start)
 
 
 @functools.cache
-def _without_embedding(kind: type) -> type:
+def _without_embedding(kind: Any) -> Any:
     def apply(self: Any, weights: Any, inputs: Any, token_types: Any, table: Any, sizes: Any) -> Any:
         return inputs
 
@@ -332,19 +337,21 @@ def _without_embedding(kind: type) -> type:
 def without_embedding(inputs: Inputs) -> Inputs:
     """Return inputs with the same weights that take vectors as they are."""
     values = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
-    return _without_embedding(type(inputs))(**values)  # type: ignore[no-any-return]
+    kind: Any = type(inputs)
+    found: Inputs = _without_embedding(kind)(**values)
+    return found
 
 
 @functools.cache
-def _filled_norm(kind: type[Norm] | None) -> type[Norm]:
+def _filled_norm(kind: Any) -> Any:
     """The class of a norm after the embedding, of this kind or the identity, that then overwrites padding."""
 
     class _Filled(Norm):
         own: Norm | None = part(None)
         fill: float = leaf(0.0)
 
-        is_causal = property(lambda self: self.own is None or self.own.is_causal)  # type: ignore[assignment]
-        mixes_batch = property(lambda self: self.own is not None and self.own.mixes_batch)  # type: ignore[assignment]
+        is_causal = property(lambda self: self.own is None or self.own.is_causal)
+        mixes_batch = property(lambda self: self.own is not None and self.own.mixes_batch)
 
         def apply(self, weights: Any, x: Any, context: Any) -> Any:
             y, aux = (x, Aux()) if self.own is None else with_aux(self.own.apply(weights, x, context))
@@ -354,7 +361,7 @@ def _filled_norm(kind: type[Norm] | None) -> type[Norm]:
                 y = jnp.where(context.valid[..., None], y, pattern)
             return y, aux
 
-    _Filled.Weights = Parameters if kind is None else kind.Weights  # type: ignore[misc]
+    _Filled.Weights = Parameters if kind is None else kind.Weights  # type: ignore[misc,assignment]
     return _Filled
 
 

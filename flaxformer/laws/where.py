@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.laws.law import Finding, difference, violated
-from flaxformer.laws.subject import Subject, fast_jit
+from flaxformer.laws.subject import NARROW, Subject, fast_jit
 
 Call = dict[str, Any]
 """Keyword arguments of `Subject.output`."""
@@ -50,7 +50,7 @@ def _run(params: Any, config: Any, inputs: Any, given: Any, key: Any) -> Any:
 
 
 _compiled = fast_jit(_run)
-_compiled_narrow = fast_jit(_run, xla_allow_excess_precision=False)
+_compiled_narrow = fast_jit(_run, **NARROW)
 
 
 def _stages(subject: Subject, call: Call) -> Iterator[tuple[str, Any]]:

@@ -88,6 +88,9 @@ def block(
             seen = rule.read(around.residual, entered if config.parallel else x, own)
             read, before = normalise(around.pre, config.pre_norm, seen, own)
             update, found, state = call(name, branch, weights, read, own, state, whole)
+            if update.shape != read.shape:
+                kind, expected = type(branch).__name__, list(read.shape)
+                raise ValueError(f"{name} {kind} gives an update of shape {list(update.shape)}; expected {expected}")
             update, after = normalise(around.post, config.post_norm, update, own)
             update = dropout(own_key, config.dropout, update)
             skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
