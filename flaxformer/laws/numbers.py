@@ -397,7 +397,7 @@ def layout(subject: Subject) -> Finding:
     config, weights = subject.config, subject.params
     if not getattr(config, "layers", 0):
         return not_applicable("the model has no layers")
-    scanned = with_layout(weights, config, "scanned")
+    scanned = with_layout(weights, "scanned")
     is_same: bool = jax.tree.structure(scanned) == jax.tree.structure(weights)  # type: ignore[operator]
     if is_same:
         period = getattr(config, "period", config.layers)

@@ -351,7 +351,7 @@ def _decoding(subject: Subject) -> Iterator[Finding]:
         what = f"outputs for {tokens}, by decoding and of the whole sequence,"
         yield compared(expected[:, here], found[:, here], what, subject.tolerance)
     # Rows with padding, in the other layout where there is one: each is what it is without.
-    scanned = with_layout(params, subject.config, "scanned")
+    scanned = with_layout(params, "scanned")
     pattern = np.ones((rows, length), bool)
     pattern[0, [at for at in (0, 1, CHUNK + 1) if at < length - 1]] = False
     pattern[-1, min(CHUNK - 1, length - 1)] = False
