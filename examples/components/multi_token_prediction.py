@@ -32,7 +32,7 @@ class MultiToken(LanguageModel):
     class Weights(LanguageModel.Weights):
         """W of each token after the next."""
 
-        later: Float[Array, "later d_model d_model"] = param(fan_in="d_model")
+        later: Float[Array, "later d_model d_model"] = param(fan_in="d_model", batch_axis="later")
 
     ahead: int = static(4, at_least=2)
 
