@@ -27,7 +27,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.execute import Execution, Finished
 from flaxformer.study.launch import OnError, declare, missing, store_of
 from flaxformer.study.load import load_study
-from flaxformer.study.plan import cost, groups
+from flaxformer.study.plan import cost, groups, slow_decoding
 from flaxformer.study.progress import follow
 from flaxformer.study.stages import ahead, is_staged, known, run, told
 from flaxformer.study.status import status
@@ -99,7 +99,7 @@ class Plan(StudyArguments):
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
             f"on {execution.where}; about {total / 60:.1f} min for the {left} to do."
         )
-        for line in told(declared, execution):
+        for line in (*slow_decoding(arm.run.model for arm in study.arms()), *told(declared, execution)):
             console.print(line)
         console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")
         return 0

@@ -29,7 +29,7 @@ from flaxformer.overrides import override
 from flaxformer.report.numbers import duration, number
 from flaxformer.sharding import Devices, parse_devices
 from flaxformer.study.load import load
-from flaxformer.study.plan import Cost, cost_of_run
+from flaxformer.study.plan import Cost, cost_of_run, slow_decoding
 from flaxformer.training import Run
 from flaxformer.training.micro_batches import micro_batches
 from flaxformer.user_code.changes import OnCodeChange
@@ -132,6 +132,7 @@ class Price:
             f"{steps:,} steps of {tokens:,} tokens{cut}, {steps * tokens:,} in all",
             f"{'at best' if spread else 'about'} {duration(seconds)}, without evaluations, on "
             f"{self.devices.count if spread else 'one'} {of}{known}",
+            *slow_decoding([run.model]),
         )
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 
 from flaxformer.component import Component
 from flaxformer.config.block import Block
+from flaxformer.config.problems import problems
 from flaxformer.nn.masks import Causal, Mask, Prefix
 from flaxformer.params import Spec
 from flaxformer.parts.attention import Attention
@@ -20,9 +21,9 @@ from flaxformer.parts.initializers import Initializer, Xavier
 from flaxformer.parts.inputs import Inputs, Tokens
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import PRE, LayerNorm, Norm, NormSlots
-from flaxformer.parts.positions import Positions, Rotary, Sinusoidal
+from flaxformer.parts.positions import Positions, Sinusoidal
 from flaxformer.parts.residuals import DeepNorm, Residual
-from flaxformer.struct import Config, UserError, leaf, part, static
+from flaxformer.struct import Config, leaf, part, static
 
 
 class ModelConfig(Config):
@@ -71,82 +72,7 @@ class ModelConfig(Config):
     encoder: Optional["ModelConfig"] = part(None)
 
     def problems(self) -> Iterator[str]:
-        yield from self._attention_problems("attention", self.attention)
-        if self.visibility != "causal" and not self.attention.reads_mask:
-            kind = type(self.attention).__name__
-            yield f'visibility is "{self.visibility}"; expected "causal" with attention {kind}, which reads no mask'
-        if self.cross_attention is not None and not self.reads_memory:
-            yield "cross_attention is given; expected None, or an encoder or d_memory for it to read"
-        if self.reads_memory:
-            if not isinstance(self.cross, Attention):
-                kind = type(self.attention).__name__
-                yield f"cross_attention is None with attention {kind}; expected Attention(...), to read a memory"
-            else:
-                yield from self._attention_problems("cross_attention", self.cross)
-                yield from self._cross_problems(self.cross)
-        if self.head.tied and not (self.inputs.reads == "tokens" and not self.positions.width):
-            yield "head.tied is True; expected inputs Tokens and an embedding of the model's width to share"
-        if isinstance(self.inputs, Tokens) and self.inputs.shared and not isinstance(self.head, NoHead):
-            yield "inputs.shared is True; expected this of an encoder with NoHead(), which reads its decoder's table"
-        if self.encoder is not None:
-            yield from self._encoder_problems(self.encoder)
-        yield from self._pattern_problems()
-
-    def _pattern_problems(self) -> Iterator[str]:
-        distinct, period = self.distinct_blocks, len(self.pattern)
-        if distinct is not None and (distinct > self.layers or self.layers % distinct):
-            yield f"distinct_blocks is {distinct}; expected a divisor of layers {self.layers}"
-        if distinct is not None and period and distinct % period:
-            yield f"distinct_blocks is {distinct} with a pattern of {period} blocks; expected a multiple of {period}"
-        if period and self.layers < period:
-            yield f"pattern has {period} blocks; expected at most layers {self.layers}"
-        if any(type(own.changes().get("residual", self.residual)) is not type(self.residual) for own in self.pattern):
-            kind = type(self.residual).__name__
-            yield f"pattern has another residual rule than the model's {kind}; expected one kind in all blocks"
-        if self.mixes_batch and self.blocks < self.layers:
-            yield f"distinct_blocks is {distinct} with a norm that keeps running statistics of its layer; expected None"
-        for number in range(period):
-            try:
-                self.block_config(number)
-            except UserError as error:
-                yield f"pattern.{number}: {error}"
-
-    def _attention_problems(self, name: str, own: TokenMixer) -> Iterator[str]:
-        """What is wrong between an attention and the model."""
-        if not isinstance(own, Attention):
-            return
-        d_model = self.d_model
-        if own.d_head is None and d_model % own.heads:
-            yield f"{name}.heads is {own.heads}; expected a divisor of d_model {d_model}, or d_head to be given"
-        if own.value_form == "full" and own.d_value not in (None, d_model):
-            yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
-        width = own.sizes({"d_model": d_model})["d_head"]
-        if isinstance(self.positions, Rotary) and name == "attention" and width % 2:
-            yield f"the width of a head is {width}; expected an even number, for Rotary rotates pairs"
-
-    def _cross_problems(self, own: Attention) -> Iterator[str]:
-        width = self.sizes["d_memory"]
-        if own.share_query_key and width != self.d_model:
-            where = "encoder.d_model" if self.encoder else "d_memory"
-            yield f"share_query_key is True with {where} {width}; expected d_model {self.d_model}"
-        if own.frozen_pattern is not None:
-            yield f"frozen_pattern is {own.frozen_pattern} in a model that reads a memory; expected None there"
-
-    def _encoder_problems(self, encoder: "ModelConfig") -> Iterator[str]:
-        if not isinstance(encoder.head, NoHead):
-            yield f"encoder.head is {encoder.head}; expected NoHead()"
-        if encoder.reads_memory:
-            yield "encoder has a memory of its own; expected none"
-        if self.d_memory not in (None, encoder.d_model):
-            yield f"d_memory is {self.d_memory}; expected None or the encoder's d_model {encoder.d_model}"
-        shared = isinstance(encoder.inputs, Tokens) and encoder.inputs.shared
-        table = encoder.vocabulary, encoder.sizes["d_embedding"]
-        own = self.vocabulary, self.sizes["d_embedding"]
-        if shared and (not isinstance(self.inputs, Tokens) or table != own):
-            yield f"encoder.inputs.shared is True for a table of {table}; the decoder's is of {own}"
-        if isinstance(encoder.residual, DeepNorm) and encoder.residual.decoder_layers != self.layers:
-            found = encoder.residual.decoder_layers
-            yield f"encoder.residual.decoder_layers is {found}; expected the decoder's layers, {self.layers}"
+        return problems(self)
 
     def with_encoder(self, **changes: Any) -> "ModelConfig":
         """The encoder-decoder whose encoder is like this decoder, but for its full visibility and the changes."""
@@ -272,10 +198,20 @@ class ModelConfig(Config):
         return self.encoder is not None or self.d_memory is not None
 
     @property
+    def mixers(self) -> dict[str, TokenMixer]:
+        """The token mixers, by the path of their field."""
+        own = {f"pattern.{n}.attention": self.block_config(n).attention for n in range(len(self.pattern))}
+        return own or {"attention": self.attention}
+
+    @property
     def mixers_without_mask(self) -> dict[str, TokenMixer]:
         """The token mixers that read no mask, by the path of their field."""
-        own = {f"pattern.{n}.attention": self.block_config(n).attention for n in range(len(self.pattern))}
-        return {path: one for path, one in (own or {"attention": self.attention}).items() if not one.reads_mask}
+        return {path: mixer for path, mixer in self.mixers.items() if not mixer.reads_mask}
+
+    @property
+    def mixers_without_state(self) -> dict[str, TokenMixer]:
+        """The token mixers of a causal model that have no decoding state, by the path of their field."""
+        return {path: mixer for path, mixer in self.mixers.items() if self.is_causal and not mixer.has_state}
 
     @property
     def max_length(self) -> int | None:

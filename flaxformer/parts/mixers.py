@@ -20,6 +20,11 @@ class TokenMixer(Component):
     """Whether `context.mask` decides what a token reads. A mixer with False must be causal by itself; models that need
     another mask (bidirectional, a prefix, packed documents) refuse it."""
 
+    @property
+    def has_state(self) -> bool:
+        """Whether it has a decoding state of its own; without one, each new token costs a pass over all before it."""
+        return type(self).init_state is not TokenMixer.init_state
+
     def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
         """The update of each token, or the update and an `Aux`.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 import flaxformer
 from flaxformer import model, params
+from flaxformer.config import ModelConfig
 from flaxformer.struct import UserError, canonical, classes_in, did_you_mean
 from flaxformer.study.claim import QUANTITY
 from flaxformer.study.declare import METRICS, RESERVED, Arm, Cell, Measure, Study
@@ -233,3 +234,10 @@ def _noise(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
 
 def _first_batch(source: Source) -> AnyBatch:
     return source.batch(jax.random.key(0), 0)
+
+
+def slow_decoding(models: Iterable[ModelConfig]) -> list[str]:
+    """A line for each token mixer without a decoding state, which is decoded by reading the whole prefix again."""
+    mixers = [found for model in models for found in model.mixers_without_state.items()]
+    names = dict.fromkeys(f"model.{path} {type(mixer).__name__}" for path, mixer in mixers)
+    return [f"decoding is slow with {name}: without a decoding state, it reads all tokens again" for name in names]

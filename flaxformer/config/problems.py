@@ -1,0 +1,99 @@
+"""What is wrong with a model's config as a whole, beyond the range of each field."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flaxformer.parts.attention import Attention
+from flaxformer.parts.heads import NoHead
+from flaxformer.parts.inputs import Tokens
+from flaxformer.parts.mixers import TokenMixer
+from flaxformer.parts.positions import Rotary
+from flaxformer.parts.residuals import DeepNorm
+from flaxformer.struct import UserError
+
+if TYPE_CHECKING:
+    from flaxformer.config.model import ModelConfig
+
+
+def problems(config: "ModelConfig") -> Iterator[str]:
+    """Say of a model what contradicts what, one sentence for each."""
+    yield from _attention_problems(config, "attention", config.attention)
+    if config.visibility != "causal" and not config.attention.reads_mask:
+        kind = type(config.attention).__name__
+        yield f'visibility is "{config.visibility}"; expected "causal" with attention {kind}, which reads no mask'
+    if config.cross_attention is not None and not config.reads_memory:
+        yield "cross_attention is given; expected None, or an encoder or d_memory for it to read"
+    if config.reads_memory:
+        if not isinstance(config.cross, Attention):
+            kind = type(config.attention).__name__
+            yield f"cross_attention is None with attention {kind}; expected Attention(...), to read a memory"
+        else:
+            yield from _attention_problems(config, "cross_attention", config.cross)
+            yield from _cross_problems(config, config.cross)
+    if config.head.tied and not (config.inputs.reads == "tokens" and not config.positions.width):
+        yield "head.tied is True; expected inputs Tokens and an embedding of the model's width to share"
+    if isinstance(config.inputs, Tokens) and config.inputs.shared and not isinstance(config.head, NoHead):
+        yield "inputs.shared is True; expected this of an encoder with NoHead(), which reads its decoder's table"
+    if config.encoder is not None:
+        yield from _encoder_problems(config, config.encoder)
+    yield from _pattern_problems(config)
+
+
+def _pattern_problems(config: "ModelConfig") -> Iterator[str]:
+    distinct, period = config.distinct_blocks, len(config.pattern)
+    if distinct is not None and (distinct > config.layers or config.layers % distinct):
+        yield f"distinct_blocks is {distinct}; expected a divisor of layers {config.layers}"
+    if distinct is not None and period and distinct % period:
+        yield f"distinct_blocks is {distinct} with a pattern of {period} blocks; expected a multiple of {period}"
+    if period and config.layers < period:
+        yield f"pattern has {period} blocks; expected at most layers {config.layers}"
+    if any(type(own.changes().get("residual", config.residual)) is not type(config.residual) for own in config.pattern):
+        kind = type(config.residual).__name__
+        yield f"pattern has another residual rule than the model's {kind}; expected one kind in all blocks"
+    if config.mixes_batch and config.blocks < config.layers:
+        yield f"distinct_blocks is {distinct} with a norm that keeps running statistics of its layer; expected None"
+    for number in range(period):
+        try:
+            config.block_config(number)
+        except UserError as error:
+            yield f"pattern.{number}: {error}"
+
+
+def _attention_problems(config: "ModelConfig", name: str, own: TokenMixer) -> Iterator[str]:
+    """What is wrong between an attention and the model."""
+    if not isinstance(own, Attention):
+        return
+    d_model = config.d_model
+    if own.d_head is None and d_model % own.heads:
+        yield f"{name}.heads is {own.heads}; expected a divisor of d_model {d_model}, or d_head to be given"
+    if own.value_form == "full" and own.d_value not in (None, d_model):
+        yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
+    width = own.sizes({"d_model": d_model})["d_head"]
+    if isinstance(config.positions, Rotary) and name == "attention" and width % 2:
+        yield f"the width of a head is {width}; expected an even number, for Rotary rotates pairs"
+
+
+def _cross_problems(config: "ModelConfig", own: Attention) -> Iterator[str]:
+    width = config.sizes["d_memory"]
+    if own.share_query_key and width != config.d_model:
+        where = "encoder.d_model" if config.encoder else "d_memory"
+        yield f"share_query_key is True with {where} {width}; expected d_model {config.d_model}"
+    if own.frozen_pattern is not None:
+        yield f"frozen_pattern is {own.frozen_pattern} in a model that reads a memory; expected None there"
+
+
+def _encoder_problems(config: "ModelConfig", encoder: "ModelConfig") -> Iterator[str]:
+    if not isinstance(encoder.head, NoHead):
+        yield f"encoder.head is {encoder.head}; expected NoHead()"
+    if encoder.reads_memory:
+        yield "encoder has a memory of its own; expected none"
+    if config.d_memory not in (None, encoder.d_model):
+        yield f"d_memory is {config.d_memory}; expected None or the encoder's d_model {encoder.d_model}"
+    shared = isinstance(encoder.inputs, Tokens) and encoder.inputs.shared
+    table = encoder.vocabulary, encoder.sizes["d_embedding"]
+    own = config.vocabulary, config.sizes["d_embedding"]
+    if shared and (not isinstance(config.inputs, Tokens) or table != own):
+        yield f"encoder.inputs.shared is True for a table of {table}; the decoder's is of {own}"
+    if isinstance(encoder.residual, DeepNorm) and encoder.residual.decoder_layers != config.layers:
+        found = encoder.residual.decoder_layers
+        yield f"encoder.residual.decoder_layers is {found}; expected the decoder's layers, {config.layers}"
