@@ -32,9 +32,6 @@ TRAINING_ROWS = 8
 FAST: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Compiler options for programs that run a few times: compilation is then most of the time."""
 
-NARROW: dict[str, Any] = {"xla_allow_excess_precision": False, "xla_disable_hlo_passes": "algsimp"}
-"""Compiler options that keep every intermediate result in its own precision, as √(x²), which may overflow."""
-
 
 def fast_jit(function: Callable[..., Any], **options: Any) -> Any:
     """`jax.jit` for a program that runs a few times, with little optimization on a CPU."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.laws.law import Finding, difference, violated
-from flaxformer.laws.subject import NARROW, Subject, fast_jit
+from flaxformer.laws.subject import Subject, fast_jit
 
 Call = dict[str, Any]
 """Keyword arguments of `Subject.output`."""
@@ -50,7 +50,6 @@ def _run(params: Any, config: Any, inputs: Any, given: Any, key: Any) -> Any:
 
 
 _compiled = fast_jit(_run)
-_compiled_narrow = fast_jit(_run, **NARROW)
 
 
 def _stages(subject: Subject, call: Call) -> Iterator[tuple[str, Any]]:
@@ -64,8 +63,7 @@ def _stages(subject: Subject, call: Call) -> Iterator[tuple[str, Any]]:
         with jax.disable_jit():
             found, output = _run(params, config, inputs, given, key)
     else:
-        is_narrow = any(leaf.dtype.itemsize == 2 for leaf in jax.tree.leaves(params))
-        found, output = (_compiled_narrow if is_narrow else _compiled)(params, config, inputs, given, key)
+        found, output = _compiled(params, config, inputs, given, key)
     if found.encoder is not None:
         yield from _of_stack(found.encoder, config.encoder, "the encoder's ")
     yield from _of_stack(found, config, "")
