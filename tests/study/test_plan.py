@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 from study.tiny import BASELINE
 
+from flaxformer.config import GRU, Attention, Block, ModelConfig, TokenMixer
 from flaxformer.struct import replace_at
-from flaxformer.study.plan import cost_of_run
+from flaxformer.study.plan import cost_of_run, slow_decoding
 from flaxformer.training import start, train_step
 
 
@@ -25,3 +26,18 @@ def test_figures_are_those_of_the_step_from_the_start(changes):
     assert found.flops_per_step == step.cost_analysis()["flops"]
     assert found.bytes_per_member == memory.argument_size_in_bytes + memory.temp_size_in_bytes
     assert found.seconds_per_step > 0
+
+
+class Running(TokenMixer):
+    """The sum of all tokens so far, without a decoding state."""
+
+    def apply(self, weights, x, context):
+        return jnp.cumsum(x, axis=-2)
+
+
+def test_a_plan_names_the_mixers_that_decode_slowly():
+    assert slow_decoding([ModelConfig(), ModelConfig(attention=GRU())]) == []
+    pattern = (Block(attention=Attention()), Block(attention=Running()))
+    [line, other] = slow_decoding([ModelConfig(attention=Running()), ModelConfig(pattern=pattern)] * 2)
+    assert line.startswith("decoding is slow with model.attention Running")
+    assert other.startswith("decoding is slow with model.pattern.1.attention Running")
