@@ -212,7 +212,13 @@ def _other_numbers(value: float) -> list[float]:
 def _number_paths(run: Run) -> Iterator[str]:
     """The paths of all numbers of the model and of the loss terms; fields that are off have none."""
     for root in ("model", "loss_terms"):
-        yield from (f"{root}{path}" for path in _paths(getattr(run, root), True))
+        yield from (path for own in _paths(getattr(run, root), True) if not _is_replaced(path := root + own, run.model))
+
+
+def _is_replaced(path: str, config: Any) -> bool:
+    """True of a field of the model in place of which every block of its pattern has its own."""
+    pattern, name = getattr(config, "pattern", ()), path.split(".")[1]
+    return bool(pattern) and path.startswith("model.") and all(name in block.changes() for block in pattern)
 
 
 def _paths(config: Any, is_leaf: bool) -> Iterator[str]:
@@ -237,7 +243,7 @@ def _is_own(config: Config) -> bool:
 
 def _static_paths(run: Run) -> list[str]:
     """The paths of the static fields of the user's own components."""
-    return [f"model{path}" for path in _paths(run.model, False)]
+    return [path for own in _paths(run.model, False) if not _is_replaced(path := f"model{own}", run.model)]
 
 
 def _choice_matters(subject: Subject, path: str) -> bool:
@@ -364,8 +370,9 @@ def _precision(subject: Subject) -> Iterator[Finding]:
         rounded = _narrowed(subject.params, dtype)
         arguments = rounded, subject.config, _narrowed(inputs, dtype), _narrowed(given, dtype)
         if name == "float16":  # operation by operation: a compiler may cancel what overflows, as √(x²)
+            arrays = jax.tree.map(jnp.asarray, (arguments[0], *arguments[2:]))
             with jax.disable_jit():
-                found = np.asarray(_narrow(*arguments), np.float64)
+                found = np.asarray(_narrow(arrays[0], subject.config, *arrays[1:]), np.float64)
         else:
             found = np.asarray(_narrow_call(*arguments), np.float64)
         if not np.all(np.isfinite(found)):
@@ -422,8 +429,9 @@ def layout(subject: Subject) -> Finding:
 @law("compilation", "the compiled program gives the outputs of the Python code run operation by operation")
 def compilation(subject: Subject) -> Finding:
     """Compare `jit`, with all optimizations, and no `jit`."""
+    weights, inputs, given = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.given))
     with jax.disable_jit():
-        eager = model.apply(subject.params, subject.config, subject.batch.inputs, **subject.given)
+        eager = model.apply(weights, subject.config, inputs, **given)
     found = np.asarray(subject.compiled(subject.params, subject.batch.inputs, subject.given))
     result = compared(eager, found, "outputs without and with jit", subject.tolerance)
     return located(result, subject, {"eager": True}, {})

@@ -60,6 +60,7 @@ def _stages(subject: Subject, call: Call) -> Iterator[tuple[str, Any]]:
     inputs, key, is_eager = call.pop("inputs", subject.batch.inputs), call.pop("key", None), call.pop("eager", False)
     given = {name: value for name, value in (subject.given | call).items() if value is not None}
     if is_eager:
+        params, inputs, given = jax.tree.map(jnp.asarray, (params, inputs, given))
         with jax.disable_jit():
             found, output = _run(params, config, inputs, given, key)
     else:
