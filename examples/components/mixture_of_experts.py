@@ -10,7 +10,7 @@ Expected: both claims supported.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,7 @@ class MixtureOfExperts(FeedForward):
         up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
         down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
 
+    exempt_from: ClassVar = {"devices": "each device balances the load of its own tokens"}
     experts: int = static(8, at_least=1)
     active: int = static(2, at_least=1)
     d_ff: int = static(64, at_least=1)
