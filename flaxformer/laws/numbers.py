@@ -55,15 +55,16 @@ def beginning(subject: Subject) -> Finding:
         return not_applicable("the loss is not a cross-entropy")
     state, batch = subject.started, subject.training_batch
     with jax.enable_x64(False):
-        total, count = _evaluated(state.params, subject.run, batch)
+        key = random_key() if subject.mixes_batch else None  # in evaluation, its running statistics have seen nothing
+        total, count = _evaluated(state.params, subject.run, batch, key)
     found, outputs = float(total / count), head.outputs(subject.config.vocabulary)
     words = f"the first loss is {found:.2f} nats; ln {outputs} is {math.log(outputs):.2f}"
     return OK if abs(found - math.log(outputs)) <= LARGEST_GAP else violated(words)
 
 
 @fast_jit
-def _evaluated(weights: Any, run: Run, batch: Any) -> Any:
-    return run.model.head.loss(forward(weights, run, batch).output, batch.targets, batch.weights)
+def _evaluated(weights: Any, run: Run, batch: Any, key: Any) -> Any:
+    return run.model.head.loss(forward(weights, run, batch, key).output, batch.targets, batch.weights)
 
 
 # --- repetition --------------------------------------------------------------------------------------------
@@ -131,14 +132,14 @@ def weights(subject: Subject) -> Finding:
             return violated(
                 f"the gradient of {name} is not finite in {int((~np.isfinite(g)).sum())} of {g.size} numbers"
             )
-        if not is_trained or not g.size:
-            continue
+        if not is_trained or not g.size or (subject.mixes_batch and not own.fan_in):
+            continue  # what is added before a mean over the batch is subtracted has no gradient
         if not np.any(g):
             dead.append(name)
             numbers += g.size
             continue
         for axis, kind in enumerate(own.names):
-            if kind in WHOLE_AXES:
+            if kind in WHOLE_AXES and g.ndim > 1:
                 idle = np.flatnonzero(~np.any(g, axis=tuple(a for a in range(g.ndim) if a != axis)))
                 if len(idle):
                     dead.append(f"{name} at {len(idle)} of {g.shape[axis]} indices of axis {kind}")
@@ -216,7 +217,12 @@ def _number_paths(run: Run) -> Iterator[str]:
 
 
 def _is_replaced(path: str, config: Any) -> bool:
-    """True of a field of the model in place of which every block of its pattern has its own."""
+    """True of a field that another choice replaces: a frozen pattern, or the blocks of a pattern."""
+    owner, _, last = path.rpartition(".")
+    if last in ("scale_exponent", "logit_cap") and owner.startswith("model."):
+        frozen = getattr(get_at(config, owner.removeprefix("model.")), "frozen_pattern", None)
+        if frozen is not None:  # attention without logits of its own
+            return True
     pattern, name = getattr(config, "pattern", ()), path.split(".")[1]
     return bool(pattern) and path.startswith("model.") and all(name in block.changes() for block in pattern)
 
