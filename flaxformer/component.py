@@ -28,13 +28,16 @@ from flaxformer.struct import Config
 class Component(Config):
     """Base of every component: a config with weights of its own.
 
-    The axes of its weights are sizes of the model (`d_model`, `layers`, `vocabulary`, …) or its own integer fields by
-    name; `sizes` adds those that follow from others.
+    The axes of its weights are sizes of the model (`d_model`, `layers`, `vocabulary`, …) or its own static integer
+    fields by name; `sizes` adds those that follow from others.
     """
 
     is_abstract: ClassVar[bool] = True
     exempt_from: ClassVar[Mapping[str, str]] = {}
     """Laws (`flaxformer check`) that this component breaks on purpose, each with the reason."""
+    mixes_batch: ClassVar[bool] = False
+    """True if the sequences of a batch depend on each other in training, or the call changes weights (`Aux.weights`):
+    the batch is then computed whole, never in micro-batches."""
 
     class Weights(Parameters):
         """No weights."""
@@ -49,7 +52,8 @@ class Component(Config):
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         """The sizes of the axes that its weights name, given those of the model."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        static = [field.name for field in dataclasses.fields(self) if not field.metadata["pytree_node"]]
+        values = {name: getattr(self, name) for name in static}
         return {name: value for name, value in values.items() if type(value) is int}
 
 
@@ -113,7 +117,8 @@ class Context(Node):
     carried: dict[str, Array] = flax.struct.field(default_factory=dict)
     """What components of earlier layers handed on."""
     key: Array | None = None
-    """A random key for the component's own draws in training; None in evaluation."""
+    """A random key for the component's own draws in training; None in evaluation. The parts around a branch (its
+    norms, its residual rule) have the same one: of two that draw, one folds a number in."""
     layer: Int[Array, ""] | int | None = None
     """The layer's index, from 0."""
     is_cross: bool = flax.struct.field(pytree_node=False, default=False)

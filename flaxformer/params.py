@@ -35,6 +35,9 @@ ParametersT = TypeVar("ParametersT", bound=Parameters)
 NodeT = TypeVar("NodeT")
 
 
+INITS = ("matrix", "branch", "output", "zeros", "ones")
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """What one weight is, before it has numbers."""
@@ -73,6 +76,8 @@ def param(
       trained: whether gradients change it; or a field that says so.
       when: a dotted attribute of the component; the weight exists where it is true.
     """
+    if init not in INITS:
+        raise UserError(f"init is {init!r}; expected one of: {', '.join(INITS)} (or std=, or value=)")
     if std is not None or value is not None:
         init = "normal" if value is None else "constant"
     declaration: dict[str, Any] = {"fan_in": tuple(fan_in.split()), "batch_axis": tuple(batch_axis.split())}
@@ -133,6 +138,7 @@ def declarations(
 ) -> ParametersT:
     """The tree of a class's `Declared` weights, under a config, or under a component of a model with these sizes."""
     model, sizes = config if model is None else model, dict(config.sizes if sizes is None else sizes)
+    _check_declaration(cls, config)
     values = {}
     for field in dataclasses.fields(cls):
         rule, (kind, *_) = field.metadata, alternatives(type_hints(cls)[field.name])
@@ -161,6 +167,19 @@ def declarations(
     return cls(**values)
 
 
+def _check_declaration(cls: Any, config: Any) -> None:
+    """Refuse a class of weights that does not declare them as this module reads them."""
+    name = f"{type(config).__name__}.{cls.__name__}"
+    if not issubclass(cls, Parameters):
+        raise UserError(f"{name} is a plain class; expected class Weights(Parameters)")
+    for field in dataclasses.fields(cls):
+        kind, *_ = alternatives(type_hints(cls)[field.name])
+        if "init" not in field.metadata and "component" not in field.metadata:
+            raise UserError(f"{name}.{field.name} is a plain field; expected param(...) for a weight, or subtree(...)")
+        if "init" in field.metadata and not hasattr(kind, "dim_str"):
+            raise UserError(f'{name}.{field.name} has no named axes; expected Float[Array, "d_model d_ff"], or others')
+
+
 def attribute(config: Any, question: Any) -> Any:
     """A dotted attribute of the config, or what needs no config."""
     return operator.attrgetter(question)(config) if isinstance(question, str) else question
@@ -176,7 +195,7 @@ def _spec(axes: list[str], rule: Any, config: Any, sizes: Mapping[str, int]) -> 
         if axis not in sizes:
             raise UserError(
                 f"a weight of {type(config).__name__} has the axis '{axis}'{did_you_mean(axis, list(sizes))}"
-                f" (a component's integer fields are axes too)"
+                f" (a component's static integer fields are axes too)"
             )
     fan_in = math.prod(sizes[axis] for axis in rule["fan_in"])
     outward = [axis for axis in axes if axis not in rule["batch_axis"]]

@@ -96,6 +96,9 @@ class Config(Node):
                 if value not in own:
                     raise UserError(f"{type(self).__name__}.{field.name} is {value!r}{did_you_mean(value, list(own))}")
                 object.__setattr__(self, field.name, value := own[value])
+            if isinstance(value, type) and issubclass(value, Config):
+                name = f"{type(self).__name__}.{field.name}"
+                raise UserError(f"{name} is the class {value.__name__}; expected an instance, {value.__name__}(...)")
             if isinstance(value, list):
                 object.__setattr__(self, field.name, value := tuple(value))
             # JAX rebuilds configs around tracers and placeholders: only a user's own values are checked.

@@ -183,9 +183,16 @@ class ModelConfig(Config):
         return tuple(norm for norm in found if norm is not None)
 
     @property
+    def batch_mixers(self) -> tuple[Component, ...]:
+        """The norms and branches that need the whole batch in training."""
+        own_blocks = [self.block_config(number) for number in range(max(1, len(self.pattern)))]
+        branches = [branch for own in own_blocks for _, branch in own.branches()]
+        return tuple(one for one in (*self.norms, *branches) if one.mixes_batch)
+
+    @property
     def mixes_batch(self) -> bool:
         """Whether a sequence's result depends on others of its batch in training."""
-        return any(norm.mixes_batch for norm in self.norms)
+        return bool(self.batch_mixers)
 
     @property
     def is_causal(self) -> bool:

@@ -51,7 +51,8 @@ def _pattern_problems(config: "ModelConfig") -> Iterator[str]:
         kind = type(config.residual).__name__
         yield f"pattern has another residual rule than the model's {kind}; expected one kind in all blocks"
     if config.mixes_batch and config.blocks < config.layers:
-        yield f"distinct_blocks is {distinct} with a norm that keeps running statistics of its layer; expected None"
+        kind = type(config.batch_mixers[0]).__name__
+        yield f"distinct_blocks is {distinct} with {kind}, which keeps statistics of its own layer; expected None"
     for number in range(period):
         try:
             config.block_config(number)

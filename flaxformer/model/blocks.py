@@ -71,6 +71,8 @@ def block(
 ) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Aux, BlockState | None]:
     """For each branch in turn: x ← stream(join(x, post(branch(pre(x))))); side by side, all read the same x.
 
+    What a component gives is brought to the dtype of what it read, so that the stream keeps its own.
+
     Args:
       key: for dropout and the branches' own draws; None evaluates.
       state: the decoding state; the tokens follow those that it has.
@@ -83,18 +85,19 @@ def block(
     for name, branch in config.branches():
         weights, around = getattr(params, name), getattr(params, f"{name}_connection")
         own_key = None if key is None else stream(key, name)
-        own = context.of(name).replace(key=own_key)
+        # A stream of its own: with the key of the dropout below, draws of the same shape would be the same.
+        own = context.of(name).replace(key=None if own_key is None else stream(own_key, "component"))
         with jax.named_scope(name):
             seen = rule.read(around.residual, entered if config.parallel else x, own)
             read, before = normalise(around.pre, config.pre_norm, seen, own)
             update, found, state = call(name, branch, weights, read, own, state, whole)
-            if update.shape != read.shape:
-                kind, expected = type(branch).__name__, list(read.shape)
-                raise ValueError(f"{name} {kind} gives an update of shape {list(update.shape)}; expected {expected}")
+            _check_result(f"{name} {type(branch).__name__}", update, found, read)
+            update = update.astype(read.dtype)
             update, after = normalise(around.post, config.post_norm, update, own)
             update = dropout(own_key, config.dropout, update)
             skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
             joined = rule.join(around.residual, skipped, update, own)
+            joined = jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
             added = _added(rule, around.residual, x, update, own) if own.return_intermediates else update
             x, last = normalise(around.stream, config.stream_norm, joined, own)
         done[name] = Branch(read, added, x, **{k: found.intermediates.get(k) for k in ("logits", "allowed", "weights")})
@@ -102,6 +105,22 @@ def block(
         aux = aux.merge(found.within(name)).merge(norms.within(f"{name}_connection"))
         context = context.replace(carried=context.carried | found.carried)
     return x, BlockIntermediates(**done), aux, state
+
+
+def _check_result(where: str, update: Any, aux: Aux, x: Array) -> None:
+    """Refuse what a branch may not give: no array of the shape that it read, or a loss that is no number.
+
+    Raises:
+      ValueError: with the branch, what it gives, and what is expected.
+    """
+    if not hasattr(update, "shape"):
+        kinds = [type(item).__name__ for item in (update if isinstance(update, tuple) else (update,))]
+        raise ValueError(f"{where} gives {' and '.join(kinds)}; expected an array, or a pair of an array and an Aux")
+    if update.shape != x.shape:
+        raise ValueError(f"{where} gives an update of shape {list(update.shape)}; expected {list(x.shape)}")
+    for name, loss in aux.losses.items():
+        if jnp.ndim(loss):
+            raise ValueError(f"{where} gives the loss '{name}' of shape {list(jnp.shape(loss))}; expected a scalar")
 
 
 def _added(rule: Residual, weights: Any, stream: Any, update: Array, context: Context) -> Float[Array, "*batch T D"]:

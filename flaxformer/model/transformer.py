@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.component import Aux, Context
+from flaxformer.component import Aux, Component, Context
 from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockIntermediates, BlockParams
 from flaxformer.model.cache import BlockState, Cache
@@ -105,6 +105,11 @@ def new_cache(
     def state(own: ModelConfig, block: Any) -> BlockState:
         dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
         found = own.attention.init_state(block.attention, batch, slots, dtype)
+        if found is None and type(own.attention).initial_carry is not Component.initial_carry:
+            kind = type(own.attention).__name__
+            raise ValueError(
+                f"{kind} carries values across layers and has no decoding state; expected init_state, step"
+            )
         found = Prefix(jnp.zeros((*batch, slots, config.d_model), dtype)) if found is None else found
         if memory is None:
             return BlockState(found)
@@ -154,7 +159,9 @@ def run(
     """
     _check_given(config, given)
     params = gathered(params)
-    keys = {name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks")}
+    keys = {
+        name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks", "head")
+    }
     positions, valid = given.get("positions"), given.get("valid")
     offset: Any = None
     if cache is None:
@@ -202,6 +209,7 @@ def run(
         final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
         if last_only:
             final, context = _last_token(final, context)
+        context = context.replace(key=keys["head"])
         output, said = config.head.answer(params.head, final, _table(params), context, config.norm_kind)
     aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
     aux = aux.merge(said.within("head")).merge(Aux() if encoder is None else encoder.aux.within("encoder"))

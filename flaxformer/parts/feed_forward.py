@@ -19,7 +19,7 @@ class FeedForward(Component):
 
     def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
         """The update of each token, or the update and an `Aux`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
 
 class Dense(FeedForward):

@@ -48,7 +48,7 @@ class Head(Component):
 
     def outputs(self, vocabulary: int) -> int:
         """Numbers for each token, or for each sequence when pooled."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `outputs`")
 
     def apply(
         self,
@@ -64,7 +64,7 @@ class Head(Component):
           table: the embedding table, for a tied head.
           norm: the model's `norm_kind`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
     def answer(
         self, weights: Any, x: Array, table: Array | None, context: Context, norm: Norm

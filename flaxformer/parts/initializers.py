@@ -15,7 +15,7 @@ class Initializer(Config):
 
     def std(self, spec: Spec) -> float | Array:
         """Standard deviation of a matrix."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `std`")
 
 
 class Xavier(Initializer):

@@ -33,7 +33,7 @@ class Inputs(Component):
     @property
     def count(self) -> int:
         """Tokens that an image becomes."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `count`")
 
     def for_tied_head(self, d_model: int) -> "Inputs":
         """The same with the defaults that suit a table which the head shares."""
@@ -56,7 +56,7 @@ class Inputs(Component):
         Raises:
           ValueError: inputs of the wrong type, rank or width.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
 
 class Tokens(Inputs):

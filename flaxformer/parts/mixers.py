@@ -30,7 +30,7 @@ class TokenMixer(Component):
 
         A token reads what `context.mask` allows, or, with `reads_mask = False`, itself and the tokens before it.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
     def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> Any:
         """The decoding state before the first token, for up to `capacity` tokens; None where there is none."""
@@ -38,4 +38,4 @@ class TokenMixer(Component):
 
     def step(self, weights: Any, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Any, Any]:
         """`apply` to tokens that follow those of a state: their update, and the state with them."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `step`")

@@ -22,8 +22,6 @@ class Norm(Component):
 
     is_causal: ClassVar[bool] = True
     """False where a token's result depends on later tokens."""
-    mixes_batch: ClassVar[bool] = False
-    """Whether a sequence's result depends on others of its batch in training."""
 
     def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
         """The normalised tokens."""

@@ -78,11 +78,11 @@ class Source(Node):
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> AnyBatch:
         """Training batch number `step` of the stream `key`: a pure function, with no iterator to save."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `batch`")
 
     def evaluation(self) -> Batch:
         """The fixed evaluation set, [batches, B, T]: the same for every model, seed and step."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `evaluation`")
 
 
 class Task(Config):
@@ -102,12 +102,12 @@ class Task(Config):
     @property
     def vocabulary(self) -> int:
         """Number of different tokens; 0 for a task without tokens."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `vocabulary`")
 
     @property
     def sequence_length(self) -> int:
         """T, the tokens that the model (the decoder, where there is an encoder) reads in one sequence."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `sequence_length`")
 
     @property
     def source_length(self) -> int:
@@ -166,7 +166,7 @@ class Task(Config):
 
     def load(self) -> Source:
         """Read the data, once, onto the device."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `load`")
 
     def fingerprint(self) -> dict[str, Any]:
         """What identifies the data on this machine, beyond the task's own fields."""

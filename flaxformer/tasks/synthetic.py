@@ -20,7 +20,7 @@ class SyntheticTask(Task):
 
     def example(self, key: Array) -> Batch:
         """One example, without a batch axis."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `example`")
 
     def draw(self, key: Array) -> Batch:
         """A batch of independent examples."""

@@ -24,7 +24,7 @@ class LossTerm(Config):
           outcome: the model's result: `output`, and `aux` with what its components gave.
           batch: what was read, and the targets with their weights.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `value`")
 
 
 class ZLoss(LossTerm):

@@ -61,11 +61,11 @@ class Run(Config):
         if rows % (parts * buckets):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
             yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"
-        stacks = (self.model, self.model.encoder)
-        running = any(stack is not None and stack.mixes_batch for stack in stacks)
+        mixers = [one for stack in (self.model, self.model.encoder) if stack is not None for one in stack.batch_mixers]
         for name, count in (("training.micro_batches", parts), ("task.buckets", buckets)):
-            if count > 1 and running:
-                yield f"{name} is {count} with BatchNorm, which needs the whole batch; expected 1"
+            if count > 1 and mixers:
+                kind = type(mixers[0]).__name__
+                yield f"{name} is {count} with {kind}, which needs the whole batch; expected 1"
         if self.training.ema is not None and self.optimizer.averages:
             name = type(self.optimizer).__name__
             yield f"training.ema is {self.training.ema} with {name}, which averages the weights; expected None"

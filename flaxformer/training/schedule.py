@@ -21,7 +21,7 @@ class Schedule(Config):
 
     def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
         """What is left of the decay, from 1 to 0."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `fraction`")
 
     def multiplier(
         self, progress: Float[Array, ""], ratio: Float[Array, ""], final: float | Float[Array, ""]
@@ -83,7 +83,7 @@ class Optimizer(Config):
 
     def direction(self) -> optax.GradientTransformation:
         """From a clipped gradient to what the learning rate multiplies."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define `direction`")
 
     def transformation(self, rate: float | Float[Array, ""]) -> optax.GradientTransformation:
         """The Optax chain at one learning rate; the shapes of its state do not depend on any number in the config."""

@@ -16,6 +16,7 @@ from flaxformer.model.transformer import Outcome
 from flaxformer.params import stream
 from flaxformer.pytree import Node
 from flaxformer.sharding import cuts_batch_alone
+from flaxformer.struct import UserError
 from flaxformer.tasks.base import AnyBatch, Batch, Source, whole
 from flaxformer.training.micro_batches import micro_batches, separable
 from flaxformer.training.precision import narrowed, narrowed_inputs
@@ -155,7 +156,12 @@ def _sums(run: Run, parts: int, params: Any, batch: AnyBatch, dropout_key: Array
     def body(sums: Any, part: Any) -> tuple[Any, None]:
         own, index = part
         key = jax.random.fold_in(dropout_key, index)
-        (total, (count, _)), gradient = jax.value_and_grad(summed_loss, has_aux=True)(params, run, own, key)
+        (total, (count, found)), gradient = jax.value_and_grad(summed_loss, has_aux=True)(params, run, own, key)
+        if found.aux.weights:
+            raise UserError(
+                f"the forward pass changes {next(iter(found.aux.weights))}, and the batch is computed in parts; "
+                "expected mixes_batch = True in the class of that component"
+            )
         return jax.tree.map(jnp.add, sums, (total, count, gradient)), None
 
     zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
