@@ -218,7 +218,9 @@ def test_every_link_of_the_page_exists():
 def feed_forward(apply=None, weights=None, **members):
     """An instance of a feed-forward network, Faulty, with these members."""
     members |= {} if apply is None else {"apply": apply}
-    members |= {} if weights is None else {"Weights": weights}
+    if weights is not None:
+        weights.__name__ = "Weights"
+        members["Weights"] = weights
     return type("Faulty", (FeedForward,), {"__module__": __name__, **members})()
 
 
