@@ -96,9 +96,6 @@ class Config(Node):
                 if value not in own:
                     raise UserError(f"{type(self).__name__}.{field.name} is {value!r}{did_you_mean(value, list(own))}")
                 object.__setattr__(self, field.name, value := own[value])
-            if isinstance(value, type) and issubclass(value, Config):
-                name = f"{type(self).__name__}.{field.name}"
-                raise UserError(f"{name} is the class {value.__name__}; expected an instance, {value.__name__}(...)")
             if isinstance(value, list):
                 object.__setattr__(self, field.name, value := tuple(value))
             # JAX rebuilds configs around tracers and placeholders: only a user's own values are checked.
@@ -124,7 +121,7 @@ def _is_given(value: Any) -> bool:
     """Whether a value is a user's own, not one with which JAX rebuilds a config."""
     if isinstance(value, tuple):
         return all(isinstance(item, Config) for item in value)
-    return isinstance(value, bool | int | float | str | Config | None)
+    return isinstance(value, bool | int | float | str | Config | None | type)
 
 
 type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
@@ -184,7 +181,8 @@ def _check_type(where: str, value: Any, hint: Any) -> None:
             return
         if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
             return
-    raise UserError(f"{where} is {value!r}; expected {_type_name(hint)}")
+    found = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+    raise UserError(f"{where} is {found}; expected {_type_name(hint)}")
 
 
 def _check_value(where: str, value: Any, metadata: Any) -> None:
