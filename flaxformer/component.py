@@ -57,6 +57,12 @@ class Component(Config):
         return {name: value for name, value in values.items() if type(value) is int}
 
 
+def overrides(kind: type, name: str, other: str) -> bool:
+    """Whether a class has a method from further down in its line of classes than another one that belongs to it."""
+    line = [vars(own) for own in kind.__mro__]
+    return next(n for n, own in enumerate(line) if name in own) < next(n for n, own in enumerate(line) if other in own)
+
+
 class Aux(Node):
     """What a call gives beside its result, by name; the names of nested parts are joined by "/".
 

@@ -182,7 +182,17 @@ def _check_declaration(cls: Any, config: Any) -> None:
 
 def attribute(config: Any, question: Any) -> Any:
     """A dotted attribute of the config, or what needs no config."""
-    return operator.attrgetter(question)(config) if isinstance(question, str) else question
+    if not isinstance(question, str):
+        return question
+    try:
+        return operator.attrgetter(question)(config)
+    except AttributeError as error:
+        kind = type(config)
+        known = [*(field.name for field in dataclasses.fields(kind)),
+                 *(name for name, value in vars(kind).items() if isinstance(value, property))]  # fmt: skip
+        raise UserError(
+            f"a weight of {kind.__name__} depends on '{question}'{did_you_mean(question, known)}"
+        ) from error
 
 
 def component_of(owner: Any, model: Any, name: str) -> Any:
@@ -197,6 +207,12 @@ def _spec(axes: list[str], rule: Any, config: Any, sizes: Mapping[str, int]) -> 
                 f"a weight of {type(config).__name__} has the axis '{axis}'{did_you_mean(axis, list(sizes))}"
                 f" (a component's static integer fields are axes too)"
             )
+    named = " ".join(rule["fan_in"])
+    if (rule["init"] in MATRICES and not named) or not set(rule["fan_in"]) <= set(axes):
+        raise UserError(
+            f"a weight [{' '.join(axes)}] of {type(config).__name__} has fan_in '{named}'; expected those of its axes "
+            "that are summed over when it is applied"
+        )
     fan_in = math.prod(sizes[axis] for axis in rule["fan_in"])
     outward = [axis for axis in axes if axis not in rule["batch_axis"]]
     for axis in rule["fan_in"]:
@@ -214,6 +230,7 @@ def _spec(axes: list[str], rule: Any, config: Any, sizes: Mapping[str, int]) -> 
     )
 
 
+MATRICES = ("matrix", "branch", "output")
 CONSTANTS = {"zeros": 0.0, "ones": 1.0}
 
 

@@ -12,7 +12,7 @@ from flaxformer.model.cache import BlockState
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import Parameters, stream, subtree
-from flaxformer.parts.cache import Prefix, write
+from flaxformer.parts.cache import Memory, Prefix, write
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
@@ -141,7 +141,10 @@ def call(
     if state is None or name == "feed_forward":
         return *with_aux(branch.apply(weights, x, context)), state
     if name == "cross_attention":
-        return *with_aux(branch.read(weights, x, state.cross_attention, context)), state
+        memory = state.cross_attention
+        if isinstance(memory, Memory):
+            return *with_aux(branch.apply(weights, x, context.replace(source=memory.source))), state
+        return *with_aux(branch.read(weights, x, memory, context)), state
     if isinstance(state.attention, Prefix):
         result, own = read_again(branch, weights, x, state.attention, context, whole)  # type: ignore[arg-type]
     else:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from flaxformer.parts.cache import Rows, longer, write
+from flaxformer.parts.cache import Memory, Rows, longer, write
 from flaxformer.pytree import Node
 
 
@@ -14,7 +14,7 @@ class BlockState(Node):
     """One block's decoding state: its mixer's, and the keys and values of the memory, which never change."""
 
     attention: Any
-    cross_attention: Rows | None = None
+    cross_attention: Rows | Memory | None = None
 
 
 class Cache(Node):

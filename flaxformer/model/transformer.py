@@ -104,9 +104,10 @@ def new_cache(
 
     def state(own: ModelConfig, block: Any) -> BlockState:
         dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
-        found = own.attention.init_state(block.attention, batch, slots, dtype)
-        if found is None and type(own.attention).initial_carry is not Component.initial_carry:
-            kind = type(own.attention).__name__
+        mixer = own.attention
+        found = mixer.init_state(block.attention, batch, slots, dtype) if mixer.has_state else None
+        if found is None and type(mixer).initial_carry is not Component.initial_carry:
+            kind = type(mixer).__name__
             raise ValueError(
                 f"{kind} carries values across layers and has no decoding state; expected init_state, step"
             )

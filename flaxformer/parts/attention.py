@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.component import Aux, Context, with_aux
+from flaxformer.component import Aux, Context, overrides, with_aux
 from flaxformer.nn.attention import (
     apply_weights,
     dot_product_attention,
@@ -19,7 +19,7 @@ from flaxformer.nn.cached_attention import cached_attention
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask, Window
 from flaxformer.params import Parameters, param, subtree
-from flaxformer.parts.cache import KeysValues, LayerCache, Rows, as_rows
+from flaxformer.parts.cache import KeysValues, LayerCache, Memory, Rows, as_rows
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import Norm
 from flaxformer.struct import leaf, part, static
@@ -256,8 +256,10 @@ class Attention(TokenMixer):
 
     def source_state(
         self, weights: Any, source: Float[Array, "*batch S D"], valid: Bool[Array, "*batch S"] | None, context: Context
-    ) -> Rows:
-        """The keys and values of a source, which cross-attention reads at every step."""
+    ) -> Rows | Memory:
+        """What cross-attention reads of a source at every step: keys and values, or with an `apply` of its own, all."""
+        if overrides(type(self), "apply", "read"):
+            return Memory(source)
         return as_rows(with_aux(self.keys_and_values(weights, source, context))[0], valid)
 
 

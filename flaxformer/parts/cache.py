@@ -66,6 +66,12 @@ class Prefix(Node):
         return Prefix(longer(self.inputs, capacity, -2))
 
 
+class Memory(Node):
+    """A source, for a cross-attention that reads it anew at every step."""
+
+    source: Float[Array, "*batch S D"]
+
+
 def write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
     """`old` with `new` from `start` on along an axis."""
     return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, old.ndim + axis)

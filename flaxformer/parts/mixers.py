@@ -4,13 +4,14 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
-from flaxformer.component import Component, Context
+from flaxformer.component import Component, Context, overrides
 
 
 class TokenMixer(Component):
     """Base of what mixes the tokens of a sequence.
 
-    A mixer without a decoding state (`init_state` gives None) is decoded by recomputing the prefix.
+    A mixer without a decoding state is decoded by recomputing the prefix: one that defines no `step`, or that overrides
+    `apply` of a class and not its `step`, or whose `init_state` gives None.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -23,7 +24,8 @@ class TokenMixer(Component):
     @property
     def has_state(self) -> bool:
         """Whether it has a decoding state of its own; without one, each new token costs a pass over all before it."""
-        return type(self).init_state is not TokenMixer.init_state
+        own = type(self)
+        return own.init_state is not TokenMixer.init_state and not overrides(own, "apply", "step")
 
     def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
         """The update of each token, or the update and an `Aux`.

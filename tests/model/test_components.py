@@ -372,3 +372,47 @@ def test_weights_of_a_pattern_differ_by_block_and_are_shared_by_number():
 def test_a_mistaken_stack_is_refused(changes, message):
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
         BASE.replace(**changes)
+
+
+class Gate(Attention):
+    """Attention whose update is gated by the tokens: `apply` is overridden, and no method for decoding."""
+
+    class Weights(Attention.Weights):
+        gate: Float[Array, "d_model d_model"] = param(fan_in="d_model")
+
+    def apply(self, weights, x, context):
+        y, aux = super().apply(weights, x, context)
+        return y * jax.nn.sigmoid(x @ weights.gate), aux
+
+
+@pytest.mark.parametrize("reads_memory", [False, True], ids=["self", "cross"])
+def test_an_attention_with_an_apply_of_its_own_is_decoded_with_it(reads_memory):
+    config = ModelConfig(vocabulary=7, layers=2, d_model=8, attention=Gate(heads=2))
+    given = {}
+    if reads_memory:
+        config = config.replace(attention=Attention(heads=2), cross_attention=Gate(heads=2), d_memory=8)
+        dice = np.random.default_rng(1)
+        given = {"memory": jnp.asarray(dice.standard_normal((2, 3, 8)), jnp.float32)}
+        given["memory_valid"] = jnp.array([[True, True, True], [True, True, False]])
+    assert config.attention.has_state == reads_memory
+    params, tokens = init(jax.random.key(0), config), jnp.arange(10).reshape(2, 5) % 7
+    whole = apply(params, config, tokens, **given)
+    cache, found = new_cache(params, config, (2,), 5, **given), []
+    for piece in (slice(0, 3), slice(3, 4), slice(4, 5)):
+        output, cache = extend(params, config, tokens[:, piece], cache)
+        found.append(output)
+    np.testing.assert_allclose(jnp.concatenate(found, axis=1), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("declaration", "message"), [
+    ({}, "fan_in ''; expected those of its axes"),
+    ({"fan_in": "layers"}, "fan_in 'layers'; expected those of its axes"),
+    ({"fan_in": "d_model", "when": "bia"}, "depends on 'bia'; did you mean 'bias'"),
+], ids=["none", "another axis", "misspelt"])  # fmt: skip
+def test_a_declaration_that_says_nothing_is_refused(declaration, message):
+    class Odd(Dense):
+        class Weights(Parameters):
+            up: Float[Array, "d_model d_ff"] | None = param(**declaration)
+
+    with pytest.raises(UserError, match=message):
+        specs(ModelConfig(feed_forward=Odd()))
