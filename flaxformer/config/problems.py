@@ -1,7 +1,7 @@
-"""What is wrong with a model's config as a whole, beyond the range of each field."""
+"""Problems of a model's config as a whole, beyond the range of each field."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from flaxformer.parts.attention import Attention
 from flaxformer.parts.heads import NoHead
@@ -11,12 +11,9 @@ from flaxformer.parts.positions import Rotary
 from flaxformer.parts.residuals import DeepNorm
 from flaxformer.struct import UserError
 
-if TYPE_CHECKING:
-    from flaxformer.config.model import ModelConfig
 
-
-def problems(config: "ModelConfig") -> Iterator[str]:
-    """Say of a model what contradicts what, one sentence for each."""
+def problems(config: Any) -> Iterator[str]:
+    """Yield one message per contradiction in a `ModelConfig`."""
     yield from _attention_problems(config, "attention", config.attention)
     if config.visibility != "causal" and not config.attention.reads_mask:
         kind = type(config.attention).__name__
@@ -39,7 +36,7 @@ def problems(config: "ModelConfig") -> Iterator[str]:
     yield from _pattern_problems(config)
 
 
-def _pattern_problems(config: "ModelConfig") -> Iterator[str]:
+def _pattern_problems(config: Any) -> Iterator[str]:
     distinct, period = config.distinct_blocks, len(config.pattern)
     if distinct is not None and (distinct > config.layers or config.layers % distinct):
         yield f"distinct_blocks is {distinct}; expected a divisor of layers {config.layers}"
@@ -60,7 +57,7 @@ def _pattern_problems(config: "ModelConfig") -> Iterator[str]:
             yield f"pattern.{number}: {error}"
 
 
-def _attention_problems(config: "ModelConfig", name: str, own: TokenMixer) -> Iterator[str]:
+def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str]:
     """What is wrong between an attention and the model."""
     if not isinstance(own, Attention):
         return
@@ -74,7 +71,7 @@ def _attention_problems(config: "ModelConfig", name: str, own: TokenMixer) -> It
         yield f"the width of a head is {width}; expected an even number, for Rotary rotates pairs"
 
 
-def _cross_problems(config: "ModelConfig", own: Attention) -> Iterator[str]:
+def _cross_problems(config: Any, own: Attention) -> Iterator[str]:
     width = config.sizes["d_memory"]
     if own.share_query_key and width != config.d_model:
         where = "encoder.d_model" if config.encoder else "d_memory"
@@ -83,7 +80,7 @@ def _cross_problems(config: "ModelConfig", own: Attention) -> Iterator[str]:
         yield f"frozen_pattern is {own.frozen_pattern} in a model that reads a memory; expected None there"
 
 
-def _encoder_problems(config: "ModelConfig", encoder: "ModelConfig") -> Iterator[str]:
+def _encoder_problems(config: Any, encoder: Any) -> Iterator[str]:
     if not isinstance(encoder.head, NoHead):
         yield f"encoder.head is {encoder.head}; expected NoHead()"
     if encoder.reads_memory:

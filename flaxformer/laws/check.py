@@ -12,13 +12,47 @@ import numpy as np
 
 import flaxformer
 from flaxformer.diagnostics import diagnose
-from flaxformer.laws import execution, numbers, sequences
+from flaxformer.laws import (
+    decoding,
+    equivalence,
+    execution,
+    fields,
+    initial_loss,
+    precision,
+    sequences,
+    token_mixing,
+    weights,
+)
 from flaxformer.laws.law import Finding, not_applicable, violated
-from flaxformer.laws.subject import Subject, fast_jit
+from flaxformer.laws.programs import fast_jit
+from flaxformer.laws.subject import Subject
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.training import Run
 
-LAWS = {one.name: one for one in (*sequences.LAWS, *numbers.LAWS, *execution.LAWS)}
+LAWS = {
+    one.name: one
+    for one in (
+        sequences.causality,
+        sequences.padding,
+        sequences.batch,
+        token_mixing.tokens,
+        token_mixing.order,
+        decoding.decoding,
+        initial_loss.start,
+        weights.weights,
+        fields.fields,
+        weights.gradients,
+        precision.precision,
+        equivalence.repetition,
+        equivalence.layout,
+        equivalence.compilation,
+        equivalence.group,
+        weights.parameters,
+        execution.devices,
+        execution.checkpoints,
+        execution.operations,
+    )
+}
 """Every law by name, in the order in which they are checked."""
 
 

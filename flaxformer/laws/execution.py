@@ -11,7 +11,8 @@ import numpy as np
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.jobs.peak import products_of
 from flaxformer.laws.law import OK, Finding, compared, law, not_applicable, violated
-from flaxformer.laws.subject import Subject, equations, fast_jit, one_step
+from flaxformer.laws.programs import equations, fast_jit, inner_equations
+from flaxformer.laws.subject import Subject, one_step
 from flaxformer.params import path_name
 from flaxformer.sharding import Devices, shardings_of
 from flaxformer.struct import canonical
@@ -75,10 +76,7 @@ def checkpoints(subject: Subject) -> Finding:
         kept.save(0, state)
         kept.wait()
         _, again = kept.restore(jax.eval_shape(start, subject.run))
-    rows = zip(
-        jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(again), strict=True
-    )  # fmt: skip
-    for (path, one), two in rows:
+    for (path, one), two in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(again), strict=True):
         a, b = np.asarray(one), np.asarray(two)
         if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
             return violated(f"{path_name(path)} is {a.dtype}{list(a.shape)} and is restored with other numbers")
@@ -113,10 +111,4 @@ def operations(subject: Subject) -> Finding:
 
 
 def _has_product(equation: Any) -> bool:
-    from jax.extend.core import jaxprs_in_params
-
-    inner = [one for jaxpr in jaxprs_in_params(equation.params) for one in equations(jaxpr)]
-    return any(one.primitive.name in ("dot_general", "conv_general_dilated") for one in inner)
-
-
-LAWS = (devices, checkpoints, operations)
+    return any(one.primitive.name in ("dot_general", "conv_general_dilated") for one in inner_equations(equation))

@@ -1,4 +1,4 @@
-"""Where in a model two calls begin to differ: the first stage, with the component that computes it."""
+"""Location of a difference: the first stage of a model in which two calls differ, with its component."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +9,8 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.laws.law import Finding, difference, violated
-from flaxformer.laws.subject import Subject, fast_jit
+from flaxformer.laws.programs import fast_jit
+from flaxformer.laws.subject import Subject
 
 Call = dict[str, Any]
 """Keyword arguments of `Subject.output`."""

@@ -1,10 +1,12 @@
-"""What a model is given beside its weights and inputs."""
+"""Arguments of a model beside its weights and inputs, and the checks of them."""
 
 from typing import TypedDict
 
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer.config import ModelConfig
 from flaxformer.nn.masks import Mask
+from flaxformer.struct import UserError, did_you_mean
 
 
 class Read(TypedDict, total=False):
@@ -31,3 +33,22 @@ class Given(Read, total=False):
     """How many tokens at the start all tokens see, where the config's visibility is "prefix"."""
     token_types: Int[Array, "*batch T"] | None
     """Each token's kind, for `Tokens(token_types=…)`; 0 when left out."""
+
+
+def check_given(config: ModelConfig, given: Given) -> None:
+    """Refuse an argument that no model takes, and a mask that a mixer would ignore."""
+    for name in given:
+        if name not in Given.__annotations__:
+            raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(Given.__annotations__))}")
+    if given.get("mask") is not None:
+        for path, mixer in config.mixers_without_mask.items():
+            raise UserError(f"mask is given, and {path} is {type(mixer).__name__}, which reads no mask; expected None")
+
+
+def check_memory(config: ModelConfig, given: Given) -> None:
+    """Refuse a source or a memory that the model does not read, and the absence of what it reads."""
+    found = [name for name in Read.__annotations__ if given.get(name) is not None]
+    is_read = bool({"memory", "source"} & {*found}) if config.reads_memory else bool(found)
+    if is_read != config.reads_memory or ("source" in found and not config.encoder):
+        wanted = "a source, or a memory" if config.encoder else "a memory" if config.reads_memory else "neither"
+        raise ValueError(f"the config needs {wanted}, to attend to; given is {found}")

@@ -6,22 +6,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.component import Aux, Component, Context
+from flaxformer.component import Aux, Component
 from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockIntermediates, BlockParams
 from flaxformer.model.cache import BlockState, Cache
-from flaxformer.model.call import Given, Read
+from flaxformer.model.call import Given, check_given, check_memory
+from flaxformer.model.context import cache_context, last_token, self_attention_mask, stack_context
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
 from flaxformer.model.layout import Layout, laid_out
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
-from flaxformer.nn.masks import Mask, Padding
 from flaxformer.params import Parameters, declarations, declare, initialise, stream, subtree
 from flaxformer.parts.cache import Prefix
 from flaxformer.pytree import Node
 from flaxformer.sharding import gathered
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.struct import UserError
 
 
 class Transformer(Parameters):
@@ -93,14 +93,14 @@ def new_cache(
     Raises:
       UserError: a model whose tokens see later ones, or more slots than the model has positions for.
     """
-    _check_given(config, given)
+    check_given(config, given)
     if not config.is_causal:
         why = 'visibility is "full"' if config.visibility == "full" else 'norm_kind.over is "sequence"'
         raise UserError(f"{why}, so that a token depends on later ones; expected a causal model to decode with")
     if config.max_length is not None and slots > config.max_length:
         raise UserError(f"the cache has {slots} slots; expected at most the model's max_length {config.max_length}")
     memory, memory_valid, _ = _memory(params, config, given)
-    context = _context(config, memory=memory, memory_valid=memory_valid).of("cross_attention")
+    context = stack_context(config, memory=memory, memory_valid=memory_valid).of("cross_attention")
 
     def state(own: ModelConfig, block: Any) -> BlockState:
         dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
@@ -158,7 +158,7 @@ def run(
       TypeError: an unknown argument in `given`, with the nearest name.
       UserError: a mask, where a mixer reads none.
     """
-    _check_given(config, given)
+    check_given(config, given)
     params = gathered(params)
     keys = {
         name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks", "head")
@@ -182,12 +182,12 @@ def run(
         if valid is not None:  # times a gradient of 0, a NaN in padding would still be one
             x = jnp.where(valid[..., None], x, 0)
         key_positions = positions if before is None else before
-        context = _context(
+        context = stack_context(
             config,
             query_positions=positions,
             key_positions=key_positions,
             given_positions=measured,
-            mask=_mask(config, given, cache, 0 if offset is None else offset),
+            mask=self_attention_mask(config, given, cache, 0 if offset is None else offset),
             bias=config.positions.bias(
                 params.positions, positions, key_positions, config.sizes.get("heads", 1), config.visibility != "causal"
             ),
@@ -202,14 +202,14 @@ def run(
         )
         x, first = normalise(params.embedding_norm, config.embedding_norm, x, context)
         x = embedded = dropout(keys["embedding"], config.dropout, x)
-    whole = None if cache is None else _whole(config, context, cache)
+    whole = None if cache is None else cache_context(config, context, cache)
     x, kept, aux, layers = run_layers(
         params.blocks, config, x, context, keys["blocks"], cache and cache.layers, whole, remat
     )
     with jax.named_scope("head"):
         final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
         if last_only:
-            final, context = _last_token(final, context)
+            final, context = last_token(final, context)
         context = context.replace(key=keys["head"])
         output, said = config.head.answer(params.head, final, _table(params), context, config.norm_kind)
     aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
@@ -227,60 +227,6 @@ def _table(params: Transformer) -> Array | None:
     return getattr(params.embedding, "tokens", None)
 
 
-def _last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[Array, "*batch 1 D"], Context]:
-    """The last real token of each sequence, and its context."""
-    shape = x.shape[:-1]
-    valid = jnp.ones(shape, bool) if context.valid is None else context.valid
-    place = shape[-1] - 1 - valid[..., ::-1].argmax(-1, keepdims=True)
-    positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), place, axis=-1)
-    last = jnp.take_along_axis(x, place[..., None], axis=-2)
-    return last, context.replace(query_positions=positions, valid=jnp.ones_like(place, bool))
-
-
-def _check_given(config: ModelConfig, given: Given) -> None:
-    """Refuse an argument that no model takes, and a mask that a mixer would ignore."""
-    for name in given:
-        if name not in Given.__annotations__:
-            raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(Given.__annotations__))}")
-    if given.get("mask") is not None:
-        for path, mixer in config.mixers_without_mask.items():
-            raise UserError(f"mask is given, and {path} is {type(mixer).__name__}, which reads no mask; expected None")
-
-
-def _context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:
-    nowhere = jnp.zeros(0, jnp.int32)
-    return Context(
-        **({"query_positions": nowhere, "key_positions": nowhere} | more),
-        source=memory,
-        source_mask=None if memory_valid is None else Padding(memory_valid),
-        layers=config.layers,
-        reads_source=config.reads_memory,
-    )
-
-
-def _mask(config: ModelConfig, given: Given, cache: Cache | None, offset: int | Array) -> Mask | None:
-    """What self-attention may read: by the architecture, and only what is real."""
-    mask = config.mask(prefix=given.get("prefix"), offset=offset)
-    valid, further = given.get("valid") if cache is None else cache.valid, given.get("mask")
-    mask = mask if valid is None else Padding(valid) & mask
-    return mask if further is None else further & mask
-
-
-def _whole(config: ModelConfig, context: Context, cache: Cache) -> Context | None:
-    """The context in which a mixer without a decoding state reads all tokens of a cache again; None without slots."""
-    valid, positions = cache.valid, cache.positions
-    if valid is None or positions is None:
-        return None
-    return context.replace(
-        query_positions=positions,
-        given_positions=(positions, positions),
-        mask=Padding(valid) & config.mask(),
-        bias=config.positions.bias(context.scheme_weights, positions, positions, config.sizes.get("heads", 1), False),
-        valid=valid,
-        offset=None,
-    )
-
-
 def _memory(
     params: Transformer,
     config: ModelConfig,
@@ -289,13 +235,9 @@ def _memory(
     keep: bool = False,
     remat: str = "none",
 ) -> tuple[Array | None, Array | None, Outcome | None]:
-    """What cross-attention reads, which of it is real, and the encoder's outcome where it has one to read."""
+    """Return the memory of cross-attention, its real tokens, and the encoder's outcome where the encoder runs."""
     memory, source = given.get("memory"), given.get("source")
-    found = [name for name in Read.__annotations__ if given.get(name) is not None]
-    is_read = bool(found) if not config.reads_memory else memory is not None or source is not None
-    if is_read != config.reads_memory or (source is not None and not config.encoder):
-        wanted = "a source, or a memory" if config.encoder else "a memory" if config.reads_memory else "neither"
-        raise ValueError(f"the config needs {wanted}, to attend to; given is {found}")
+    check_memory(config, given)
     if source is None or memory is not None:
         return memory, given.get("memory_valid"), None
     encoder = _encoded(params, config, given, dropout_key, keep, remat)

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import jax
 import pytest
-from faults import (
+from faulty_components import (
     BIDIRECTIONAL,
     FAULTS,
     BatchMixing,

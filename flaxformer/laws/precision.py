@@ -1,0 +1,65 @@
+"""Law of precision: outputs in float16 and bfloat16."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer.laws.law import Finding, first_violated, law, violated
+from flaxformer.laws.programs import fast_jit
+from flaxformer.laws.subject import Subject, forward_pass
+from flaxformer.laws.where import first_not_finite
+
+PRECISIONS = {"bfloat16": (jnp.bfloat16, 0.04), "float16": (jnp.float16, 0.01)}
+"""Precisions, and how far their outputs may be from those in float64, as a share of their size."""
+AMPLIFICATION = 12
+"""How many times as far they may be as the outputs of rounded weights, of a model that magnifies small changes."""
+
+
+@law("precision", "float16 and bfloat16 give finite outputs, close to those in double precision")
+def precision(subject: Subject) -> Finding:
+    """Round the weights and inputs, and compute every intermediate result in that precision."""
+    return first_violated(_precision(subject))
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    """Return a tree with its real numbers in a dtype."""
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def _precision(subject: Subject) -> Iterator[Finding]:
+    expected = np.asarray(subject.output())
+    size = _root_mean_square(expected - expected.mean()) + 1e-6
+    for name, (dtype, allowed) in PRECISIONS.items():
+        rounded, inputs, given = _cast((subject.params, subject.batch.inputs, subject.given), dtype)
+        if name == "float16":  # operation by operation: a compiler may cancel what overflows, as √(x²)
+            weights, *arrays = jax.tree.map(jnp.asarray, (rounded, inputs, given))
+            with jax.disable_jit():
+                output = forward_pass(weights, subject.config, *arrays)
+        else:
+            output = _compiled_forward_pass(rounded, subject.config, inputs, given)
+        found = np.asarray(output, np.float64)
+        if not np.all(np.isfinite(found)):
+            count = int((~np.isfinite(found)).sum())
+            place = first_not_finite(subject, {"params": rounded, "inputs": inputs, "eager": True} | given)
+            where = "" if place is None else f"; first in {place}"
+            yield violated(f"{count} of {found.size} outputs in {name} are not finite{where}")
+            return
+        wide = np.asarray(subject.output(params=_cast(rounded, jnp.float64)))
+        by_rounding, gap = (_root_mean_square(own - expected) / size for own in (wide, found))
+        limit = max(allowed, AMPLIFICATION * by_rounding)
+        if gap > limit:
+            yield violated(
+                f"outputs in {name} differ by {100 * gap:.2g} % of their size (rounding the weights alone: "
+                f"{100 * by_rounding:.2g} %); expected at most {100 * limit:.2g} %"
+            )
+
+
+def _root_mean_square(x: np.ndarray) -> float:
+    return math.sqrt(float(np.square(x).mean()))
+
+
+_compiled_forward_pass = fast_jit(forward_pass, xla_allow_excess_precision=False)

@@ -1,0 +1,57 @@
+"""Context of a forward pass: masks, positions and memory, for new tokens, for those of a cache and for the last one."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flaxformer.component import Context
+from flaxformer.config import ModelConfig
+from flaxformer.model.cache import Cache
+from flaxformer.model.call import Given
+from flaxformer.nn.masks import Mask, Padding
+
+
+def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:
+    """Return the context of a stack that reads a memory or none; without positions where none are given."""
+    nowhere = jnp.zeros(0, jnp.int32)
+    return Context(
+        **({"query_positions": nowhere, "key_positions": nowhere} | more),
+        source=memory,
+        source_mask=None if memory_valid is None else Padding(memory_valid),
+        layers=config.layers,
+        reads_source=config.reads_memory,
+    )
+
+
+def self_attention_mask(config: ModelConfig, given: Given, cache: Cache | None, offset: int | Array) -> Mask | None:
+    """Return the mask of self-attention: that of the architecture, of padding, and of the caller."""
+    mask = config.mask(prefix=given.get("prefix"), offset=offset)
+    valid, further = given.get("valid") if cache is None else cache.valid, given.get("mask")
+    mask = mask if valid is None else Padding(valid) & mask
+    return mask if further is None else further & mask
+
+
+def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Context | None:
+    """Return the context in which a mixer without a decoding state reads all tokens of a cache; None without slots."""
+    valid, positions = cache.valid, cache.positions
+    if valid is None or positions is None:
+        return None
+    return context.replace(
+        query_positions=positions,
+        given_positions=(positions, positions),
+        mask=Padding(valid) & config.mask(),
+        bias=config.positions.bias(context.scheme_weights, positions, positions, config.sizes.get("heads", 1), False),
+        valid=valid,
+        offset=None,
+    )
+
+
+def last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[Array, "*batch 1 D"], Context]:
+    """Return the last real token of each sequence, and its context."""
+    shape = x.shape[:-1]
+    valid = jnp.ones(shape, bool) if context.valid is None else context.valid
+    place = shape[-1] - 1 - valid[..., ::-1].argmax(-1, keepdims=True)
+    positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), place, axis=-1)
+    last = jnp.take_along_axis(x, place[..., None], axis=-2)
+    return last, context.replace(query_positions=positions, valid=jnp.ones_like(place, bool))
