@@ -174,13 +174,13 @@ def run(
     before = None if cache is None else cache.positions
     measured = None if positions is None else (positions, positions if before is None else before)
     if valid is not None and config.inputs.reads == "vectors":  # NaN there would reach the gradient of their map
-        inputs = jnp.where(valid[..., None], inputs, 0)
+        inputs = jnp.where(valid[..., None] | jnp.isfinite(inputs), inputs, 0)
     with jax.named_scope("embedding"):
         x, positions = embed(
             params.embedding, params.positions, config, inputs, positions, given.get("token_types"), table
         )
         if valid is not None:  # times a gradient of 0, a NaN in padding would still be one
-            x = jnp.where(valid[..., None], x, 0)
+            x = jnp.where(valid[..., None] | jnp.isfinite(x), x, 0)
         key_positions = positions if before is None else before
         context = stack_context(
             config,
