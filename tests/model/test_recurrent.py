@@ -318,7 +318,7 @@ def test_sequences_of_a_batch_do_not_meet_and_need_no_batch(config, layout):
 
 
 def test_the_intermediates_are_the_states_of_each_layer():
-    config = ELMAN.replace(head=LanguageModel(tied=True))
+    config = ELMAN.replace(head=LanguageModel(tied=True), inputs=Tokens(std=1.0))
     params, tokens = model_and_tokens(config)
     logits, kept = forward_with_stages(params, config, tokens)
     first, second = (block.attention for block in kept.blocks)
