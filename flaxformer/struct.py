@@ -99,7 +99,7 @@ class Config(Node):
             if isinstance(value, list):
                 object.__setattr__(self, field.name, value := tuple(value))
             # JAX rebuilds configs around tracers and placeholders: only a user's own values are checked.
-            if field.metadata["pytree_node"] and not _is_given(value):
+            if field.metadata.get("pytree_node", True) and not _is_given(value):
                 continue
             where = f"{type(self).__name__}.{field.name}"
             if isinstance(value, int) and not isinstance(value, bool) and float in alternatives(hint):

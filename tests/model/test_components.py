@@ -150,7 +150,8 @@ class Distance(Positions):
     def query_bias(self, weights, query, key, query_positions, key_positions, allowed):
         far = (query_positions[..., :, None] - key_positions[..., None, :]).astype(query.dtype)
         strength = jnp.moveaxis(query @ weights.slope, -1, -2)[..., None]
-        return -strength * far[..., None, :, :] if far.ndim > 2 else -strength * far
+        far = far[..., None, :, :]
+        return -strength * far.reshape((1,) * (strength.ndim - far.ndim) + far.shape)
 
 
 class First(Attention):
