@@ -195,7 +195,7 @@ OTHER = [
     (on(BASE, model__initializer=Normal()), {"model.initializer.deviation": 0.5}),
     (RECURRENT, {
         "model.vocabulary": 9, "model.inputs": Tokens(token_types=2), "model.layers": 2, "model.d_model": 12,
-        "model.head": LanguageModel(tied=True), "model.initializer": LeCun(), "model.inputs.std": 0.5,
+        "model.head": LanguageModel(tied=True), "model.initializer": Normal(), "model.inputs.std": 0.5,
         "model.dropout": 0.5, "model.attention": GRU(), "model.attention.activation": "relu",
     }),
     (on(BASE, task=RECALL), {
