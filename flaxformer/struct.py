@@ -71,6 +71,7 @@ class Config(Node):
         super().__init_subclass__(kw_only=True)
         for field in dataclasses.fields(cls):
             if "pytree_node" not in field.metadata:
+                cls.is_abstract = True  # Python keeps a refused class among its base's subclasses
                 raise UserError(
                     f"{cls.__name__}.{field.name} is a plain field; expected static(...) for a choice of the program, "
                     "leaf(...) for a number that it reads, part(...) for a config, or ClassVar[...]"

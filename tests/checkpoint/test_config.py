@@ -52,6 +52,8 @@ def test_every_class_that_a_run_may_hold_is_known():
     classes = classes_within(Run)
     assert {"Run", "ModelConfig", "LSTM", "Rotary", "ReZero", "Copy", "AdamW"} <= set(classes)
     for cls in classes.values():
+        if not cls.__module__.startswith("flaxformer."):
+            continue
         try:
             config = cls()
         except TypeError:  # it asks for values

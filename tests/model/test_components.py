@@ -26,7 +26,7 @@ from flaxformer.model import apply, apply_with_intermediates, extend, generate, 
 from flaxformer.model.transformer import with_layout
 from flaxformer.overrides import override
 from flaxformer.params import Parameters, param, table
-from flaxformer.struct import UserError, canonical, leaf, replace_at, static
+from flaxformer.struct import UserError, canonical, choices, leaf, replace_at, static
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Schedule, Training, ZLoss, start, train_step
 from flaxformer.training.step import backward, loss, summed_loss
@@ -327,6 +327,8 @@ def test_a_plain_field_is_refused_with_what_to_write():
 
         class Odd(FeedForward):
             size: int = 3
+
+    assert "Odd" not in choices(FeedForward)
 
 
 def test_an_axis_without_a_size_is_refused_by_name():
