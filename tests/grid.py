@@ -49,8 +49,10 @@ from flaxformer.struct import UserError, replace_at
 B, T, S, V = 2, 7, 5, 13  # distinct primes, so that a swapped axis fails
 BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
 PREFIX = 3
-DEFAULT, SLOW = 9, 27
-"""Rows of the grid in the default run of the tests, and in the slow one."""
+DEFAULT, MORE = 9, 27
+"""Rows of the grid in which every choice occurs, and further rows of mixed choices."""
+SOME = 3
+"""Further rows that are `slow`; the rest are `exhaustive`."""
 
 
 def encoder_decoder(config):
@@ -160,8 +162,8 @@ def _rows() -> list[dict[str, str]]:
     for option, choices in OPTIONS.items():
         columns[option] = [list(choices)[i % len(choices)] for i in range(DEFAULT)]
         dice.shuffle(columns[option])
-        columns[option] += dice.choices(list(choices), k=SLOW)
-    return [{option: column[i] for option, column in columns.items()} for i in range(DEFAULT + SLOW)]
+        columns[option] += dice.choices(list(choices), k=MORE)
+    return [{option: column[i] for option, column in columns.items()} for i in range(DEFAULT + MORE)]
 
 
 ROWS = _rows()
@@ -170,13 +172,14 @@ MIXED = [mixed(row) for row in ROWS]
 
 def rows(default):
     """A parametrisation by all architectures, of which the first few are in the default run."""
-    return pytest.mark.parametrize(
-        "config",
-        [
-            pytest.param(config, id=f"{i}: {', '.join(names)}", marks=() if i < default else pytest.mark.slow)
-            for i, (config, names) in enumerate(MIXED)
-        ],
-    )
+
+    def marks(i):
+        return () if i < default else pytest.mark.slow if i < DEFAULT + SOME else pytest.mark.exhaustive
+
+    cases = [
+        pytest.param(config, id=f"{i}: {', '.join(names)}", marks=marks(i)) for i, (config, names) in enumerate(MIXED)
+    ]
+    return pytest.mark.parametrize("config", cases)
 
 
 grid, sparse_grid = rows(DEFAULT), rows(2)

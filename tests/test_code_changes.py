@@ -71,6 +71,7 @@ def call(capsys, *words):
     return code, found.out, found.err
 
 
+@pytest.mark.slow
 def test_a_study_is_refused_kept_or_retrained_when_its_code_changes(folder, capsys):
     file, out = folder / "tiny.py", folder / "out"
     file.write_text(STUDY)
@@ -120,6 +121,7 @@ def test_the_copy_of_a_study_gives_its_numbers(folder, capsys):
     assert same[0] == same[1]
 
 
+@pytest.mark.slow
 def test_a_job_is_refused_kept_or_retrained_when_its_code_changes(folder, capsys):
     file, out = folder / "job.py", folder / "out"
     file.write_text(JOB)

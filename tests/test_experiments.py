@@ -14,6 +14,7 @@ from flaxformer.training import start, train_step
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_experiment_loads_and_steps(file):
     study = load_study(file)

@@ -84,7 +84,7 @@ def test_the_gradient_sees_no_future_and_all_of_the_permitted_past(config):
     assert (seen == permitted).all()
 
 
-@grid
+@sparse_grid
 def test_with_full_visibility_the_future_is_seen(config):
     config = replace_at(config, {"visibility": "full", "attention.window": None})
     assert (np.asarray(sensitivity(*_with(config))) > 0).all()
@@ -190,7 +190,7 @@ def test_in_training_batch_norm_makes_the_sequences_of_a_batch_meet():
     assert float(jnp.abs(one - two).max()) > 1e-3
 
 
-@grid
+@sparse_grid
 def test_scanned_layers_equal_unrolled_ones(config):
     _, tokens, given = model_and_tokens(config)
     unrolled, scanned = (init(jax.random.key(0), config, layout) for layout in ("unrolled", "scanned"))
@@ -206,7 +206,7 @@ def test_scanned_layers_equal_unrolled_ones(config):
     jax.tree.map(lambda a, b: close(a, b, 1e-4), kept, stacked)
 
 
-@grid
+@sparse_grid
 def test_the_intermediates_are_the_stages(config):
     params, tokens, given = model_and_tokens(config)
     logits, kept = jax.jit(apply_with_intermediates)(params, config, tokens, **given)
@@ -241,7 +241,7 @@ def test_the_intermediates_are_the_stages(config):
         close(forward(params, config, tokens, **read), logits)
 
 
-@pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+@pytest.mark.parametrize("layout", [pytest.param("unrolled", marks=pytest.mark.slow), "scanned"])
 def test_transformations_compose(layout):
     tokens = model_and_tokens(BASE)[1]
     exponents, keys = jnp.array([0.0, 0.5, 1.0]), jax.random.split(jax.random.key(3), 3)

@@ -263,12 +263,19 @@ def changes(path, value):
     return dict(zip(path, value, strict=True)) if isinstance(path, tuple) else {path: value}
 
 
+def marks_of(base, place):
+    """Of five fields of the common runs, one is in the default run of the tests and one in the slow one."""
+    if place % 5 == 0:
+        return () if base in (BASE, PAIRED, RECURRENT) else pytest.mark.slow
+    return pytest.mark.slow if place % 5 == 2 else pytest.mark.exhaustive
+
+
 CASES = [
     pytest.param(
         base,
         changes(path, value),
         id=f"{i}: {path if isinstance(path, str) else path[0]}",
-        marks=() if base in (BASE, PAIRED, RECURRENT) and place % 5 == 0 else pytest.mark.slow,
+        marks=marks_of(base, place),
     )
     for i, (base, others) in enumerate(OTHER)
     for place, (path, value) in enumerate(others.items())
@@ -310,6 +317,7 @@ def test_the_same_run_gives_the_same_result():
     assert equal(results(BASE), jax.tree.leaves(again))
 
 
+@pytest.mark.slow
 def test_one_hot_products_and_lookups_give_the_same_result():
     assert equal(results(PLAIN), results(on(PLAIN, model__inputs=Tokens(lookup="one-hot"))))
 

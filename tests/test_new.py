@@ -9,7 +9,7 @@ from flaxformer.study.plan import declaration, groups
 from flaxformer.training import start, train_step
 
 
-@pytest.mark.parametrize("kind", ["study", "component", "task"])
+@pytest.mark.parametrize("kind", ["study", "component", pytest.param("task", marks=pytest.mark.slow)])
 def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, kind):
     monkeypatch.chdir(tmp_path)
     assert main(["new", kind, "my_idea"]) == 0

@@ -50,7 +50,7 @@ def test_a_probe_has_seeds_or_is_exact(probe):
     assert probe.exact or len(probe.seeds) >= 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("probe", named(PROBES))
 def test_a_probe_measures_what_it_claims_about(probe):
     values = {name: float(value) for name, value in probe.measure(probe.seeds[0]).items()}
@@ -58,7 +58,7 @@ def test_a_probe_measures_what_it_claims_about(probe):
     assert all(math.isfinite(value) for value in values.values())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("study", named(STUDIES))
 def test_every_program_of_a_study_takes_a_step(study):
     check_measured(study)

@@ -49,6 +49,7 @@ def loop_norms(tree):
     return {place: np.sqrt([layers[i] for i in range(len(layers))]) for place, layers in squares.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["decoder", "recurrent", pytest.param("encoder-decoder", marks=pytest.mark.slow)])
 def test_norms_equal_float64_loops_over_the_gradient_the_weights_and_what_the_step_changes(name):
     run, before, _, found, (after, metrics) = looked_at(name)
@@ -62,14 +63,16 @@ def test_norms_equal_float64_loops_over_the_gradient_the_weights_and_what_the_st
     close(found.loss, metrics["loss"])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "decoder" else pytest.mark.slow) for name in MODELS]
+)
 def test_squares_of_the_modules_gradient_norms_sum_to_the_steps(name):
     *_, found, (_, metrics) = looked_at(name)
     outermost = [x for place, x in found.gradient_norm.items() if "/" not in place.removeprefix("encoder/")]
     close(np.sqrt(sum(np.square(x).sum() for x in outermost)), metrics["gradient_norm"])
 
 
-@pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
+@pytest.mark.parametrize("name", [pytest.param("encoder-decoder", marks=pytest.mark.slow), "recurrent"])
 def test_both_layouts_are_told_alike(name):
     run, state, batch, unrolled, _ = looked_at(name)
     scanned = diagnose(in_layout(state, run, "scanned"), run, batch)
@@ -155,6 +158,7 @@ def test_the_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys
         close(getattr(found["blocks/attention"], name), 0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_members_of_a_group_are_told_as_lone_runs_are(size):
     run = run_of(BASE.replace(layers=1, dropout=0.2))

@@ -139,6 +139,7 @@ def test_the_initial_scale_of_a_square_matrix_counts_both_of_its_axes():
 PATTERN = BASE.replace(layers=4, pattern=(Block(), Block(attention=RunningMean(), feed_forward=Dense(d_ff=7))))
 
 
+@pytest.mark.slow
 def test_a_model_whose_layers_differ_is_told_alike_in_both_layouts():
     run = run_of(PATTERN)
     batch, unrolled, scanned = batch_of(run), state_of(run), state_of(run, "scanned")
@@ -184,6 +185,7 @@ def layers(dice):
     return Intermediates(embedded=x(B, T, 6), blocks=tuple(blocks), final=x(B, T, 6))
 
 
+@pytest.mark.slow
 def test_layers_that_differ_have_places_of_their_own():
     kept = layers(np.random.default_rng(0))
     batch = Batch(inputs=kept.final, targets=kept.final, weights=jnp.ones(B))

@@ -98,6 +98,7 @@ def test_killed_anywhere_it_goes_on_from_its_checkpoint_bit_for_bit(whole, tmp_p
     assert results(tmp_path) == results(whole[0])
 
 
+@pytest.mark.slow
 def test_chunks_saves_and_another_chunk_length_change_no_bit(whole, tmp_path):
     trained(tmp_path, stop_after=4)
     trained(tmp_path, chunk_steps=3, save_every=3)

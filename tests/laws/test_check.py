@@ -128,6 +128,7 @@ def test_a_sound_model_passes_every_law(model):
     assert_sound(run_of(**SOUND[model]), *([tuple(LAWS)] if model == "default" else []))
 
 
+@pytest.mark.slow
 def test_the_default_model_passes_the_laws_that_take_little_time():
     assert_sound(run_of(), ("padding", "batch", "tokens", "decoding", "weights", "fields"))
 

@@ -128,6 +128,7 @@ def test_one_beam_is_greedy(params):
         np.testing.assert_allclose(one.scores[:, 0], greedy.log_probabilities.sum(-1) / greedy.lengths, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_searches_by_its_source():
     config = CONFIG.replace(layers=2).with_encoder(layers=1)
     params = with_layout(weights(config, 7), "scanned")

@@ -210,13 +210,15 @@ OWN = {
     "pattern": {"layers": 4, "pattern": (Block(attention=Mean()), Block(feed_forward=Mixture()))},
     "shared weights": {"layers": 4, "distinct_blocks": 2, "feed_forward": Mixture()},
 }
+QUICK = {"mixer by recomputation", "mixer with a state", "residual streams", "shared weights"}
+"""Those in the default run of the longest test."""
 
 
 def model_of(name):
     return BASE.replace(**OWN[name])
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OWN])
 def test_decoding_equals_the_whole_sequence_in_both_layouts(name):
     config = model_of(name)
     params = init(jax.random.key(0), config)
@@ -259,6 +261,7 @@ def test_an_override_of_attention_changes_the_answer_and_no_kernel_ignores_it():
     assert Attention().is_plain
 
 
+@pytest.mark.slow
 def test_losses_of_components_train_and_do_not_validate():
     task = Copy(symbols=V - 1, length=3, batch_size=4, evaluation_batches=2)
     config = model_of("feed-forward")

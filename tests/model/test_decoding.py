@@ -70,7 +70,7 @@ FAMILIES = {
         "head": LanguageModel(transform="relu", bias=True),
     },
 }
-# Every pair of choices; the whole product is for CI.
+# Every pair of choices, of which every second is slow; the whole product is exhaustive.
 COVER = [
     (positions, list(SEEN)[(i + j) % 3], list(PLACES)[(i // 3 + j) % 3], list(KINDS)[(i + 2 * j) % 3], family)
     for (i, positions), (j, family) in itertools.product(enumerate(POSITIONS), enumerate(FAMILIES))
@@ -116,7 +116,10 @@ def cached_equals_full(config, layout="unrolled"):
     np.testing.assert_allclose(jnp.concatenate(said, 1), full, rtol=1e-5, atol=1e-5 * max(1, jnp.abs(full).max()))
 
 
-@pytest.mark.parametrize(("positions", "seen", "place", "kind", "family"), COVER)
+@pytest.mark.parametrize(
+    ("positions", "seen", "place", "kind", "family"),
+    [pytest.param(*cell, marks=pytest.mark.slow if i % 2 else ()) for i, cell in enumerate(COVER)],
+)
 def test_cached_logits_equal_full_logits(positions, seen, place, kind, family):
     cached_equals_full(config_of(positions, seen, place, kind, family))
 
@@ -125,7 +128,7 @@ def test_cached_logits_equal_full_logits_of_scanned_layers():
     cached_equals_full(config_of("rotary", "causal", "post", "batch", "shared keys"), "scanned")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_cached_logits_equal_full_logits_in_every_combination(positions, family):

@@ -97,6 +97,7 @@ def test_a_task_trains_and_judges_inputs_and_heads_of_ones_own(run):
     assert ("validation_accuracy" in found) == run.model.head.has_accuracy
 
 
+@pytest.mark.slow
 def test_decoding_says_what_a_head_of_ones_own_scores_highest():
     config = MODEL.replace(inputs=SumOfHalves(), head=Hinge())
     params = init(jax.random.key(0), config)

@@ -380,6 +380,7 @@ def test_models_are_mapped_over_weights():
 # --- in blocks with other components ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @blocks
 def test_scanned_blocks_equal_unrolled_ones(config):
     config, key = config.replace(dropout=0.3), jax.random.key(4)
@@ -395,6 +396,7 @@ def test_a_block_reads_in_pieces_what_it_reads_at_once(config, layout):
     check_pieces(config, layout)
 
 
+@pytest.mark.slow
 @blocks
 def test_in_a_block_padding_reaches_no_output(config):
     params, tokens = model_and_tokens(config)
@@ -549,8 +551,8 @@ train = jax.jit(train_chunk, static_argnums=3)
 @pytest.mark.parametrize(
     ("changes", "layout"),
     [
-        ({}, "unrolled"),
-        ({"attention": GRU(), "layers": 2, "inputs": Tokens()}, "scanned"),
+        pytest.param({}, "unrolled", marks=pytest.mark.slow),
+        pytest.param({"attention": GRU(), "layers": 2, "inputs": Tokens()}, "scanned", marks=pytest.mark.slow),
         ({"attention": LSTM()}, "unrolled"),
     ],
     ids=CELLS,

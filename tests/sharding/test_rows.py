@@ -73,6 +73,7 @@ def test_each_row_says_what_it_says_on_one_device(mesh, name, how):
     np.testing.assert_allclose(getattr(cut, numbers), getattr(one, numbers), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_divided_are_decoded_all_the_same(mesh):
     params, asked = weights("decoder"), DRAWN | {"steps": STEPS}
     one = generate(params, DECODER, PROMPT[:3], **asked)

@@ -113,6 +113,7 @@ def test_a_mesh_gives_what_one_device_gives(devices):
     matches_one_device("decoder", devices)
 
 
+@pytest.mark.slow
 def test_devices_that_cut_the_batch_alone_tell_each_other_once_a_step():
     """Outside of every loop over micro-batches, for a run without dropout; and it gives what one device gives."""
     matches_one_device("separable", TWO[0])

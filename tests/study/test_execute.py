@@ -118,6 +118,7 @@ def pairs():
     return finished(PRE, group_size=2)
 
 
+@pytest.mark.slow
 def test_members_trained_together_are_the_same_up_to_rounding(whole, pairs):
     assert list(pairs) == [cell.name for cell in PRE]
     for name, row in pairs.items():
@@ -144,6 +145,7 @@ def neighbours(rate, group_size):
     return [results(rows)[cell.name] for cell in order]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_size", [1, 4])
 @pytest.mark.parametrize("rate", [1e30, math.inf])
 def test_a_run_that_diverges_is_recorded_and_its_neighbours_are_not_touched(rate, group_size):
@@ -290,6 +292,7 @@ def test_closing_stops_at_a_chunk_and_running_again_goes_on(whole, tmp_path):
     assert results(rows) == results(whole(1))
 
 
+@pytest.mark.slow
 def test_more_seeds_train_only_what_is_new(whole, tmp_path):
     fewer = dataclasses.replace(STUDY, seeds=range(2))
     train(fewer, tmp_path)
@@ -330,6 +333,7 @@ def test_mapped_members_resume_bitwise_whoever_is_left(tmp_path):
     assert {row["group_size"] for row in resumed.values()} == {4}
 
 
+@pytest.mark.slow
 def test_diagnostics_are_of_the_next_step_and_change_no_result(whole):
     name = "norm=post,rate=high,seed=1"
     study = tiny(axes=(NORM, RATE), claims=())

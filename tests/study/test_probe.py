@@ -197,6 +197,7 @@ def measured(tmp_path_factory):
     return study, Store(root)
 
 
+@pytest.mark.slow
 def test_a_study_measures_its_models_at_every_evaluation(measured):
     _, store = measured
     rows = store.rows()

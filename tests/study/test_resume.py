@@ -123,6 +123,7 @@ def killed_and_resumed(launch, folder, reference, seed, kills):
     return kept
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_table(launch, reference, tmp_path):
     kept = killed_and_resumed(launch, study_folder(tmp_path), reference, seed=0, kills=[0, 1, 4])
     assert 0 < len(kept) < RUNS

@@ -237,6 +237,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
     assert stages.ahead(study, execution) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", [1, 8, 11])
 def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path, events):
     """Within the first rung, at its end, after it."""

@@ -224,6 +224,7 @@ def test_a_batch_that_a_mesh_cannot_cut_is_refused():
         next(execute([group], Execution(mesh=Devices(data=2))))
 
 
+@pytest.mark.slow
 def test_members_on_several_devices_tell_each_other_nothing():
     _, slot = Execution().slots()
     program = Program(GROUP, slot, Execution(chunk_steps=3), 1)
@@ -282,6 +283,7 @@ def test_two_slots_of_two_devices_work_side_by_side():
     assert done.stdout.strip() == "as one", done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_no_memory_holds_is_a_failed_row():
     baseline = replace_at(BASELINE, {"model.feed_forward.d_ff": 2**42})
     [group] = groups(tiny(baseline=baseline, axes=(), claims=(), seeds=[0]).cells())

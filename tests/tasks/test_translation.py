@@ -68,6 +68,7 @@ def said_one_by_one(run, params, line):
 _apply = jax.jit(lambda params, model, tokens, more: apply(params, model, tokens, **more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["paired", pytest.param("joined", marks=pytest.mark.slow)])
 def test_lines_are_said_as_one_by_one(files, form, monkeypatch):
     run, params = untrained(files, form, seed=SEED)

@@ -30,6 +30,7 @@ def step():
     return jax.jit(lambda state, run: train_step(state, run, SOURCE.batch(jax.random.key(0), state.step))[0])
 
 
+@pytest.mark.slow
 def test_the_average_is_the_mean_of_the_weights_after_each_step_later_ones_counting_more(step):
     state = first = start(RUN)
     history = []

@@ -48,6 +48,7 @@ def test_an_accelerator_computes_the_batch_whole(monkeypatch):
     assert micro_batches(LARGE) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "run",
     [

@@ -48,6 +48,7 @@ def compiled(name, layout, remat):
     return program(state), program.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layout", "remat"),
     [

@@ -37,7 +37,7 @@ def test_chunks_of_any_length_give_the_same_bits():
     equal(losses["loss"], jnp.concatenate([first["loss"], second["loss"]]))
 
 
-@pytest.mark.parametrize("rate", [jnp.nan, 1e30])
+@pytest.mark.parametrize("rate", [pytest.param(jnp.nan, marks=pytest.mark.slow), 1e30])
 def test_a_run_that_diverges_is_frozen_and_says_when(rate):
     bad = RUN.replace(optimizer=RUN.optimizer.replace(learning_rate=jnp.float32(rate)))
     once, _ = chunk(start(bad), bad, SOURCE, 2)
@@ -49,6 +49,7 @@ def test_a_run_that_diverges_is_frozen_and_says_when(rate):
         equal((state.params, state.optimizer), (once.params, once.optimizer))
 
 
+@pytest.mark.slow
 def test_a_healthy_run_does_not_say_that_it_diverged():
     assert int(chunk(start(RUN), RUN, SOURCE, 4)[0].diverged_at) == -1
 
@@ -107,6 +108,7 @@ def test_targets_of_weight_zero_do_not_train():
     equal(step(start(RUN), RUN, batch)[0].params, step(start(RUN), RUN, other)[0].params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [
