@@ -67,7 +67,7 @@ class Aux(Node):
     """What a call gives beside its result, by name; the names of nested parts are joined by "/".
 
     losses: scalars to be added to the training loss, each a mean over the tokens that were read.
-    statistics: numbers to be recorded.
+    statistics: numbers for `measure` to read; those of a stack have an axis of the layers that give them.
     intermediates: activations, filled where `Context.return_intermediates` asks for them.
     weights: weights that the call itself changed, such as running means, by their path.
     carried: values for the layers that follow, by the names that `Component.initial_carry` gives them.

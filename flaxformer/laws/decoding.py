@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flaxformer import model
@@ -31,7 +33,7 @@ def decoding(subject: Subject) -> Finding:
 
 
 def _decoding(subject: Subject) -> Iterator[Finding]:
-    params, inputs = subject.params, subject.batch.inputs
+    params, inputs = jax.tree.map(jnp.asarray, subject.params), subject.batch.inputs
     rows, length = inputs.shape
     sizes: list[int] = []
     while (left := length - sum(sizes)) > 0:  # chunks and single tokens, in turn

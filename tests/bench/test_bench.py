@@ -249,8 +249,10 @@ SMALLEST = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive if name == "compile" else pytest.mark.slow) for name in NAMES],
+)
 def test_every_benchmark_goes_in_its_quick_form(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     words = ["bench", name, "--quick", "--folder", str(ROOT), "--output", str(tmp_path), *SMALLEST.get(name, [])]

@@ -122,8 +122,10 @@ def assert_sound(run, laws=tuple(name for name in LAWS if name not in EXPENSIVE)
     assert not {name: one.words for name, one in results.items() if one.is_violated}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", SOUND)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(name, marks=pytest.mark.exhaustive if i % 2 else pytest.mark.slow) for i, name in enumerate(SOUND)],
+)
 def test_a_sound_model_passes_every_law(model):
     assert_sound(run_of(**SOUND[model]), *([tuple(LAWS)] if model == "default" else []))
 

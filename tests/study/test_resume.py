@@ -129,7 +129,7 @@ def test_killed_and_resumed_gives_the_same_table(launch, reference, tmp_path):
     assert 0 < len(kept) < RUNS
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_killed_and_resumed_often_gives_the_same_table(launch, reference, tmp_path, seed):
     kills = random.Random(seed).choices([0, 1, 2, 3], k=7)
