@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from flaxformer import model
+from flaxformer.config import Block
 from flaxformer.laws.law import OK, Finding, difference, law, violated
 from flaxformer.laws.programs import equations, fast_jit, program_text
 from flaxformer.laws.subject import Subject, random_key, start_state
@@ -74,13 +75,17 @@ def _field_paths(run: Run, roots: tuple[str, ...], is_leaf: bool) -> list[str]:
 
 
 def _is_replaced(path: str, config: Any) -> bool:
-    """True if another choice replaces a field: a frozen pattern, or the blocks of a pattern."""
+    """True if another choice replaces a field: no layers or norms, a frozen pattern, the blocks of a pattern."""
     owner, _, last = path.rpartition(".")
     if last in ("scale_exponent", "logit_cap") and owner.startswith("model."):
         frozen = getattr(get_at(config, owner.removeprefix("model.")), "frozen_pattern", None)
         if frozen is not None:  # attention without logits of its own
             return True
     pattern, name = config.pattern, path.split(".")[1]
+    if name == "norm_kind" and config.norm_kind not in config.norms:
+        return True
+    if config.layers == 0 and name != "norm_kind" and name in Block.__dataclass_fields__:
+        return True
     return bool(pattern) and path.startswith("model.") and all(name in block.changes() for block in pattern)
 
 

@@ -37,7 +37,7 @@ def _precision(subject: Subject) -> Iterator[Finding]:
         rounded, inputs, given = _cast((subject.params, subject.batch.inputs, subject.given), dtype)
         if name == "float16":  # operation by operation: a compiler may cancel what overflows, as √(x²)
             weights, *arrays = jax.tree.map(jnp.asarray, (rounded, inputs, given))
-            with jax.disable_jit():
+            with jax.disable_jit(), np.errstate(all="ignore"):  # NumPy warns of a constant that overflows
                 output = forward_pass(weights, subject.config, *arrays)
         else:
             output = _compiled_forward_pass(rounded, subject.config, inputs, given)

@@ -49,7 +49,7 @@ def test_every_example_with_a_component_of_the_model_is_checked():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_example_obeys_the_laws(name):
     run = run_of(name) if name in MODELS else study_of(name).arms()[-1].run
-    run = run.replace(model=small(run.model), task=run.task.replace(batch_size=2))
+    run = run.replace(model=small(run.model), task=run.task.replace(batch_size=8))
     assert {one.law: str(one.finding) for one in check(run, LAWS) if one.finding.is_violated} == {}
 
 

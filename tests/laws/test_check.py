@@ -85,7 +85,9 @@ def test_a_number_of_a_loss_term_without_effect_is_named():
 
 SOUND = {
     "default": {},
-    "post, rotary, rms": {"norm": POST, "norm_kind": RMSNorm(), "positions": Rotary()},
+    "post, rotary, rms, deep norm": {
+        "residual": DeepNorm(), "norm": POST, "norm_kind": RMSNorm(), "positions": Rotary(),
+    },
     "batch norm, learned positions": {"norm_kind": BatchNorm(), "positions": LearnedPositions(max_length=16)},
     "branch post, ALiBi, ReZero, window": {
         "norm": BRANCH_POST, "positions": Alibi(), "residual": ReZero(), "attention": Attention(heads=2, window=256),
@@ -94,8 +96,8 @@ SOUND = {
         "norm": SANDWICH, "positions": RelativeBuckets(buckets=4, max_distance=5), "residual": LayerScale(),
         "attention": Attention(heads=2, key_value_heads=1, query_key_norm=RMSNorm(), logit_cap=5.0),
     },
-    "no norm, index, deep norm, gated": {
-        "norm": NO_NORM, "positions": ConcatenatedIndex(scale=0.1), "residual": DeepNorm(),
+    "no norm, index, ReZero, gated": {
+        "norm": NO_NORM, "positions": ConcatenatedIndex(scale=0.1), "residual": ReZero(),
         "feed_forward": Gated(d_ff=10),
     },
     "pattern and embedding norm": {
