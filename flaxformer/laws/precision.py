@@ -22,7 +22,8 @@ AMPLIFICATION = 12
 @law("precision", "float16 and bfloat16 give finite outputs, close to those in double precision")
 def precision(subject: Subject) -> Finding:
     """Round the weights and inputs, and compute every intermediate result in that precision."""
-    return first_violated(_precision(subject))
+    with np.errstate(all="ignore"):  # NumPy warns of a constant that overflows, such as a mask value
+        return first_violated(_precision(subject))
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
@@ -37,7 +38,7 @@ def _precision(subject: Subject) -> Iterator[Finding]:
         rounded, inputs, given = _cast((subject.params, subject.batch.inputs, subject.given), dtype)
         if name == "float16":  # operation by operation: a compiler may cancel what overflows, as √(x²)
             weights, *arrays = jax.tree.map(jnp.asarray, (rounded, inputs, given))
-            with jax.disable_jit(), np.errstate(all="ignore"):  # NumPy warns of a constant that overflows
+            with jax.disable_jit():
                 output = forward_pass(weights, subject.config, *arrays)
         else:
             output = _compiled_forward_pass(rounded, subject.config, inputs, given)
