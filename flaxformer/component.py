@@ -58,7 +58,7 @@ class Component(Config):
 
 
 def overrides(kind: type, name: str, other: str) -> bool:
-    """Whether a class has a method from further down in its line of classes than another one that belongs to it."""
+    """True if a class has a method from further down in its line of classes than another one that belongs to it."""
     line = [vars(own) for own in kind.__mro__]
     return next(n for n, own in enumerate(line) if name in own) < next(n for n, own in enumerate(line) if other in own)
 
@@ -128,13 +128,13 @@ class Context(Node):
     layer: Int[Array, ""] | int | None = None
     """The layer's index, from 0."""
     is_cross: bool = flax.struct.field(pytree_node=False, default=False)
-    """Whether this is the context of cross-attention."""
+    """True if this is the context of cross-attention."""
     training: bool = flax.struct.field(pytree_node=False, default=False)
     return_intermediates: bool = flax.struct.field(pytree_node=False, default=False)
     layers: int = flax.struct.field(pytree_node=False, default=0)
     """Depth of the stack."""
     reads_source: bool = flax.struct.field(pytree_node=False, default=False)
-    """Whether the stack has cross-attention."""
+    """True if the stack has cross-attention."""
 
     def of(self, branch: str) -> "Context":
         """The context of one branch: only cross-attention has the source, which it reads without positions."""

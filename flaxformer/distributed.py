@@ -64,7 +64,7 @@ def _slurm_devices() -> list[int] | None:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes; a lone one is."""
+    """True if this process is the one that writes; a lone one is."""
     return jax.process_index() == 0
 
 

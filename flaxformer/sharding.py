@@ -143,7 +143,7 @@ def shardings_of(tree: Any, mesh: Mesh) -> Any:
 
 
 def cuts_batch_alone() -> bool:
-    """Whether this is traced within a mesh that has several devices along data and nowhere else."""
+    """True if this is traced within a mesh that has several devices along data and nowhere else."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and 1 < mesh.shape.get("data", 1) == mesh.size
 

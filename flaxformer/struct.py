@@ -65,7 +65,7 @@ class Config(Node):
 
     named: ClassVar[dict[str, Any]] = {}
     is_abstract: ClassVar[bool] = True
-    """Whether a class, by its own definition, is only the base of others; subclasses do not inherit it."""
+    """True if a class, by its own definition, is only the base of others; subclasses do not inherit it."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__(kw_only=True)
@@ -119,7 +119,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def _is_given(value: Any) -> bool:
-    """Whether a value is a user's own, not one with which JAX rebuilds a config."""
+    """True if a value is a user's own, not one with which JAX rebuilds a config."""
     if isinstance(value, tuple):
         return all(isinstance(item, Config) for item in value)
     return isinstance(value, bool | int | float | str | Config | None | type)

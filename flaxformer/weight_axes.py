@@ -27,11 +27,11 @@ class Axes:
     batch: tuple[str, ...]
     """Those along which separate matrices are stacked."""
     in_layer: bool
-    """Whether it belongs to a layer of a stack, in either layout."""
+    """True if it belongs to a layer of a stack, in either layout."""
 
     @property
     def stacked(self) -> bool:
-        """Whether it holds all the layers of a stack."""
+        """True if it holds all the layers of a stack."""
         return self.names[:1] == ("layers",)
 
 
@@ -59,7 +59,7 @@ def _axes(node: Any, leading: tuple[str, ...], in_layer: bool) -> Any:
 
 
 def _holds_stacked(node: Parameters) -> bool:
-    """Whether it is the fields of a tree whose arrays have a leading axis of layers."""
+    """True if it is the fields of a tree whose arrays have a leading axis of layers."""
     return any(field.metadata.get("stacked") for field in dataclasses.fields(node))
 
 

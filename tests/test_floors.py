@@ -154,7 +154,7 @@ def test_the_mathematics_knows_no_config():
 
 
 def asserts(node: ast.AST) -> bool:
-    """Whether some line below can fail: an assert, or the name of something that asserts."""
+    """True if some line below can fail: an assert, or the name of something that asserts."""
     names = [getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(node)]
     known = any(re.match(r"assert_|raises$|equal$|close$|refused$", name) for name in names if isinstance(name, str))
     return known or any(isinstance(n, ast.Assert) for n in ast.walk(node))

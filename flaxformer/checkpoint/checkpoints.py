@@ -147,7 +147,7 @@ class Checkpoints:
             raise
 
     def _is_there(self, marker: Marker) -> bool:
-        """Whether the step is published with these numbers; one that is damaged is set aside."""
+        """True if the step is published with these numbers; one that is damaged is set aside."""
         if marker.step not in self._numbered(published=True):
             return False
         try:

@@ -12,7 +12,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1
 
 @dataclasses.dataclass
 class Stop:
-    """Whether a signal has asked the process to stop, and which."""
+    """Request of a signal that the process stop."""
 
     by: signal.Signals | None = None
 

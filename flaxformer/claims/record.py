@@ -64,7 +64,7 @@ def keep(root: Path, outcomes: Sequence[Outcome], quick: bool) -> None:
 
 
 def holds_claims(root: Path) -> bool:
-    """Whether a folder is one of claims."""
+    """True if a folder is one of claims."""
     return any(root.glob(f"*/{NAME}"))
 
 

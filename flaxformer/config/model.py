@@ -61,7 +61,7 @@ class ModelConfig(Config):
     cross_attention_residual: bool = static(True)
     feed_forward_residual: bool = static(True)
     parallel: bool = static(False)
-    """Whether attention and feed-forward read the same stream, side by side (GPT-J, PaLM)."""
+    """True if attention and feed-forward read the same stream, side by side (GPT-J, PaLM)."""
 
     pattern: tuple[Block, ...] = part(())
     distinct_blocks: int | None = static(None, at_least=1)
@@ -191,17 +191,17 @@ class ModelConfig(Config):
 
     @property
     def mixes_batch(self) -> bool:
-        """Whether a sequence's result depends on others of its batch in training."""
+        """True if a sequence's result depends on others of its batch in training."""
         return bool(self.batch_mixers)
 
     @property
     def is_causal(self) -> bool:
-        """Whether no token's result depends on later ones, but for a prefix."""
+        """True if no token's result depends on later ones, but for a prefix."""
         return self.visibility != "full" and all(norm.is_causal for norm in self.norms)
 
     @property
     def reads_memory(self) -> bool:
-        """Whether its blocks have cross-attention."""
+        """True if its blocks have cross-attention."""
         return self.encoder is not None or self.d_memory is not None
 
     @property

@@ -42,7 +42,7 @@ def _are_alike(layers: tuple[Any, ...]) -> bool:
 
 
 def in_layers(place: str) -> bool:
-    """Whether a place is in every layer of a stack, so that what is measured there has the axis L."""
+    """True if a place is in every layer of a stack, so that what is measured there has the axis L."""
     match = STACK.match(place)
     return match is not None and match[2] is None
 

@@ -39,7 +39,7 @@ def collections(params: Any, config: ModelConfig) -> Any:
 
 
 def _is_constant(spec: Spec) -> bool:
-    """Whether a weight begins as a constant."""
+    """True if a weight begins as a constant."""
     return spec.init in ("zeros", "ones", "constant")
 
 
@@ -75,7 +75,7 @@ def check_family(config: ModelConfig, expected: str | None, module: str) -> None
 
 
 def reads_deterministic(config: ModelConfig, *given: bool | None) -> bool:
-    """Whether a call reads `deterministic`, and must be given it.
+    """True if a call reads `deterministic`, and must be given it.
 
     So it is where training is known to differ from evaluation: by dropout, or by statistics of the batch. A component
     from outside the package may differ too: with one, `deterministic` is read where it is given.
@@ -86,12 +86,12 @@ def reads_deterministic(config: ModelConfig, *given: bool | None) -> bool:
 
 
 def has_dropout(config: ModelConfig) -> bool:
-    """Whether the model drops activations in training."""
+    """True if the model drops activations in training."""
     return any(part.dropout for part in _parts(config))
 
 
 def may_draw(config: ModelConfig) -> bool:
-    """Whether training may draw random numbers: for dropout, or in a component from outside the package."""
+    """True if training may draw random numbers: for dropout, or in a component from outside the package."""
     return has_dropout(config) or _has_foreign_components(config)
 
 

@@ -38,7 +38,7 @@ def _values(tree: Any) -> Any:
 
 
 def is_variable(node: Any) -> bool:
-    """Whether a node is a variable, which JAX would take for a tree."""
+    """True if a node is a variable, which JAX would take for a tree."""
     return isinstance(node, nnx.Variable)
 
 

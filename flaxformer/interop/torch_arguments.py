@@ -74,7 +74,7 @@ class Constructor(NamedTuple):
     free: str
     """Fields of the config that say nothing about the module, and what they hold."""
     memory: bool = False
-    """Whether it reads a memory of its own width."""
+    """True if it reads a memory of its own width."""
     only: Mapping[str, Any] = {}
 
 

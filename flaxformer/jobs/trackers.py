@@ -186,7 +186,7 @@ def _quoted(text: str) -> str:
 
 
 def _has_key() -> bool:
-    """Whether wandb would find a key for its server without asking."""
+    """True if wandb would find a key for its server without asking."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     server = urlsplit(os.environ.get("WANDB_BASE_URL", SERVER)).hostname or ""

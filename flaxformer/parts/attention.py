@@ -133,7 +133,7 @@ class Attention(TokenMixer):
 
     @property
     def is_plain(self) -> bool:
-        """Whether logits, weights and products are this class's own, so that a fused kernel may compute them."""
+        """True if logits, weights and products are this class's own, so that a fused kernel may compute them."""
         return all(getattr(type(self), name) is getattr(Attention, name) for name in ("logits", "normalize", "combine"))
 
     # --- the whole -----------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Head(Component):
 
     is_abstract: ClassVar[bool] = True
     tied: ClassVar[bool] = False
-    """Whether the head's matrix is the embedding table."""
+    """True if the head's matrix is the embedding table."""
     pool: ClassVar[str] = "none"
     predicts: ClassVar[str | None] = None
     """What the answer is: "tokens" (a logit for each of the vocabulary), "classes", "numbers", or None for no task."""
@@ -43,7 +43,7 @@ class Head(Component):
 
     @property
     def has_accuracy(self) -> bool:
-        """Whether an answer is right or wrong: with the cross-entropy, or where `accuracy` is a head's own."""
+        """True if an answer is right or wrong: with the cross-entropy, or where `accuracy` is a head's own."""
         return self.loss_name == "cross_entropy" or type(self).accuracy is not Head.accuracy
 
     def outputs(self, vocabulary: int) -> int:

@@ -24,7 +24,7 @@ class Inputs(Component):
     reads: ClassVar[str] = "vectors"
     """What the inputs are: "tokens", "vectors" or "images"."""
     has_table: ClassVar[bool] = False
-    """Whether there is an embedding table that a tied head can share."""
+    """True if there is an embedding table that a tied head can share."""
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
         """The shape of one vector or image that it reads, given the sizes of the model; None for any."""

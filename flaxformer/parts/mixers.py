@@ -18,12 +18,12 @@ class TokenMixer(Component):
     max_length: ClassVar[int | None] = None
     """The longest sequence, where there is one."""
     reads_mask: ClassVar[bool] = True
-    """Whether `context.mask` decides what a token reads. A mixer with False must be causal by itself; models that need
+    """True if `context.mask` decides what a token reads. A mixer with False must be causal by itself; models that need
     another mask (bidirectional, a prefix, packed documents) refuse it."""
 
     @property
     def has_state(self) -> bool:
-        """Whether it has a decoding state of its own; without one, each new token costs a pass over all before it."""
+        """True if it has a decoding state of its own; without one, each new token costs a pass over all before it."""
         own = type(self)
         return own.init_state is not TokenMixer.init_state and not overrides(own, "apply", "step")
 

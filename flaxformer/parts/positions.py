@@ -61,7 +61,7 @@ class Positions(Component):
 
     @property
     def reads_query(self) -> bool:
-        """Whether the scheme has a `query_bias` of its own."""
+        """True if the scheme has a `query_bias` of its own."""
         return type(self).query_bias is not Positions.query_bias
 
 

@@ -93,5 +93,5 @@ def references(analysis: Analysis, ax: Axes, axis: str, near: tuple[float, float
 
 
 def is_wide_range(values: list[float]) -> bool:
-    """Whether a logarithmic axis shows them better."""
+    """True if a logarithmic axis shows them better."""
     return bool(values) and min(values) > 0 and max(values) > 300 * min(values)

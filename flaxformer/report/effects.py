@@ -73,7 +73,7 @@ def _kind(claim: JudgedClaim) -> tuple[str, bool]:
 
 
 def _fit(claims: list[JudgedClaim]) -> bool:
-    """Whether one axis shows the smallest of them too."""
+    """True if one axis shows the smallest of them too."""
     lows, highs = zip(*map(_extent, claims), strict=True)
     return max(highs) - min(lows) <= WIDER * min(high - low for low, high in zip(lows, highs, strict=True))
 

@@ -24,7 +24,7 @@ class Table:
     texts: int
 
     def is_text(self, column: int) -> bool:
-        """Whether a column is set flush left."""
+        """True if a column is set flush left."""
         return column < self.texts
 
 

@@ -70,16 +70,16 @@ class Exploration:
     context: Labels
     judgement: Judgement
     opposite: bool
-    """Whether its sign is against that of the same step around the baseline."""
+    """True if its sign is against that of the same step around the baseline."""
 
     @property
     def clear(self) -> bool:
-        """Whether it holds among all explorations (Holm)."""
+        """True if it holds among all explorations (Holm)."""
         return self.judgement.p_holm < LEVEL
 
     @property
     def hint(self) -> bool:
-        """Whether it would hold alone, and points against the baseline's direction: worth a study of its own."""
+        """True if it would hold alone, and points against the baseline's direction: worth a study of its own."""
         return self.opposite and not self.clear and self.judgement.p < LEVEL
 
 
@@ -97,7 +97,7 @@ class Analysis:
 
     @property
     def exact(self) -> bool:
-        """Whether its numbers are facts of the program, without a spread."""
+        """True if its numbers are facts of the program, without a spread."""
         return self.study.get("exact", False)
 
     @property

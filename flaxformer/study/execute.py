@@ -131,7 +131,7 @@ def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, em
 
 
 def _stops(scheduler: Scheduler) -> bool:
-    """Whether this process is to stop, or another that trains the same; all of them ask at the same places."""
+    """True if this process is to stop, or another that trains the same; all of them ask at the same places."""
     stops = bool(distributed.highest(int(scheduler.stopping.is_set())))
     if stops:
         scheduler.stopping.set()

@@ -95,7 +95,7 @@ def power_of_two(number: int) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the machine, had not as much memory as was asked for; a CPU calls it an internal error."""
+    """True if a device, or the machine, had not as much memory as was asked for; a CPU calls it an internal error."""
     words = ("RESOURCE_EXHAUSTED", "Out of memory")
     of_device = isinstance(error, jax.errors.JaxRuntimeError) and any(word in str(error) for word in words)
     return of_device or isinstance(error, MemoryError)

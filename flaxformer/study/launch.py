@@ -228,7 +228,7 @@ class _Worker:
         unfinished.remove_of(self.store, [group for group in self.share if not self.leases.others(group.name)])
 
     def is_free(self, group: Group) -> bool:
-        """Whether some cell of a group can be taken."""
+        """True if some cell of a group can be taken."""
         held = self.leases.held(self.lease_of(group))
         return held is not None and any(cell.name not in held for cell in group.cells)
 

@@ -55,7 +55,7 @@ def born(pid: int) -> str | None:
 
 
 def owner_is_gone(lease: Lease) -> bool:
-    """Whether the owner was a process of this machine that has ended: nothing that a clock says is needed to know."""
+    """True if the owner was a process of this machine that has ended: nothing that a clock says is needed to know."""
     here, pid = machine(), lease.get("pid")
     return here is not None and lease.get("machine") == here and type(pid) is int and born(pid) != lease.get("born")
 
@@ -184,7 +184,7 @@ class Leases:
                 self._remove(self.folder / f"{name}.lease", token)
 
     def _dead(self, lease: Lease) -> bool:
-        """Whether the owner is known to be gone, or was not heard of for as long as it said, while we watched."""
+        """True if the owner is known to be gone, or was not heard of for as long as it said, while we watched."""
         stamp = (lease["mtime"], lease["token"])
         last, since = self._seen.get(lease["path"], (None, 0.0))
         if last != stamp:

@@ -30,7 +30,7 @@ def load_study(file: Path, overrides: Sequence[str] = (), seeds: int | None = No
 
 
 def declares(file: Path, name: str) -> bool:
-    """Whether a file assigns a name at its top level; nothing is executed."""
+    """True if a file assigns a name at its top level; nothing is executed."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -43,7 +43,7 @@ class Scheduler:
                     return self._groups[name], self._left[name].pop(0)
 
     def _is_ours(self, name: str) -> bool:
-        """Whether there is something of the group to train here; its cells are then those that there are."""
+        """True if there is something of the group to train here; its cells are then those that there are."""
         if self._ask is not None and name in self._unasked:
             self._unasked.remove(name)
             group = self._ask(self._groups[name])
@@ -52,7 +52,7 @@ class Scheduler:
         return bool(self._left[name])
 
     def _worth_joining(self, name: str) -> bool:
-        """Whether what is left, shared with its present workers, outlasts another compilation."""
+        """True if what is left, shared with its present workers, outlasts another compilation."""
         if not self._workers[name] or name not in self._batch_seconds:
             return True
         return len(self._left[name]) * self._batch_seconds[name] / len(self._workers[name]) > self._compile_seconds

@@ -51,7 +51,7 @@ class Uniform:
         return float(label)
 
     def holds(self, label: str) -> bool:
-        """Whether a label's number is within the bounds."""
+        """True if a label's number is within the bounds."""
         return self.low <= float(label) <= self.high
 
 
@@ -95,7 +95,7 @@ class Integer:
         return int(label)
 
     def holds(self, label: str) -> bool:
-        """Whether a label's number is within the bounds."""
+        """True if a label's number is within the bounds."""
         return self.low <= int(label) <= self.high
 
 
@@ -136,7 +136,7 @@ class Choice:
         return self.values[label]  # type: ignore[call-overload]
 
     def holds(self, label: str) -> bool:
-        """Whether there is such a label."""
+        """True if there is such a label."""
         return label in self.values
 
 

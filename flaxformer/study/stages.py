@@ -54,7 +54,7 @@ def run(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
 
 
 def is_staged(study: Study) -> bool:
-    """Whether what is trained depends on results: no cell of it can be trained for itself."""
+    """True if what is trained depends on results: no cell of it can be trained for itself."""
     return isinstance(study, Search) or study.halving is not None
 
 
@@ -114,7 +114,7 @@ def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, N
 
 
 def _is_decided(stage: Study, rows: Mapping[str, Row], on_error: launch.OnError = "continue", **how: Any) -> bool:
-    """Whether every run of a stage has a row, and none ended the work."""
+    """True if every run of a stage has a row, and none ended the work."""
     found = [rows.get(cell.name) for cell in stage.cells()]
     return all(row is not None and (row["status"] != "failed" or on_error == "continue") for row in found)
 

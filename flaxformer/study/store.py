@@ -52,7 +52,7 @@ def check_file_name(group: str) -> str:
 
 
 def is_finished(row: Row | None) -> bool:
-    """Whether a cell has a result: a run that failed has none."""
+    """True if a cell has a result: a run that failed has none."""
     return row is not None and row["status"] != "failed"
 
 

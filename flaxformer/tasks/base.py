@@ -97,7 +97,7 @@ class Task(Config):
     evaluation_batches: int = static(16, at_least=1)
 
     answers_are_inputs: ClassVar[bool] = True
-    """Whether tokens that are asked for stand among the later inputs, where a model that sees all would find them."""
+    """True if tokens that are asked for stand among the later inputs, where a model that sees all would find them."""
 
     @property
     def vocabulary(self) -> int:
@@ -116,7 +116,7 @@ class Task(Config):
 
     @property
     def packs_documents(self) -> bool:
-        """Whether a sequence may hold several documents, each to be read by itself (`Batch.segments`)."""
+        """True if a sequence may hold several documents, each to be read by itself (`Batch.segments`)."""
         return False
 
     def tokens_read(self, model: ModelConfig) -> int:

@@ -37,7 +37,7 @@ def micro_batches(run: Run) -> int:
 
 
 def separable(run: Run) -> bool:
-    """Whether examples can be computed apart: no dropout draws for a whole batch, no BatchNorm looks at it."""
+    """True if examples can be computed apart: no dropout draws for a whole batch, no BatchNorm looks at it."""
     stacks = [stack for stack in (run.model, run.model.encoder) if stack is not None]
     return not any(stack.dropout is not None or stack.mixes_batch for stack in stacks)
 

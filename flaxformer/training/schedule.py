@@ -104,7 +104,7 @@ class Optimizer(Config):
         return params
 
     averages: ClassVar[bool] = False
-    """Whether `averaged` gives other weights than those that train."""
+    """True if `averaged` gives other weights than those that train."""
 
 
 def learning_rate(config: Optimizer, step: int | Int[Array, ""], steps: int) -> Float[Array, ""]:

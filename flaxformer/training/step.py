@@ -145,7 +145,7 @@ def accumulated(params: Any, run: Run, batch: AnyBatch, dropout_key: Array) -> t
 
 
 def _by_device(run: Run) -> bool:
-    """Whether the devices can sum over their examples each for itself: they have whole weights, and share no draws."""
+    """True if the devices can sum over their examples each for itself: they have whole weights, and share no draws."""
     return cuts_batch_alone() and separable(run)
 
 

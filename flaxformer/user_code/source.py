@@ -19,7 +19,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def is_user_file(name: str | None) -> bool:
-    """Whether source code lies outside this package, the standard library and installed packages.
+    """True if source code lies outside this package, the standard library and installed packages.
 
     A cell of a notebook is user code; code without any source, such as a generated method, is not.
     """
@@ -33,12 +33,12 @@ def _lies_outside(name: str) -> bool:
 
 
 def is_user_module(value: object) -> bool:
-    """Whether an object is a module that the user wrote, of which there is a file."""
+    """True if an object is a module that the user wrote, of which there is a file."""
     return isinstance(value, types.ModuleType) and is_user_file(getattr(value, "__file__", None))
 
 
 def is_user_class(kind: type) -> bool:
-    """Whether a class is defined in a module of the user's, or interactively."""
+    """True if a class is defined in a module of the user's, or interactively."""
     module = sys.modules.get(kind.__module__)
     return is_user_module(module) or (kind.__module__ == "__main__" and not getattr(module, "__file__", None))
 
@@ -95,7 +95,7 @@ def module_source(module: types.ModuleType) -> str:
 
 
 def is_edited(module: types.ModuleType) -> bool:
-    """Whether a module's file is no longer what was read of it."""
+    """True if a module's file is no longer what was read of it."""
     text = module_source(module)
     file = Path(str(module.__file__))
     return file.is_file() and file.read_text(errors="replace") != text
@@ -169,7 +169,7 @@ def normalized(node: ast.AST) -> str:
 
 
 def is_docstring(node: object) -> bool:
-    """Whether a statement is a string alone, which no program reads."""
+    """True if a statement is a string alone, which no program reads."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

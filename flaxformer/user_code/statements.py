@@ -12,7 +12,7 @@ from flaxformer.user_code.source import is_user_class, is_user_file, is_user_mod
 
 
 def is_user_code(item: object) -> bool:
-    """Whether an object is a function or class that the user wrote."""
+    """True if an object is a function or class that the user wrote."""
     if isinstance(item, type):
         return is_user_class(item)
     function = inspect.unwrap(item) if callable(item) else None
@@ -72,7 +72,7 @@ def star_imports(module: types.ModuleType) -> Iterator[types.ModuleType]:
 
 
 def acts(node: ast.stmt, module: types.ModuleType) -> bool:
-    """Whether a statement does more than define or fill names of its own module."""
+    """True if a statement does more than define or fill names of its own module."""
     if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass) or source.is_docstring(node) or _is_main_guard(node):
         return False
     if isinstance(node, ast.ClassDef | source.Function):
@@ -89,13 +89,13 @@ def _is_main_guard(node: ast.stmt) -> bool:
 
 
 def _calls(node: ast.AST) -> bool:
-    """Whether a node is a call, as a statement, of a plain function other than print."""
+    """True if a node is a call, as a statement, of a plain function other than print."""
     function = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
     return isinstance(function, ast.Name) and function.id != "print"
 
 
 def _is_private(name: str, module: types.ModuleType) -> bool:
-    """Whether a name stands for an object that no other module has, so that a change of it acts on nothing else."""
+    """True if a name stands for an object that no other module has, so that a change of it acts on nothing else."""
     value = vars(module).get(name)
     if not isinstance(value, dict | list | set) and not is_user_class(type(value)):
         return False
@@ -108,12 +108,12 @@ def _may_share(name: str, module: Any) -> bool:
 
 
 def _may_register(decorator: ast.expr, module: types.ModuleType) -> bool:
-    """Whether a decorator is the user's own, which may add what it decorates to a table."""
+    """True if a decorator is the user's own, which may add what it decorates to a table."""
     names = {found.id for found in ast.walk(decorator) if isinstance(found, ast.Name)}
     return any(is_user_code(vars(module).get(name)) for name in names)
 
 
 def _registers_itself(kind: type) -> bool:
-    """Whether defining a class runs the user's code: an `__init_subclass__` or a metaclass."""
+    """True if defining a class runs the user's code: an `__init_subclass__` or a metaclass."""
     hooks = [base for base in kind.__mro__[1:] if "__init_subclass__" in vars(base)]
     return any(map(is_user_class, hooks)) or is_user_class(type(kind))

@@ -177,7 +177,7 @@ def test_only_the_owner_gives_a_lease_back(folder, clock):
 
 
 def wait(is_so, seconds=20.0):
-    """Whether something came to be so in time."""
+    """True if something came to be so in time."""
     gate = threading.Event()
     return any(is_so() or gate.wait(0.01) for _ in range(int(seconds * 100)))
 

@@ -133,5 +133,5 @@ def some(task):
 
 
 def same(one, other):
-    """Whether two trees have the same numbers."""
+    """True if two trees have the same numbers."""
     return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
