@@ -64,7 +64,7 @@ def overrides(kind: type, name: str, other: str) -> bool:
 
 
 class Aux(Node):
-    """What a call gives beside its result, by name; the names of nested parts are joined by "/".
+    """Results of a call beside its output, by name; the names of nested parts are joined by "/".
 
     losses: scalars to be added to the training loss, each a mean over the tokens that were read.
     statistics: numbers for `measure` to read; those of a stack have an axis of the layers that give them.
@@ -100,28 +100,28 @@ def with_aux(result: Any) -> tuple[Any, Aux]:
 
 
 class Context(Node):
-    """What the components of a stack share in one call."""
+    """Inputs that the components of a stack share in one call."""
 
     query_positions: Int[Array, "*batch T"]
     key_positions: Int[Array, "*batch S"]
     given_positions: tuple[Array, Array] | None = None
     """The positions of queries and keys where they do not count from 0, for a window to measure between."""
     mask: Mask | None = None
-    """Which tokens self-attention may read; None for all."""
+    """Tokens that self-attention may read; None for all."""
     bias: Float[Array, "*batch N T S"] | None = None
-    """What the position scheme adds to the logits of self-attention."""
+    """Bias of the position scheme, added to the logits of self-attention."""
     scheme: Any = None
     """The position scheme, and its weights."""
     scheme_weights: Any = None
     source: Float[Array, "*batch S D"] | None = None
-    """What cross-attention reads; None in self-attention, which reads its own input."""
+    """Input of cross-attention; None in self-attention, which reads its own input."""
     source_mask: Mask | None = None
     valid: Bool[Array, "*batch T"] | None = None
     """False at padding."""
     offset: Int[Array, ""] | None = None
     """Entries of the decoding state that are written already; None without one."""
     carried: dict[str, Array] = flax.struct.field(default_factory=dict)
-    """What components of earlier layers handed on."""
+    """Values handed on by components of earlier layers."""
     key: Array | None = None
     """A random key for the component's own draws in training; None in evaluation. The parts around a branch (its
     norms, its residual rule) have the same one: of two that draw, one folds a number in."""

@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries need before JAX starts."""
+"""Environment that NVIDIA's libraries need before JAX starts."""
 
 import contextlib
 import ctypes

@@ -69,7 +69,7 @@ def is_first() -> bool:
 
 
 def told(work: Callable[[], Any]) -> Any:
-    """What `work` gives in the first process, in all of them; it runs there alone.
+    """Return what `work` gives in the first process, in all of them; it runs there alone.
 
     Args:
       work: returns what JSON can hold.

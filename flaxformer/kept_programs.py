@@ -37,7 +37,7 @@ def keep_compiled_programs() -> None:
 
 
 def _processor() -> str:
-    """What tells apart processors that may share a home: a program for one may use what another has not."""
+    """Return a name of the processor: machines that share a home directory may have different instructions."""
     words = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

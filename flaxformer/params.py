@@ -40,7 +40,7 @@ INITS = ("matrix", "branch", "output", "zeros", "ones")
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What one weight is, before it has numbers."""
+    """Declaration of one weight: its shape, axes, initializer and whether gradients train it."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]

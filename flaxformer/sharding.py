@@ -1,4 +1,4 @@
-"""Where the numbers of a run lie: a mesh of devices, and one table from the names of axes to the axes of the mesh.
+"""Placement of a run's arrays: a mesh of devices, and one table from the names of axes to the axes of the mesh.
 
 A weight's axes are named where it is declared, so that the table decides for every weight, and for every moment of the
 optimizer, along which axis it is cut. The functions of the model and of the training step are the same on one device
@@ -50,12 +50,12 @@ RULES = {
 }
 """Along which axis of the mesh an axis of a weight is cut; one that is not divisible, or not named here, is whole."""
 BATCH = PartitionSpec(("data", "fsdp"))
-"""How the leading axis of a batch is cut."""
+"""Partition of the leading axis of a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """How many devices lie along each axis of the mesh."""
+    """Number of devices along each axis of the mesh."""
 
     data: int = 1
     fsdp: int = 1
@@ -114,7 +114,7 @@ def parse_devices(text: str) -> Devices:
 
 
 def weight_spec(own: Axes, shape: tuple[int, ...], mesh: Any) -> PartitionSpec:
-    """How a weight lies on the mesh: each axis cut as `RULES` say; of two that are cut alike, the first."""
+    """Return a weight's partition: each axis by `RULES`; if two map to the same axis of the mesh, only the first."""
     spec: list[str | None] = []
     for name, size in zip(own.names, shape, strict=True):
         along = RULES.get(name)

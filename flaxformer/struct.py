@@ -111,7 +111,7 @@ class Config(Node):
             raise UserError(problem)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong between fields that are each right; every message names field, value and expectation."""
+        """Yield what is wrong between fields that are each right; every message names field, value and expectation."""
         return iter(())
 
 

@@ -1,4 +1,4 @@
-"""What each weight of a tree is, read off its declaration: whether it decays, is trained, and its named axes."""
+"""Properties of each weight of a tree, from its declaration: whether it decays, is trained, and its named axes."""
 
 import dataclasses
 from typing import Any

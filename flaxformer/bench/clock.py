@@ -1,4 +1,4 @@
-"""How a rate is measured within a process: what is asynchronous is waited for, and compilation is not counted."""
+"""Measurement of a rate within a process: asynchronous work is waited for, and compilation is not counted."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""What a benchmark's file says: its ways, its work, and what is compared. The standard library alone."""
+"""Declaration of a benchmark: its ways, its work, and what is compared. The standard library alone."""
 
 import dataclasses
 import importlib.util
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 Numbers = Mapping[str, Any]
-"""What a way has measured: numbers by name, and lists of numbers, which are kept and not shown."""
+"""Results of one way: numbers by name, and lists of numbers, which are kept and not shown."""
 Point = Mapping[str, Any]
 """One value of each option."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a way is given: one value of each option, `work["size"]`, and where it stands.
+    """Arguments of a way: one value of each option, `work["size"]`, and where it stands.
 
     Args:
       point: the options.
@@ -70,7 +70,7 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """What share every way has of the `number` that one of them, `way`, reaches; `words` is the column's heading."""
+    """Share that every way has of the `number` that one of them, `way`, reaches; `words` is the column's heading."""
 
     number: str
     way: str

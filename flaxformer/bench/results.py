@@ -1,4 +1,4 @@
-"""What the measurements of all rounds say: medians, spreads, and ratios taken round by round."""
+"""Summary of the measurements of all rounds: medians, spreads, and ratios taken round by round."""
 
 import dataclasses
 import statistics
@@ -30,7 +30,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Of at least one value; None of none."""
+    """Median and range of at least one value; None of none."""
     return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
@@ -96,7 +96,7 @@ def _line(benchmark: Benchmark, measurements: Sequence[Measurement], point: Poin
 def faster(
     benchmark: Benchmark, measurements: Sequence[Measurement], point: Point, way: str, than: str
 ) -> Spread | None:
-    """How many times as fast as another a way is, round by round."""
+    """Return how many times as fast as another a way is, round by round."""
     own, other = (by_round(measurements, point, name, benchmark.compared) for name in (way, than))
     return spread(quotients(other, own) if benchmark.lower_is_better else quotients(own, other))
 
@@ -122,5 +122,5 @@ def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> li
 
 
 def place(benchmark: Benchmark, point: Point) -> str:
-    """What tells a point from the others."""
+    """Return the name that distinguishes a point from the others."""
     return ", ".join(f"{name} {point[name]}" for name in benchmark.varied)

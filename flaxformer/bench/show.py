@@ -37,7 +37,7 @@ def ranged(one: Spread | None, name: str = "", digits: int | None = None) -> str
 
 
 def heading(benchmark: Benchmark) -> str:
-    """What the compared number is called."""
+    """Return the heading of the compared number."""
     return benchmark.columns.get(benchmark.compared, benchmark.compared.replace("_", " "))
 
 

@@ -184,7 +184,7 @@ class Checkpoints:
         return next(iter(self._ranked(self._markers())), None)
 
     def metrics(self, step: int) -> dict[str, float | None]:
-        """What was saved with a published step; None for what was not finite."""
+        """Return the metrics saved with a published step; None for those that were not finite."""
         markers = self._markers()
         self._expect(step, markers)
         return markers[step].metrics

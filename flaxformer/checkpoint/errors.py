@@ -1,10 +1,10 @@
-"""What can be wrong with a checkpoint, in words."""
+"""Errors of checkpoints."""
 
 from flaxformer.struct import UserError
 
 
 class Damaged(Exception):  # noqa: N818
-    """What is wrong with a step on disk."""
+    """Error of a step on disk that is damaged."""
 
 
 class SaveFailed(UserError):  # noqa: N818

@@ -79,7 +79,7 @@ def from_host(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def difference(found: Mapping[str, Leaf], wanted: Mapping[str, Leaf], whole: bool = True) -> str | None:
-    """How the first leaf that a checkpoint does not have as it is wanted differs; with `whole`, or that it has over."""
+    """Return how the first leaf that differs from what is wanted differs; with `whole`, or that it has over."""
     for name, leaf in wanted.items():
         if name not in found:
             return f"checkpoint has no {name}, the config wants {list(leaf.shape)}"

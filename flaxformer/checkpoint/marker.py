@@ -13,13 +13,13 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """What a published step says of itself."""
+    """Record of a published step."""
 
     step: int
     metrics: dict[str, float | None]
     leaves: dict[str, Leaf]
     digests: dict[str, str]
-    """Of every leaf."""
+    """Digest of every leaf."""
     files: dict[str, str]
     """Digests too, of every file that Orbax wrote, so that it never reads one that has changed."""
 

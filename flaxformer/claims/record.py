@@ -1,4 +1,4 @@
-"""What a folder of claims keeps of each case, so that its table can be written without the cases' files."""
+"""Record of each case in a folder of claims, so that its table can be written without the cases' files."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ class Line:
     n: int
     verdict: str
     folder: Path | None = None
-    """Where its report is."""
+    """Path of its report."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from flaxformer.user_code.changes import OnCodeChange
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a case's evidence says, each with the folder of its report; and what failed, if anything did."""
+    """Result of a case's evidence, each with the folder of its report; and what failed, if anything did."""
 
     case: Case
     analyses: Sequence[tuple[Path, Analysis]]

@@ -68,7 +68,7 @@ class Bench:
         return 0
 
     def _comparison(self, benchmark: Benchmark) -> dict[str, Any]:
-        """What is compared, and with what: the user's choice, or the file's."""
+        """Return what is compared, and with what: the user's choice, or the file's."""
         known = {"reference": [way.name for way in benchmark.ways], "compared": list(benchmark.columns)}
         chosen = {name: value for name in known if (value := getattr(self, name)) is not None}
         for name, value in chosen.items():

@@ -36,7 +36,7 @@ class LauncherArguments:
     ] = None
 
     def options(self) -> Options:
-        """What the launcher is told."""
+        """Options of the launcher."""
         return Options(workers=self.workers, slurm=self.slurm, ray=self.ray, interface=self.interface)
 
 

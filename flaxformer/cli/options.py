@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, and how an option is told."""
+"""Parts that all commands share: exit codes, and the declaration of an option."""
 
 from typing import Any
 

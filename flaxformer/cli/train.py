@@ -101,18 +101,18 @@ class Train:
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """What a run costs, and the peak of the devices that pay, in FLOP/s, where one is published."""
+    """Cost of a run, and the peak of the devices that pay, in FLOP/s, where one is published."""
 
     step: Cost
     flops: int
-    """Of the model in one step, by its products."""
+    """FLOPs of the model in one step, by its products."""
     device: str
     devices: Devices
     peak: float | None
 
     @classmethod
     def of(cls, run: Run, devices: Devices | None = None) -> "Price":
-        """Of a run on so many of the devices that are here."""
+        """Return the cost of a run on these devices."""
         kind, devices = jax.devices()[0].device_kind, devices or Devices()
         one = peak(kind, run.training.precision)
         return cls(cost_of_run(run), model_flops(run), kind, devices, None if one is None else one * devices.count)
@@ -138,7 +138,7 @@ class Price:
             console.print(line, highlight=False, soft_wrap=True)
 
     def told(self, steps_per_second: float) -> str:
-        """What the model computes a second, and the share of the peak that this is."""
+        """Return the FLOP/s of the model, and their share of the peak."""
         flops = steps_per_second * self.flops
         share = "" if self.peak is None else f"  MFU {flops / self.peak:.1%}"
         return f"{_si(flops, 'FLOP/s')}{share}"

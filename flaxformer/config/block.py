@@ -21,7 +21,7 @@ SAME: Any = Same()
 
 
 class Block(Config):
-    """What is particular to a block of a pattern; what is not given is the model's."""
+    """Choices of one block of a pattern; those that are not given are the model's."""
 
     attention: TokenMixer | Same = part(SAME)
     cross_attention: Attention | Same = part(SAME)

@@ -58,7 +58,7 @@ def _pattern_problems(config: Any) -> Iterator[str]:
 
 
 def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str]:
-    """What is wrong between an attention and the model."""
+    """Yield what is wrong between an attention and the model."""
     if not isinstance(own, Attention):
         return
     d_model = config.d_model

@@ -80,7 +80,7 @@ def by_file_name(root: Path, files: list[Path], validation_tenths: int = 1) -> C
 
 
 def tenth(data: bytes) -> int:
-    """Which of ten parts of the data something falls in, 0 to 9, by its digest alone."""
+    """Return the part of the data that something falls in, 0 to 9, by its digest alone."""
     return int(hashlib.sha256(data).hexdigest()[:8], 16) % 10
 
 

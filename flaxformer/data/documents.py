@@ -30,7 +30,7 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Where documents come from; iterating reads them in an order that never changes.
+    """Source of documents; iterating reads them in an order that never changes.
 
     source: a text file, whose last `validation_tenths` become the validation text; a .jsonl (or .ndjson) or .parquet
       file, a document a row; a folder, of whose files those that match `pattern` are read, each by its kind; or
@@ -142,7 +142,7 @@ class Texts:
 
 
 def _whole(data: bytes) -> int:
-    """Where the last character of some UTF-8 begins; its end may be missing."""
+    """Return where the last character of some UTF-8 begins; its end may be missing."""
     end = len(data) - 1
     while end > len(data) - 4 and end > 0 and data[end] & 0xC0 == 0x80:
         end -= 1

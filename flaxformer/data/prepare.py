@@ -188,7 +188,7 @@ MADE: dict[str, Any] = {
 
 
 def _there_already(root: Path, recipe: dict[str, Any], texts: Iterable[Any]) -> dict[str, Any]:
-    """What is there, if it is what would be written."""
+    """Return what is there, if it is what would be written."""
     about = read_about(root)
     differing = {name: (about["recipe"].get(name), value) for name, value in recipe.items()}
     told = [f"{name} {old} there, {new} asked" for name, (old, new) in differing.items() if old != new]

@@ -59,7 +59,7 @@ class TokenFolder:
         return self
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies the data: the digest of every file, and how many tokens there are."""
+        """Return what identifies the data: the digest of every file, and the number of tokens."""
         digests = {f"{name}_sha256": file["sha256"] for name, file in self.about["files"].items()}
         return digests | {f"{side}_tokens": count for side, count in self.about["tokens"].items()}
 
@@ -108,7 +108,7 @@ def _opened(path: str, whole: bool) -> TokenFolder:
 
 
 def read_about(root: Path) -> dict[str, Any]:
-    """What data.json says.
+    """Return the contents of data.json.
 
     Raises:
       UserError: there is none, or it is damaged.
@@ -132,7 +132,7 @@ def read_about(root: Path) -> dict[str, Any]:
 
 
 def describe(file: Path) -> dict[str, Any]:
-    """What data.json says of a file: its size in bytes, the digest of all of it, and that of samples of it."""
+    """Return a file's entry in data.json: its size in bytes, the digest of all of it, and that of samples of it."""
     return {"bytes": file.stat().st_size, "sha256": _digest(file, True), "sampled_sha256": _digest(file, False)}
 
 

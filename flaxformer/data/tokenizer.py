@@ -20,7 +20,7 @@ CHARACTERS = "flaxformer characters"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """How text becomes token ids below `vocabulary`, how they become text, and what identifies that.
+    """Tokenizer: text to token ids below `vocabulary` and back, and what identifies it.
 
     `decode` leaves out ids that the tokenizer does not have, such as a task's start, end and padding.
     """

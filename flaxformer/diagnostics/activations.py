@@ -93,7 +93,7 @@ def nodes(kept: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Array, "*bat
 
 
 def real_entries(x: Float[Array, "*batch T D"], valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch T D"]:
-    """Which entries belong to real tokens."""
+    """Return which entries belong to real tokens."""
     return jnp.ones(x.shape, bool) if valid is None else jnp.broadcast_to(valid[..., None], x.shape)
 
 
@@ -117,7 +117,7 @@ def scores(branch: Branch) -> dict[str, Float[Array, "*batch N T S"]]:
 
 
 def real_pairs(branch: Branch, valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch N T S"]:
-    """Which pairs are of a real query and a key that it may attend to."""
+    """Return which pairs are of a real query and a key that it may attend to."""
     shape = next(iter(scores(branch).values())).shape
     allowed = jnp.ones(shape, bool) if branch.allowed is None else jnp.broadcast_to(branch.allowed, shape)
     return allowed if valid is None else allowed & jnp.broadcast_to(valid[..., None, :, None], shape)

@@ -1,4 +1,4 @@
-"""How the heads of an attention look at what they may look at."""
+"""Statistics of the heads of an attention."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""All that one look at a model under training tells, from one forward and one backward pass."""
+"""Diagnostics of a training step, from one forward and one backward pass."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from flaxformer.training.step import State, backward, descend
 
 
 class Diagnostics(Node):
-    """What the next training step is about to do. Places are paths; in the layers, arrays have a leading axis L.
+    """Diagnostics of the next training step. Places are paths; in the layers, arrays have a leading axis L.
 
     >>> found = diagnose(start(run), run, batch)
     >>> found.gradient_norm["blocks/feed_forward/down"][-1]    # of the last block's second matrix

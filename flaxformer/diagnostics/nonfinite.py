@@ -1,4 +1,4 @@
-"""Where a run breaks: the first place whose numbers are not finite."""
+"""Search for the first place whose numbers are not finite."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from flaxformer.training.step import State, backward
 
 BRANCHES = ("attention", "cross_attention", "feed_forward")
 STAGES = ("input", "logits", "weights", "update", "stream")
-"""What a branch computes, in order."""
+"""Values that a branch computes, in order."""
 AFTER = ("_connection/stream", "_connection/residual", "_connection/post")
 """The weights that act on what a branch says, the last one first."""
 UPWARD = ("embedded", "layers", *(f"blocks/{branch}/{stage}" for branch in BRANCHES for stage in STAGES), "final")

@@ -60,7 +60,7 @@ def _over_layers(found: dict[str, Array]) -> dict[str, Array]:
 
 
 def _by_head(found: dict[str, Array]) -> dict[str, Array]:
-    """What is left of an axis is of heads."""
+    """Return rows of which a remaining axis is named by head."""
     rows: dict[str, Array] = {}
     for place, x in found.items():
         rows |= {place: x} if x.ndim == 0 else {f"{place}/head/{head}": x[head] for head in range(len(x))}

@@ -109,7 +109,7 @@ class Model(nn.Module):
         mask: Mask | Array | None = None,
         **given: Any,
     ) -> Float[Array, "..."]:
-        """What the model says: `flaxformer.model.apply`.
+        """Return the model's output: `flaxformer.model.apply`.
 
         Losses of components (`Aux.losses`), which training adds to that of the head, are sown into "losses".
 

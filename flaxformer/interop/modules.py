@@ -1,4 +1,4 @@
-"""What the Flax modules of both kinds share: which collection holds a weight, and multi-head attention by itself."""
+"""Shared parts of the Flax modules of both kinds: the collection of each weight, and multi-head attention by itself."""
 
 import dataclasses
 import re

@@ -77,7 +77,7 @@ class Model(Holder):
         sow_losses: bool = False,
         **given: Any,
     ) -> Float[Array, "..."]:
-        """What the model says: `flaxformer.model.apply`.
+        """Return the model's output: `flaxformer.model.apply`.
 
         Args:
           inputs: tokens [*batch, T], vectors or images, as the config says.

@@ -84,7 +84,7 @@ class Holder(nnx.Module):
         return found() if isinstance(found, nnx.RngStream) else found
 
     def set_view(self, deterministic: bool | None = None) -> None:
-        """What `nnx.view` may change.
+        """Set what `nnx.view` may change.
 
         Args:
           deterministic: True evaluates, False trains.

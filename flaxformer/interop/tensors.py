@@ -21,7 +21,7 @@ SHOWN = 5
 
 
 class Layout(NamedTuple):
-    """How a weight of ours lies in a file: its shape there, the way from there, and the way back, its inverse.
+    """Layout of one of our weights in a file: its shape there, the way from there, and the way back, its inverse.
 
     axis: along which several weights stand one after the other in one tensor.
     """

@@ -1,4 +1,4 @@
-"""How much of a device a run uses: the FLOPs that its model asks for, against the peak that the vendor publishes.
+"""Share of a device's peak that a run uses: the FLOPs of its model, against the peak that the vendor publishes.
 
 MFU = FLOPs of the model a second / peak (Chowdhery et al. 2022, appendix B): of the model alone, so that what is
 computed again to save memory does not count, nor what the optimizer does.

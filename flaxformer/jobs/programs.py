@@ -59,7 +59,7 @@ class Programs:
         return Spread(placed(source, whole_on(self.mesh)), self.mesh)
 
     def chunks(self, source: Source, key: Array, first: int, last: int, steps: int) -> Iterator[tuple[Source, int]]:
-        """What to train on from one step to another, in chunks of at most `steps`, each with how many it has."""
+        """Yield the data from one step to another, in chunks of at most `steps`, each with how many it has."""
         if not isinstance(source, HostSource):
             yield from ((source, min(steps, last - at)) for at in range(first, last, steps))
         elif self.mesh is None:

@@ -1,4 +1,4 @@
-"""What a run says while it trains: held-out text gone on with, or a held-out line translated."""
+"""Samples during training: a continuation of held-out text, or a translation of a held-out line."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,14 +21,14 @@ TEMPERATURE = 0.8
 
 
 class Sample(NamedTuple):
-    """What the model was given, a line to translate with its end, and what it said."""
+    """Prompt and continuation; or a line to translate, with its end, and the translation."""
 
     prompt: str
     text: str
 
 
 def text_of(task: Task) -> Tokenizer | None:
-    """How the tokens of a task are read as text; None for a task that is not of text."""
+    """Return the tokenizer that decodes the tokens of a task; None for a task that is not of text."""
     match task:
         case TextTask() | PairedFiles():
             return tokenizer(task.tokenizer)

@@ -81,7 +81,7 @@ SPREAD = 1e7
 
 
 def devices_for(run: Run) -> Devices | None:
-    """What a run is trained on where nothing is said; None for one device.
+    """Return the default devices of a run; None for one device.
 
     All devices of several processes, along data. On one CPU, of whose cores each is a device, as many as cut the batch
     evenly: each core computes its own examples in its own caches, which is up to a quarter faster than sharing every
@@ -204,7 +204,7 @@ def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
 
 
 class _Look:
-    """What is due at an evaluation: its metrics, and a sample where there is one; both go to the log."""
+    """Evaluate, and draw a sample where the task has text; both go to the log."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class _Look:
 
 
 def _chunks(programs: Programs, job: Job, source: Source, first: int, saves: int) -> Iterator[tuple[Any, int]]:
-    """What to train on, and for how many steps, until the last step; no chunk steps over an evaluation or a save."""
+    """Yield data, and for how many steps, until the last step; no chunk steps over an evaluation or a save."""
     run = programs.run
     every = math.gcd(run.training.interval, saves)
     size = next(n for n in range(min(job.chunk_steps, every), 0, -1) if every % n == 0)

@@ -1,4 +1,4 @@
-"""Where the runs of a study are trained, other than in this process: worker processes here, SLURM jobs, Ray tasks.
+"""Launchers, which train the runs of a study outside this process: worker processes here, SLURM jobs, Ray tasks.
 
 A launcher gets one file, DIR/launches/ID.json, which holds names and numbers alone: the study's file, what the command
 line changed, and a list of cells for each job. A worker, `python -m flaxformer.launchers.worker FILE INDEX`, reads it,

@@ -1,4 +1,4 @@
-"""How the groups of a study are dealt out to jobs, and what the command line says of it."""
+"""Division of the groups of a study among jobs, and its options."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ USED_BY = {"workers": ("local", "slurm", "ray"), "slurm": ("slurm",), "ray": ("r
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the command line says to a launcher.
+    """Options of a launcher, from the command line.
 
     Args:
       workers: processes or jobs at most.

@@ -41,7 +41,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
 
 
 def places() -> tuple[list[str], str]:
-    """What there is to divide among workers, and what it is: GPUs that JAX can use, or cores.
+    """Return what is divided among workers, and its kind: GPUs that JAX can use, or cores.
 
     JAX is not asked: it would take the devices' memory for this process.
     """

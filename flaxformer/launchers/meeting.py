@@ -1,4 +1,4 @@
-"""How the processes of one job find each other: through the study's folder, which all of them see."""
+"""Rendezvous of the processes of one job, through the study's folder, which all of them see."""
 
 import fcntl
 import ipaddress

@@ -1,4 +1,4 @@
-"""What a launcher hands its workers: a file of names and numbers, nothing of which is executed but the study's file."""
+"""Payload of a launcher for its workers: a file of names and numbers; nothing is executed but the study's file."""
 
 import dataclasses
 import json

@@ -36,7 +36,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
 
 
 def resources(options: Options) -> dict[str, int]:
-    """What a task asks for, in Ray's words.
+    """Return the resources that a task asks for, in Ray's terms.
 
     Raises:
       UserError: another key than cpus and gpus, or a value that is no number.

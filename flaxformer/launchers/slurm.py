@@ -62,7 +62,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
 
 
 def parameters(options: Options) -> dict[str, Any]:
-    """What --slurm says, in submitit's words; what it does not know goes to sbatch as it is.
+    """Return the options of --slurm in submitit's terms; those that it does not know go to sbatch unchanged.
 
     Raises:
       UserError: a value that is none, or an option that the launcher sets itself.
@@ -124,7 +124,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What submitit pickles: the payload's path."""
+    """Callable that submitit pickles; it holds the payload's path."""
 
     path: str
 
@@ -141,7 +141,7 @@ class Job:
         return work(Path(self.path), index, Console(width=200))
 
     def checkpoint(self, index: int) -> Any:
-        """What submitit is to run when the job starts again: the same, which goes on from the folder."""
+        """Return what submitit runs when the job starts again: the same, which resumes from the folder."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, index)
@@ -166,7 +166,7 @@ def _stop_on_terminate(process: int) -> None:
 
 
 def _state() -> str:
-    """What SLURM says that this job is doing."""
+    """Return SLURM's state of this job."""
     words = ["squeue", "--noheader", "--format=%T", f"--jobs={os.environ['SLURM_JOB_ID']}"]
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=20).stdout.strip()

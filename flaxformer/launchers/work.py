@@ -1,4 +1,4 @@
-"""What a worker does: the cells of one job, into the study's folder."""
+"""Work of a worker: the cells of one job, into the study's folder."""
 
 import time
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Told
 from flaxformer.study.launch import run
 
 DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
-"""How a worker's process exits."""
+"""Exit codes of a worker's process."""
 SECONDS_BETWEEN_LINES = 15
 
 

@@ -58,7 +58,7 @@ LAWS = {
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one law found of one model."""
+    """Result of one law on one model."""
 
     law: str
     finding: Finding
@@ -113,7 +113,7 @@ PACKAGE = str(Path(flaxformer.__file__).parent)
 
 
 def _checked(name: str, subject: Subject, errors: dict[str, str]) -> Finding:
-    """What a law finds; an error in a component is a violation that says where, and is told once."""
+    """Check one law. An error in a component is a violation that says where, and is reported once."""
     try:
         return LAWS[name].check(subject)
     except UserError:

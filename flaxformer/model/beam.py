@@ -25,7 +25,7 @@ class Beams(Node):
     tokens: Int[Array, "*batch K steps"]
     """After a continuation's end, `end` again and again."""
     lengths: Int[Array, "*batch K"]
-    """How many of the tokens are real, `end` among them."""
+    """Number of tokens that are real, `end` among them."""
     scores: Float[Array, "*batch K"]
     """log P(tokens | prompt) / length^length_penalty, in nats; −∞, of length 0, where there are fewer continuations."""
 

@@ -39,7 +39,7 @@ class BlockParams(Parameters):
 
 
 class Branch(Node):
-    """What one residual branch read and gave; and the logits, weights and mask of an attention."""
+    """Intermediates of one residual branch: its input and update; of an attention, its logits, weights and mask too."""
 
     input: Float[Array, "*batch T D"]
     update: Float[Array, "*batch T D"]
@@ -124,7 +124,7 @@ def _check_result(where: str, update: Any, aux: Aux, x: Array) -> None:
 
 
 def _added(rule: Residual, weights: Any, stream: Any, update: Array, context: Context) -> Float[Array, "*batch T D"]:
-    """What an update adds to the residual stream: the update with the gain of the residual rule."""
+    """Return what an update adds to the residual stream: the update with the gain of the residual rule."""
     return rule.end(rule.join(weights, jax.tree.map(jnp.zeros_like, stream), update, context))
 
 

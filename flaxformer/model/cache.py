@@ -1,4 +1,4 @@
-"""What decoding remembers of a stack, as an explicit pytree."""
+"""Decoding state of a stack, as an explicit pytree."""
 
 from typing import Any
 

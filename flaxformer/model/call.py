@@ -10,13 +10,13 @@ from flaxformer.struct import UserError, did_you_mean
 
 
 class Read(TypedDict, total=False):
-    """What of `Given` stays the same from token to token of a continuation."""
+    """Inputs of a call that stay the same from token to token of a continuation."""
 
     source: Array | None
-    """What the encoder reads, for a config with one."""
+    """Input of the encoder, for a config with one."""
     source_valid: Bool[Array, "*batch S"] | None
     memory: Float[Array, "*batch S D"] | None
-    """What cross-attention reads, for a config with `d_memory` and no encoder; or an encoder's output, to reuse it."""
+    """Input of cross-attention, for a config with `d_memory` and no encoder; or an encoder's output, to reuse it."""
     memory_valid: Bool[Array, "*batch S"] | None
 
 
@@ -30,7 +30,7 @@ class Given(Read, total=False):
     mask: Mask | None
     """A further mask of self-attention, such as `Segments`."""
     prefix: Int[Array, "*batch"] | None
-    """How many tokens at the start all tokens see, where the config's visibility is "prefix"."""
+    """Number of tokens at the start that all tokens see, where the config's visibility is "prefix"."""
     token_types: Int[Array, "*batch T"] | None
     """Each token's kind, for `Tokens(token_types=…)`; 0 when left out."""
 

@@ -27,12 +27,12 @@ SLOTS = 32
 
 
 class Generation(Node):
-    """What follows each prompt of a batch."""
+    """Continuation of each prompt of a batch."""
 
     tokens: Int[Array, "B steps"]
     """After a row's end, `end` again and again."""
     lengths: Int[Array, "B"]
-    """How many of the tokens are real, `end` among them."""
+    """Number of tokens that are real, `end` among them."""
     log_probabilities: Float[Array, "B steps"]
     """log softmax(logits) of each token under the model itself, in nats, whatever was sampled; 0 after a row's end."""
 
@@ -42,7 +42,7 @@ class _State(Node):
 
     cache: Any
     logits: Float[Array, "B V"]
-    """What the model says comes next."""
+    """Choose the next token of each row."""
     step: Int[Array, ""]
     ended: Bool[Array, "B"]
     row: Int[Array, "B"]

@@ -1,4 +1,4 @@
-"""What turns tokens, vectors or images, and their positions, into the vectors of the stream."""
+"""Embedding of tokens, vectors or images, and their positions, as the vectors of the residual stream."""
 
 from typing import Any
 

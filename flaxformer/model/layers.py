@@ -63,7 +63,7 @@ def _of(body: Callable[..., Any], own: ModelConfig) -> Callable[[Any, Any], Any]
 
 
 def _initial_carry(configs: Sequence[ModelConfig], x: Array) -> dict[str, Array]:
-    """What the components of all layers hand on, before the first."""
+    """Return the values that components hand from layer to layer, as the first layer reads them."""
     found: dict[str, Array] = {}
     for own in {id(own): own for own in configs}.values():
         for _, branch in own.branches():

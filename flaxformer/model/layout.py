@@ -1,4 +1,4 @@
-"""How a model's layers are laid out: unrolled, a tuple of trees, or scanned, arrays with a leading axis."""
+"""Layout of a model's layers: unrolled, a tuple of trees, or scanned, arrays with a leading axis."""
 
 from typing import Any, Literal
 

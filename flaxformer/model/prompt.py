@@ -1,4 +1,4 @@
-"""What decoding is asked, and whether it can be done."""
+"""Checks of the arguments of decoding."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the backward pass keeps of a layer's forward pass, and what it computes again, by name."""
+"""Rematerialisation: what the backward pass keeps of a layer's forward pass, and what it computes again, by name."""
 
 from collections.abc import Callable
 from typing import TypeVar

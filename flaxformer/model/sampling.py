@@ -1,4 +1,4 @@
-"""Which token comes next: the most probable one, or one drawn from a tempered and truncated distribution."""
+"""Choice of the next token: the most probable one, or one drawn from a tempered and truncated distribution."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from flaxformer.struct import Config, leaf, static
 
 
 class Sampling(Config):
-    """How a token is chosen by its logits: as it stands, the most probable one (greedy).
+    """Rule by which a token is chosen from its logits: by default, the most probable one (greedy).
 
     temperature: draw from softmax(logits / temperature); None is greedy, the limit of 0.
     top_k: draw among the k most probable tokens (Fan et al. 2018).

@@ -37,7 +37,7 @@ class Transformer(Parameters):
 
 
 class Intermediates(Node):
-    """What each stage produced: the stream after embedding, every block's branches, the head's input, the encoder."""
+    """Intermediates by stage: the stream after embedding, every block's branches, the head's input, the encoder."""
 
     embedded: Float[Array, "*batch T D"]
     blocks: tuple[BlockIntermediates, ...]

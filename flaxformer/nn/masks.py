@@ -14,7 +14,7 @@ from flaxformer.pytree import Node
 
 
 class Mask(Node):
-    """Which of S keys each of T queries may attend to."""
+    """Mask: for each of T queries, the keys among S that it may attend to."""
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
         """The mask as booleans; with batch axes, these are [..., 1, T, S] to broadcast over heads."""

@@ -221,7 +221,7 @@ class Attention(TokenMixer):
         return jnp.exp2(-self.scale_exponent * jnp.log2(width))
 
     def _mask(self, context: Context) -> Mask | None:
-        """What the context allows, within the window."""
+        """Return the context's mask, within the window."""
         if self.window is None or context.is_cross:
             return context.mask
         query_positions, key_positions = context.given_positions or (None, None)
@@ -257,7 +257,7 @@ class Attention(TokenMixer):
     def source_state(
         self, weights: Any, source: Float[Array, "*batch S D"], valid: Bool[Array, "*batch S"] | None, context: Context
     ) -> Rows | Memory:
-        """What cross-attention reads of a source at every step: keys and values, or with an `apply` of its own, all."""
+        """Return the state of cross-attention for a source: keys and values, or with an `apply` of its own, all."""
         if overrides(type(self), "apply", "read"):
             return Memory(source)
         return as_rows(with_aux(self.keys_and_values(weights, source, context))[0], valid)

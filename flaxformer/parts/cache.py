@@ -8,7 +8,7 @@ from flaxformer.pytree import Node
 
 
 class KeysValues(Node):
-    """What queries read: keys (None under a frozen pattern) and values, [..., S, K, width]."""
+    """Keys (None under a frozen pattern) and values that queries read, [..., S, K, width]."""
 
     key: Float[Array, "*batch S K d_k"] | None
     value: Float[Array, "*batch S K d_v"]
@@ -57,7 +57,7 @@ class LayerCache(Node):
 
 
 class Prefix(Node):
-    """What a mixer without a decoding state of its own has read so far, to be read again at every step."""
+    """Inputs so far of a mixer without a decoding state of its own, which it reads again at every step."""
 
     inputs: Float[Array, "*batch capacity D"]
 

@@ -37,7 +37,7 @@ class Head(Component):
     """True if the head's matrix is the embedding table."""
     pool: ClassVar[str] = "none"
     predicts: ClassVar[str | None] = None
-    """What the answer is: "tokens" (a logit for each of the vocabulary), "classes", "numbers", or None for no task."""
+    """Kind of the answer: "tokens" (a logit for each of the vocabulary), "classes", "numbers", or None for no task."""
     loss_name: ClassVar[str | None] = "cross_entropy"
     """"cross_entropy" (nats), "squared_error", or another name for a loss of one's own; None is never trained."""
 

@@ -22,7 +22,7 @@ class Inputs(Component):
         """No weights. A field `tokens` is the embedding table, where there is one."""
 
     reads: ClassVar[str] = "vectors"
-    """What the inputs are: "tokens", "vectors" or "images"."""
+    """Kind of the inputs: "tokens", "vectors" or "images"."""
     has_table: ClassVar[bool] = False
     """True if there is an embedding table that a tied head can share."""
 

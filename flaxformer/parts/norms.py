@@ -126,7 +126,7 @@ class ModelNorm(Norm):
 
 
 class NormSlots(Config):
-    """Where a residual branch is normalised: stream(x + post(branch(pre(x)))).
+    """Places at which a residual branch is normalised: stream(x + post(branch(pre(x)))).
 
     Each place has a norm, or True for the model's `norm_kind`, or None for none. `embedding` stands after the
     embedding, and `final` after the last block.

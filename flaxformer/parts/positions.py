@@ -18,12 +18,12 @@ class Positions(Component):
     max_length: ClassVar[int | None] = None
     """The longest sequence, where there is one."""
     width: ClassVar[int] = 0
-    """How many of the numbers of an embedding are the position's own."""
+    """Number of entries of an embedding that are the position's own."""
 
     def encode(
         self, weights: Any, positions: Int[Array, "*batch T"], d_model: int
     ) -> Float[Array, "*batch T D"] | None:
-        """What is added to the embeddings."""
+        """Return what is added to the embeddings."""
         return None
 
     def rotate(
@@ -40,7 +40,7 @@ class Positions(Component):
         heads: int,
         bidirectional: bool,
     ) -> Float[Array, "*batch N T S"] | None:
-        """What is added to the logits of self-attention; `bidirectional` where a query may see later keys."""
+        """Return what is added to the logits of self-attention; `bidirectional` where a query may see later keys."""
         return None
 
     def query_bias(
@@ -52,7 +52,7 @@ class Positions(Component):
         key_positions: Int[Array, "*batch S"],
         mask: Bool[Array, "*batch N T S"],
     ) -> Float[Array, "*batch N T S"] | None:
-        """What is added to the logits in each layer, where it depends on the query.
+        """Return what is added to the logits in each layer, where it depends on the query.
 
         `key` has a row per query head; `mask` is False where a query may not read a key, be it later, padding, outside
         the window or an entry of a cache that is not written yet.

@@ -21,7 +21,7 @@ class Residual(Component):
         return x
 
     def read(self, weights: Any, stream: Any, context: Context) -> Float[Array, "*batch T D"]:
-        """What a branch reads of the stream."""
+        """Return what a branch reads of the stream."""
         return stream
 
     def join(self, weights: Any, stream: Any, update: Float[Array, "*batch T D"], context: Context) -> Any:
@@ -29,11 +29,11 @@ class Residual(Component):
         return stream + update
 
     def end(self, stream: Any) -> Float[Array, "*batch T D"]:
-        """What is read of the stream after the last layer."""
+        """Return what the final norm reads of the stream after the last layer."""
         return stream
 
     def branch_gain(self, layers: int, reads_memory: bool) -> float:
-        """What multiplies the initial standard deviation of a branch's value, output and feed-forward matrices."""
+        """Return the factor of the initial standard deviation of a branch's value, output and feed-forward matrices."""
         return 1.0
 
 

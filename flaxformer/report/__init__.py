@@ -1,1 +1,1 @@
-"""What a folder of results says: tables, figures and pages, from what is on disk alone."""
+"""Reports of a folder of results: tables, figures and pages, from what is on disk alone."""

@@ -1,4 +1,4 @@
-"""What all figures share: sizes of a paper's columns, and looks that differ in grey as well as in colour."""
+"""Style of all figures: sizes of a paper's columns, and colours that differ in grey too."""
 
 import dataclasses
 import math
@@ -49,7 +49,7 @@ DASHES: list[Any] = ["-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0,
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """How one of many is told from the others: by colour, and without it by its marker and dashes."""
+    """Style of one of many: a colour and, where there is none, a marker and dashes."""
 
     colour: str
     marker: str

@@ -79,7 +79,7 @@ def _fit(claims: list[JudgedClaim]) -> bool:
 
 
 def _label(claims: list[JudgedClaim]) -> str:
-    """What an axis shows: the effect, or what is measured."""
+    """Return the label of an axis: the effect, or what is measured."""
     named = {words.arm(claim.terms[0][1]) for claim in claims}
     what = named.pop() if len(named) == 1 else "measured"
     what = "effect, positive as claimed" if words.number_claimed(claims[0]) is None else what

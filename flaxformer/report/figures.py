@@ -13,7 +13,7 @@ from flaxformer.report.scores import arms_figure, curves_figure, quantities_figu
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 
 STAMPS: dict[str, dict] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
-"""What a format would say of when it was made: equal results are equal files."""
+"""Metadata of the time of creation, left out: equal results are equal files."""
 
 
 def draw(analysis: Analysis, folder: Path) -> dict[str, str]:

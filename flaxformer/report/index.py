@@ -41,7 +41,7 @@ def write_reports(folder: Path) -> None:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """What there is to say of each; one that cannot be read says why."""
+    """Return a summary of each; one that cannot be read has the reason."""
     return [_entry(store, str(store.root.relative_to(folder))) for store in stores(folder)]
 
 

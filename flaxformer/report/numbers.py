@@ -1,4 +1,4 @@
-"""How numbers are printed: as many digits as their uncertainty bears, over any magnitude."""
+"""Format of numbers: as many digits as their uncertainty bears, over any magnitude."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What ran where, and how to run it again, from the launches that a folder records."""
+"""Provenance in words: what ran where, and how to run it again, from the launches that a folder records."""
 
 import shlex
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def seconds(analysis: Analysis) -> float:
 
 
 def ran(analysis: Analysis, launches: Sequence[Row]) -> list[tuple[str, str]]:
-    """What ran where: names and values for a reader."""
+    """Return what ran where, as names and values."""
     days = distinct([{"day": launch["launched"][:16].replace("T", " ")} for launch in launches], "day")
     span = f"{days[0]} to {days[-1]} UTC" if len(days) > 1 else f"{days[0]} UTC" if days else ""
     spent = seconds(analysis)
@@ -102,7 +102,7 @@ def _without_decided(words: Sequence[str]) -> list[str]:
 
 
 def changes(analysis: Analysis) -> list[str]:
-    """What every other arm changes in the recipe of the first."""
+    """Return what every other arm changes in the recipe of the first."""
     recipes = {name: recipe["run"] for name, recipe in analysis.study["recipes"].items()}
     base, *others = recipes
     return [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in others]

@@ -33,7 +33,7 @@ SIGNS = {
 ACCENTS = {0x300: "`", 0x301: "'", 0x302: "^", 0x303: "~", 0x304: "=", 0x306: "u", 0x307: ".", 0x308: '"', 0x30A: "r",
            0x30B: "H", 0x30C: "v", 0x327: "c", 0x328: "k"}  # fmt: skip
 MARKS = {"<super>": "\ue000", "<sub>": "\ue001"}
-"""Where a superscript or a subscript begins, from the range that no text uses; END is where it ends."""
+"""Marks of the beginning of a superscript or a subscript, from the range that no text uses; END is where it ends."""
 END = "\ue002"
 RAISED = re.compile(
     "|".join(

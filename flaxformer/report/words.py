@@ -1,4 +1,4 @@
-"""How findings are said, the same in the terminal, the HTML report and the tables."""
+"""Phrasing of findings, the same in the terminal, the HTML report and the tables."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from flaxformer.study.statistics import Estimate
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 BETTER = {"validation_loss": -1, "validation_accuracy": 1}
-"""Which direction is good, for the metrics that have one."""
+"""Direction that is better, for the metrics that have one."""
 
 
 def half_width(effect: Estimate) -> float:
@@ -42,7 +42,7 @@ def number_claimed(claim: JudgedClaim) -> float | None:
 
 
 def measured(claim: JudgedClaim) -> Estimate:
-    """What the claim is about: the value itself where it is compared with a number, else the effect."""
+    """Return what the claim is about: the value itself where it is compared with a number, else the effect."""
     effect, reference = claim.judgement.effect, number_claimed(claim)
     if reference is None:
         return effect
@@ -52,7 +52,7 @@ def measured(claim: JudgedClaim) -> Estimate:
 
 
 def values(claim: JudgedClaim) -> list[float]:
-    """What `measured` is the mean of, one value a seed."""
+    """Return the values of which `measured` is the mean, one per seed."""
     reference = number_claimed(claim)
     if reference is None:
         return claim.differences
@@ -70,7 +70,7 @@ def region(claim: JudgedClaim) -> tuple[float, float]:
 
 
 def claimed(claim: JudgedClaim) -> str:
-    """What is claimed of `measured`, such as "1 ± 0.1", "above 0.5" or "within ±0.02"."""
+    """Return what is claimed of `measured`, such as "1 ± 0.1", "above 0.5" or "within ±0.02"."""
     centre, (low, high) = number_claimed(claim), region(claim)
     if claim.within is not None:
         margin = f"±{'' if centre is None else ' '}{numbers.claimed(claim.within)}"
@@ -79,7 +79,7 @@ def claimed(claim: JudgedClaim) -> str:
 
 
 def effect(claim: JudgedClaim) -> str:
-    """What was measured, with its interval and unit."""
+    """Return what was measured, with its interval and unit."""
     sign = "+" if number_claimed(claim) is None else ""
     return " ".join(filter(None, (interval(measured(claim), sign), claim.unit)))
 
@@ -154,7 +154,7 @@ def surprises(analysis: Analysis, at_most: int = 5) -> list[str]:
 
 
 def references(analysis: Analysis) -> str:
-    """What count models reach, such as "unigram 3.140, bigram 2.429"."""
+    """Return the losses of count models, such as "unigram 3.140, bigram 2.429"."""
     return ", ".join(f"{name} {loss:.3f}" for name, loss in analysis.study["references"].items())
 
 
@@ -164,7 +164,7 @@ def seeds(n: int) -> str:
 
 
 def fixed(analysis: Analysis) -> Iterable[str]:
-    """How the answer was reached, in clauses: runs, seeds and parameters; what diverged; what failed."""
+    """Return in clauses how the answer was reached: runs, seeds and parameters; what diverged; what failed."""
     study = analysis.study
     if study["kind"] == "probe":
         own = sorted({one.estimate.n for one in analysis.quantities})

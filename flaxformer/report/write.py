@@ -48,5 +48,5 @@ def write(store: Store) -> Analysis:
 
 
 def report_path(store: Store) -> Path:
-    """Where the HTML report is."""
+    """Path of the HTML report."""
     return store.root / "report.html"

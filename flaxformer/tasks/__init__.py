@@ -1,4 +1,4 @@
-"""What a model learns: text, images and synthetic tasks, each with a pure `batch(key, step)`."""
+"""Tasks: text, images and synthetic tasks, each with a pure `batch(key, step)`."""
 
 from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Batch, Source, Task

@@ -35,7 +35,7 @@ class ModularAddition(Task):
 
     @property
     def trained(self) -> int:
-        """How many pairs are trained on."""
+        """Number of pairs that are trained on."""
         return round(self.fraction * self.modulus**2)
 
     @property

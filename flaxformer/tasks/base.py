@@ -1,4 +1,4 @@
-"""What a model learns: a `Task` describes it, its `Source` holds the data and gives `batch(key, step)`."""
+"""Task: describes what a model learns; its `Source` holds the data and gives `batch(key, step)`."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from flaxformer.struct import Config, static
 
 
 class Batch(Node):
-    """What a model reads and what it is to say; None for what a task does not give.
+    """Inputs and targets of a model; None for what a task does not give.
 
     inputs are tokens [*batch, T], vectors [*batch, T, width] or images [*batch, height, width, channels]; a language
     model's targets are the tokens after each input: after inputs[..., :t + 1] comes targets[..., t].
@@ -25,22 +25,22 @@ class Batch(Node):
     inputs: Array
     targets: Array
     weights: Float[Array, "..."]
-    """How much each target counts in the loss; 0 is not scored."""
+    """Weight of each target in the loss; 0 is not scored."""
     valid: Bool[Array, "*batch T"] | None = None
     """False at padding."""
     prefix: Int[Array, "*batch"] | None = None
-    """How many tokens at the start are given rather than to be said: what a prefix-LM sees whole."""
+    """Number of tokens at the start that are given, not predicted: the prefix that a prefix-LM sees whole."""
     source: Array | None = None
-    """What an encoder reads."""
+    """Input of an encoder."""
     source_valid: Bool[Array, "*batch S"] | None = None
     segments: Int[Array, "*batch T"] | None = None
-    """Which of the documents packed into a sequence each token belongs to: tokens attend within their own."""
+    """Number of the document that each token belongs to, where several are packed: tokens attend within their own."""
     positions: Int[Array, "*batch T"] | None = None
     """Each token's position; 0, 1, 2 … where a task gives none."""
 
     @property
     def given(self) -> Given:
-        """What `apply` is given beside the inputs."""
+        """Arguments of `apply` beside the inputs."""
         given: Given = {
             "valid": self.valid,
             "prefix": self.prefix,
@@ -55,7 +55,7 @@ class Batch(Node):
 
 
 AnyBatch = Batch | tuple[Batch, ...]
-"""What a training step reads: a batch, or the parts of one, each padded to a length of its own."""
+"""Data of a training step: a batch, or the parts of one, each padded to a length of its own."""
 
 
 def whole(batch: AnyBatch) -> Batch:
@@ -169,7 +169,7 @@ class Task(Config):
         raise NotImplementedError(f"{type(self).__name__} does not define `load`")
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies the data on this machine, beyond the task's own fields."""
+        """Return what identifies the data on this machine, beyond the task's own fields."""
         return {}
 
     def references(self) -> dict[str, float]:

@@ -50,7 +50,7 @@ class Corrupted(Task):
         return self.text.fingerprint()
 
     def corrupt(self, key: Array, window: Int[Array, "L"]) -> Batch:
-        """What is read and what is to be said of one window."""
+        """Return the inputs and targets of one window."""
         raise NotImplementedError
 
     def _counted(self, before: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +103,7 @@ class MaskedTokens(Corrupted):
 
     @property
     def chosen(self) -> int:
-        """How many places of a window are scored."""
+        """Number of places of a window that are scored."""
         return round(self.rate * self.text.length)
 
     @property

@@ -49,7 +49,7 @@ class BucketedSource(Source):
 
 
 def draw(key: Array, examples: Batch, count: int) -> Batch:
-    """So many rows of a table, each drawn from all of it."""
+    """Draw rows of a table, with replacement."""
     return take(examples, jax.random.randint(key, (count,), 0, len(examples.inputs)))
 
 

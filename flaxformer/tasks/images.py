@@ -29,7 +29,7 @@ class Pictures:
 
     @property
     def classes(self) -> int:
-        """How many classes: the largest label and one."""
+        """Number of classes: the largest label and one."""
         return int(self.labels.max()) + 1
 
 
@@ -55,7 +55,7 @@ class ImageTask(Task):
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return self.pictures().classes
 
     @property

@@ -55,7 +55,7 @@ class PairTask(Task):
 
     @property
     def encoding(self) -> Tokenizer:
-        """How the lines become tokens."""
+        """Tokenizer of the lines."""
         raise NotImplementedError
 
     @property
@@ -124,7 +124,7 @@ class PairTask(Task):
         return max(pair.source.size for pair in pairs), max(pair.target.size for pair in pairs) + 1
 
     def prompts(self, sources: list[np.ndarray]) -> dict[str, Any]:
-        """What a model is given to say the targets of these sources, as `generate` takes it; of shapes of the task."""
+        """Return the prompts for the targets of these sources, as `generate` takes them; of shapes of the task."""
         if self.form == "joined":
             prompt = self._padded([(*source, self.start) for source in sources], self.max_length + 1)
             return {"prompt": prompt, "valid": prompt != self.padding}
@@ -133,7 +133,7 @@ class PairTask(Task):
         return {"prompt": start, "source": source, "source_valid": source != self.padding}
 
     def counts(self) -> dict[str, int]:
-        """How many pairs there are to use, and how many were dropped and why."""
+        """Return the number of pairs to use, and the numbers dropped, by reason."""
         pairs = [pair for side in self.sides().values() for pair in side]
         empty, kept = sum(not pair.source.size or not pair.target.size for pair in pairs), len(self._kept(pairs))
         return {"pairs": kept, "dropped_empty": empty, "dropped_long": len(pairs) - empty - kept}

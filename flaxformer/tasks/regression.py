@@ -24,12 +24,12 @@ class VectorTask(SyntheticTask):
 
     @property
     def inputs(self) -> Vectors:
-        """What a model is to read."""
+        """Inputs of a model for this task."""
         raise NotImplementedError
 
     @property
     def head(self) -> Regressor:
-        """What a model is to say, but for its bias."""
+        """Head of a model for this task, but for its bias."""
         raise NotImplementedError
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
@@ -69,7 +69,7 @@ class ScaledIndex(VectorTask):
 
     @property
     def scale(self) -> float:
-        """What multiplies n."""
+        """Factor of n."""
         return 1 / self.length if self.normalise else 1.0
 
     def example(self, key: Array) -> Batch:

@@ -11,7 +11,7 @@ from flaxformer.tasks.base import Batch
 from flaxformer.tasks.synthetic import SyntheticTask, next_token
 
 FORMS = ("joined", "paired")
-"""How a source and its target reach a model: as one sequence of a decoder, or each in a stack of its own."""
+"""Form in which a model reads a source and its target: one sequence of a decoder, or each in a stack of its own."""
 
 
 class SequenceToSequence(SyntheticTask):

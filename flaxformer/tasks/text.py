@@ -29,7 +29,7 @@ class TokenTask(Task):
 
     @property
     def unit(self) -> str:
-        """What a token is, in messages."""
+        """Name of a token in messages."""
         return "tokens"
 
     def tokens(self) -> tuple[UInt[np.ndarray, "train_tokens"], UInt[np.ndarray, "validation_tokens"]]:
@@ -118,7 +118,7 @@ WIDEST = 2**24
 
 
 def random_starts(xp: ModuleType, key: Array, step: int | Int[Array, ""], task: TokenTask, size: int) -> Any:
-    """Where the windows of a batch start, [B], uniform over `size` tokens; of a long text, in two draws."""
+    """Return the starts of the windows of a batch, [B], uniform over `size` tokens; of a long text, in two draws."""
     key, shape, last = jax.random.fold_in(key, step), (task.batch_size,), size - task.length
     stride = -(-last // WIDEST)
     starts = xp.asarray(jax.random.randint(key, shape, 0, last // stride))
@@ -129,7 +129,7 @@ def random_starts(xp: ModuleType, key: Array, step: int | Int[Array, ""], task: 
 
 
 def evaluation_starts(xp: ModuleType, task: TokenTask, size: int) -> Any:
-    """Where the windows of the evaluation set start, [batches, B], spread evenly over `size` tokens."""
+    """Return the starts of the windows of the evaluation set, [batches, B], spread evenly over `size` tokens."""
     shape = (task.evaluation_batches, task.batch_size)
     return xp.asarray(np.linspace(0, size - task.length - 1, np.prod(shape)).astype(int)).reshape(shape)
 

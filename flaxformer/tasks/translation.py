@@ -1,4 +1,4 @@
-"""What a model that learned pairs says to a line of text."""
+"""Translation of lines of text by a model that learned pairs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -17,7 +17,7 @@ FEWEST_TOKENS = 512
 
 
 def micro_batches(run: Run) -> int:
-    """What the run says; or, on a CPU, so many that what a part keeps for its backward pass stays in the caches.
+    """Return the number of parts of a batch: the run's; or, on a CPU, so many that one's activations fit the caches.
 
     On two cores, a step of 32 × 128 tokens through 4 layers of width 128 takes two thirds of the time in 8 parts, and
     one of 16 × 32 tokens through 6 layers of width 64 a tenth more in 2. An accelerator computes a batch whole, and so
@@ -67,7 +67,7 @@ def _kept_by_layer(sizes: Mapping[str, int], length: int) -> int:
 
 
 def _devices() -> int:
-    """How many parts a mesh cuts the batch into before."""
+    """Return the number of parts into which a mesh cuts the batch."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
 

@@ -26,7 +26,7 @@ def narrowed(params: Any, precision: str) -> Any:
 
 
 def narrowed_inputs(inputs: Any, precision: str) -> Any:
-    """What the model reads, rounded where it is vectors or images; tokens are as they are."""
+    """Return the inputs of the model: vectors and images rounded, tokens as they are."""
     if precision == "float32":
         return inputs
     real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731

@@ -1,4 +1,4 @@
-"""What all optimizers share: the learning rate over the steps, weight decay and clipping."""
+"""Settings that all optimizers share: the learning rate over the steps, weight decay and clipping."""
 
 from typing import Any, ClassVar
 
@@ -20,13 +20,13 @@ class Schedule(Config):
     is_abstract: ClassVar[bool] = True
 
     def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
-        """What is left of the decay, from 1 to 0."""
+        """Return the factor of the decay, from 1 to 0."""
         raise NotImplementedError(f"{type(self).__name__} does not define `fraction`")
 
     def multiplier(
         self, progress: Float[Array, ""], ratio: Float[Array, ""], final: float | Float[Array, ""]
     ) -> Float[Array, ""]:
-        """What multiplies the peak rate: `fraction`, raised so that it ends at `final`."""
+        """Return the factor of the peak rate: `fraction`, raised so that it ends at `final`."""
         return final + (1 - final) * self.fraction(progress, ratio)
 
 

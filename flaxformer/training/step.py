@@ -28,7 +28,7 @@ ALIVE = -1
 
 
 class State(Node):
-    """What a training run is between two steps."""
+    """State of a training run between two steps."""
 
     step: Int[Array, ""]
     params: Any
@@ -66,7 +66,7 @@ def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = Non
 def summed_loss(
     params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, keep: bool = False
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Outcome]]:
-    """What a step descends, as a sum over the scored targets; their count, and the result of the forward pass.
+    """Return the training loss as a sum over the scored targets; their count, and the result of the forward pass.
 
     The head's loss, and the losses of its components (`Aux.losses`), which are means, times the count. Of the buckets
     of a batch, the sums of each, with draws of dropout of its own; the result is then the last one's.

@@ -28,7 +28,7 @@ def differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 
 def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What differs in the code behind each arm that two declarations share; and behind measured or derived numbers."""
+    """Return what differs in the code of each arm that two declarations share, and of measured or derived numbers."""
     before, after = old["recipes"], new["recipes"]
     pairs = {arm: (before[arm], after[arm]) for arm in after if arm in before} | {DERIVED: (old, new)}
     found = {name: differing(a.get("code") or {}, b.get("code") or {}) for name, (a, b) in pairs.items()}
@@ -36,7 +36,7 @@ def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, li
 
 
 def message(where: object, changes: Mapping[str, Collection[str]], held: str) -> str:
-    """What changed, and the two ways forward; `held` says what was made by the code as it was."""
+    """Return what changed, and the two ways forward; `held` says what the code before the change has made."""
     names = list(dict.fromkeys(name for what in changes.values() for name in what))
     lines = [f"  {name}" for name in names[:SHOWN]]
     lines += [f"  and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
@@ -49,7 +49,7 @@ def message(where: object, changes: Mapping[str, Collection[str]], held: str) ->
 
 
 def held(changes: Mapping[str, Collection[str]], results: int) -> str:
-    """How many results of how many arms were made by code that has changed."""
+    """Return in words how many results of how many arms were made by code that has changed."""
     arms = [arm for arm in changes if arm != DERIVED]
     of = f" of {len(arms)} arm{'s' * (len(arms) != 1)}" if arms else ""
     return f"{results} result{'s' * (results != 1)}{of}"

@@ -1,4 +1,4 @@
-"""Which user code a result uses: a search from objects through the names in their definitions.
+"""Search for the user code that a result uses, from objects through the names in their definitions.
 
 The search starts from objects (the classes of a config, a `measure` function), finds their definitions in the source
 files, and follows every name in these through any number of user modules. Each definition is digested as a syntax
@@ -66,7 +66,7 @@ class _Search:
         self.texts: dict[str, set[str]] = {}
         self.modules: dict[str, types.ModuleType] = {}
         self._seen: dict[int, object] = {}
-        """What has been visited, held so that no id is used again."""
+        """Objects that have been visited, held so that no id is used again."""
 
     def visit(self, value: Any, name: str) -> None:
         """Record an object's code and all that it uses; `name` is for plain data."""
@@ -176,7 +176,7 @@ class _Search:
                 self._visit_attribute(scope.get(chain[0]), chain[1:])
 
     def _visit_attribute(self, value: Any, attributes: list[str]) -> None:
-        """What `module.attribute` stands for, through packages."""
+        """Visit the object of `module.attribute`, through packages."""
         for attribute in attributes:
             if not is_user_module(value) or not hasattr(value, attribute):
                 return
@@ -185,7 +185,7 @@ class _Search:
                 self._visit_name(attribute, module)
 
     def _visit_name(self, name: str, module: Any) -> None:
-        """What a global name of a user module stands for, and, for a container, the statements that fill it."""
+        """Visit the object of a global name of a user module and, for a container, the statements that fill it."""
         self.modules[module.__name__] = module
         value = vars(module).get(name)
         if isinstance(value, type | types.FunctionType | types.ModuleType):

@@ -1,4 +1,4 @@
-"""What a module's statements do: which names they read, bind and change, and whether they act on other modules."""
+"""Analysis of a module's statements: which names they read, bind and change, and whether they act on other modules."""
 
 import ast
 import inspect

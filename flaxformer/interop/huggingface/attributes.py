@@ -21,7 +21,7 @@ class Attribute(NamedTuple):
     default: Any = REQUIRED
 
     def value(self, given: Attributes) -> Any:
-        """What the attributes give it, said or not."""
+        """Return its value by the attributes, or by default."""
         found = given.get(self.name)
         if found is not None:
             return found
