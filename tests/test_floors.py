@@ -12,7 +12,7 @@ ROOT = Path(flaxformer.__file__).parent
 FLOORS = [
     {"pytree"},
     {"struct"},
-    {"files", "cuda", "kept_programs", "overrides"},
+    {"files", "cuda", "interrupts", "kept_programs", "overrides"},
     {"user_code"},
     {"params", "nn"},
     {"weight_axes"},

@@ -5,7 +5,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 import tyro
@@ -81,10 +80,6 @@ def _with_set(command: Any, arguments: Sequence[str]) -> list[str]:
     return [*rest, "--set", *words] if words else rest
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 for failed runs, 2 for a user's mistake, 130 when interrupted.
 
@@ -109,12 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _called(command: Any, name: str, words: Sequence[str]) -> int:
     """The exit code of a command; what a user can mend is one line."""
     from flaxformer import cuda
+    from flaxformer.interrupts import interrupt, interrupted
     from flaxformer.struct import UserError
     from flaxformer.study.execution import one_cpu_device_per_core
 
     console, errors = Console(), Console(stderr=True)
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, _interrupt)
+    interrupted.clear()
+    own = [signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else []  # ignored under nohup
+    for number in (*own, signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, interrupt)
     cuda.preload()
     one_cpu_device_per_core()
     try:

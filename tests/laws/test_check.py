@@ -126,7 +126,7 @@ def assert_sound(run, laws=tuple(name for name in LAWS if name not in EXPENSIVE)
 
 @pytest.mark.parametrize(
     "model",
-    [pytest.param(name, marks=pytest.mark.exhaustive if i % 2 else pytest.mark.slow) for i, name in enumerate(SOUND)],
+    [pytest.param(name, marks=pytest.mark.slow if name == "default" else pytest.mark.exhaustive) for name in SOUND],
 )
 def test_a_sound_model_passes_every_law(model):
     assert_sound(run_of(**SOUND[model]), *([tuple(LAWS)] if model == "default" else []))
@@ -137,7 +137,7 @@ def test_the_default_model_passes_the_laws_that_take_little_time():
     assert_sound(run_of(), ("padding", "batch", "tokens", "decoding", "weights", "fields"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("positions", [NoPositions(), Rotary()], ids=["no positions", "rotary"])
 def test_a_sound_encoder_passes_every_law(positions):
     assert_sound(bidirectional(positions=positions).replace(loss_terms=(ZLoss(),)))

@@ -123,19 +123,26 @@ def test_devices_that_cut_the_batch_alone_tell_each_other_once_a_step():
     assert all(name.count("while/body") == 1 for name in told), told
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [*TWO, MESHES[-1]], ids=name_of)
-@pytest.mark.parametrize("name", [name for name in RUNS if name != "decoder"])
+def kinds_and_meshes():
+    """Every kind of run on every mesh; on one mesh of two devices each, in turn, in the slow run of the tests."""
+    kinds = [name for name in RUNS if name != "decoder"]
+    for i, name in enumerate(kinds):
+        for j, devices in enumerate((*TWO, MESHES[-1])):
+            marks = pytest.mark.slow if j == i % len(TWO) else pytest.mark.exhaustive
+            yield pytest.param(name, devices, id=f"{name}-{name_of(devices)}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "devices"), kinds_and_meshes())
 def test_every_kind_of_run_gives_on_a_mesh_what_it_gives_on_one_device(name, devices):
     enough(devices)
     matches_one_device(name, devices)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_devices():
     """The decoder on every mesh, every kind of run on one that is cut three ways, and what a device holds."""
     which = "test_a_mesh or data2-fsdp2-tensor2 or test_a_device"
-    words = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "slow or not slow", "-k", which, __file__]
+    words = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "", "-k", which, __file__]
     eight = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
     done = subprocess.run([sys.executable, "-m", "pytest", *words], env=eight, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -136,8 +136,10 @@ def test_killed_and_resumed_often_gives_the_same_table(launch, reference, tmp_pa
     killed_and_resumed(launch, study_folder(tmp_path), reference, seed, kills)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)],
+)
 def test_killed_in_training_and_in_saving_goes_on_in_the_middle_of_a_run(launch, reference, tmp_path, number):
     folder, chance = study_folder(tmp_path), random.Random(number)
     often, found = ("--save-minutes", "0.003"), ""

@@ -110,7 +110,7 @@ def test_two_layers_learn_induction_and_one_does_not():
 def test_modular_addition_is_learnt_by_heart():
     task = ModularAddition(modulus=7, fraction=0.8, **SIZES)
     source = task.load()
-    run = Run(model=TINY, task=task, optimizer=AdamW(learning_rate=3e-3), training=Training(steps=1000))
+    run = Run(model=TINY, task=task, optimizer=AdamW(learning_rate=3e-3), training=Training(steps=1000), seed=1)
     state, metrics = jax.jit(train_chunk, static_argnames="steps")(start(run), run, source, steps=1000)
     assert float(metrics["loss"][-20:].mean()) < 0.1 * math.log(7)
     assert int(state.diverged_at) == -1
