@@ -132,7 +132,7 @@ def kinds_and_meshes():
             yield pytest.param(name, devices, id=f"{name}-{name_of(devices)}", marks=marks)
 
 
-@pytest.mark.parametrize(("name", "devices"), kinds_and_meshes())
+@pytest.mark.parametrize(("name", "devices"), list(kinds_and_meshes()))
 def test_every_kind_of_run_gives_on_a_mesh_what_it_gives_on_one_device(name, devices):
     enough(devices)
     matches_one_device(name, devices)
