@@ -67,8 +67,10 @@ class Aux(Node):
     """Results of a call beside its output, by name; the names of nested parts are joined by "/".
 
     losses: scalars to be added to the training loss, each a mean over the tokens that were read.
-    statistics: numbers for `measure` to read; those of a stack have an axis of the layers that give them.
-    intermediates: activations, filled where `Context.return_intermediates` asks for them.
+    statistics: numbers for a study's `measure` and for diagnostics, which record them; those of a stack have an axis
+        of the layers that give them.
+    intermediates: activations, where `Context.return_intermediates` asks for them; `apply_with_intermediates` returns
+        those of a branch and of its norms as `blocks[i].feed_forward.intermediates`.
     weights: weights that the call itself changed, such as running means, by their path.
     carried: values for the layers that follow, by the names that `Component.initial_carry` gives them.
     """

@@ -34,6 +34,10 @@ class Diagnostics(Node):
     attention: dict[str, AttentionStatistics]
     """By attention: "blocks/attention", "blocks/cross_attention", "encoder/blocks/attention"; none of a mixer
     that gives no logits, such as a recurrent cell."""
+    losses: dict[str, Float[Array, ""]]
+    """`Aux.losses` of the components, which are part of `loss`: "blocks/feed_forward/balance", summed over layers."""
+    statistics: dict[str, Array]
+    """`Aux.statistics` of the components: "blocks/feed_forward/load", with an axis of the layers that give them."""
 
 
 @jax.jit
@@ -54,4 +58,6 @@ def diagnose(state: State, run: Run, batch: AnyBatch) -> Diagnostics:
         update_norm=norms(jax.tree.map(jnp.subtract, after.params, state.params)),
         rms=measured(kept, batch, rms) | {"output": of_output(outcome.output, batch, rms)},
         attention=attention_statistics(kept, batch),
+        losses=outcome.aux.losses,
+        statistics=outcome.aux.statistics,
     )

@@ -23,14 +23,22 @@ def summary(diagnostics: Diagnostics, coarse: bool = False) -> dict[str, Float[A
 
     Coarse: what is in the layers has its least, mean and largest value over layers and heads,
     "attention_entropy/blocks/attention/min" (…/mean, …/max); norms are of whole blocks and of what stands outside them.
+    A component's own statistics always are: "statistics/blocks/feed_forward/load/max". Its losses are scalars,
+    "loss/blocks/feed_forward/balance".
     """
-    rows = {"loss": diagnostics.loss}
+    rows = {"loss": diagnostics.loss} | {f"loss/{name}": x for name, x in diagnostics.losses.items()}
     for quantity, found in _quantities(diagnostics).items():
         if coarse:
             found = {place: x for place, x in found.items() if not quantity.endswith("_norm") or _is_outermost(place)}
         numbers = _over_layers(found) if coarse else _by_head(one_by_one(found))
         rows |= {f"{quantity}/{place}": x for place, x in numbers.items()}
+    for name, x in diagnostics.statistics.items():
+        rows |= _extremes(f"statistics/{name}", x) if x.size > 1 else {f"statistics/{name}": x.reshape(())}
     return rows
+
+
+def _extremes(name: str, x: Array) -> dict[str, Array]:
+    return {f"{name}/min": x.min(), f"{name}/mean": x.mean(), f"{name}/max": x.max()}
 
 
 def _quantities(diagnostics: Diagnostics) -> dict[str, dict[str, Array]]:
@@ -53,7 +61,7 @@ def _over_layers(found: dict[str, Array]) -> dict[str, Array]:
     for place, parts in by_place.items():
         if in_layers(place):
             x = parts[0] if len(parts) == 1 else jnp.concatenate([part.ravel() for part in parts])
-            rows |= {f"{place}/min": x.min(), f"{place}/mean": x.mean(), f"{place}/max": x.max()}
+            rows |= _extremes(place, x)
         else:
             rows[place] = parts[0]
     return rows

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -39,17 +40,30 @@ class BlockParams(Parameters):
 
 
 class Branch(Node):
-    """Intermediates of one residual branch: its input and update; of an attention, its logits, weights and mask too."""
+    """Intermediates of one residual branch: its input, its update, the stream after it, and those of its `Aux`.
+
+    Those of a norm begin with its place: "pre/…", "post/…", "stream/…".
+    """
 
     input: Float[Array, "*batch T D"]
     update: Float[Array, "*batch T D"]
     stream: Float[Array, "*batch T D"]
-    logits: Float[Array, "*batch N T S"] | None = None
-    allowed: Bool[Array, "*#batch #N T S"] | None = None
-    weights: Float[Array, "*batch N T S"] | None = None
+    intermediates: dict[str, Any] = flax.struct.field(default_factory=dict)
 
+    @property
+    def logits(self) -> Float[Array, "*batch N T S"] | None:
+        """Logits of an attention, scaled, capped and biased; None of a branch that gives none."""
+        return self.intermediates.get("logits")
 
-SCORES = ("logits", "allowed", "weights")
+    @property
+    def allowed(self) -> Bool[Array, "*#batch #N T S"] | None:
+        """True where a query may attend to a key; None without a mask."""
+        return self.intermediates.get("allowed")
+
+    @property
+    def weights(self) -> Float[Array, "*batch N T S"] | None:
+        """Weights of an attention; None of a branch that gives none."""
+        return self.intermediates.get("weights")
 
 
 class BlockIntermediates(Node):
@@ -100,8 +114,8 @@ def block(
             joined = jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
             added = _added(rule, around.residual, x, update, own) if own.return_intermediates else update
             x, last = normalise(around.stream, config.stream_norm, joined, own)
-        done[name] = Branch(read, added, x, **{k: found.intermediates.get(k) for k in ("logits", "allowed", "weights")})
         norms = before.within("pre").merge(after.within("post")).merge(last.within("stream"))
+        done[name] = Branch(read, added, x, found.merge(norms).intermediates)
         aux = aux.merge(found.within(name)).merge(norms.within(f"{name}_connection"))
         context = context.replace(carried=context.carried | found.carried)
     return x, BlockIntermediates(**done), aux, state

@@ -131,11 +131,15 @@ def accumulated(params: Any, run: Run, batch: AnyBatch, dropout_key: Array) -> t
     if _by_device(run):
         # Each device adds up its own examples, and they tell each other once a step; the compiler, left to itself,
         # has them tell each other at every micro-batch.
-        own = PartitionSpec("data")
         alone = sums
+
+        def on_each_device(params: Any, batch: AnyBatch, key: Array) -> Any:
+            own_key = jax.random.fold_in(key, jax.lax.axis_index("data"))
+            return jax.lax.psum(alone(params, batch, own_key), "data")
+
         sums = jax.shard_map(
-            lambda *arguments: jax.lax.psum(alone(*arguments), "data"),
-            in_specs=(PartitionSpec(), own, PartitionSpec()),
+            on_each_device,
+            in_specs=(PartitionSpec(), PartitionSpec("data"), PartitionSpec()),
             out_specs=PartitionSpec(),
             check_vma=False,
         )

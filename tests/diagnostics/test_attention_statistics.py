@@ -24,7 +24,7 @@ def statistics(logits, allowed, valid=None, weights=None):
     for z in logits:
         mask = None if allowed is None else jnp.broadcast_to(allowed, z.shape)
         a = masked_softmax(z, mask) if weights is None else weights
-        blocks.append(BlockIntermediates(attention=Branch(x, x, x, z, allowed, a)))
+        blocks.append(BlockIntermediates(attention=Branch(x, x, x, {"logits": z, "allowed": allowed, "weights": a})))
     kept = Intermediates(embedded=x, blocks=tuple(blocks), final=x)
     batch = Batch(inputs=x, targets=x, weights=jnp.ones(B), valid=valid)
     (place, found), *others = jitted(kept, batch).items()

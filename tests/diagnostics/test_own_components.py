@@ -9,7 +9,7 @@ import pytest
 from cases import BASE, LENGTHS, B, S, T, batch_of, in_layout, run_of, state_of
 from jaxtyping import Array, Float
 
-from flaxformer.config import Aux, Block, Dense, FeedForward, Residual, TokenMixer
+from flaxformer.config import SANDWICH, Aux, Block, Dense, FeedForward, Residual, RMSNorm, TokenMixer
 from flaxformer.diagnostics import diagnose, first_nonfinite, summary
 from flaxformer.diagnostics.activations import measured, rms
 from flaxformer.diagnostics.attention import attention_statistics
@@ -53,8 +53,15 @@ class Routed(FeedForward):
         logits = x @ weights.router
         hidden = jax.nn.relu(jnp.einsum("...d,ndf->...nf", x, weights.up))
         said = jnp.einsum("...nf,nfd->...nd", hidden, weights.down)
-        mixed = (said * jax.nn.softmax(logits)[..., None]).sum(-2)
-        return mixed, Aux(intermediates={"logits": logits})
+        shares = jax.nn.softmax(logits)
+        mixed = (said * shares[..., None]).sum(-2)
+        load = shares.reshape(-1, self.networks).mean(0)
+        found = Aux(
+            losses={"balance": jnp.square(load).sum()},
+            statistics={"load": load, "largest": load.max()},
+            intermediates={"logits": logits, "hidden": hidden},
+        )
+        return mixed, found
 
 
 OWN = BASE.replace(attention=RunningMean(), feed_forward=Routed())
@@ -74,6 +81,38 @@ def test_a_mixer_without_logits_has_all_but_attention_statistics(own):
     assert found.rms.keys() == {"embedded", "final", "output", *(f"blocks/{stage}" for stage in stages)}
     assert found.gradient_norm["blocks/attention/matrix"].shape == (2,)
     assert all(np.isfinite(x) and x > 0 for name, x in summary(found).items() if name.startswith("rms"))
+
+
+def test_losses_statistics_and_intermediates_of_a_component_are_returned_and_recorded(own):
+    run, state, batch = own
+    found, table = diagnose(state, run, batch), summary(diagnose(state, run, batch))
+    _, kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.given)
+    branches = [one.feed_forward for one in kept.blocks]
+    assert [one.intermediates["hidden"].shape for one in branches] == [(B, T, 2, 5)] * 2
+    loads = np.stack([jax.nn.softmax(one.intermediates["logits"]).mean((0, 1)) for one in branches])
+    np.testing.assert_allclose(found.statistics["blocks/feed_forward/load"], loads, rtol=1e-5)
+    np.testing.assert_allclose(found.losses["blocks/feed_forward/balance"], np.square(loads).sum(), rtol=1e-5)
+    np.testing.assert_allclose(table["loss/blocks/feed_forward/balance"], np.square(loads).sum(), rtol=1e-5)
+    for name, wanted in {"min": loads.min(), "mean": loads.mean(), "max": loads.max()}.items():
+        np.testing.assert_allclose(table[f"statistics/blocks/feed_forward/load/{name}"], wanted, rtol=1e-5)
+    assert all(x.shape == () for x in table.values())
+
+
+class Reporting(RMSNorm):
+    """RMSNorm that returns its output as an intermediate too."""
+
+    def apply(self, weights, x, context):
+        y = super().apply(weights, x, context)
+        return y, Aux(intermediates={"normalised": y})
+
+
+def test_intermediates_of_a_norm_begin_with_its_place():
+    run = run_of(OWN.replace(norm_kind=Reporting(), norm=SANDWICH))
+    state, batch = state_of(run), batch_of(run)
+    _, kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.given)
+    found = kept.blocks[1].feed_forward
+    np.testing.assert_array_equal(found.intermediates["pre/normalised"], found.input)
+    np.testing.assert_allclose(found.intermediates["post/normalised"], found.update, rtol=1e-6)
 
 
 def test_the_first_bad_number_of_such_a_model_is_named(own):
@@ -181,7 +220,7 @@ def layers(dice):
         if heads is not None:
             logits = x(B, heads, T, S)
             scores = {"logits": logits, "weights": masked_softmax(logits, jnp.ones(logits.shape, bool))}
-        blocks.append(BlockIntermediates(attention=Branch(x(B, T, 6), x(B, T, 6), x(B, T, 6), **scores)))
+        blocks.append(BlockIntermediates(attention=Branch(x(B, T, 6), x(B, T, 6), x(B, T, 6), scores)))
     return Intermediates(embedded=x(B, T, 6), blocks=tuple(blocks), final=x(B, T, 6))
 
 
