@@ -55,7 +55,7 @@ def _class(name: str) -> Any:
 
 
 def _named(summary: str) -> Callable[[], None]:
-    """What stands for a command in the list of them all."""
+    """Return the placeholder of a command for the list of commands."""
 
     def command() -> None:
         pass

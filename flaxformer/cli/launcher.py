@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class LauncherArguments:
-    """Where the runs are trained."""
+    """Options that choose where the runs are trained."""
 
     launcher: Annotated[
         Literal["local", "slurm", "ray"] | None,

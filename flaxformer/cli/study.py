@@ -39,7 +39,7 @@ File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help=
 
 @dataclasses.dataclass(frozen=True)
 class StudyArguments:
-    """What plan and run share."""
+    """Options that plan and run share."""
 
     file: File
     overrides: Annotated[

@@ -15,7 +15,7 @@ from flaxformer.tasks.base import Batch
 
 
 class AttentionStatistics(Node):
-    """What became of the pairs of a real query and a key that it may attend to, over a batch; the axes: layer, head.
+    """Statistics over the pairs of a real query and a key that it may attend to in a batch; the axes: layer, head.
 
     A query counts if it is real and may attend to something.
     """

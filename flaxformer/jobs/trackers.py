@@ -30,7 +30,7 @@ PROJECT, SERVER = "flaxformer", "https://api.wandb.ai"
 
 
 class Backend(Protocol):
-    """What is told every line of the log, and closed at the end; it may raise what it likes."""
+    """Receiver of every line of the log, closed at the end. Its exceptions are caught by the caller."""
 
     def __call__(self, line: Line) -> None:
         """Show the line."""

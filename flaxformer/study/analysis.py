@@ -117,7 +117,7 @@ class Analysis:
 
     @property
     def surprises(self) -> list[Exploration]:
-        """What no claim is about and is there all the same: against the baseline's direction first, then by size."""
+        """Effects that no claim is about: those against the baseline's direction first, then by size."""
         found = [one for one in self.explorations if one.clear or one.hint]
         return sorted(found, key=lambda one: (not one.opposite, -abs(one.judgement.effect.mean)))
 
@@ -131,7 +131,7 @@ class Analysis:
 
     @property
     def limits(self) -> list[str]:
-        """What the study does not show: the author's caveats, and what follows from its size."""
+        """Limits of the study: the author's caveats, and what follows from its size."""
         n = len(self.study["seeds"])
         short = n < FEWEST_SEEDS and not self.exact
         few = [f"It has {n} seeds; below {FEWEST_SEEDS} an interval says little."] if short else []

@@ -21,7 +21,7 @@ class Contrast:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What the author expects, stated before the runs, about a difference that is paired seed by seed.
+    """The author's expectation, stated before the runs, about a difference that is paired by seed.
 
     Exactly one of three forms, each between two arms that differ only as they say:
 
@@ -78,12 +78,12 @@ class Claim:
 
     @property
     def first(self) -> Labels:
-        """What the claim is about."""
+        """Labels of the arm that the claim is about."""
         return {"lower": self.lower, "higher": self.higher, "equal": self.equal}[self.kind]  # type: ignore[return-value]
 
     @property
     def second(self) -> Labels | float:
-        """What it is compared with."""
+        """Labels of the arm, or the number, that it is compared with."""
         return self.to if self.kind == "equal" else self.than  # type: ignore[return-value]
 
     def contrast(self, complete: Callable[[Labels], Labels]) -> Contrast:

@@ -179,7 +179,7 @@ class Study:
 
     @property
     def unit(self) -> str:
-        """What the metric counts."""
+        """Unit of the metric."""
         if self.metric not in METRICS:
             return self.metric_unit
         if self.metric == "validation_accuracy":

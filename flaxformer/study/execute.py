@@ -142,7 +142,7 @@ def _stops(scheduler: Scheduler) -> bool:
 
 
 def _agreed(groups: Sequence[Group], take: Take | None) -> Take | None:
-    """What is taken, in several processes: what the first of them takes, which tells the others its groups before."""
+    """Return `take` as the first of several processes decides it; the first broadcasts its groups to the others."""
     if jax.process_count() == 1:
         return take
     if distributed.is_first():

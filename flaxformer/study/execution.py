@@ -94,7 +94,7 @@ class Execution:
             raise UserError(f"mesh is {self.mesh} and exact is given; expected one device for a run, or not exact")
 
     def folder(self, study: str) -> Path:
-        """Where the results of a study of this name are."""
+        """Return the results folder of a study of this name."""
         return self.output or Path("runs") / study
 
     def members(self, size: int, slots: int) -> int:

@@ -1,4 +1,4 @@
-"""What a program computes of its members, as functions that all slots share.
+"""Functions that a program computes for its members, shared by all groups of devices.
 
 JAX knows what it has traced and lowered by the function's identity. Slots that compile the same functions trace once.
 """

@@ -141,7 +141,7 @@ class _Worker:
         """Cells under way here, by group."""
 
     def todo(self, share: Sequence[Group], rows: Mapping[str, Row]) -> list[Group]:
-        """What has no row yet, or one that failed and is to be tried again, here and for the first time."""
+        """Groups with the cells that have no row yet, or a failed one that this process is to try again, once."""
         found = _left(share, rows, self.retry)
         return _with([(group, [cell for cell in group.cells if cell.name not in self.tried]) for group in found])
 
@@ -197,7 +197,7 @@ class _Worker:
                 time.sleep(POLL)
 
     def damage(self) -> Iterator[Told]:
-        """What reading found wrong since it was last told."""
+        """Messages about damaged files that were found since the last call."""
         for name, what in self.store.damage.items():
             if name not in self.told:
                 self.told.add(name)
@@ -241,7 +241,7 @@ class _Worker:
 
 
 def derived(study: Study, rows: Mapping[str, Row]) -> list[Row]:
-    """What the study derives from the finished runs, at every seed that has all of them.
+    """Numbers that the study derives from the finished runs, for every seed that has all of them.
 
     Raises:
       UserError: a claim is about a number that is not derived.

@@ -37,7 +37,7 @@ the file's own `path` and `mtime`."""
 
 
 def machine() -> str | None:
-    """What tells this kernel, since its start, and this set of process numbers from all others; None if unknown."""
+    """Return an identifier of this kernel's boot and process namespace; None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -45,7 +45,7 @@ class Group:
 
     @property
     def steps(self) -> int:
-        """How many steps every member is trained: all, or to a rung of a halving."""
+        """Number of training steps of every member: all, or up to a rung of a halving."""
         return self.cells[0].until or self.example.training.steps
 
 
@@ -91,7 +91,7 @@ def _measured(study: Study, run: Run) -> dict[str, Any]:
 
 
 def recipe(cell: Cell, data: dict[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
-    """All that decides a cell's numbers, but for its seed: config, data, the package's semantics, the user's code."""
+    """Return what decides a cell's numbers, except its seed: config, data, the package's semantics, the user's code."""
     run = {name: value for name, value in canonical(cell.arm.run).items() if name != "seed"}
     until = {"until": cell.until} if cell.until else {}
     return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | until | ({"code": code} if code else {})
@@ -110,7 +110,7 @@ def code_by_arm(arms: Iterable[Arm], measure: Measure | None, file: Path | None)
 
 
 def _competition(study: Study) -> dict[str, Any]:
-    """What decides which arms a halving stops, beside their recipes: its rule, and among which runs."""
+    """Return what decides which arms a halving stops, beside their recipes: its rule, and the runs that compete."""
     if study.halving is None:
         return {}
     runs = json.dumps([study.metric, [arm.name for arm in study.arms()], list(study.seeds)])
@@ -187,7 +187,7 @@ def declaration(study: Study) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one group will take, read off the compiled training step and a few timed calls of it."""
+    """Cost of one group, measured from the compiled training step and a few timed calls of it."""
 
     parameters: int
     flops_per_step: float

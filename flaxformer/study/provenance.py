@@ -1,4 +1,4 @@
-"""Where a result comes from: command, versions, commit, machine.
+"""Origin of a result: command, versions, commit, machine.
 
 Recorded with every launch, never part of a cell's identity.
 """
@@ -40,7 +40,7 @@ def provenance(file: Path | None = None) -> dict[str, Any]:
 
 
 def code(file: Path | None = None) -> dict[str, Any]:
-    """What tells one version of the code from another: the package's commit, digests of its source and of a file."""
+    """Return the version of the code: the package's commit, and digests of its source and of a study file."""
     here = Path(flaxformer.__file__).parent
     source = hashlib.blake2b(digest_size=8)
     for path in sorted(here.rglob("*.py")):

@@ -28,7 +28,7 @@ UNSEALED = b"flaxformer:" + b"0" * 32
 
 
 class DamagedError(ValueError):
-    """What was read is not what was written."""
+    """The data that were read differ from those that were written."""
 
 
 def digest(data: bytes, size: int = 8) -> str:
@@ -141,7 +141,7 @@ def write_document(path: Path, data: Row) -> None:
 
 
 def read_document(path: Path) -> Row:
-    """What `write_document` wrote.
+    """Read a document that `write_document` wrote.
 
     Raises:
       DamagedError: it is no JSON object, or not what was written.

@@ -43,7 +43,7 @@ class Uniform:
         return self.low + (self.high - self.low) * u
 
     def label(self, drawn: float, digits: int) -> str:
-        """What was drawn, to so many significant digits."""
+        """Return a drawn number with the given count of significant digits."""
         return f"{drawn:.{digits}g}"
 
     def value(self, label: str) -> float:
@@ -79,7 +79,7 @@ class Integer:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return self.high - self.low + 1
 
     def draw(self, u: float) -> int:
@@ -87,7 +87,7 @@ class Integer:
         return self.low + int(u * self.count)
 
     def label(self, drawn: int, digits: int) -> str:
-        """What was drawn."""
+        """Return the label of a drawn value."""
         return str(drawn)
 
     def value(self, label: str) -> int:
@@ -115,12 +115,12 @@ class Choice:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return len(self.values)
 
     @property
     def labels(self) -> list[str]:
-        """What they are called."""
+        """Labels of the values."""
         return list(self.values)
 
     def draw(self, u: float) -> str:
@@ -128,11 +128,11 @@ class Choice:
         return self.labels[int(u * self.count)]
 
     def label(self, drawn: str, digits: int) -> str:
-        """What was drawn."""
+        """Return the label of a drawn value."""
         return drawn
 
     def value(self, label: str) -> Any:
-        """What a label stands for."""
+        """Return the value of a label."""
         return self.values[label]  # type: ignore[call-overload]
 
     def holds(self, label: str) -> bool:
@@ -249,7 +249,7 @@ METHODS: dict[str, Callable[[int, np.random.Generator], Draw]] = {
 
 
 def named(drawn: Sequence[Any], space: Space, taken: Collection[Point]) -> Point | None:
-    """What was drawn, to as few digits as tell it from what is taken; None where it is one of those."""
+    """Return labels of a drawn point, with as few digits as distinguish it from those taken; None if it is taken."""
     for digits in range(DIGITS, EXACT_DIGITS + 1):
         point = tuple(one.label(value, digits) for one, value in zip(space.values(), drawn, strict=True))
         held = all(one.holds(label) for one, label in zip(space.values(), point, strict=True))

@@ -170,7 +170,7 @@ def _note(
 
 
 def told(study: Study, execution: Execution) -> Iterator[str]:
-    """What the stages are, for whoever plans or runs the study."""
+    """Yield sentences that describe the stages, for `plan` and `run`."""
     if not is_staged(study):
         return
     runs, steps = ahead(study, execution)
@@ -189,7 +189,7 @@ def told(study: Study, execution: Execution) -> Iterator[str]:
 
 
 def ahead(study: Study, execution: Execution, retry_failed: bool = False) -> tuple[int, int]:
-    """How many runs are still to be trained, and their steps, all stages together."""
+    """Return the number of runs that are still to be trained, and of their steps, over all stages."""
     store, ordinary = store_of(study, execution), known(study, execution)
     todo = missing(ordinary, store, retry_failed=retry_failed)
     if study.halving is None or not todo:

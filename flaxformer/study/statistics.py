@@ -1,4 +1,4 @@
-"""What a few paired seeds can say: intervals, tests, corrections and verdicts; scipy does the arithmetic.
+"""Statistics of a few paired seeds: intervals, tests, corrections and verdicts, computed with scipy.
 
 The interval is Student's t over the per-seed differences: over 3 to 10 seeds it covers 93 to 97 % where bootstrap
 intervals cover 71 to 89 %.

@@ -72,7 +72,7 @@ class Store:
 
     @property
     def declaration(self) -> Row:
-        """What the study declared when it last ran.
+        """Declaration of the study when it last ran.
 
         Raises:
           UserError: the folder holds no study, a damaged one, or one in another format.
@@ -235,7 +235,7 @@ class Store:
     # --- what else there is -------------------------------------------------------------------------------
 
     def measurements(self, declaration: Row) -> list[Row]:
-        """What was measured or derived by the code that the declaration names, one row a seed."""
+        """Rows measured or derived by the code that the declaration names, one per seed."""
         rows = read_lines(self.root / "measurements.jsonl")
         by = [declaration.get("measured_by"), *declaration.get("kept_measurements", ())]
         rows = [row for row in rows if row.get("measured_by") in by]

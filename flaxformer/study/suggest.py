@@ -157,7 +157,7 @@ def _distribution(optuna: ModuleType, one: Any) -> Any:
 
 
 def _trial(optuna: ModuleType, space: Space, distributions: Mapping[str, Any], point: Point, value: float) -> Any:
-    """What is known of a point; one that failed has no value."""
+    """Return Optuna's record of a point; a failed one has no value."""
     params = {
         path: label if isinstance(one, Choice) else one.value(label)
         for path, one, label in zip(distributions, space.values(), point, strict=True)

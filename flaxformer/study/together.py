@@ -73,4 +73,4 @@ def _following(study: Study, execution: Execution) -> Iterator[Event]:
 
 
 def _nothing() -> None:
-    """What is told in the first process alone."""
+    """Do nothing: the counterpart of a message that only the first process sends."""

@@ -35,7 +35,7 @@ WORTH = 10.0
 
 @dataclasses.dataclass
 class Course:
-    """What some members have come to, and what was seen of them on the way."""
+    """Progress of some members: their states, and their losses and evaluations so far."""
 
     states: State
     evaluations: list[dict[str, Array]]
@@ -66,7 +66,7 @@ class Course:
 
     @property
     def members(self) -> int:
-        """How many are trained together."""
+        """Number of members that are trained together."""
         return len(self.states.step)
 
 
@@ -79,7 +79,7 @@ def _at(tree: Any, i: int) -> Any:
 
 
 class Unfinished:
-    """What is on disk of some members, and when it is time to write more.
+    """Saved progress of some members, and the times at which more is saved.
 
     Args:
       root: the study's folder; None keeps nothing.
@@ -163,7 +163,7 @@ class Unfinished:
 
 
 def identity(group: Group, cells: Sequence[Cell]) -> list[Any]:
-    """What decides to which last bits members are trained, but for data, which the study's folder knows."""
+    """Return what decides the exact bits of trained members, except the data, which the study's folder records."""
     code = code_by_arm({cell.arm.name: cell.arm for cell in cells}.values(), group.measure, group.file)
     return [[recipe(cell, {}, code[cell.arm.name]), cell.seed] for cell in cells]
 
