@@ -58,7 +58,7 @@ def initialize(address: str | None = None, processes: int | None = None, process
 
 
 def _slurm_devices() -> list[int] | None:
-    """All of a node's GPUs where SLURM runs one task a node, for JAX would take the first alone; else JAX's choice."""
+    """Return all GPUs of a node where SLURM runs one task per node, since JAX would take only the first; else None."""
     tasks, gpus = os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""), os.environ.get("SLURM_GPUS_ON_NODE", "")
     return list(range(int(gpus))) if re.fullmatch(r"1(\(x\d+\))?", tasks) and gpus.isdecimal() else None
 

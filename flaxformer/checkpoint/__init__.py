@@ -1,7 +1,7 @@
 """Checkpoints that are whole or not there: saved beside the training, verified, and read back bit for bit.
 
     RUN/config.json            the run, as canonical JSON (`write_config`, `config_of`)
-    RUN/STEP/state/            the numbers, written by Orbax: one entry a weight and layer, whatever the layout
+    RUN/STEP/state/            the numbers, written by Orbax: one entry per weight and layer, whatever the layout
     RUN/STEP/published.json    what is to be there, with digests; it is written when all is durable and verified
     RUN/STEP.corrupt/          a step that failed its digests: set aside, never read again
 

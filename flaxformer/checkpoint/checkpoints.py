@@ -27,7 +27,7 @@ MARGIN = 16 * 2**20
 
 
 class Checkpoints:
-    """The checkpoints in a folder: what is on disk is the truth, and is read anew at every question.
+    """The checkpoints in a folder, which is read again for every question.
 
     Args:
       folder: of the run; made at the first save. One run may write to it at a time, any number of processes may read.

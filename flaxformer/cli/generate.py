@@ -31,7 +31,7 @@ DEFAULT_TOKENS = 200
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Continue a prompt with a trained run, as it is said; or translate it, with a run that learned pairs."""
+    """Continue a prompt with a trained run, token by token; or translate it, with a run that learned pairs."""
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="the output folder of 'train'")]
     prompt: Annotated[str | None, option("TEXT", "a line's end", "what to continue, or to translate")] = None
@@ -81,7 +81,7 @@ class Generate:
             yield piece.tokens[0]
 
     def _translate(self, console: Console, run: Run, task: PairTask) -> int:
-        """The lines of the input, each on a line of the output; or the prompt, as it is said."""
+        """Print one line of output per line of input; or continue the prompt, token by token."""
         if (self.prompt is None) == (self.input is None):
             raise UserError("a run that translates asks for --prompt TEXT or --input FILE; expected one of them")
         if self.tokens is not None and self.tokens < 1:

@@ -48,7 +48,7 @@ class Job:
       save_every: steps between two checkpoints; by default as many as between two evaluations.
       keep_last, keep_best: how many of the newest and of the best checkpoints stay.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
-      samples: tokens that a model of text is let say at each evaluation; 0 for none.
+      samples: tokens that a model of text generates at each evaluation; 0 for none.
       track: where the log goes beside its file: "tensorboard", "wandb".
       devices: the mesh that the job is trained on; None for what `devices_for` says.
       file: the file that declares the run, whose code counts as the run's.

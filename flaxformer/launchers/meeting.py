@@ -41,7 +41,7 @@ def meet(folder: Path, name: str, interface: str, processes: int, process: int) 
     """Join the processes of a job into one run of JAX.
 
     The first takes a free port on the interface, listens there alone, and writes the address into the folder, which
-    nobody else may write to; the others wait for it.
+    no other user may write to; the others wait for it.
 
     Args:
       folder: shared by the processes.

@@ -1,4 +1,4 @@
-"""SLURM: a job array, one group a job, submitted with submitit.
+"""SLURM: a job array with one group per job, submitted with submitit.
 
 submitit writes the batch script and hears the warning (SIGUSR2) that SLURM sends before a job's time is up; what it
 pickles is the path of the payload and a number, in a folder that is its owner's alone. The job is then requeued, and

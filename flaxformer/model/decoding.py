@@ -100,7 +100,7 @@ def stream(
     chunk: int = 32,
     **given: Unpack[Read],
 ) -> Iterator[Generation]:
-    """`generate`, piece by piece as it is said: each `Generation` holds the next tokens, at most `chunk` of each row.
+    """Yield the result of `generate` in pieces: each `Generation` holds the next tokens, at most `chunk` of each row.
 
     The pieces have lengths of their own, and end when all rows have. Mistakes are raised here, not at the first piece.
     """
@@ -248,7 +248,7 @@ def _inside(state: _State) -> _State:
 
 
 def _log_probability(logits: Float[Array, "B V"], token: Int[Array, "B"]) -> Float[Array, "B"]:
-    """`log_softmax` of one token a row."""
+    """`log_softmax` of one token per row."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
 

@@ -149,7 +149,7 @@ def run(
       given: padding, positions, a source and so on.
       dropout_key: gives training behaviour; None evaluates.
       cache: the inputs follow its tokens.
-      keep: hand back the intermediates.
+      keep: return the intermediates.
       remat: what a backward pass computes again, see `model.remat`.
       table: the embedding table that an encoder shares with its decoder.
       last_only: answer for the last real token of each sequence alone, [*batch, 1, …].

@@ -207,7 +207,7 @@ def dot_product_weights(
 def weights_of_logits(
     logits: Float[Array, "*#batch N T S"], mask: Mask | Bool[Array, "..."] | None, batch: tuple[int, ...]
 ) -> Float[Array, "*batch N T S"]:
-    """Attention weights of given logits, be they of queries and keys or fixed: their softmax over what mask allows."""
+    """Attention weights from logits, whether computed from queries and keys or fixed: softmax over the allowed keys."""
     full = (*batch, *logits.shape[-3:])
     logits = _with_rank(logits, len(full))
     allowed = _as_booleans(mask, full)

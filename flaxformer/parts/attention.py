@@ -29,7 +29,7 @@ class Attention(TokenMixer):
     """Multi-head attention, Y = Concat_h(softmax(Q_h K_hᵀ · scale) V_h) W_O.
 
     The logit scale is width ** −scale_exponent: exponent 0 is unscaled, ½ is 1/√d, 1 is 1/d, and `scale_width` says
-    whether d is the width of a head (the truth of Vaswani et al.) or of the model.
+    whether d is the width of a head (as in Vaswani et al.) or of the model.
 
     value_form: "factored", heads of width d_value, concatenated and mapped by W_O; or "full",
     Y = Σ_h A_h X V_h with V_h of D × D ("An Introduction to Transformers", the multi-head self-attention layer).

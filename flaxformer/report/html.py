@@ -112,7 +112,7 @@ def table(one: Table, links: Sequence[str | None] = (), cards: bool = False) -> 
     Args:
       one: what is in it.
       links: where each row's first cell leads.
-      cards: on a phone, a block a row rather than a table that scrolls; for few columns of much text.
+      cards: on a phone, a block per row rather than a table that scrolls; for few columns of much text.
     """
 
     def cell(tag: str, i: int, text: str, link: str | None) -> str:

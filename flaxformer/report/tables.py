@@ -57,7 +57,7 @@ def latex(table: Table) -> str:
 
 
 def of(analysis: Analysis) -> list[Table]:
-    """Every table that has rows: arms or quantities, claims, and what nobody claimed."""
+    """Every table that has rows: arms or quantities, claims, exploratory findings."""
     found = [arms(analysis), quantities(analysis), claims(analysis), explorations(analysis)]
     return [table for table in found if table.rows]
 

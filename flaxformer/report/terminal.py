@@ -59,7 +59,7 @@ def as_rich(table: tables.Table) -> Table:
 
 
 def show_status(console: Console, found: Mapping[str, Any]) -> None:
-    """Print what `status` found: a line a group, a line a lease; of a halving, its rungs before."""
+    """Print what `status` found: the rungs of a halving, one line per group, one line per lease."""
     for step, rung in found["rungs"].items():
         console.print(f"After {step} steps, where the worst arms are stopped:", style="dim", highlight=False)
         show_status(console, rung)

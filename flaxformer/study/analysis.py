@@ -1,4 +1,4 @@
-"""From rows on disk to what they say: a table of arms, judged claims, and contrasts that nobody declared."""
+"""Analysis of the rows of a study: a table of arms, judged claims, and exploratory contrasts."""
 
 import dataclasses
 import functools

@@ -57,7 +57,7 @@ class Execution:
 
     Args:
       output: the folder of results; runs/NAME by default.
-      devices: how many devices to use; all by default. On a CPU there is one device a core.
+      devices: how many devices to use; all by default. On a CPU there is one device per core.
       group_size: members trained at a time on one slot. By default 1 on a CPU, where more do not pay; elsewhere the
         slot's share of the group, or as many as its memory holds. Where memory runs out, half as many from there on.
       exact: train members one at a time on one device, which is bitwise what a lone run gives.
@@ -153,7 +153,7 @@ class Execution:
 
 
 def one_cpu_device_per_core() -> None:
-    """Split the CPU into a device a core, where JAX has not started yet: a small model keeps one core busy."""
+    """Split the CPU into one device per core, if JAX has not started yet: a small model keeps one core busy."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are

@@ -17,7 +17,7 @@ from flaxformer.study.unfinished import Unfinished
 class Fitted:
     """A group's program on one slot, for as many members as fit: at first by the compiler's analysis of its memory.
 
-    Where memory runs out all the same, in a compilation or in training, half as many are tried, and kept to.
+    If memory still runs out, in a compilation or in training, half as many are used from then on.
 
     Args:
       group: what is trained.

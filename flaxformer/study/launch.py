@@ -168,7 +168,7 @@ class _Worker:
         return found[0]
 
     def work(self, execution: Execution, alone: bool, stop: bool) -> Iterator[Event]:
-        """Train what is left in rounds, each of what nobody else holds, until every cell has its row."""
+        """Train the cells that no other process holds, in rounds, until every cell has its row."""
         patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
         while True:
             todo = self.todo(self.share, self.store.rows())

@@ -67,7 +67,7 @@ def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
 
 
 def read_lease(path: Path) -> Lease | None:
-    """A lease file; one that cannot be read is somebody's all the same. None where it is gone."""
+    """Read a lease file; one that cannot be read still counts as held. None if it is gone."""
     group = NAME.fullmatch(path.name)
     unknown: Lease = {"group": group["group"] if group else "", "cells": None, "token": None}
     try:
@@ -126,7 +126,7 @@ class Leases:
         return EXPIRY * self.heartbeat
 
     def take(self, name: str, cells: Sequence[str]) -> list[str] | None:
-        """Take the lease `name` (a group, or GROUP.SHARE) on those of the cells that nobody else holds.
+        """Take the lease `name` (a group, or GROUP.SHARE) on the cells that no other process holds.
 
         Returns:
           the cells, or None where nothing is left to hold or somebody was faster.

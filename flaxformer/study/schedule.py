@@ -58,7 +58,7 @@ class Scheduler:
         return len(self._left[name]) * self._batch_seconds[name] / len(self._workers[name]) > self._compile_seconds
 
     def abandon(self, name: str) -> list[Cell]:
-        """Every cell of a group that is still waiting; nobody gets them any more."""
+        """Remove and return the cells of a group that are still waiting."""
         with self._lock:
             waiting = [cell for batch in self._left[name] for cell in batch]
             self._left[name].clear()

@@ -141,7 +141,7 @@ def rung(study: Study, among: tuple[str, ...], until: int) -> Rung:
 
 
 def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Arm]:
-    """Which arms of one program go on, by their mean over the seeds; one with a failed run is behind all others."""
+    """Return the arms of one program that go on, by their mean over the seeds; an arm with a failed run comes last."""
     assert study.halving is not None
     scores = {
         arm.name: mean([_score(rows[Cell(arm, seed).name], study.metric) for seed in study.seeds]) for arm in arms

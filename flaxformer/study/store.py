@@ -1,12 +1,12 @@
-"""The folder of a study's results: what is on disk is the truth.
+"""The results folder of a study, which holds all of its state.
 
     study.json                 the declaration: axes, cells with their fingerprints, claims, data, reference losses
     launches.jsonl             provenance: one line per launch (versions, git commit, digests of the code, devices)
-    measurements.jsonl         numbers that a probe measured, or that were derived from runs: one line a seed
+    measurements.jsonl         numbers that a probe measured, or that were derived from runs: one line per seed
     groups/NAME.WORKER.jsonl   a worker's finished runs of a group that is under way, one line each
     groups/NAME.parquet        all runs of a finished group
-    leases/NAME.lease          who trains a group at the moment
-    unfinished/NAME/           what runs that are under way have come to
+    leases/NAME.lease          the process that is training a group
+    unfinished/NAME/           saved progress of runs that are being trained
     code/DIGEST/               the study's file and the user's modules that it imports, as they ran
     superseded/N.parquet       rows of code that has changed since, set aside on request
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
@@ -194,7 +194,7 @@ class Store:
         records.append_line(self.groups / f"{check_file_name(group)}{worker}.jsonl", row)
 
     def remove_rows(self, cells: Collection[str]) -> None:
-        """Remove the rows of these cells from every file; call it under the lock, while nobody trains.
+        """Remove the rows of these cells from every file; call it under the lock, while no process trains.
 
         A damaged file that held some of them is set aside, as `repair` does.
         """
@@ -216,7 +216,7 @@ class Store:
     def finish(self, group: str) -> None:
         """Turn all workers' lines of a group into its Parquet file, together with what an earlier launch finished.
 
-        Under the lock, and where nobody else has a lease on the group.
+        Call it under the lock, while no other process has a lease on the group.
         """
         parquet = self.groups / f"{check_file_name(group)}.parquet"
         if lines := self._line_files(group):
@@ -258,7 +258,8 @@ class Store:
     def repair(self) -> None:
         """Make whole what kills and bad disks left, under the lock: unfinished lines, damaged files, half-written ones.
 
-        Lines of workers are left alone, for one may be writing: an unfinished one is not read, and nobody adds to it.
+        Files of workers are left alone, since a worker may be writing: an unfinished line is not read, and no other
+        process adds to it.
         """
         shared = [self.root / "measurements.jsonl", self.root / "launches.jsonl"]
         plain = [path for path in self._line_files() if not LINES.fullmatch(path.name)["worker"]]  # type: ignore[index]

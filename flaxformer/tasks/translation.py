@@ -83,7 +83,7 @@ def translated_piece_by_piece(
     sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
     key: Array | None = None,
 ) -> Iterator[str]:
-    """The translation of one line as it is said: each text is what is new since the one before.
+    """Yield the translation of one line as it is generated: each text is what is new since the one before.
 
     Raises:
       UserError: the line has no token, or too many.

@@ -224,7 +224,7 @@ def evaluation_params(state: State, run: Run) -> Any:
 
 
 def train_chunk(state: State, run: Run, source: Source, steps: int) -> tuple[State, dict[str, Float[Array, " steps"]]]:
-    """`steps` training steps under one scan, on the device; how steps are cut into chunks changes no bit."""
+    """Run `steps` training steps in one scan; the division of a run into chunks does not change the result."""
     key = stream(jax.random.key(run.seed), "data")
 
     def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
