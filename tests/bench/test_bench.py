@@ -249,9 +249,12 @@ SMALLEST = {
 }
 
 
+LONGEST = {"compile", "decoding", "scaling"}
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.exhaustive if name == "compile" else pytest.mark.slow) for name in NAMES],
+    [pytest.param(name, marks=pytest.mark.exhaustive if name in LONGEST else pytest.mark.slow) for name in NAMES],
 )
 def test_every_benchmark_goes_in_its_quick_form(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
