@@ -249,7 +249,7 @@ SMALLEST = {
 }
 
 
-LONGEST = {"compile", "decoding", "scaling"}
+LONGEST = {"compile", "decoding", "scaling", "workers"}
 
 
 @pytest.mark.parametrize(

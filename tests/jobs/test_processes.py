@@ -84,8 +84,9 @@ def alone(tmp_path_factory):
     return numbers(folder / "one")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["data=2", "tensor=2"])
+@pytest.mark.parametrize(
+    "mesh", [pytest.param("data=2", marks=pytest.mark.slow), pytest.param("tensor=2", marks=pytest.mark.exhaustive)]
+)
 def test_two_processes_train_what_one_does(tmp_path, alone, mesh):
     first, second = ended(launch(tmp_path, "two", 2, "--mesh", mesh))
     found, wanted = numbers(tmp_path / "two-0"), alone

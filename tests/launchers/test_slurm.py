@@ -133,6 +133,7 @@ def test_a_cancelled_job_stays_cancelled(submit, slurm):
     assert not list(store.root.glob("leases/*.lease"))
 
 
+@pytest.mark.exhaustive
 def test_a_job_whose_time_is_up_goes_on_until_it_is_done(submit, slurm, uninterrupted):
     # A minute is the shortest limit; SLURM may warn half a minute early, so that a start gets 20 s at least.
     longer = ["training.steps=40000", "training.evaluate_every=20000", "--seeds", "6"]

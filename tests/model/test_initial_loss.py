@@ -27,7 +27,10 @@ def initial_loss(config):
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize(
     ("width", "depth"),
-    [(64, 1), (256, 3), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((64, 48), (1024, 1), (1024, 48)))],
+    [
+        *((64, 1), (256, 3), pytest.param(64, 48, marks=pytest.mark.slow), pytest.param(1024, 1, marks=pytest.mark.slow)),
+        pytest.param(1024, 48, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_every_default_starts_near_ln_v(head, width, depth):
     config = ModelConfig(vocabulary=V, layers=depth, d_model=width, head=head)

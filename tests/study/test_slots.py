@@ -235,9 +235,14 @@ def test_members_on_several_devices_tell_each_other_nothing():
             assert sharding.device_set == {jax.devices()[1]}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("members", [1, 2])
-@pytest.mark.parametrize("axis", ["data", "fsdp", "tensor"])
+@pytest.mark.parametrize(
+    ("axis", "members"),
+    [
+        pytest.param(axis, members, marks=pytest.mark.slow if members == first else pytest.mark.exhaustive)
+        for axis, first in {"data": 2, "fsdp": 1, "tensor": 2}.items()
+        for members in (1, 2)
+    ],
+)
 def test_members_on_a_mesh_give_what_one_device_does(axis, members):
     alone = rows_of(events(devices=1))
     mesh = Devices(**{axis: 2})
