@@ -11,3 +11,9 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     """Handle a signal: set `interrupted` and raise KeyboardInterrupt."""
     interrupted.set()
     raise KeyboardInterrupt
+
+
+def raise_if_interrupted() -> None:
+    """Raise KeyboardInterrupt if a signal has asked to stop."""
+    if interrupted.is_set():
+        raise KeyboardInterrupt

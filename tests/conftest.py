@@ -6,6 +6,7 @@ Most tests compile a program to run it once, and so compile it with little optim
 
 import itertools
 import os
+import signal
 from pathlib import Path
 
 import jax
@@ -17,6 +18,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 CHECKED = ["attention", "linear", "losses", "norms", "positions", "recurrent"]
 install_import_hook([f"flaxformer.nn.{name}" for name in CHECKED], "beartype.beartype")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts a background job so, and processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OPTIMISED = {"training", "study"}
 compiled_with: dict[str, bool] = {}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flaxformer.interrupts import raise_if_interrupted
 from flaxformer.launchers.division import EVERYTHING, Jobs, Options, dealt, shares
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import DONE, FAILED
@@ -66,6 +67,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
             readers.append(threading.Thread(target=_repeat, args=(processes[-1], index, console)))
             readers[-1].start()
         while any(process.poll() is None for process in processes):
+            raise_if_interrupted()
             time.sleep(POLL)  # rather than a wait, which a signal that another thread got would not end
     finally:  # Ctrl-C, or SIGTERM: have them stop at their next chunk
         for process in processes:

@@ -19,11 +19,12 @@ from typing import Any
 from rich.console import Console
 
 from flaxformer.data.extras import library
+from flaxformer.interrupts import interrupt
 from flaxformer.kept_programs import keep_compiled_programs
 from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
 from flaxformer.launchers.meeting import meet
 from flaxformer.launchers.payload import Payload, private, read
-from flaxformer.launchers.work import interrupt, work
+from flaxformer.launchers.work import work
 from flaxformer.struct import UserError
 from flaxformer.study.execution import one_cpu_device_per_core
 from flaxformer.study.plan import Group

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -58,8 +57,3 @@ def tell(events: Iterable[Event], console: Console) -> int:
             console.print(f"{done} runs, {tokens / (told - began):,.0f} tokens/s", highlight=False)
     console.print(f"{done} runs trained, {failed} failed", highlight=False)
     return failed
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle a signal that asks to stop as Ctrl-C: the run's workers end at their next chunk."""
-    raise KeyboardInterrupt

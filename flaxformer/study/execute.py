@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 
 from flaxformer import distributed
-from flaxformer.interrupts import interrupted
+from flaxformer.interrupts import raise_if_interrupted
 from flaxformer.study.declare import Cell
 from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.fitted import Fitted, failed
@@ -85,8 +85,7 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
             running = len(workers)
             while running:
                 event = events.get()
-                if interrupted.is_set():
-                    raise KeyboardInterrupt
+                raise_if_interrupted()
                 if event is None:
                     running -= 1
                 else:

@@ -28,7 +28,12 @@ def initial_loss(config):
 @pytest.mark.parametrize(
     ("width", "depth"),
     [
-        *((64, 1), (256, 3), pytest.param(64, 48, marks=pytest.mark.slow), pytest.param(1024, 1, marks=pytest.mark.slow)),
+        *(
+            (64, 1),
+            (256, 3),
+            pytest.param(64, 48, marks=pytest.mark.slow),
+            pytest.param(1024, 1, marks=pytest.mark.slow),
+        ),
         pytest.param(1024, 48, marks=pytest.mark.exhaustive),
     ],
 )

@@ -22,7 +22,6 @@ RUNS = 12
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
     """Start the command, with programs compiled once for all launches."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and so in children
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(cache_folder(tmp_path_factory)),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
