@@ -41,7 +41,7 @@ COMMANDS = {
     "train": ("train.Train", "Train one run; the same command again goes on after its newest checkpoint."),
     "generate": (
         "generate.Generate",
-        "Continue a prompt with a trained run, as it is said; or translate it, with a run that learned pairs.",
+        "Continue a prompt with a trained run, token by token; or translate it, with a run that learned pairs.",
     ),
 }
 """Each command's class, and the first line that it says of itself. Only the one that is called is imported, and with it
