@@ -272,6 +272,14 @@ def carrier_decodes():
     return jax.eval_shape(lambda key: new_cache(init(key, config), config, (B,), T), jax.random.key(0))
 
 
+class NoFanIn(Parameters):
+    up: Float[Array, "d_model d_model"] = param()
+
+
+class NoSuchField(Parameters):
+    up: Float[Array, "d_model"] = param(std="widht")
+
+
 MISTAKES = {
     "plain field": plain_field,
     "class": lambda: ModelConfig(feed_forward=page()["Dense"]),
@@ -280,6 +288,8 @@ MISTAKES = {
     "no param": lambda: called(feed_forward=feed_forward(identity, NotDeclared)),
     "no axes": lambda: called(feed_forward=feed_forward(identity, NoAxes)),
     "axis": lambda: called(feed_forward=feed_forward(identity, Misspelt)),
+    "no fan-in": lambda: called(feed_forward=feed_forward(identity, NoFanIn)),
+    "no such field": lambda: called(feed_forward=feed_forward(identity, NoSuchField)),
     "plain weights": lambda: called(feed_forward=feed_forward(identity, NotParameters)),
     "init": lambda: param(init="zero"),
     "no apply": lambda: called(feed_forward=feed_forward()),
