@@ -1,8 +1,11 @@
 """Identity of user code: every edit that can change a number is named, and no other edit is."""
 
+import gc
+import itertools
 import json
 import sys
 import textwrap
+import types
 
 import pytest
 from study.tiny import fill
@@ -14,6 +17,7 @@ from flaxformer.study.declarations import declare
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.store import Store
+from flaxformer.user_code.search import code_digests
 
 HEAD = """
 import jax.numpy as jnp
@@ -382,3 +386,24 @@ def test_an_unknown_decision_is_refused(tmp_path):
     write(tmp_path, CASES["subclass of an optimizer"][0])
     with pytest.raises(UserError, match="on_code_change is 'kep'; did you mean 'keep'"):
         declared(tmp_path, tmp_path / "out", on_code_change="kep")
+
+
+def test_modules_may_be_imported_meanwhile(tmp_path, monkeypatch):
+    """The search for code runs in threads of devices; others run, and import, whenever garbage is collected."""
+    write(tmp_path, CASES["subclass of an optimizer"][0])
+    roots = [type(load_study(tmp_path / "own.py").baseline.optimizer)]
+    expected, names = code_digests(roots), itertools.count()
+    monkeypatch.setattr(sys, "modules", sys.modules | {f"large_{i}": types for i in range(5000)})
+
+    def import_module(phase, details):
+        sys.modules[f"imported_{next(names)}"] = types
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(import_module)
+    gc.set_threshold(10)
+    try:
+        assert code_digests(roots) == expected
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(import_module)
+    assert next(names) > 100

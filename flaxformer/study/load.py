@@ -93,7 +93,7 @@ def _import_from(folder: Path) -> None:
     A module of the same name that an earlier file imported from elsewhere, or that was edited since, is imported anew.
     """
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
-    own = {name: module for name, module in list(sys.modules.items()) if "@" not in name and is_user_module(module)}
+    own = {name: module for name, module in sys.modules.copy().items() if "@" not in name and is_user_module(module)}
     inside = {name for name, module in own.items() if Path(str(module.__file__)).is_relative_to(folder)}
     stale = inside if any(is_edited(own[name]) for name in inside) else set()
     stale |= {name for name in set(own) - inside if (folder / f"{name}.py").is_file()}

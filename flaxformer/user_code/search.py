@@ -86,8 +86,8 @@ class _Search:
         elif isinstance(value, np.ndarray | np.generic | jax.Array):
             self._record(name, _array_text(value))
         elif isinstance(value, Mapping | list | set | frozenset | tuple):
-            items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            for key, item in list(items):
+            items = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
+            for key, item in items.items():
                 # The numbers in a container that can grow, such as a log, do not count; its functions do.
                 self._visit_item(item, f"{name}[{key!r}]", constants=isinstance(value, tuple | frozenset))
         else:
@@ -107,7 +107,7 @@ class _Search:
             self._visit_items(getattr(value, "__dict__", {}), f"{place(type(value).__module__)}: {_name(value)}")
 
     def _visit_items(self, items: Mapping[Any, Any], name: str) -> None:
-        for key, item in list(items.items()):
+        for key, item in dict(items).items():
             self.visit(item, f"{name}.{key}")
 
     def _visit_item(self, item: Any, name: str, constants: bool) -> None:
@@ -142,7 +142,7 @@ class _Search:
         for node in nodes:
             self._record(own, normalized(node))
             self._follow(node, scope, kind.__module__, {})
-        for key, item in list(vars(kind).items()):
+        for key, item in vars(kind).copy().items():
             if nodes and isinstance(item, types.FunctionType) and is_user_file(item.__code__.co_filename):
                 self._visit_items(_captured(item), f"{own}.{key}")
             elif not (key.startswith("__") and isinstance(item, CONSTANT)) and key not in ("__dict__", "__weakref__"):
@@ -252,7 +252,7 @@ def _array_text(value: Any) -> str:
 
 def _patches() -> Iterator[Any]:
     """User functions and classes that stand in the modules, tables and classes of this package."""
-    for name, module in sorted(sys.modules.items()):
+    for name, module in sorted(sys.modules.copy().items()):  # a copy, for other threads import modules meanwhile
         package, _, part = name.partition(".")
         if package == "flaxformer" and part.partition(".")[0] in NUMERIC and module is not None:
             for item in list(vars(module).values()):

@@ -99,7 +99,7 @@ def _is_private(name: str, module: types.ModuleType) -> bool:
     value = vars(module).get(name)
     if not isinstance(value, dict | list | set) and not is_user_class(type(value)):
         return False
-    others = [m for key, m in list(sys.modules.items()) if m is not module and _may_share(key, m)]
+    others = [m for key, m in sys.modules.copy().items() if m is not module and _may_share(key, m)]
     return not any(value is item for other in others for item in list(vars(other).values()))
 
 
