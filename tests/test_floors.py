@@ -16,7 +16,6 @@ FLOORS = [
     {"user_code"},
     {"params", "nn"},
     {"weight_axes"},
-    {"weight_axes"},
     {"component", "sharding", "distributed"},
     {"parts"},
     {"config"},
