@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,21 @@ def test_the_mathematics_knows_no_config():
     assert not any(
         "config" in name or "struct" in name for path in (ROOT / "nn").glob("*.py") for name in imports(path)
     )
+
+
+def test_no_import_starts_jax():
+    """The number of devices of a CPU and the processes of a cluster are set after imports, and before JAX starts."""
+    names = sorted(name for path in MODULES if (name := module_name(path)) and not name.endswith("__main__"))
+    code = (
+        "import importlib, sys\n"
+        "from jax._src.xla_bridge import backends_are_initialized\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(f'flaxformer.{name}')\n"
+        "    if backends_are_initialized():\n"
+        "        sys.exit(name)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
 
 
 def asserts(node: ast.AST) -> bool:

@@ -1,5 +1,6 @@
 """Programs of the laws: functions compiled for a few calls, and traced programs as equations and as text."""
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +14,21 @@ FAST: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_e
 
 
 def fast_jit(function: Callable[..., Any], **options: Any) -> Any:
-    """`jax.jit` for a program that runs a few times, with little optimization on a CPU."""
-    own = FAST if jax.default_backend() == "cpu" else {}
-    return jax.jit(function, compiler_options=own | options)
+    """Return a function compiled by `jax.jit` for a few calls: with little optimization on a CPU.
+
+    The first call asks for the platform, so that JAX starts then, and not when a module is imported.
+    """
+
+    @functools.cache
+    def compiled() -> Any:
+        own = FAST if jax.default_backend() == "cpu" else {}
+        return jax.jit(function, compiler_options=own | options)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        return compiled()(*arguments)
+
+    return call
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

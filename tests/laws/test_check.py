@@ -1,5 +1,8 @@
 """`flaxformer check`: sound models pass every law, and each planted fault is named by its law."""
 
+import os
+import subprocess
+import sys
 from typing import ClassVar
 
 import jax
@@ -240,6 +243,17 @@ def test_the_command_prints_a_table_and_exits_by_the_verdict(tmp_path, capsys):
     file.write_text(FILE.format(offset=1, exemption=line))
     assert main(command) == 0
     assert "OffByOne declares: the reason" in shown_by(capsys)
+
+
+def test_the_command_tests_two_devices_on_any_processor(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(FILE.format(offset=0, exemption=""))
+    command = [sys.executable, "-m", "flaxformer.cli", "check", str(file), "--laws", "devices"]
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+    }
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "devices ok" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
