@@ -109,7 +109,7 @@ def broadcast(array: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.broadcast_one_to_all(data)).view(array.dtype).reshape(array.shape)
 
 
-def highest(number: int) -> int:
+def all_reduce_max(number: int) -> int:
     """The highest of the numbers of all processes."""
     if jax.process_count() == 1:
         return number

@@ -127,7 +127,7 @@ def shardings_of(tree: Any, mesh: Mesh) -> Any:
 
     What an optimizer keeps for each weight lies as the weight does, if it has the weight's axes. All else is whole.
     """
-    whole = whole_on(mesh)
+    whole = replicated(mesh)
 
     def cut(own: Axes, leaf: Any) -> NamedSharding:
         alike = len(own.names) == len(leaf.shape)
@@ -154,7 +154,7 @@ def mesh_for_rows(rows: int) -> Mesh | None:
     return mesh if cuts_batch_alone() and rows % mesh.size == 0 else None
 
 
-def by_rows(function: Callable[[Any, Any], T], whole: Any, rows: Any, mesh: Mesh | None) -> T:
+def shard_map_batch(function: Callable[[Any, Any], T], whole: Any, rows: Any, mesh: Mesh | None) -> T:
     """`function(whole, rows)`, where no row needs another: each device computes what it has of the leading axes.
 
     Nothing is exchanged between devices, within loops neither. Without a mesh, it is one call.
@@ -167,7 +167,7 @@ def by_rows(function: Callable[[Any, Any], T], whole: Any, rows: Any, mesh: Mesh
     )
 
 
-def gathered(params: ParametersT) -> ParametersT:
+def all_gather_fsdp(params: ParametersT) -> ParametersT:
     """The same weights, each whole along fsdp: where this is called, it is gathered, and its gradient is summed.
 
     A stack of layers is left cut, for each layer to be gathered in its turn; without a mesh, all is left as it is.
@@ -183,7 +183,7 @@ def gathered(params: ParametersT) -> ParametersT:
     return jax.tree.map(whole, axes(params), params)
 
 
-def placed(tree: Any, shardings: Any) -> Any:
+def device_put_global(tree: Any, shardings: Any) -> Any:
     """Arrays that every process holds whole, laid over the devices of them all; one sharding may stand for a tree's."""
 
     def lay(sharding: NamedSharding, part: Any) -> Any:
@@ -197,6 +197,6 @@ def laid(array: np.ndarray, sharding: Any) -> Array:
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
-def whole_on(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh) -> NamedSharding:
     """The sharding of what every device has whole."""
     return NamedSharding(mesh, PartitionSpec())

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from flaxformer.config import (
-    BRANCH_POST,
     NO_NORM,
     POST,
     PRE,
+    RES_POST_NORM,
     SANDWICH,
     Alibi,
     Attention,
@@ -32,7 +32,7 @@ from flaxformer.config import (
     LearnedPositions,
     ModelConfig,
     NoPositions,
-    NormSlots,
+    NormPlacement,
     RelativeBuckets,
     ReZero,
     RMSNorm,
@@ -67,9 +67,9 @@ OPTIONS = {
         "pre": {"norm": PRE},
         "post": {"norm": POST},
         "sandwich": {"norm": SANDWICH},
-        "branch-post": {"norm": BRANCH_POST},
+        "branch-post": {"norm": RES_POST_NORM},
         "no norm": {"norm": NO_NORM},
-        "post and embedding": {"norm": NormSlots(stream=True, embedding=True)},
+        "post and embedding": {"norm": NormPlacement(post_residual=True, embedding=True)},
     },
     "positions": {
         "no positions": {"positions": NoPositions()},

@@ -52,7 +52,7 @@ def command(tmp_path, monkeypatch, capsys):
 def complete(tmp_path):
     """A folder in which every run of the tiny study is done."""
     return fill(
-        tmp_path / "done", tiny(), lambda cell: 2.0 - 0.1 * cell.seed - (cell.arm.labels["rate"] == "high")
+        tmp_path / "done", tiny(), lambda trial: 2.0 - 0.1 * trial.seed - (trial.arm.labels["rate"] == "high")
     ).root
 
 
@@ -182,7 +182,7 @@ def test_a_report_on_a_folder_without_a_study_is_refused(command, tmp_path, name
 
 
 def test_a_report_on_a_study_without_a_run_is_refused(command, tmp_path):
-    fill(tmp_path / "declared", tiny(), lambda cell: 1.0)
+    fill(tmp_path / "declared", tiny(), lambda trial: 1.0)
     for path in (tmp_path / "declared" / "groups").iterdir():
         path.unlink()
     refused(command("report", "declared"), "declared", "no finished run")
@@ -196,7 +196,7 @@ def test_a_study_that_is_complete_is_reported_and_not_trained(command, complete)
     for part in ("Does it run?", "high is better than low", "supported", "It is tiny."):
         assert part in out
     table = pl.read_parquet(complete / "results.parquet")
-    assert [cell.name for cell in tiny().cells()] == table["cell"].to_list()
+    assert [trial.name for trial in tiny().trials()] == table["trial"].to_list()
     assert table["fingerprint"].n_unique() == 12
 
 
@@ -212,7 +212,7 @@ def test_a_report_says_the_same_again(command, complete):
 
 def test_a_report_on_part_of_a_study_says_what_is_missing(command, tmp_path):
     fewer, all_seeds = tiny(seeds=range(2)), tiny()
-    store = fill(tmp_path / "part", fewer, lambda cell: 1.0 + 0.1 * cell.seed)
+    store = fill(tmp_path / "part", fewer, lambda trial: 1.0 + 0.1 * trial.seed)
     declare(store, declaration(all_seeds))
     code, out, _ = command("report", "part")
     assert code == 0

@@ -21,7 +21,7 @@ def test_every_experiment_loads_and_steps(file):
     assert study.name == file.stem
     assert study.claims
     assert study.caveats
-    for group in groups(study.cells()):
+    for group in groups(study.trials()):
         run = jax.tree.map(jnp.asarray, group.example)
         source = run.task.load()
         state, metrics = jax.jit(train_step)(start(run), run, source.batch(jax.random.key(0), 0))
@@ -35,6 +35,6 @@ def test_there_are_experiments():
 
 
 def test_the_default_study_is_two_programs_of_at_least_sixty_runs():
-    cells = load_study(FILES[[file.stem for file in FILES].index("norm_and_scale")]).cells()
-    assert len(cells) >= 60
-    assert len(groups(cells)) == 2
+    trials = load_study(FILES[[file.stem for file in FILES].index("norm_and_scale")]).trials()
+    assert len(trials) >= 60
+    assert len(groups(trials)) == 2

@@ -15,10 +15,10 @@ import pytest
 import flaxformer
 from flaxformer import config as configs
 from flaxformer.config import (
-    BRANCH_POST,
     NO_NORM,
     POST,
     PRE,
+    RES_POST_NORM,
     SANDWICH,
     Attention,
     BatchNorm,
@@ -31,7 +31,7 @@ from flaxformer.config import (
     ModelConfig,
     NoHead,
     NoPositions,
-    NormSlots,
+    NormPlacement,
     Patches,
     Rotary,
     Sinusoidal,
@@ -53,7 +53,7 @@ B, T, V = 2, 7, 13  # distinct primes, so that a swapped axis fails
 BASE = ModelConfig(vocabulary=V, layers=1, d_model=15, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
 NO_BIAS = Attention(bias=False, out_bias=False)
 BARE = {"norm": NO_NORM, "positions": NoPositions(), "head": NoHead(), "feed_forward": None}
-PLACEMENTS = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "branch-post": BRANCH_POST, "no norm": NO_NORM}
+PLACEMENTS = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "branch-post": RES_POST_NORM, "no norm": NO_NORM}
 
 # Compiled quickly, to run once.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -171,7 +171,7 @@ def turner_block(x, params, heads, epsilon):
 def test_e6_e7_the_transposed_layout_is_the_same_model():
     config = BASE.replace(
         layers=2,
-        norm=NormSlots(pre=True),
+        norm=NormPlacement(pre=True),
         norm_kind=LayerNorm(affine="none"),
         attention=NO_BIAS.replace(heads=3, value_form="full", scale_width="model"),
         head=NoHead(),
@@ -193,7 +193,7 @@ def logit_spread(layers, norm):
 
 
 def test_e8_without_a_final_norm_the_logits_grow_with_depth():
-    shallow, deep = (logit_spread(layers, NormSlots(pre=True)) for layers in (2, 32))
+    shallow, deep = (logit_spread(layers, NormPlacement(pre=True)) for layers in (2, 32))
     assert deep > 2 * shallow
     shallow, deep = (logit_spread(layers, PRE) for layers in (2, 32))
     np.testing.assert_allclose(deep, shallow, rtol=0.2)
@@ -279,7 +279,7 @@ def test_e18_gpt2_counts_its_final_norm_and_its_positions():
     sizes = {"vocabulary": 50257, "layers": 12, "d_model": 768, "attention": Attention(heads=12)}
     config = ModelConfig(**sizes, head=LanguageModel(tied=True), positions=LearnedPositions(max_length=1024))
     assert count(specs(config)) == 124_439_808
-    without = config.replace(norm=NormSlots(pre=True), positions=NoPositions())
+    without = config.replace(norm=NormPlacement(pre=True), positions=NoPositions())
     assert count(specs(without)) == 124_439_808 - 2 * 768 - 1024 * 768
 
 
@@ -584,17 +584,19 @@ def test_a_norm_stands_where_its_placement_says(norm):
     for block in kept.blocks:
         for branch in (block.attention, block.feed_forward):
             close(branch.input, layer_norm(stream) if norm.pre else stream)
-            if norm.post:
+            if norm.post_branch:
                 close(branch.update.mean(-1), np.zeros((B, T)))
                 close(branch.update.std(-1), np.ones((B, T)), atol=1e-3)
             stream = stream + branch.update
-            stream = layer_norm(stream) if norm.stream else stream
+            stream = layer_norm(stream) if norm.post_residual else stream
             close(branch.stream, stream)
     close(kept.final, layer_norm(stream) if norm.final else stream)
 
 
 def test_a_residual_branch_that_says_nothing_is_the_identity_with_gradient_one():
-    config = BASE.replace(inputs=Vectors(width=15), positions=NoPositions(), norm=NormSlots(pre=True), head=NoHead())
+    config = BASE.replace(
+        inputs=Vectors(width=15), positions=NoPositions(), norm=NormPlacement(pre=True), head=NoHead()
+    )
     params = weights(config)
     silent = [
         jax.tree.map(lambda w: jnp.zeros_like(w), {"attention": block.attention, "feed_forward": block.feed_forward})

@@ -225,7 +225,7 @@ def test_the_intermediates_are_the_stages(config):
             if branch is None:
                 assert name == "cross_attention" if config.feed_forward is not None else name != "attention"
                 continue
-            if not config.norm.stream:
+            if not config.norm.post_residual:
                 close(branch.stream, skip * x * keeps + branch.update, 1e-5)
             x = branch.stream
         sums = block.attention.weights.sum(-1)

@@ -28,7 +28,7 @@ from flaxformer.config import (
     LeCun,
     ModelConfig,
     Normal,
-    NormSlots,
+    NormPlacement,
     Patches,
     Regressor,
     RelativeBuckets,
@@ -140,8 +140,8 @@ OTHER = [
         "model.attention.frozen_pattern": 6, "model.attention.bias": False, "model.attention.out_bias": False,
         "model.feed_forward": Gated(d_ff=11), "model.feed_forward.d_ff": 13, "model.feed_forward.activation": "gelu",
         "model.feed_forward.bias": False,
-        "model.norm.pre": False, "model.norm.post": True, "model.norm.stream": True, "model.norm.embedding": True,
-        "model.norm.final": False, "model.norm_kind.affine": "none", "model.norm_kind.over": "sequence",
+        "model.norm.pre": False, "model.norm.post_branch": True, "model.norm.post_residual": True,
+        "model.norm.embedding": True, "model.norm.final": False, "model.norm_kind.affine": "none", "model.norm_kind.over": "sequence",
         "model.norm_kind.epsilon": 0.1, "model.positions.base": 10.0, "model.positions.layout": "split",
         "model.initializer.gain": 0.5, "model.head.tied": True, "model.head.bias": True, "model.head.transform": "gelu",
         "model.head.scale_exponent": 0.5, "model.inputs.scale_exponent": 0.5, "model.inputs.frozen": True,
@@ -340,4 +340,4 @@ def test_the_table_has_every_field_of_every_config_that_a_run_can_hold():
 
 
 def test_norm_placements_are_values_of_one_field():
-    assert replace_at(BASE, {"model.norm": POST}).model.norm == NormSlots(stream=True)
+    assert replace_at(BASE, {"model.norm": POST}).model.norm == NormPlacement(post_residual=True)

@@ -45,7 +45,7 @@ def _quietly(monkeypatch):
 def finished_study(tmp_path, monkeypatch):
     """The default study's folder, as if it had been run."""
     study = load_study(ROOT / "experiments/norm_and_scale.py")
-    store = fill(tmp_path / "norm_and_scale", study, lambda cell: 2.5 + 0.5 * (cell.arm.labels["norm"] == "post"))
+    store = fill(tmp_path / "norm_and_scale", study, lambda trial: 2.5 + 0.5 * (trial.arm.labels["norm"] == "post"))
     write(store)
     monkeypatch.setenv("STUDY", str(store.root))
 

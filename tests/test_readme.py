@@ -68,7 +68,7 @@ def test_every_command_runs(folder, monkeypatch, capsys):
 def test_the_readmes_own_study_is_ten_lines_of_declaration_and_loads(folder):
     study = load_study(folder / "heads.py")
     assert study.name in README
-    assert len(study.cells()) == 12
+    assert len(study.trials()) == 12
 
 
 def test_the_model_snippet_gives_the_shape_it_says():

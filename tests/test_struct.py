@@ -69,7 +69,7 @@ def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
         (lambda: ModelConfig(d_model=True), "ModelConfig.d_model is True; expected int"),
         (lambda: Dense(activation="rleu"), "Dense.activation is 'rleu'; did you mean 'relu'"),
         (lambda: ModelConfig(norm="psot"), "ModelConfig.norm is 'psot'; did you mean 'post'"),
-        (lambda: ModelConfig(norm=RMSNorm()), "ModelConfig.norm is RMSNorm.*; expected NormSlots"),
+        (lambda: ModelConfig(norm=RMSNorm()), "ModelConfig.norm is RMSNorm.*; expected NormPlacement"),
         (lambda: ModelConfig(feed_forward=RMSNorm()), "is RMSNorm.*; expected .*Dense.*Gated.* or another FeedForward"),
         (lambda: ModelConfig(norm_kind=4), "ModelConfig.norm_kind is 4; expected .*LayerNorm, RMSNorm, BatchNorm"),
         (lambda: ModelConfig(attention=Attention(heads=5)), "attention.heads is 5; expected a divisor of d_model 64"),
@@ -138,10 +138,10 @@ def test_differences_are_listed_field_by_field():
     assert differences(canonical(old), canonical(new)) == [
         "model.layers: 6 -> 2",
         'model.norm.pre.kind: "ModelNorm" -> (absent)',
-        "model.norm.stream: null -> (absent)",
+        "model.norm.post_residual: null -> (absent)",
         'model.norm.final.kind: "ModelNorm" -> (absent)',
         "model.norm.pre: (absent) -> null",
-        'model.norm.stream.kind: (absent) -> "ModelNorm"',
+        'model.norm.post_residual.kind: (absent) -> "ModelNorm"',
         "model.norm.final: (absent) -> null",
     ]
     assert differences(canonical(PRE), canonical(PRE)) == []

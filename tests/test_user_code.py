@@ -313,7 +313,7 @@ def declared(folder, output, **how):
 
 def filled(folder, output):
     study = load_study(folder / "own.py")
-    return fill(output, study, lambda cell: 1.0 + cell.seed)
+    return fill(output, study, lambda trial: 1.0 + trial.seed)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -350,8 +350,8 @@ def test_edits_that_change_no_number_retrain_nothing(tmp_path, case):
     edit(tmp_path, *UNCHANGED[case])
     after = declared(tmp_path, tmp_path / "out")
     assert before["recipes"].items() <= after["recipes"].items()
-    prints = {cell["cell"]: cell["fingerprint"] for cell in after["cells"]}
-    assert {cell["cell"]: cell["fingerprint"] for cell in before["cells"]}.items() <= prints.items()
+    prints = {trial["trial"]: trial["fingerprint"] for trial in after["trials"]}
+    assert {trial["trial"]: trial["fingerprint"] for trial in before["trials"]}.items() <= prints.items()
 
 
 def test_only_arms_that_use_the_code_are_refused_and_retrained(tmp_path):
@@ -368,7 +368,7 @@ def test_only_arms_that_use_the_code_are_refused_and_retrained(tmp_path):
     store = Store(tmp_path / "out")
     assert sorted(store.rows()) == ["optimizer=adam,seed=0", "optimizer=adam,seed=1"]
     aside = records.read_table(tmp_path / "out/superseded/1.parquet")
-    assert [row["cell"] for row in aside] == ["optimizer=own,seed=0", "optimizer=own,seed=1"]
+    assert [row["trial"] for row in aside] == ["optimizer=own,seed=0", "optimizer=own,seed=1"]
     declared(tmp_path, tmp_path / "out")
     assert len(store.rows()) == 2
 

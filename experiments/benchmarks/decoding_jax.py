@@ -14,7 +14,7 @@ from sizes import Size
 
 from flaxformer.model import apply, init
 from flaxformer.model.decoding import generate
-from flaxformer.sharding import Devices, whole_on
+from flaxformer.sharding import Devices, replicated
 
 Decode = Callable[[], jax.Array]
 """The tokens after a prompt, [B, steps], anew each time it is called."""
@@ -25,7 +25,7 @@ def ours(size: Size, prompt: jax.Array, steps: int, most: int | None = None) -> 
     config, devices = run_of(size).model, math.gcd(size.batch, most or jax.device_count())
     mesh = Devices(data=devices).mesh()
     jax.set_mesh(mesh)
-    params = jax.device_put(init(jax.random.key(0), config), whole_on(mesh))
+    params = jax.device_put(init(jax.random.key(0), config), replicated(mesh))
     return lambda: generate(params, config, prompt, steps=steps).tokens
 
 

@@ -1,7 +1,7 @@
-"""How long `plan`, `status` and `report` take on a study of many cells, from the shell's start to the shell's end.
+"""How long `plan`, `status` and `report` take on a study of many trials, from the shell's start to the shell's end.
 
-Command: flaxformer bench folders cells=200,1000,10000
-Work: `large_study.py`, of whose cells all are finished. A plan compiles its programs, or finds them (-cached) where an
+Command: flaxformer bench folders trials=200,1000,10000
+Work: `large_study.py`, of whose trials all are finished. A plan compiles its programs, or finds them (-cached) where an
 unmeasured plan left them in the cache of the command.
 """
 
@@ -19,15 +19,16 @@ HERE = Path(__file__).parent
 
 
 def command(*words: str, cached: bool = False) -> Callable[[Work], dict[str, Any]]:
-    """A command on the filled folder, DIR, or the study, FILE, with as many cells; `cached` keeps what it compiles."""
+    """A command on the filled folder, DIR, or the study, FILE, with as many trials; `cached` keeps what it compiles."""
 
     def measure(work: Work) -> dict[str, Any]:
-        folder, cells = work.scratch / f"large-{work['cells']}", work["cells"]
+        folder, trials = work.scratch / f"large-{work['trials']}", work["trials"]
         if not folder.exists():
-            subprocess.run([sys.executable, str(HERE / "large_study.py"), str(folder), str(cells)], check=True)
-        file = work.scratch / f"study_{cells}.py"
+            subprocess.run([sys.executable, str(HERE / "large_study.py"), str(folder), str(trials)], check=True)
+        file = work.scratch / f"study_{trials}.py"
         file.write_text(
-            f"import sys\nsys.path.append({str(HERE)!r})\nfrom large_study import study_of\nstudy = study_of({cells})\n"
+            f"import sys\nsys.path.append({str(HERE)!r})\n"
+            f"from large_study import study_of\nstudy = study_of({trials})\n"
         )
         known = {"DIR": [str(folder)], "FILE": [str(file), "--output", str(folder)]}
         line = [part for word in words for part in known.get(word, [word])]
@@ -49,7 +50,7 @@ def command(*words: str, cached: bool = False) -> Callable[[Work], dict[str, Any
 
 
 benchmark = Benchmark(
-    question="How long do the commands take on a study of many cells?",
+    question="How long do the commands take on a study of many trials?",
     ways=[
         Way("help", command("run", "--help"), role="limit"),
         Way("plan", command("plan", "FILE"), role="ours", rehearsals=1),
@@ -57,12 +58,12 @@ benchmark = Benchmark(
         Way("status", command("status", "DIR"), role="ours", rehearsals=1),
         Way("report", command("report", "DIR"), role="ours", rehearsals=1),
     ],
-    options={"cells": (10_000,)},
-    quick={"cells": (200,)},
+    options={"trials": (10_000,)},
+    quick={"trials": (200,)},
     compared="seconds",
     lower_is_better=True,
     reference="help",
     columns={"seconds": "seconds", "processor_seconds": "processor, s", "peak_memory_bytes": "memory, MB"},
-    along="cells",
+    along="trials",
     rounds=3,
 )

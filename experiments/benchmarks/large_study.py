@@ -1,6 +1,6 @@
-"""A study of many cells, for the benchmark `folders`: 2 norms × rates × 20 decays at 5 seeds, of a tiny model.
+"""A study of many trials, for the benchmark `folders`: 2 norms × rates × 20 decays at 5 seeds, of a tiny model.
 
-`python large_study.py DIR CELLS` fills a folder of results of as many, untrained.
+`python large_study.py DIR TRIALS` fills a folder of results of as many, untrained.
 """
 
 import random
@@ -19,9 +19,9 @@ from flaxformer.training import AdamW, Run, Training
 CURVE = list(range(0, 101, 5))
 
 
-def study_of(cells: int) -> Study:
-    """So many cells, to the next 200."""
-    rates = range(-(-cells // 200))
+def study_of(trials: int) -> Study:
+    """So many trials, to the next 200."""
+    rates = range(-(-trials // 200))
     return Study(
         name="large",
         question="How long do its commands take?",
@@ -49,9 +49,9 @@ def fill(folder: Path, study: Study) -> None:
     """A folder of finished runs with random numbers."""
     store, declared, drawn = Store(folder), declaration(study), random.Random(0)
     groups: dict[str, list[dict[str, object]]] = {}
-    for cell, known in zip(study.cells(), declared["cells"], strict=True):
+    for trial, known in zip(study.trials(), declared["trials"], strict=True):
         loss = drawn.random()
-        row = {"cell": cell.name, "group": known["group"], "seed": cell.seed} | cell.arm.labels
+        row = {"trial": trial.name, "group": known["group"], "seed": trial.seed} | trial.arm.labels
         row |= {"status": "done", "diverged_at": None, "fingerprint": known["fingerprint"], "evaluated_at": CURVE}
         for name, value in (("validation_loss", loss), ("validation_accuracy", 0.5)):
             row |= {name: value, f"initial_{name}": 9.0, f"{name}_curve": [value + step for step in CURVE]}

@@ -84,7 +84,7 @@ def timed(study: Study, members: int | None = None) -> dict[str, float]:
       RuntimeError: a run failed.
     """
     one_cpu_device_per_core()
-    planned, rows, compiling = groups(study.cells()), [], []
+    planned, rows, compiling = groups(study.trials()), [], []
     began = time.perf_counter()
     for event in execute(planned, Execution(group_size=members)):
         if isinstance(event, Finished):

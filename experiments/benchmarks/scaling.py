@@ -1,8 +1,8 @@
-"""What a training step costs against length, width, depth, heads, vocabulary, and the number of cells; and more cores.
+"""What a training step costs against length, width, depth, heads, vocabulary, and the number of trials; and more cores.
 
 Command: flaxformer bench scaling; one axis alone: flaxformer bench scaling axis=width factor=1,2,4,8
 Work: a small model, one of whose sizes is multiplied by `factor`; on axis "cores", the same work on so many cores, of
-which flaxformer takes one device, and flaxformer-mesh a host device each; on axis "cells", a study of so many runs.
+which flaxformer takes one device, and flaxformer-mesh a host device each; on axis "trials", a study of so many runs.
 Concluded: slopes of log cost against log factor, beside the slope of the FLOPs, which is the cost of a machine whose
 speed is the same at every size; and the efficiency of n cores, the rate over n times that of one.
 """
@@ -45,13 +45,13 @@ def cost(found: Mapping[str, Any], size: Size) -> dict[str, Any]:
 
 
 def one_device(work: Work) -> dict[str, Any]:
-    """Training on one device; on axis "cells", a study."""
+    """Training on one device; on axis "trials", a study."""
     size = size_of(work)
     import jax
     from ours import run_of, trainer
 
-    if work["axis"] == "cells":
-        return cells(work, size)
+    if work["axis"] == "trials":
+        return trials(work, size)
     return cost(rate(work, trainer(run_of(size), CHUNK), ready=jax.block_until_ready, **counted(work, CHUNK)), size)
 
 
@@ -67,13 +67,13 @@ def mesh(work: Work) -> dict[str, Any]:
     return cost(rate(work, call, ready=jax.block_until_ready, **counted(work, CHUNK)), size)
 
 
-def cells(work: Work, size: Size) -> dict[str, Any]:
+def trials(work: Work, size: Size) -> dict[str, Any]:
     """A study of so many runs, on all devices; compilation not counted."""
     from ours import timed
     from study_runs import study_of
 
     steps = round(100 * work["seconds"]) or 1
-    found = timed(study_of(size, cells=work["factor"], seeds=1, steps=steps))
+    found = timed(study_of(size, trials=work["factor"], seeds=1, steps=steps))
     flops = work["factor"] * size.flops_per_token * size.tokens
     return {"seconds_per_step": found["training_seconds"] / steps, "flops_per_step": flops, **found}
 
@@ -127,10 +127,10 @@ benchmark = Benchmark(
             torch,
             needs=["torch"],
             get="pip install torch",
-            takes_part=lambda point: point["axis"] != "cells" and is_there(point),
+            takes_part=lambda point: point["axis"] != "trials" and is_there(point),
         ),
     ],
-    options={"axis": (*SCALED, "cells", "cores"), "factor": (1, 2, 4), "seconds": (2.0,)},
+    options={"axis": (*SCALED, "trials", "cores"), "factor": (1, 2, 4), "seconds": (2.0,)},
     quick={"factor": (1, 2), "seconds": (0.1,)},
     compared="seconds_per_step",
     lower_is_better=True,

@@ -1,4 +1,4 @@
-"""A study of cells × seeds as one program, against the same runs one after another.
+"""A study of trials × seeds as one program, against the same runs one after another.
 
 Command: flaxformer bench study; along width, without the slow processes:
     flaxformer bench study width=16,32,64,128 --only one-compilation study-1 study-2 study-4 study-8
@@ -22,7 +22,7 @@ from typing import Any
 
 from flaxformer.bench import Benchmark, Way, Work
 
-NAMES = ("file", "width", "cells", "seeds", "steps")
+NAMES = ("file", "width", "trials", "seeds", "steps")
 
 
 def study_of(work: Work) -> Any:
@@ -53,7 +53,7 @@ def one_compilation(work: Work) -> dict[str, Any]:
     """One run after another in this process; the first is trained twice, so that compiling is told apart."""
     from study_runs import train_all
 
-    runs = [cell.run for cell in study_of(work).cells()]
+    runs = [trial.run for trial in study_of(work).trials()]
     began = time.perf_counter()
     train_all(runs[:1])
     first = time.perf_counter() - began
@@ -75,7 +75,7 @@ def processes(cached: bool) -> Callable[[Work], dict[str, Any]]:
     def measure(work: Work) -> dict[str, Any]:
         cache = work.scratch / "cache"
         shutil.rmtree(cache, ignore_errors=True)
-        script, runs = Path(__file__).parent / "study_runs.py", len(study_of(work).cells())
+        script, runs = Path(__file__).parent / "study_runs.py", len(study_of(work).trials())
         words = {name: work[name] for name in NAMES} | {"cache": str(cache) if cached else None}
         measured, began = range(0, runs, work["every"]), time.perf_counter()
         for index in measured:
@@ -94,8 +94,8 @@ benchmark = Benchmark(
         Way("processes-cached", processes(cached=True)),
         Way("processes", processes(cached=False)),
     ],
-    options={"file": ("",), "width": (64,), "cells": (4,), "seeds": (2,), "steps": (300,), "every": (1,)},
-    quick={"width": (16,), "cells": (2,), "seeds": (1,), "steps": (2,)},
+    options={"file": ("",), "width": (64,), "trials": (4,), "seeds": (2,), "steps": (300,), "every": (1,)},
+    quick={"width": (16,), "trials": (2,), "seeds": (1,), "steps": (2,)},
     compared="seconds",
     lower_is_better=True,
     reference="one-compilation",

@@ -24,11 +24,11 @@ def declared(file: str, width: int, **of: int) -> Study:
     return load_study(Path(file)) if file else study_of(dataclasses.replace(SIZES["XS"], width=width), **of)
 
 
-def study_of(size: Size, cells: int, seeds: int, steps: int) -> Study:
+def study_of(size: Size, trials: int, seeds: int, steps: int) -> Study:
     """Learning rates by seeds: one program."""
     run = run_of(size, steps)
     baseline = run.replace(task=run.task.replace(evaluation_batches=4))
-    rates = {f"{i}": 1e-3 * 2 ** (i / 4) for i in range(cells)}
+    rates = {f"{i}": 1e-3 * 2 ** (i / 4) for i in range(trials)}
     return Study(
         name="benchmark",
         question="Which learning rate?",
@@ -78,7 +78,7 @@ def main(words: dict[str, Any]) -> None:
         jax.config.update("jax_enable_compilation_cache", True)
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    train_all([declared(**words).cells()[index].run])
+    train_all([declared(**words).trials()[index].run])
 
 
 if __name__ == "__main__":

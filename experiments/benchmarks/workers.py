@@ -1,8 +1,8 @@
-"""Cells an hour of `flaxformer run` in one process and with worker processes, and what a cell costs that does nothing.
+"""Trials per hour of `flaxformer run`, in one process and with worker processes, and the overhead per trial.
 
 Command: flaxformer bench workers
 Work: XS of `sizes.py` in two programs (pre- and post-norm), learning rates × seeds; with steps=1, almost nothing but
-what the engine spends on a cell. From the shell's start to the shell's end; compiled programs are kept from an
+what the engine spends on a trial. From the shell's start to the shell's end; compiled programs are kept from an
 unmeasured launch.
 """
 
@@ -51,22 +51,22 @@ def launched(*words: str) -> Callable[[Work], dict[str, Any]]:
         line = [sys.executable, "-m", "flaxformer.cli", "run", str(file), "--output", str(folder), *words]
         began = time.perf_counter()
         subprocess.run(line, env=os.environ | cache, stdout=subprocess.DEVNULL, check=True)
-        seconds, cells = time.perf_counter() - began, 2 * work["rates"] * work["seeds"]
+        seconds, trials = time.perf_counter() - began, 2 * work["rates"] * work["seeds"]
         line = [sys.executable, "-m", "flaxformer.cli", "status", str(folder), "--json"]
         done = json.loads(subprocess.run(line, capture_output=True, check=True, text=True).stdout)["done"]
-        if done != cells:
-            raise RuntimeError(f"{done} of {cells} cells are done")
+        if done != trials:
+            raise RuntimeError(f"{done} of {trials} trials are done")
         return {
             "seconds": seconds,
-            "cells_per_hour": 3600 * cells / seconds,
-            "milliseconds_per_cell": 1e3 * seconds / cells,
+            "trials_per_hour": 3600 * trials / seconds,
+            "milliseconds_per_trial": 1e3 * seconds / trials,
         }
 
     return measure
 
 
 benchmark = Benchmark(
-    question="How many cells of a study are done in an hour?",
+    question="How many trials of a study are done in an hour?",
     ways=[
         Way("one-device", launched("--devices", "1"), role="ours", rehearsals=1),
         Way("in-process", launched(), role="ours", rehearsals=1),
@@ -75,8 +75,8 @@ benchmark = Benchmark(
     ],
     options={"rates": (8,), "seeds": (4,), "steps": (1, 300)},
     quick={"rates": (1,), "seeds": (1,), "steps": (1,)},
-    compared="cells_per_hour",
+    compared="trials_per_hour",
     reference="one-device",
-    columns={"cells_per_hour": "cells/hour", "seconds": "seconds", "milliseconds_per_cell": "ms a cell"},
+    columns={"trials_per_hour": "trials/hour", "seconds": "seconds", "milliseconds_per_trial": "ms per trial"},
     rounds=3,
 )

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from flaxformer.claims.run import Outcome
+from flaxformer.claims.run import CaseResult
 from flaxformer.files import write_atomically
 from flaxformer.report import words
 from flaxformer.study.analysis import Analysis, analyse
@@ -39,14 +39,14 @@ class Record:
     lines: Sequence[Line]
 
 
-def of(outcome: Outcome, quick: bool) -> Record:
+def of(outcome: CaseResult, quick: bool) -> Record:
     """The record of what was measured just now."""
     case = outcome.case
     lines = _lines(outcome.analyses, outcome.failure)
     return Record(case.number, case.claim, case.source, outcome.seconds, quick, lines)
 
 
-def keep(root: Path, outcomes: Sequence[Outcome], quick: bool) -> None:
+def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
     """Write down each case of a launch."""
     for outcome in outcomes:
         case = outcome.case

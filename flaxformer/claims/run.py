@@ -24,7 +24,7 @@ from flaxformer.user_code.changes import OnCodeChange
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class CaseResult:
     """Result of a case's evidence, each with the folder of its report; and what failed, if anything did."""
 
     case: Case
@@ -41,7 +41,7 @@ def run_case(
     quick: bool,
     console: Console,
     on_code_change: OnCodeChange = "refuse",
-) -> Outcome:
+) -> CaseResult:
     """Measure and train what is missing, and write each report; an error ends this case alone."""
     console.print(Text.assemble((f"{case.number}  ", "bold"), (case.claim, "bold"), ("  ", ""), (case.source, "dim")))
     analyses, failure = [], ""
@@ -61,7 +61,7 @@ def run_case(
             _note(folder, evidence.name, time.perf_counter() - began)
     if failure:
         console.print(Text(f"failed: {failure}", style="red"))
-    return Outcome(case, analyses, sum(line["seconds"] for line in read_lines(folder / "time.jsonl")), failure)
+    return CaseResult(case, analyses, sum(line["seconds"] for line in read_lines(folder / "time.jsonl")), failure)
 
 
 def _work(
@@ -77,8 +77,8 @@ def _work(
         return True
     execution = dataclasses.replace(execution, output=store.root)
     todo = missing(evidence, store, retry_failed=True)
-    runs = sum(len(group.cells) for group in todo)
-    steps = sum(len(group.cells) * group.example.training.steps for group in todo)
+    runs = sum(len(group.trials) for group in todo)
+    steps = sum(len(group.trials) * group.example.training.steps for group in todo)
     events = run(evidence, execution, retry_failed=True, on_code_change=on_code_change)
     follow(events, console, runs, steps)
     return runs > 0

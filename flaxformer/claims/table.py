@@ -10,7 +10,7 @@ from rich.text import Text
 
 from flaxformer.claims import page, record
 from flaxformer.claims.record import Record
-from flaxformer.claims.run import Outcome
+from flaxformer.claims.run import CaseResult
 from flaxformer.files import write_atomically
 from flaxformer.report import tables, words
 from flaxformer.report.numbers import duration
@@ -32,7 +32,7 @@ def table(records: Sequence[Record]) -> tables.Table:
     return tables.Table("Claims", HEADER, rows, len(HEADER))
 
 
-def show(console: Console, outcomes: Sequence[Outcome], quick: bool) -> None:
+def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
     """Print a line over the full width for each claim, and under it what was tested."""
     records = [record.of(outcome, quick) for outcome in outcomes]
     lines = [line for one in records for line in one.lines]
@@ -68,7 +68,7 @@ def _marked(verdict: str) -> str:
     return f"{words.MARKS.get(verdict, '!')} {verdict}"
 
 
-def write(root: Path, outcomes: Sequence[Outcome], quick: bool) -> Path:
+def write(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> Path:
     """Note this launch's cases, and write the tables of all that the folder has; returns the page's path."""
     record.keep(root, outcomes, quick)
     return rewrite(root)

@@ -18,7 +18,7 @@ COMMANDS = {
     "new": ("new.New", "Write a commented file to start from: a study, a component of a model, or a task."),
     "plan": (
         "study.Plan",
-        "Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained.",
+        "Show a study's trials, programs, parameters, FLOPs, memory and time, before anything is trained.",
     ),
     "run": ("study.Run", "Train every run of a study that is missing, then write and show its report."),
     "status": ("study.Status", "Show how far a folder of results is, and who is at work on it."),

@@ -19,7 +19,7 @@ from flaxformer.cli.options import option
 from flaxformer.data.tokenizer import Tokenizer, as_said
 from flaxformer.jobs.samples import printable, text_of
 from flaxformer.model import Sampling, beam_search, stream
-from flaxformer.sharding import Devices, whole_on
+from flaxformer.sharding import Devices, replicated
 from flaxformer.struct import UserError
 from flaxformer.study.load import load_module
 from flaxformer.tasks.pairs import PairTask
@@ -95,7 +95,7 @@ class Generate:
         # A device has a copy of the weights, and reads them for each token: they are to serve a few lines at least.
         mesh = Devices(data=math.gcd(ROWS // 4, jax.device_count())).mesh()
         with jax.set_mesh(mesh):
-            params = jax.device_put(params, whole_on(mesh))
+            params = jax.device_put(params, replicated(mesh))
             for line in translate(params, run.model, task, lines, beams=self.beams, name=name, **how):
                 print(line, file=console.file, flush=True)
         return 0

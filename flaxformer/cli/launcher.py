@@ -50,7 +50,7 @@ def launched(run: "Run", study: Study, execution: Execution, console: Console) -
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
     store = store_of(study, execution)
     todo = missing(study, store, retry_failed=run.retry_failed)
-    runs = sum(len(group.cells) for group in todo)
+    runs = sum(len(group.trials) for group in todo)
     console.print(f"{study.name}: {runs} runs to train in {len(todo)} programs; results in {store.root}")
     payload = Payload(
         file=run.file,
@@ -66,7 +66,7 @@ def launched(run: "Run", study: Study, execution: Execution, console: Console) -
         console.print(f"flaxformer status {store.root} shows how they fare; the same command again does what is left.")
         return 0
     failed = show_report(store, console)
-    left = sum(len(group.cells) for group in missing(study, store))
+    left = sum(len(group.trials) for group in missing(study, store))
     if left:
         console.print(f"[red]{left} runs have no result; run the same command again.[/]")
     return exit_code(failed, console) or (FAILED if left else 0)

@@ -68,12 +68,12 @@ class StudyArguments:
 
 @dataclasses.dataclass(frozen=True)
 class Plan(StudyArguments):
-    """Show a study's cells, programs, parameters, FLOPs, memory and time, before anything is trained."""
+    """Show a study's trials, programs, parameters, FLOPs, memory and time, before anything is trained."""
 
     def __call__(self, console: Console) -> int:
         declared, execution = self.load()
         study = known(declared, execution)
-        devices, found = len(execution.slots()), groups(study.cells())
+        devices, found = len(execution.slots()), groups(study.trials())
         rows = store_of(study, execution).rows()
         console.print(Text(study.question, style="bold"))
         console.print(weights_table(study.baseline.model))
@@ -83,18 +83,18 @@ class Plan(StudyArguments):
         left, total = 0, 0.0
         for group in found:
             price = cost(group)
-            todo = dataclasses.replace(group, cells=tuple(cell for cell in group.cells if cell.name not in rows))
-            left += len(todo.cells)
-            seconds = price.seconds(todo, devices) if todo.cells else 0.0
+            todo = dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name not in rows))
+            left += len(todo.trials)
+            seconds = price.seconds(todo, devices) if todo.trials else 0.0
             total += seconds
             table.add_row(
-                group.name, str(len(group.cells)), str(len(todo.cells)),
+                group.name, str(len(group.trials)), str(len(todo.trials)),
                 f"{price.parameters:,}",
                 f"{price.flops_per_step / 1e6:,.0f}", f"{price.bytes_per_member / 1e6:,.0f}",
                 f"{price.seconds_per_step * 1e3:.1f}", f"{seconds / 60:.1f}",
             )  # fmt: skip
         console.print(table)
-        runs = sum(len(group.cells) for group in found)
+        runs = sum(len(group.trials) for group in found)
         console.print(
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
             f"on {execution.where}; about {total / 60:.1f} min for the {left} to do."
@@ -139,8 +139,8 @@ class Run(LauncherArguments, StudyArguments):
         if not is_staged(study):
             declare(study, store, self.on_code_change)
         todo = missing(ordinary, store, retry_failed=self.retry_failed)
-        runs = sum(len(group.cells) for group in todo)
-        done = len(ordinary.cells()) - runs
+        runs = sum(len(group.trials) for group in todo)
+        done = len(ordinary.trials()) - runs
         kept = f", {done} are done already" if done else ""
         programs = f"{len(todo)} compiled programs on {where}"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
@@ -162,7 +162,7 @@ class Status:
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="the output folder of 'run'")]
-    json: Annotated[bool, tyro.conf.arg(help="print it as JSON, with the names of cells that have no result")] = False
+    json: Annotated[bool, tyro.conf.arg(help="print it as JSON, with the names of trials that have no result")] = False
 
     def __call__(self, console: Console) -> int:
         found = status(Store(self.directory))

@@ -11,15 +11,15 @@ from flaxformer.parts.initializers import Initializer, LeCun, Normal, Xavier
 from flaxformer.parts.inputs import Inputs, Patches, Stream, Tokens, Vectors
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import (
-    BRANCH_POST,
     NO_NORM,
     POST,
     PRE,
+    RES_POST_NORM,
     SANDWICH,
     BatchNorm,
     LayerNorm,
     Norm,
-    NormSlots,
+    NormPlacement,
     RMSNorm,
 )
 from flaxformer.parts.positions import (
@@ -36,12 +36,12 @@ from flaxformer.parts.recurrent import GRU, LSTM, Elman, Recurrent
 from flaxformer.parts.residuals import DeepNorm, LayerScale, Residual, ReZero
 
 __all__ = [
-    "BRANCH_POST",
     "GRU",
     "LSTM",
     "NO_NORM",
     "POST",
     "PRE",
+    "RES_POST_NORM",
     "SANDWICH",
     "Alibi",
     "Attention",
@@ -69,7 +69,7 @@ __all__ = [
     "NoHead",
     "NoPositions",
     "Norm",
-    "NormSlots",
+    "NormPlacement",
     "Normal",
     "Patches",
     "Positions",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from flaxformer.parts.attention import Attention
 from flaxformer.parts.feed_forward import FeedForward
 from flaxformer.parts.mixers import TokenMixer
-from flaxformer.parts.norms import Norm, NormSlots
+from flaxformer.parts.norms import Norm, NormPlacement
 from flaxformer.parts.residuals import Residual
 from flaxformer.struct import Config, part
 
@@ -26,7 +26,7 @@ class Block(Config):
     attention: TokenMixer | Same = part(SAME)
     cross_attention: Attention | Same = part(SAME)
     feed_forward: FeedForward | Same | None = part(SAME)
-    norm: NormSlots | Same = part(SAME)
+    norm: NormPlacement | Same = part(SAME)
     norm_kind: Norm | Same = part(SAME)
     residual: Residual | Same = part(SAME)
 

@@ -20,7 +20,7 @@ from flaxformer.parts.heads import Head, LanguageModel, NoHead
 from flaxformer.parts.initializers import Initializer, Xavier
 from flaxformer.parts.inputs import Inputs, Tokens
 from flaxformer.parts.mixers import TokenMixer
-from flaxformer.parts.norms import PRE, LayerNorm, Norm, NormSlots
+from flaxformer.parts.norms import PRE, LayerNorm, Norm, NormPlacement
 from flaxformer.parts.positions import Positions, Sinusoidal
 from flaxformer.parts.residuals import DeepNorm, Residual
 from flaxformer.struct import Config, leaf, part, static
@@ -54,7 +54,7 @@ class ModelConfig(Config):
     positions: Positions = part(Sinusoidal())
     visibility: str = static("causal", choices=("causal", "prefix", "full"))
 
-    norm: NormSlots = part(PRE)
+    norm: NormPlacement = part(PRE)
     norm_kind: Norm = part(LayerNorm())
     residual: Residual = part(Residual())
     attention_residual: bool = static(True)
@@ -168,8 +168,8 @@ class ModelConfig(Config):
 
     # Norms by place, as the declarations of weights name them.
     pre_norm = property(lambda self: self.norm.at("pre", self.norm_kind))
-    post_norm = property(lambda self: self.norm.at("post", self.norm_kind))
-    stream_norm = property(lambda self: self.norm.at("stream", self.norm_kind))
+    post_branch_norm = property(lambda self: self.norm.at("post_branch", self.norm_kind))
+    post_residual_norm = property(lambda self: self.norm.at("post_residual", self.norm_kind))
     embedding_norm = property(lambda self: self.norm.at("embedding", self.norm_kind))
     final_norm = property(lambda self: self.norm.at("final", self.norm_kind))
 
@@ -177,7 +177,7 @@ class ModelConfig(Config):
     def norms(self) -> tuple[Norm, ...]:
         """Every norm that the model has, by place."""
         own_blocks = [self.block_config(number) for number in range(max(1, len(self.pattern)))]
-        places = [(own.pre_norm, own.post_norm, own.stream_norm) for own in own_blocks]
+        places = [(own.pre_norm, own.post_branch_norm, own.post_residual_norm) for own in own_blocks]
         found = [norm for own in places for norm in own] + [self.embedding_norm, self.final_norm]
         found += [self.norm_kind] if getattr(self.head, "transform", None) is not None else []
         return tuple(norm for norm in found if norm is not None)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.diagnostics.places import ENCODER, in_layers, stacked
-from flaxformer.model.blocks import Branch
+from flaxformer.model.blocks import BranchActivations
 from flaxformer.params import path_name
 from flaxformer.tasks.base import Batch
 
@@ -64,7 +64,7 @@ def measured(
 def _of_node(
     node: Any, valid: Bool[Array, "*batch T"] | None, measure: Measure, streams: Collection[str]
 ) -> dict[str, Array]:
-    if not isinstance(node, Branch):
+    if not isinstance(node, BranchActivations):
         return {"": measure(node, real_entries(node, valid))}
     found = {}
     for name in streams:
@@ -86,7 +86,7 @@ def nodes(kept: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Array, "*bat
 
     What is in the layers is stacked, if they are alike.
     """
-    whole = jax.tree_util.tree_leaves_with_path(stacked(kept), is_leaf=lambda node: isinstance(node, Branch))
+    whole = jax.tree_util.tree_leaves_with_path(stacked(kept), is_leaf=lambda node: isinstance(node, BranchActivations))
     for path, node in whole:
         place = path_name(path)
         yield place, node, batch.source_valid if place.startswith(ENCODER) else batch.valid
@@ -103,7 +103,7 @@ def by_token(x: Any, tokens: tuple[int, ...]) -> Float[Array, "*batch T D"]:
     return rows[0] if len(rows) == 1 else jnp.concatenate(rows, -1)
 
 
-def scores(branch: Branch) -> dict[str, Float[Array, "*batch N T S"]]:
+def scores(branch: BranchActivations) -> dict[str, Float[Array, "*batch N T S"]]:
     """The logits and weights of a branch, as far as it gives them.
 
     Only those of pairs of tokens count: a feed-forward network may have other logits, such as a router's.
@@ -116,7 +116,7 @@ def scores(branch: Branch) -> dict[str, Float[Array, "*batch N T S"]]:
     return {name: x for name in PAIRS if is_of_pairs(x := getattr(branch, name))}
 
 
-def real_pairs(branch: Branch, valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch N T S"]:
+def real_pairs(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch N T S"]:
     """Return which pairs are of a real query and a key that it may attend to."""
     shape = next(iter(scores(branch).values())).shape
     allowed = jnp.ones(shape, bool) if branch.allowed is None else jnp.broadcast_to(branch.allowed, shape)

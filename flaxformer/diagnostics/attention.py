@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from flaxformer.diagnostics.activations import PAIRS, mean, nodes, real_pairs, scores
 from flaxformer.diagnostics.places import in_layers
-from flaxformer.model.blocks import Branch
+from flaxformer.model.blocks import BranchActivations
 from flaxformer.pytree import Node
 from flaxformer.tasks.base import Batch
 
@@ -42,12 +42,12 @@ def attention_statistics(kept: Any, batch: Batch) -> dict[str, AttentionStatisti
     return {
         place: jax.vmap(of_one)(node) if in_layers(place) else of_one(node)
         for place, node, valid in nodes(kept, batch)
-        if isinstance(node, Branch) and scores(node).keys() == set(PAIRS)
+        if isinstance(node, BranchActivations) and scores(node).keys() == set(PAIRS)
         for of_one in [functools.partial(_of_layer, valid=valid)]
     }
 
 
-def _of_layer(branch: Branch, valid: Bool[Array, "*batch T"] | None) -> AttentionStatistics:
+def _of_layer(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) -> AttentionStatistics:
     logits: Any = branch.logits
     weights: Any = branch.weights
     pairs = real_pairs(branch, valid)

@@ -16,7 +16,7 @@ from flaxformer.params import stream
 from flaxformer.struct import Config, UserError, replace_at
 from flaxformer.tasks.base import Source, whole
 from flaxformer.training.run import Run
-from flaxformer.training.step import State, backward, descend, start
+from flaxformer.training.step import State, apply_gradients, backward, start
 
 GROWING = {"heads": ("d_head", "d_value"), "d_head": ("heads", "key_value_heads")}
 """Names of sizes that grow with the model's width, beside d_ff and d_memory, where the other is fixed."""
@@ -121,6 +121,6 @@ def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
         loss, gradient, outcome = backward(state, run, batch, keep=True)
         sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)
         sizes["output"] = of_output(outcome.output, batch, magnitude)
-        return descend(state, run, loss, gradient, outcome.aux)[0], one_by_one(sizes)
+        return apply_gradients(state, run, loss, gradient, outcome.aux)[0], one_by_one(sizes)
 
     return jax.lax.scan(body, start(run), length=steps + 1)[1]

@@ -10,7 +10,7 @@ from flaxformer.diagnostics.weights import norms
 from flaxformer.pytree import Node
 from flaxformer.tasks.base import AnyBatch, whole
 from flaxformer.training.run import Run
-from flaxformer.training.step import State, backward, descend
+from flaxformer.training.step import State, apply_gradients, backward
 
 
 class Diagnostics(Node):
@@ -49,7 +49,7 @@ def diagnose(state: State, run: Run, batch: AnyBatch) -> Diagnostics:
     """
     batch = whole(batch)
     loss, gradient, outcome = backward(state, run, batch, keep=True)
-    after, _ = descend(state, run, loss, gradient, outcome.aux)
+    after, _ = apply_gradients(state, run, loss, gradient, outcome.aux)
     kept = outcome.intermediates
     return Diagnostics(
         loss=loss,

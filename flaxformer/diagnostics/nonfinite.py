@@ -20,7 +20,7 @@ from flaxformer.training.step import State, backward
 BRANCHES = ("attention", "cross_attention", "feed_forward")
 STAGES = ("input", "logits", "weights", "update", "stream")
 """Values that a branch computes, in order."""
-AFTER = ("_connection/stream", "_connection/residual", "_connection/post")
+AFTER = ("_connection/post_residual", "_connection/residual", "_connection/post_branch")
 """The weights that act on what a branch says, the last one first."""
 UPWARD = ("embedded", "layers", *(f"blocks/{branch}/{stage}" for branch in BRANCHES for stage in STAGES), "final")
 """The activations of one stack, in the order in which they are computed."""

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer.component import Component, Context
 from flaxformer.config import Attention, LayerNorm, LeCun, ModelConfig, NoPositions
-from flaxformer.model import Given, specs
+from flaxformer.model import ForwardInputs, specs
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout
 from flaxformer.model.transformer import with_layout
@@ -108,9 +108,9 @@ def as_mask(mask: Mask | Array | None) -> Mask | None:
     return mask if mask is None or isinstance(mask, Mask) else Explicit(jnp.asarray(mask) != 0)
 
 
-def as_given(mask: Mask | Array | None, others: Mapping[str, Any]) -> Given:
+def as_given(mask: Mask | Array | None, others: Mapping[str, Any]) -> ForwardInputs:
     """The arguments of a call beside its inputs."""
-    return Given(mask=as_mask(mask), **others)  # type: ignore[typeddict-item]
+    return ForwardInputs(mask=as_mask(mask), **others)  # type: ignore[typeddict-item]
 
 
 # --- multi-head attention by itself ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer.config import ModelConfig, NoHead, NoPositions, NormSlots, Stream
+from flaxformer.config import ModelConfig, NoHead, NoPositions, NormPlacement, Stream
 from flaxformer.interop.widths import explicit
 from flaxformer.struct import REQUIRED, UserError, canonical, did_you_mean, flatten, get_at, replace_at
 
@@ -43,7 +43,7 @@ ARGUMENTS = {
     "layer_norm_eps": _field("norm_kind.epsilon", 1e-5),
     "batch_first": Argument(lambda is_first: {}, lambda config: True),
     "norm_first": Argument(
-        lambda is_first: {"norm.pre": is_first, "norm.stream": not is_first},
+        lambda is_first: {"norm.pre": is_first, "norm.post_residual": not is_first},
         lambda config: config.norm.pre is not None,
     ),
     "norm": Argument(lambda has_norm: {"norm.final": has_norm}, lambda config: config.norm.final is not None),
@@ -63,7 +63,7 @@ BASE = ModelConfig(
     head=NoHead(),
     positions=NoPositions(),
     visibility="full",
-    norm=NormSlots(final=True),  # unless a stack says otherwise
+    norm=NormPlacement(final=True),  # unless a stack says otherwise
 )
 
 

@@ -49,7 +49,7 @@ __all__ = ["arguments_of", "config_of", "from_torch", "to_torch"]
 
 def _around(name: str, path: str) -> tuple[Row, ...]:
     """The norm of a branch, in the slot of pre-norm or in that of post-norm."""
-    return norm(name, f"{path}_connection/pre") + norm(name, f"{path}_connection/stream")
+    return norm(name, f"{path}_connection/pre") + norm(name, f"{path}_connection/post_residual")
 
 
 # A row counts where the config declares its weights: the other slot, or a bias that is left out, has none.

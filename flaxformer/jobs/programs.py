@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from flaxformer.model.layout import Layout
-from flaxformer.sharding import BATCH, Devices, placed, shardings_of, whole_on
+from flaxformer.sharding import BATCH, Devices, device_put_global, replicated, shardings_of
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import HostSource, ahead
 from flaxformer.tasks.spread import Spread
@@ -35,7 +35,7 @@ class Programs:
         cut: dict[str, Any] = {"state": {}, "both": {}, "whole": {}}
         if devices is not None and self.mesh is not None:
             check_batch(run, devices)
-            whole = whole_on(self.mesh)
+            whole = replicated(self.mesh)
             state = shardings_of(jax.eval_shape(lambda run: start(run, layout), run), self.mesh)
             cut = {name: {"out_shardings": out} for name, out in zip(cut, (state, (state, whole), whole), strict=True)}
         self._start = jax.jit(start, static_argnums=1, **cut["state"])
@@ -56,7 +56,7 @@ class Programs:
         """The data, whole on every device, whose batches are cut; or on the host."""
         if self.mesh is None or isinstance(source, HostSource):
             return source
-        return Spread(placed(source, whole_on(self.mesh)), self.mesh)
+        return Spread(device_put_global(source, replicated(self.mesh)), self.mesh)
 
     def chunks(self, source: Source, key: Array, first: int, last: int, steps: int) -> Iterator[tuple[Source, int]]:
         """Yield the data from one step to another, in chunks of at most `steps`, each with how many it has."""
@@ -66,7 +66,7 @@ class Programs:
             yield from ahead(source, key, first, last, steps)
         else:
             cut = NamedSharding(self.mesh, PartitionSpec(None, *BATCH))
-            for chunk, count in ahead(source, key, first, last, steps, lambda batches: placed(batches, cut)):
+            for chunk, count in ahead(source, key, first, last, steps, lambda batches: device_put_global(batches, cut)):
                 yield Spread(chunk, self.mesh), count
 
     def advance(self, state: State, source: Source, steps: int) -> tuple[State, dict[str, Any]]:

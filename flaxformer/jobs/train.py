@@ -178,7 +178,7 @@ def _steps(
             if step % interval == 0:
                 metrics, events = look(state, step)
                 yield from events
-            if asked := distributed.highest(stop.by or 0):
+            if asked := distributed.all_reduce_max(stop.by or 0):
                 stop.by = signal.Signals(asked)
             if step % saves == 0 or asked or step == run.training.steps:
                 checkpoints.save(step, state, metrics if step % interval == 0 else {})

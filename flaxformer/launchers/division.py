@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from flaxformer.struct import UserError
-from flaxformer.study.declare import Cell
+from flaxformer.study.declare import Trial
 from flaxformer.study.plan import Group
 
 T = TypeVar("T")
@@ -51,14 +51,14 @@ class Options:
                 raise UserError(f"--{name} is given {value} and launcher is {launcher}; expected {expected} with it")
 
 
-def dealt(groups: Sequence[Group], jobs: int) -> Jobs:
+def assign(groups: Sequence[Group], jobs: int) -> Jobs:
     """The groups dealt out to so many jobs, the longest first, each to the job with the least to do.
 
-    Where there are fewer groups than jobs, each job gets an even share of all cells instead.
+    Where there are fewer groups than jobs, each job gets an even share of all trials instead.
     """
     if len(groups) < jobs:
-        cells = [(group, cell) for group in groups for cell in group.cells]
-        return [_grouped(part) for part in shares(cells, min(jobs, len(cells)))]
+        trials = [(group, trial) for group in groups for trial in group.trials]
+        return [_grouped(part) for part in shares(trials, min(jobs, len(trials)))]
     hands: list[list[Group]] = [[] for _ in range(jobs)]
     loads = [0] * jobs
     for size, group in sorted(((work(group), group) for group in groups), key=lambda pair: -pair[0]):
@@ -74,22 +74,22 @@ def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
     return [items[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
-def _grouped(cells: Sequence[tuple[Group, Cell]]) -> list[Group]:
-    """Groups with these of their cells alone."""
-    pairs = itertools.groupby(cells, key=lambda pair: pair[0].name)
+def _grouped(trials: Sequence[tuple[Group, Trial]]) -> list[Group]:
+    """Groups with these of their trials alone."""
+    pairs = itertools.groupby(trials, key=lambda pair: pair[0].name)
     own = [list(found) for _, found in pairs]
-    return [dataclasses.replace(found[0][0], cells=tuple(cell for _, cell in found)) for found in own]
+    return [dataclasses.replace(found[0][0], trials=tuple(trial for _, trial in found)) for found in own]
 
 
 def work(group: Group) -> int:
     """Tokens that a group has yet to read."""
     run = group.example
-    return len(group.cells) * run.training.steps * run.tokens_per_step
+    return len(group.trials) * run.training.steps * run.tokens_per_step
 
 
 def names(jobs: Jobs) -> tuple[tuple[str, ...] | None, ...]:
-    """Each job's cells, by name."""
-    return tuple(None if job is None else tuple(cell.name for group in job for cell in group.cells) for job in jobs)
+    """Each job's trials, by name."""
+    return tuple(None if job is None else tuple(trial.name for group in job for trial in group.trials) for job in jobs)
 
 
 def pairs(option: str, words: Sequence[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Every worker is pointed at all that is missing, and leases deal out the groups as they go: a worker that is fast takes
 more of them, and one that dies leaves its group to the others. Where there are fewer groups than workers, each gets its
-share of the cells instead.
+share of the trials instead.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.interrupts import raise_if_interrupted
-from flaxformer.launchers.division import EVERYTHING, Jobs, Options, dealt, shares
+from flaxformer.launchers.division import EVERYTHING, Jobs, Options, assign, shares
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import DONE, FAILED
 from flaxformer.struct import UserError
@@ -38,7 +38,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
     workers = options.workers or len(devices)
     if workers > len(devices):
         raise UserError(f"workers is {workers}; expected at most {len(devices)}, the {kind} of this machine")
-    return [EVERYTHING] * workers if len(groups) >= workers else dealt(groups, workers)
+    return [EVERYTHING] * workers if len(groups) >= workers else assign(groups, workers)
 
 
 def places() -> tuple[list[str], str]:

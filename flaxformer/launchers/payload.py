@@ -28,11 +28,11 @@ class Payload:
 
     Args:
       file: the study's file.
-      jobs: the names of the cells that each job is to train; None for all that is missing, shared with others.
+      jobs: the names of the trials that each job is to train; None for all that is missing, shared with others.
       execution: how.
       overrides: what the command line changes in the baseline.
       seeds: how many seeds to use; the study's own when None.
-      retry_failed: whether a cell whose run failed is trained again.
+      retry_failed: whether a trial whose run failed is trained again.
       on_error: whether a worker goes on after a failed run, or stops.
       on_code_change: what becomes of results whose user code has changed since, when the study is submitted.
       interface: where the processes of a job that has several find each other.
@@ -55,7 +55,7 @@ class Payload:
         return load_study(self.file, self.overrides, self.seeds)
 
     def job(self, index: int) -> tuple[str, ...] | None:
-        """The cells of a job.
+        """The trials of a job.
 
         Raises:
           UserError: there is none of this number.

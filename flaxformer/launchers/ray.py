@@ -13,7 +13,7 @@ from rich.console import Console
 
 from flaxformer.data.extras import library
 from flaxformer.kept_programs import keep_compiled_programs
-from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
+from flaxformer.launchers.division import Jobs, Options, assign, pairs, whole
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import work
 from flaxformer.struct import UserError
@@ -32,7 +32,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
     """
     resources(options)
     library("ray", "ray", "launcher 'ray'")
-    return dealt(groups, options.workers or len(groups))
+    return assign(groups, options.workers or len(groups))
 
 
 def resources(options: Options) -> dict[str, int]:
@@ -83,7 +83,7 @@ def _told(ray: Any, done: Any, index: int, console: Console) -> None:
 
 
 def _task(path: str, index: int) -> int:
-    """Train the cells of one job, in a process that Ray has started for it."""
+    """Train the trials of one job, in a process that Ray has started for it."""
     keep_compiled_programs()
     one_cpu_device_per_core()
     return work(Path(path), index, Console(width=200))

@@ -1,9 +1,9 @@
 """SLURM: a job array with one group per job, submitted with submitit.
 
 submitit writes the batch script and hears the warning (SIGUSR2) that SLURM sends before a job's time is up; what it
-pickles is the path of the payload and a number, in a folder that is its owner's alone. The job is then requeued, and
-goes on with the cells that have no row; so it is when a node is lost, or the job is preempted. Whether a job is done is
-read from the study's folder: SLURM is not asked.
+pickles is the path of the payload and a number, in a folder that only its owner can read. The job is then requeued and
+goes on with the trials that have no row, as it does when a node is lost or the job is preempted. The study's folder says
+whether a job is done; SLURM is not asked.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from rich.console import Console
 from flaxformer.data.extras import library
 from flaxformer.interrupts import interrupt
 from flaxformer.kept_programs import keep_compiled_programs
-from flaxformer.launchers.division import Jobs, Options, dealt, pairs, whole
+from flaxformer.launchers.division import Jobs, Options, assign, pairs, whole
 from flaxformer.launchers.meeting import meet
 from flaxformer.launchers.payload import Payload, private, read
 from flaxformer.launchers.work import work
@@ -59,7 +59,7 @@ def divide(groups: list[Group], options: Options) -> Jobs:
     if not all(map(shutil.which, ("sbatch", "srun"))):
         raise UserError("launcher is 'slurm', and there is no sbatch and srun here; expected a machine of the cluster")
     library("submitit", "slurm", "launcher 'slurm'")
-    return dealt(groups, min(options.workers or len(groups), MOST_JOBS))
+    return assign(groups, min(options.workers or len(groups), MOST_JOBS))
 
 
 def parameters(options: Options) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Job:
     path: str
 
     def __call__(self, index: int) -> int:
-        """Train the cells of one job; the number of runs that failed."""
+        """Train the trials of one job; the number of runs that failed."""
         processes, process = int(os.environ.get("SLURM_NTASKS", "1")), int(os.environ.get("SLURM_PROCID", "0"))
         keep_compiled_programs()
         one_cpu_device_per_core()

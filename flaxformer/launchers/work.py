@@ -1,4 +1,4 @@
-"""Work of a worker: the cells of one job, into the study's folder."""
+"""Work of a worker: the trials of one job, into the study's folder."""
 
 import time
 from collections.abc import Iterable
@@ -16,17 +16,17 @@ SECONDS_BETWEEN_LINES = 15
 
 
 def work(path: Path, index: int, console: Console) -> int:
-    """Train the cells of a job that have no row yet; returns the number of runs that failed.
+    """Train the trials of a job that have no row yet; returns the number of runs that failed.
 
     Raises:
       UserError: the payload, the study's file or its folder are not as they have to be.
     """
     payload = read(path)
-    cells, study = payload.job(index), payload.study()
+    trials, study = payload.job(index), payload.study()
     events = run(
         study,
         payload.execution,
-        only=cells,
+        only=trials,
         retry_failed=payload.retry_failed,
         on_error=payload.on_error,
         submitted=payload.code,
@@ -51,7 +51,7 @@ def tell(events: Iterable[Event], console: Console) -> int:
                 done += 1
                 if row["status"] == "failed":
                     failed += 1
-                    console.print(f"{row['cell']} failed: {row['cause']}", highlight=False, soft_wrap=True)
+                    console.print(f"{row['trial']} failed: {row['cause']}", highlight=False, soft_wrap=True)
         if done and time.monotonic() - told > SECONDS_BETWEEN_LINES:
             told = time.monotonic()
             console.print(f"{done} runs, {tokens / (told - began):,.0f} tokens/s", highlight=False)

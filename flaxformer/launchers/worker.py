@@ -1,4 +1,4 @@
-"""One worker: train the cells of one job into the study's folder.
+"""One worker: train the trials of one job into the study's folder.
 
     python -m flaxformer.launchers.worker DIR/launches/ID.json INDEX
 

@@ -1,7 +1,7 @@
 """Parameters + config -> functions: `init`, `apply`, decoding."""
 
 from flaxformer.model.beam import Beams, beam_search
-from flaxformer.model.call import Given
+from flaxformer.model.call import ForwardInputs
 from flaxformer.model.decoding import Generation, generate, stream
 from flaxformer.model.interface import apply, apply_with_intermediates, extend
 from flaxformer.model.sampling import Sampling
@@ -17,8 +17,8 @@ from flaxformer.model.transformer import (
 
 __all__ = [
     "Beams",
+    "ForwardInputs",
     "Generation",
-    "Given",
     "Intermediates",
     "Sampling",
     "Transformer",

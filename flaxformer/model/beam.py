@@ -10,12 +10,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.call import Read
+from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding import log_softmax, read_prompt, slots
 from flaxformer.model.interface import extend
 from flaxformer.model.prompt import checked
 from flaxformer.pytree import Node
-from flaxformer.sharding import by_rows, mesh_for_rows
+from flaxformer.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.struct import UserError
 
 
@@ -52,7 +52,7 @@ def beam_search(
     end: int | None = None,
     length_penalty: float = 1.0,
     valid: Bool[ArrayLike, "B T"] | None = None,
-    **given: Unpack[Read],
+    **given: Unpack[PrefixInputs],
 ) -> Beams:
     """The `beams` best continuations of each prompt that a search keeping `beams` hypotheses finds.
 
@@ -85,7 +85,7 @@ def _searched(
     config: ModelConfig,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
-    given: Read,
+    given: PrefixInputs,
     end: Int[Array, ""] | None,
     penalty: Float[Array, ""],
     steps: int,
@@ -120,7 +120,7 @@ def _searched(
         )
 
     each = jax.vmap(one, in_axes=(None, 0))
-    return by_rows(each, (params, config, end, penalty), (prompt, valid, given), mesh)
+    return shard_map_batch(each, (params, config, end, penalty), (prompt, valid, given), mesh)
 
 
 def _step(

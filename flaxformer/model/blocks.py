@@ -19,30 +19,30 @@ from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
 
 
-class Connection(Parameters):
+class ResidualParams(Parameters):
     """The weights around one branch: its norms, None where a place is empty, and those of the residual rule."""
 
     pre: Any = subtree(component="pre_norm")
-    post: Any = subtree(component="post_norm")
-    stream: Any = subtree(component="stream_norm")
+    post_branch: Any = subtree(component="post_branch_norm")
+    post_residual: Any = subtree(component="post_residual_norm")
     residual: Any = subtree(component="residual")
 
 
 class BlockParams(Parameters):
     """Self-attention, attention to a memory, feed-forward: each with its connection to the residual stream."""
 
-    attention_connection: Connection = subtree()
+    attention_connection: ResidualParams = subtree()
     attention: Any = subtree(component="attention")
-    cross_attention_connection: Connection | None = subtree(when="reads_memory")
+    cross_attention_connection: ResidualParams | None = subtree(when="reads_memory")
     cross_attention: Any = subtree(component="cross", sizes={"d_source": "d_memory"})
-    feed_forward_connection: Connection | None = subtree(when="feed_forward")
+    feed_forward_connection: ResidualParams | None = subtree(when="feed_forward")
     feed_forward: Any = subtree(component="feed_forward")
 
 
-class Branch(Node):
+class BranchActivations(Node):
     """Intermediates of one residual branch: its input, its update, the stream after it, and those of its `Aux`.
 
-    Those of a norm begin with its place: "pre/…", "post/…", "stream/…".
+    Those of a norm begin with its place: "pre/…", "post_branch/…", "post_residual/…".
     """
 
     input: Float[Array, "*batch T D"]
@@ -69,9 +69,9 @@ class Branch(Node):
 class BlockIntermediates(Node):
     """The branches of one block; None for those that it does not have."""
 
-    attention: Branch
-    cross_attention: Branch | None = None
-    feed_forward: Branch | None = None
+    attention: BranchActivations
+    cross_attention: BranchActivations | None = None
+    feed_forward: BranchActivations | None = None
 
 
 def block(
@@ -83,7 +83,7 @@ def block(
     state: BlockState | None = None,
     whole: Context | None = None,
 ) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Aux, BlockState | None]:
-    """For each branch in turn: x ← stream(join(x, post(branch(pre(x))))); side by side, all read the same x.
+    """For each branch in turn: x ← post_residual(join(x, post_branch(branch(pre(x))))). Parallel branches read the same x.
 
     What a component gives is brought to the dtype of what it read, so that the stream keeps its own.
 
@@ -107,15 +107,15 @@ def block(
             update, found, state = call(name, branch, weights, read, own, state, whole)
             _check_result(f"{name} {type(branch).__name__}", update, found, read)
             update = update.astype(read.dtype)
-            update, after = normalise(around.post, config.post_norm, update, own)
+            update, after = normalise(around.post_branch, config.post_branch_norm, update, own)
             update = dropout(own_key, config.dropout, update)
             skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
             joined = rule.join(around.residual, skipped, update, own)
             joined = jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
             added = _added(rule, around.residual, x, update, own) if own.return_intermediates else update
-            x, last = normalise(around.stream, config.stream_norm, joined, own)
-        norms = before.within("pre").merge(after.within("post")).merge(last.within("stream"))
-        done[name] = Branch(read, added, x, found.merge(norms).intermediates)
+            x, last = normalise(around.post_residual, config.post_residual_norm, joined, own)
+        norms = before.within("pre").merge(after.within("post_branch")).merge(last.within("post_residual"))
+        done[name] = BranchActivations(read, added, x, found.merge(norms).intermediates)
         aux = aux.merge(found.within(name)).merge(norms.within(f"{name}_connection"))
         context = context.replace(carried=context.carried | found.carried)
     return x, BlockIntermediates(**done), aux, state

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from flaxformer.parts.cache import Memory, Rows, longer, write
+from flaxformer.parts.cache import Memory, PackedKV, longer, write
 from flaxformer.pytree import Node
 
 
@@ -14,7 +14,7 @@ class BlockState(Node):
     """One block's decoding state: its mixer's, and the keys and values of the memory, which never change."""
 
     attention: Any
-    cross_attention: Rows | Memory | None = None
+    cross_attention: PackedKV | Memory | None = None
 
 
 class Cache(Node):
@@ -49,7 +49,7 @@ class Cache(Node):
             positions=longer(self.positions, slots, -1),
         )
 
-    def admit(self, valid: Bool[Array, "*batch T"]) -> tuple["Cache", Int[Array, "*batch T"]]:
+    def advance(self, valid: Bool[Array, "*batch T"]) -> tuple["Cache", Int[Array, "*batch T"]]:
         """Make room for T tokens after those so far: the cache, and the new tokens' positions.
 
         Raises:

@@ -9,7 +9,7 @@ from flaxformer.nn.masks import Mask
 from flaxformer.struct import UserError, did_you_mean
 
 
-class Read(TypedDict, total=False):
+class PrefixInputs(TypedDict, total=False):
     """Inputs of a call that stay the same from token to token of a continuation."""
 
     source: Array | None
@@ -20,7 +20,7 @@ class Read(TypedDict, total=False):
     memory_valid: Bool[Array, "*batch S"] | None
 
 
-class Given(Read, total=False):
+class ForwardInputs(PrefixInputs, total=False):
     """The keyword arguments of `apply`; each may be left out."""
 
     valid: Bool[Array, "*batch T"] | None
@@ -35,19 +35,19 @@ class Given(Read, total=False):
     """Each token's kind, for `Tokens(token_types=…)`; 0 when left out."""
 
 
-def check_given(config: ModelConfig, given: Given) -> None:
+def check_inputs(config: ModelConfig, given: ForwardInputs) -> None:
     """Refuse an argument that no model takes, and a mask that a mixer would ignore."""
     for name in given:
-        if name not in Given.__annotations__:
-            raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(Given.__annotations__))}")
+        if name not in ForwardInputs.__annotations__:
+            raise TypeError(f"no model is given '{name}'{did_you_mean(name, list(ForwardInputs.__annotations__))}")
     if given.get("mask") is not None:
         for path, mixer in config.mixers_without_mask.items():
             raise UserError(f"mask is given, and {path} is {type(mixer).__name__}, which reads no mask; expected None")
 
 
-def check_memory(config: ModelConfig, given: Given) -> None:
+def check_memory(config: ModelConfig, given: ForwardInputs) -> None:
     """Refuse a source or a memory that the model does not read, and the absence of what it reads."""
-    found = [name for name in Read.__annotations__ if given.get(name) is not None]
+    found = [name for name in PrefixInputs.__annotations__ if given.get(name) is not None]
     is_read = bool({"memory", "source"} & {*found}) if config.reads_memory else bool(found)
     if is_read != config.reads_memory or ("source" in found and not config.encoder):
         wanted = "a source, or a memory" if config.encoder else "a memory" if config.reads_memory else "neither"

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from flaxformer.component import Context
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
-from flaxformer.model.call import Given
+from flaxformer.model.call import ForwardInputs
 from flaxformer.nn.masks import Mask, Padding
 
 
@@ -24,7 +24,9 @@ def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array
     )
 
 
-def self_attention_mask(config: ModelConfig, given: Given, cache: Cache | None, offset: int | Array) -> Mask | None:
+def self_attention_mask(
+    config: ModelConfig, given: ForwardInputs, cache: Cache | None, offset: int | Array
+) -> Mask | None:
     """Return the mask of self-attention: that of the architecture, of padding, and of the caller."""
     mask = config.mask(prefix=given.get("prefix"), offset=offset)
     valid, further = given.get("valid") if cache is None else cache.valid, given.get("mask")

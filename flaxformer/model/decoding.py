@@ -13,13 +13,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.call import Read
+from flaxformer.model.call import PrefixInputs
 from flaxformer.model.interface import extend
 from flaxformer.model.prompt import checked
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.model.transformer import new_cache, run
 from flaxformer.pytree import Node
-from flaxformer.sharding import by_rows, mesh_for_rows
+from flaxformer.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.struct import UserError
 
 SLOTS = 32
@@ -60,7 +60,7 @@ def generate(
     end: int | None = None,
     key: Array | None = None,
     chunk: int = 32,
-    **given: Unpack[Read],
+    **given: Unpack[PrefixInputs],
 ) -> Generation:
     """`steps` tokens after each prompt, w_t ~ softmax(f(w_1 … w_{t−1})), each by `sampling`.
 
@@ -98,7 +98,7 @@ def stream(
     end: int | None = None,
     key: Array | None = None,
     chunk: int = 32,
-    **given: Unpack[Read],
+    **given: Unpack[PrefixInputs],
 ) -> Iterator[Generation]:
     """Yield the result of `generate` in pieces: each `Generation` holds the next tokens, at most `chunk` of each row.
 
@@ -158,7 +158,7 @@ def read_prompt(
     config: ModelConfig,
     prompt: Int[Array, "*batch T"],
     valid: Bool[Array, "*batch T"],
-    given: Read,
+    given: PrefixInputs,
     slots: int,
 ) -> tuple[Any, Float[Array, "*batch V"]]:
     """The cache with a prompt in it, and the logits at its last real token.
@@ -177,7 +177,7 @@ def _begin(
     config: ModelConfig,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
-    given: Read,
+    given: PrefixInputs,
     slots: int,
     mesh: Mesh | None,
 ) -> _State:
@@ -186,7 +186,7 @@ def _begin(
         cache, logits = read_prompt(params, config, prompt, valid, given, slots)
         return _outside(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
-    return by_rows(begin, (params, config), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
+    return shard_map_batch(begin, (params, config), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
 
 
 def _go_on(
@@ -210,7 +210,7 @@ def _go_on(
         state, (tokens, numbers, real) = jax.lax.scan(step, _inside(state), length=length)
         return _outside(state), Generation(tokens=tokens.T, lengths=real.sum(0), log_probabilities=numbers.T)
 
-    return by_rows(go_on, (params, config, sampling, end, key), state, mesh)
+    return shard_map_batch(go_on, (params, config, sampling, end, key), state, mesh)
 
 
 # The state is donated: the cache, most of the memory, is written in place from chunk to chunk.

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.call import Given
+from flaxformer.model.call import ForwardInputs
 from flaxformer.model.transformer import run
 
 
@@ -15,7 +15,7 @@ def apply(
     inputs: Array,
     *,
     dropout_key: Array | None = None,
-    **given: Unpack[Given],
+    **given: Unpack[ForwardInputs],
 ) -> Float[Array, "..."]:
     """Output of the model: logits [*batch, T, V] of a language model, or what its head gives.
 
@@ -24,7 +24,7 @@ def apply(
       inputs: token ids [*batch, T] in [0, vocabulary) (ids outside are the caller's to refuse, since indexing clamps
         them), vectors [*batch, T, width], or images [*batch, height, width, channels], as `config.inputs` says.
       dropout_key: gives training behaviour (dropout, a BatchNorm's batch statistics); None evaluates.
-      given: padding, positions, a source to translate and so on; see `Given`.
+      given: padding, positions, a source to translate and so on; see `ForwardInputs`.
     """
     return run(params, config, inputs, given, dropout_key=dropout_key).output
 
@@ -35,7 +35,7 @@ def apply_with_intermediates(
     inputs: Array,
     *,
     dropout_key: Array | None = None,
-    **given: Unpack[Given],
+    **given: Unpack[ForwardInputs],
 ) -> tuple[Float[Array, "..."], Any]:
     """`apply`, and what every stage produced, attention logits and weights too; under `jit` only what is used costs."""
     outcome = run(params, config, inputs, given, dropout_key=dropout_key, keep=True)

@@ -21,7 +21,7 @@ from flaxformer.model.blocks import block
 from flaxformer.model.layout import Periods
 from flaxformer.model.remat import rematerialised
 from flaxformer.params import unstack
-from flaxformer.sharding import gathered
+from flaxformer.sharding import all_gather_fsdp
 
 
 def run_layers(
@@ -46,7 +46,7 @@ def run_layers(
         own_key = None if key is None else jax.random.fold_in(key, index)
         here = context.replace(layer=index, carried=carried)
         every = None if whole is None else whole.replace(layer=index)
-        x, did, aux, state = block(gathered(params), own, x, here, own_key, state, every)
+        x, did, aux, state = block(all_gather_fsdp(params), own, x, here, own_key, state, every)
         kept = did if context.return_intermediates else None
         return (x, carried | aux.carried), (kept, aux.replace(intermediates={}, carried={}), state)
 

@@ -6,18 +6,18 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.call import Read
+from flaxformer.model.call import PrefixInputs
 from flaxformer.struct import UserError
 
 
 def checked(
-    config: ModelConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: Read
+    config: ModelConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: PrefixInputs
 ) -> tuple[Int[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
     """The prompt, 0 where it is padding, and what of it is real, when all that a search is given is right."""
     if config.inputs.reads != "tokens" or config.head.predicts != "tokens":
         raise UserError(f"inputs are {config.inputs} and head is {config.head}; expected Tokens() and LanguageModel()")
-    if unknown := set(given) - set(Read.__annotations__):
-        raise UserError(f"given are {sorted(unknown)}; expected only {', '.join(Read.__annotations__)}")
+    if unknown := set(given) - set(PrefixInputs.__annotations__):
+        raise UserError(f"given are {sorted(unknown)}; expected only {', '.join(PrefixInputs.__annotations__)}")
     prompt = np.asarray(prompt)
     if prompt.ndim != 2 or 0 in prompt.shape:
         raise UserError(f"prompt is {prompt.shape}; expected [batch, length] with at least one token, such as a start")
@@ -54,7 +54,7 @@ def _check_numbers(config: ModelConfig, length: int, steps: int, end: int | None
         )
 
 
-def _check_given(config: ModelConfig, rows: int, given: Read) -> None:
+def _check_given(config: ModelConfig, rows: int, given: PrefixInputs) -> None:
     arrays = {name: np.asarray(x) for name, x in given.items() if x is not None}
     for name, x in arrays.items():
         if x.shape[:1] != (rows,):

@@ -10,7 +10,7 @@ from flaxformer.component import Aux, Component
 from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockIntermediates, BlockParams
 from flaxformer.model.cache import BlockState, Cache
-from flaxformer.model.call import Given, check_given, check_memory
+from flaxformer.model.call import ForwardInputs, check_inputs, check_memory
 from flaxformer.model.context import cache_context, last_token, self_attention_mask, stack_context
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
@@ -20,7 +20,7 @@ from flaxformer.nn.dropout import dropout
 from flaxformer.params import Parameters, declarations, declare, initialise, stream, subtree
 from flaxformer.parts.cache import Prefix
 from flaxformer.pytree import Node
-from flaxformer.sharding import gathered
+from flaxformer.sharding import all_gather_fsdp
 from flaxformer.struct import UserError
 
 
@@ -45,7 +45,7 @@ class Intermediates(Node):
     encoder: "Intermediates | None" = None
 
 
-class Outcome(Node):
+class ModelOutput(Node):
     """Result of one call of a model."""
 
     output: Array
@@ -84,7 +84,7 @@ def encode(
 
 
 def new_cache(
-    params: Transformer, config: ModelConfig, batch: tuple[int, ...], slots: int, **given: Unpack[Given]
+    params: Transformer, config: ModelConfig, batch: tuple[int, ...], slots: int, **given: Unpack[ForwardInputs]
 ) -> Cache:
     """An empty cache for `slots` tokens of each sequence of a batch; the memory's keys and values are in it already.
 
@@ -93,7 +93,7 @@ def new_cache(
     Raises:
       UserError: a model whose tokens see later ones, or more slots than the model has positions for.
     """
-    check_given(config, given)
+    check_inputs(config, given)
     if not config.is_causal:
         why = 'visibility is "full"' if config.visibility == "full" else 'norm_kind.over is "sequence"'
         raise UserError(f"{why}, so that a token depends on later ones; expected a causal model to decode with")
@@ -134,7 +134,7 @@ def run(
     params: Transformer,
     config: ModelConfig,
     inputs: Array,
-    given: Given,
+    given: ForwardInputs,
     *,
     dropout_key: Array | None = None,
     cache: Cache | None = None,
@@ -142,7 +142,7 @@ def run(
     remat: str = "none",
     table: Array | None = None,
     last_only: bool = False,
-) -> Outcome:
+) -> ModelOutput:
     """One call of the model, with all that it produces; `model.apply` and `model.extend` are its public faces.
 
     Args:
@@ -158,8 +158,8 @@ def run(
       TypeError: an unknown argument in `given`, with the nearest name.
       UserError: a mask, where a mixer reads none.
     """
-    check_given(config, given)
-    params = gathered(params)
+    check_inputs(config, given)
+    params = all_gather_fsdp(params)
     keys = {
         name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks", "head")
     }
@@ -170,7 +170,7 @@ def run(
     else:
         tokens = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1]
         offset, memory, memory_valid, encoder = cache.used, None, cache.memory_valid, None
-        cache, positions = cache.admit(jnp.ones(tokens, bool) if valid is None else valid)
+        cache, positions = cache.advance(jnp.ones(tokens, bool) if valid is None else valid)
     before = None if cache is None else cache.positions
     measured = None if positions is None else (positions, positions if before is None else before)
     if valid is not None and config.inputs.reads == "vectors":  # NaN there would reach the gradient of their map
@@ -214,7 +214,7 @@ def run(
         output, said = config.head.answer(params.head, final, _table(params), context, config.norm_kind)
     aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
     aux = aux.merge(said.within("head")).merge(Aux() if encoder is None else encoder.aux.within("encoder"))
-    return Outcome(
+    return ModelOutput(
         output=output,
         aux=aux,
         cache=None if cache is None else cache.replace(layers=layers),
@@ -230,11 +230,11 @@ def _table(params: Transformer) -> Array | None:
 def _memory(
     params: Transformer,
     config: ModelConfig,
-    given: Given,
+    given: ForwardInputs,
     dropout_key: Array | None = None,
     keep: bool = False,
     remat: str = "none",
-) -> tuple[Array | None, Array | None, Outcome | None]:
+) -> tuple[Array | None, Array | None, ModelOutput | None]:
     """Return the memory of cross-attention, its real tokens, and the encoder's outcome where the encoder runs."""
     memory, source = given.get("memory"), given.get("source")
     check_memory(config, given)
@@ -247,11 +247,11 @@ def _memory(
 def _encoded(
     params: Transformer,
     config: ModelConfig,
-    given: Given,
+    given: ForwardInputs,
     dropout_key: Array | None = None,
     keep: bool = False,
     remat: str = "none",
-) -> Outcome:
+) -> ModelOutput:
     key = None if dropout_key is None else stream(dropout_key, "encoder")
     table = _table(params)
     with jax.named_scope("encoder"):

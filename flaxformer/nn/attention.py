@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
-from flaxformer.nn.fused_attention import Call, fused_attention, obstacle
+from flaxformer.nn.fused_attention import AttentionCall, fused_attention, unsupported_reason
 from flaxformer.nn.masks import Mask
 
 Implementation = Literal["reference", "xla", "cudnn", "auto"]
@@ -118,7 +118,7 @@ def _xla(
     return (exponentials @ value[:, :, None] / total).astype(value.dtype)
 
 
-PRODUCTS: dict[str, Callable[..., Array]] = {"reference": _reference, "xla": _xla, "auto": _xla}
+BACKENDS: dict[str, Callable[..., Array]] = {"reference": _reference, "xla": _xla, "auto": _xla}
 
 
 def dot_product_attention(
@@ -153,7 +153,7 @@ def dot_product_attention(
     _check_shapes(query, key, value, implementation)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if implementation in ("auto", "cudnn"):
-        why_not = obstacle(Call(query, key, value, mask, bias, logit_cap))
+        why_not = unsupported_reason(AttentionCall(query, key, value, mask, bias, logit_cap))
         if why_not is None:
             return fused_attention(query, key, value, mask, scale)  # type: ignore[arg-type]
         if implementation == "cudnn":
@@ -164,7 +164,7 @@ def dot_product_attention(
         key, value = without_unreachable(mask, key, value)
     q, k, v = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key), _heads_first(value)
     spread = (_spread(mask, full, key.shape[-2]), _spread(bias, full, key.shape[-2]))
-    mixed = PRODUCTS[implementation](q, k, v, *spread, scale=scale, logit_cap=logit_cap)
+    mixed = BACKENDS[implementation](q, k, v, *spread, scale=scale, logit_cap=logit_cap)
     return _heads_last(mixed, query.shape[:-1])
 
 

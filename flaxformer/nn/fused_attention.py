@@ -1,6 +1,6 @@
 """Attention as one kernel of NVIDIA's cuDNN, which keeps no [T, S] matrix: what it takes, and whether it works here.
 
-`dot_product_attention` takes it by itself wherever `obstacle` finds nothing against it.
+`dot_product_attention` takes it by itself wherever `unsupported_reason` finds nothing against it.
 
 Source: Dao et al. 2022, "FlashAttention"; the kernel's limits are those that `jax.nn.dot_product_attention` checks.
 """
@@ -19,7 +19,7 @@ from flaxformer.nn.masks import Both, Causal, Mask, Window
 logger = logging.getLogger(__name__)
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """The arguments of `dot_product_attention` that decide which kernel takes them."""
 
     query: Float[Array, "*batch T N d_k"]
@@ -40,7 +40,7 @@ class Call(NamedTuple):
         return self.query.shape[-1], self.value.shape[-1]
 
 
-CAPABILITIES: dict[str, Callable[[Call], bool]] = {
+CAPABILITIES: dict[str, Callable[[AttentionCall], bool]] = {
     "bfloat16 or float16": lambda call: (
         call.query.dtype == call.key.dtype == call.value.dtype and call.query.dtype in (jnp.bfloat16, jnp.float16)
     ),
@@ -58,12 +58,12 @@ CAPABILITIES: dict[str, Callable[[Call], bool]] = {
 """What the kernel takes, in words, and whether a call is of that kind."""
 
 
-def obstacle(call: Call) -> str | None:
+def unsupported_reason(call: AttentionCall) -> str | None:
     """Why the kernel does not compute this call; None where it does."""
     if jax.default_backend() != "gpu":
         return "cuDNN needs a GPU of NVIDIA"
     unmet = next((words for words, met in CAPABILITIES.items() if not met(call)), None)
-    why = failure() if unmet is None else f"cuDNN takes {unmet}"
+    why = self_check() if unmet is None else f"cuDNN takes {unmet}"
     _tell(why)
     return why
 
@@ -88,7 +88,7 @@ def fused_attention(
 
 
 @functools.cache
-def failure() -> str | None:
+def self_check() -> str | None:
     """Why a small call, forward and backward, fails on this machine or strays from plain products; None if neither.
 
     On CUDA 13, cuDNN finds no kernel unless `flaxformer.cuda.preload` was called before JAX started.

@@ -19,7 +19,7 @@ from flaxformer.nn.cached_attention import cached_attention
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask, Window
 from flaxformer.params import Parameters, param, subtree
-from flaxformer.parts.cache import KeysValues, LayerCache, Memory, Rows, as_rows
+from flaxformer.parts.cache import KeysValues, LayerCache, Memory, PackedKV, pack
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import Norm
 from flaxformer.struct import leaf, part, static
@@ -160,14 +160,14 @@ class Attention(TokenMixer):
         return KeysValues(key=self._into_heads(source, *maps, context, context.query_positions), value=value)
 
     def read(
-        self, weights: Any, x: Float[Array, "*batch T D"], read: KeysValues | Rows, context: Context
+        self, weights: Any, x: Float[Array, "*batch T D"], read: KeysValues | PackedKV, context: Context
     ) -> tuple[Float[Array, "*batch T D"], Aux]:
         """The update, from the keys and values that are read, and what `Context.return_intermediates` asks for."""
         aux, mask, keep = Aux(), self._mask(context), context.return_intermediates
         is_plain = self.is_plain and weights.query is not None and not keep and not _reads_query(context)
-        is_cached = isinstance(read, Rows) and x.shape[-2] == 1 and is_plain
-        if isinstance(read, Rows) and not is_cached:
-            read = read.unfolded(x.shape[:-2])
+        is_cached = isinstance(read, PackedKV) and x.shape[-2] == 1 and is_plain
+        if isinstance(read, PackedKV) and not is_cached:
+            read = read.unpack(x.shape[:-2])
         if weights.query is None:
             query = None
         else:
@@ -244,7 +244,7 @@ class Attention(TokenMixer):
         for size in (*batch, heads):
             rows *= size
         key = None if weights.query is None else jnp.zeros((rows, capacity, weights.query.shape[-1]), dtype)
-        return LayerCache(Rows(key=key, value=jnp.zeros((rows, capacity, d_value), dtype)))
+        return LayerCache(PackedKV(key=key, value=jnp.zeros((rows, capacity, d_value), dtype)))
 
     def step(
         self, weights: Any, x: Float[Array, "*batch T D"], state: LayerCache, context: Context
@@ -256,11 +256,11 @@ class Attention(TokenMixer):
 
     def source_state(
         self, weights: Any, source: Float[Array, "*batch S D"], valid: Bool[Array, "*batch S"] | None, context: Context
-    ) -> Rows | Memory:
+    ) -> PackedKV | Memory:
         """Return the state of cross-attention for a source: keys and values, or with an `apply` of its own, all."""
         if overrides(type(self), "apply", "read"):
             return Memory(source)
-        return as_rows(with_aux(self.keys_and_values(weights, source, context))[0], valid)
+        return pack(with_aux(self.keys_and_values(weights, source, context))[0], valid)
 
 
 def _broadcast(x: Array, full: tuple[int, ...]) -> Array:

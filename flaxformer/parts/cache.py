@@ -14,13 +14,13 @@ class KeysValues(Node):
     value: Float[Array, "*batch S K d_v"]
 
 
-class Rows(Node):
+class PackedKV(Node):
     """`KeysValues` of a cache, [rows, slots, width]: a row is one key-value head of one sequence, sequences first."""
 
     key: Float[Array, "rows slots d_k"] | None
     value: Float[Array, "rows slots d_v"]
 
-    def unfolded(self, batch: tuple[int, ...]) -> KeysValues:
+    def unpack(self, batch: tuple[int, ...]) -> KeysValues:
         """The same as [*batch, slots, K, width]."""
         key, value = (
             None if x is None else jnp.swapaxes(x.reshape(*batch, -1, *x.shape[-2:]), -3, -2)
@@ -29,26 +29,26 @@ class Rows(Node):
         return KeysValues(key=key, value=value)  # type: ignore[arg-type]
 
 
-def as_rows(x: KeysValues, valid: Bool[Array, "*batch S"] | None) -> Rows:
+def pack(x: KeysValues, valid: Bool[Array, "*batch S"] | None) -> PackedKV:
     """The same in rows; 0 at padding, whatever it was: times a weight of 0, a NaN is still one."""
 
     def folded(x: Array) -> Array:
         real = x if valid is None else jnp.where(valid[..., None, None], x, 0)
         return jnp.swapaxes(real, -3, -2).reshape(-1, x.shape[-3], x.shape[-1])
 
-    return Rows(key=None if x.key is None else folded(x.key), value=folded(x.value))
+    return PackedKV(key=None if x.key is None else folded(x.key), value=folded(x.value))
 
 
 class LayerCache(Node):
     """One attention's keys and values of the tokens so far."""
 
-    own: Rows
+    own: PackedKV
 
     def extended(
         self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
     ) -> "LayerCache":
         """The new tokens' keys and values written to the slots from `used` on; 0 for padding."""
-        rows = as_rows(new, valid)
+        rows = pack(new, valid)
         return LayerCache(jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.own, rows))
 
     def pad_to(self, capacity: int) -> "LayerCache":

@@ -125,16 +125,16 @@ class ModelNorm(Norm):
     is_abstract: ClassVar[bool] = True
 
 
-class NormSlots(Config):
-    """Places at which a residual branch is normalised: stream(x + post(branch(pre(x)))).
+class NormPlacement(Config):
+    """Places at which a residual branch is normalised: post_residual(x + post_branch(branch(pre(x)))).
 
     Each place has a norm, or True for the model's `norm_kind`, or None for none. `embedding` stands after the
     embedding, and `final` after the last block.
     """
 
     pre: Norm | bool | None = part(None)
-    post: Norm | bool | None = part(None)
-    stream: Norm | bool | None = part(None)
+    post_branch: Norm | bool | None = part(None)
+    post_residual: Norm | bool | None = part(None)
     embedding: Norm | bool | None = part(None)
     final: Norm | bool | None = part(None)
 
@@ -151,19 +151,19 @@ class NormSlots(Config):
         return kind if isinstance(found, ModelNorm) else found
 
 
-def placement(*places: str) -> NormSlots:
+def placement(*places: str) -> NormPlacement:
     """A placement with the model's norm at these places."""
-    return NormSlots(**dict.fromkeys(places, ModelNorm()))
+    return NormPlacement(**dict.fromkeys(places, ModelNorm()))
 
 
 PRE = placement("pre", "final")
 """x + f(norm(x)), with a norm before the head (Xiong et al. 2020; "An Introduction to Transformers")."""
-POST = placement("stream")
+POST = placement("post_residual")
 """norm(x + f(x)) (Vaswani et al. 2017)."""
-SANDWICH = placement("pre", "post", "final")
+SANDWICH = placement("pre", "post_branch", "final")
 """x + norm(f(norm(x))) (Ding et al. 2021; Peri-LN, Kim et al. 2025)."""
-BRANCH_POST = placement("post", "final")
+RES_POST_NORM = placement("post_branch", "final")
 """x + norm(f(x)) (Liu et al. 2022, "res-post"; OLMo 2)."""
-NO_NORM = NormSlots()
+NO_NORM = NormPlacement()
 """x + f(x)."""
-NormSlots.named = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "branch_post": BRANCH_POST, "none": NO_NORM}
+NormPlacement.named = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "res_post": RES_POST_NORM, "none": NO_NORM}

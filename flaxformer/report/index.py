@@ -54,7 +54,7 @@ def _entry(store: Store, name: str) -> Entry:
     if study["kind"] == "probe":
         done, of, what = max((one.estimate.n for one in analysis.quantities), default=0), len(study["seeds"]), "seeds"
     else:
-        done, of, what = len(study["cells"]) - analysis.missing, len(study["cells"]), "runs"
+        done, of, what = len(study["trials"]) - analysis.missing, len(study["trials"]), "runs"
     seeds = "exact" if analysis.exact else str(len(study["seeds"]))
     runs = f"{done} {what}" if done == of else f"{done} of {of} {what}, {of - done} missing"
     said = words.verdict(analysis) if done else "Nothing is measured yet."

@@ -62,14 +62,17 @@ def _claims(analysis: Analysis) -> str:
 
 
 def _surprises(analysis: Analysis) -> str:
-    if not analysis.surprises:
+    if not analysis.exploratory_findings:
         return ""
     remark = f"Exploratory, among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
-    return html.listed(words.surprises(analysis)) + f'<p class="soft">{remark}A new study has to confirm them.</p>'
+    return (
+        html.listed(words.exploratory_findings(analysis))
+        + f'<p class="soft">{remark}A new study has to confirm them.</p>'
+    )
 
 
 def _failures(analysis: Analysis) -> str:
-    return "".join(f"<p>{escape(row['cell'])}</p>{html.code(row['error'])}" for row in analysis.failed[:3])
+    return "".join(f"<p>{escape(row['trial'])}</p>{html.code(row['error'])}" for row in analysis.failed[:3])
 
 
 def _reproduce(analysis: Analysis, launches: Sequence[Row]) -> str:

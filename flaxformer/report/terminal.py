@@ -25,9 +25,9 @@ def show(console: Console, analysis: Analysis) -> None:
         line = Text.assemble((f"{words.MARKS[verdict]} {verdict}", STYLES[verdict]), ": ", claim.text)
         console.print(line)
         console.print(Padding(Text(words.finding(claim), style="dim"), (0, 0, 0, 4)))
-    if analysis.surprises:
+    if analysis.exploratory_findings:
         console.print(Text("Not claimed, but there (exploratory: a new study has to confirm it):"))
-        for finding in words.surprises(analysis):
+        for finding in words.exploratory_findings(analysis):
             console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2)))
     for limit in analysis.limits:
         console.print(Text.assemble(("Not shown: ", "dim"), limit))
@@ -76,9 +76,9 @@ def show_status(console: Console, found: Mapping[str, Any]) -> None:
         table.add_row("all", *(str(found[name]) for name in ("declared", *states)), "", style="bold")
     console.print(table)
     for lease in found["leases"]:
-        cells = "all" if lease["cells"] is None else lease["cells"]
+        trials = "all" if lease["trials"] is None else lease["trials"]
         console.print(
-            f"{lease['group']}: {cells} runs held by process {lease['pid']} on {lease['host']} since "
+            f"{lease['group']}: {trials} runs held by process {lease['pid']} on {lease['host']} since "
             f"{_ago(lease['seconds_held'])}, {lease['state']}, last heard of {_ago(lease['seconds_silent'])}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip

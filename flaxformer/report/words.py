@@ -146,9 +146,9 @@ def surprise(one: Exploration, study: dict) -> str:
     )
 
 
-def surprises(analysis: Analysis, at_most: int = 5) -> list[str]:
+def exploratory_findings(analysis: Analysis, at_most: int = 5) -> list[str]:
     """The first undeclared findings, and how many more there are."""
-    said = [surprise(one, analysis.study) for one in analysis.surprises]
+    said = [surprise(one, analysis.study) for one in analysis.exploratory_findings]
     more = len(said) - at_most
     return said[:at_most] + ([f"and {more} more, in the report's last table"] if more > 0 else [])
 
@@ -172,7 +172,7 @@ def fixed(analysis: Analysis) -> Iterable[str]:
         yield "exact" if analysis.exact else f"{max(own, default=0)} of {seeds(len(study['seeds']))}"
         return
     diverged, finished, low, high = analysis.divergence
-    yield f"{finished - len(analysis.stopped)} of {len(study['cells'])} runs, {len(study['seeds'])} paired seeds"
+    yield f"{finished - len(analysis.stopped)} of {len(study['trials'])} runs, {len(study['seeds'])} paired seeds"
     if analysis.stopped:
         yield f"{len(analysis.stopped)} stopped early"
     yield f"{study['parameters']:,} parameters"

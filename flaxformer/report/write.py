@@ -23,10 +23,11 @@ def write(store: Store) -> Analysis:
     analysis = analyse(store)
     if not analysis.rows and not analysis.quantities:
         raise UserError(f"{store.root} holds no finished run yet; 'flaxformer run' makes them")
-    order = {cell["cell"]: i for i, cell in enumerate(analysis.study["cells"])}
-    prints = {cell["cell"]: cell["fingerprint"] for cell in analysis.study["cells"]}
+    order = {trial["trial"]: i for i, trial in enumerate(analysis.study["trials"])}
+    prints = {trial["trial"]: trial["fingerprint"] for trial in analysis.study["trials"]}
     rows = [
-        {"fingerprint": prints[row["cell"]]} | row for row in sorted(analysis.rows, key=lambda row: order[row["cell"]])
+        {"fingerprint": prints[row["trial"]]} | row
+        for row in sorted(analysis.rows, key=lambda row: order[row["trial"]])
     ]
     numbers = [
         {"quantity": one.labels[QUANTITY], "seed": seed, "value": value}

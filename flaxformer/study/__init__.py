@@ -1,7 +1,7 @@
 """The ablation engine: declare, search, plan, execute, share among processes, store, judge."""
 
 from flaxformer.study.claim import Claim
-from flaxformer.study.declare import Arm, Axis, Cell, Study
+from flaxformer.study.declare import Arm, Axis, Study, Trial
 from flaxformer.study.halving import Halving
 from flaxformer.study.probe import Probe
 from flaxformer.study.search import Choice, Integer, LogUniform, Points, Uniform, sampled
@@ -11,7 +11,6 @@ from flaxformer.study.tuned import tuned
 __all__ = [
     "Arm",
     "Axis",
-    "Cell",
     "Choice",
     "Claim",
     "Halving",
@@ -21,6 +20,7 @@ __all__ = [
     "Probe",
     "Search",
     "Study",
+    "Trial",
     "Uniform",
     "sampled",
     "tuned",

@@ -102,7 +102,7 @@ class Analysis:
 
     @property
     def missing(self) -> int:
-        """Declared cells without a finished run; one that was stopped early is not missing."""
+        """Declared trials without a finished run; one that was stopped early is not missing."""
         return sum(score is None for arm in self.arms for score in arm.scores) - len(self.stopped)
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Analysis:
         return [row for row in self.rows if row["status"] == "failed"]
 
     @property
-    def surprises(self) -> list[Exploration]:
+    def exploratory_findings(self) -> list[Exploration]:
         """Effects that no claim is about: those against the baseline's direction first, then by size."""
         found = [one for one in self.explorations if one.clear or one.hint]
         return sorted(found, key=lambda one: (not one.opposite, -abs(one.judgement.effect.mean)))
@@ -137,7 +137,7 @@ class Analysis:
         few = [f"It has {n} seeds; below {FEWEST_SEEDS} an interval says little."] if short else []
         many = [f"Figures show at most {MOST_DRAWN} arms, and it has {len(self.arms)}: the tables have them."]
         many = many if len(self.arms) > MOST_DRAWN else []
-        gone = [f"{self.missing} of {len(self.study['cells'])} runs are missing."] if self.missing else []
+        gone = [f"{self.missing} of {len(self.study['trials'])} runs are missing."] if self.missing else []
         return [*gone, *self._stops, *self._kept_results, *few, *many, *self.study["caveats"]]
 
     @property
@@ -156,7 +156,7 @@ class Analysis:
             return []
         steps = " or ".join(map(str, sorted({row["stopped_at"] for row in self.stopped})))
         return [
-            f"{len(self.stopped)} of {len(self.study['cells'])} runs were stopped after {steps} steps, their arms "
+            f"{len(self.stopped)} of {len(self.study['trials'])} runs were stopped after {steps} steps, their arms "
             "being behind others of the same program; they have no result of the whole training. The best of many is "
             "better on the seeds that chose it than on others."
         ]
@@ -175,14 +175,14 @@ def _has_diverged(row: Row) -> bool:
 def analyse(store: Store) -> Analysis:
     """Read a study's folder, complete or not."""
     study, found = store.declaration, store.rows()
-    declared = [found[cell["cell"]] for cell in study["cells"] if cell["cell"] in found]
-    finished = {row["cell"]: row for row in declared if row["status"] != "failed"}
-    cells: dict[str, list[Row]] = {}
-    for cell in study["cells"]:
-        cells.setdefault(_key(cell["labels"]), []).append(cell)
+    declared = [found[trial["trial"]] for trial in study["trials"] if trial["trial"] in found]
+    finished = {row["trial"]: row for row in declared if row["status"] != "failed"}
+    trials: dict[str, list[Row]] = {}
+    for trial in study["trials"]:
+        trials.setdefault(_key(trial["labels"]), []).append(trial)
     arms = []
-    for own in cells.values():
-        rows = [finished.get(cell["cell"]) for cell in own]
+    for own in trials.values():
+        rows = [finished.get(trial["trial"]) for trial in own]
         scores = [None if row is None or row["status"] == "stopped" else score(row, study["metric"]) for row in rows]
         diverged = sum(row is not None and _has_diverged(row) for row in rows)
         arms.append(ArmSummary(own[0]["labels"], scores, rows, diverged))

@@ -57,7 +57,7 @@ def _without_code(recipe: Row) -> Row:
 
 def _check_fingerprints(store: Store, declaration: Row) -> None:
     """Refuse rows of another recipe when the declaration that they were written under is lost."""
-    prints = {cell["cell"]: cell["fingerprint"] for cell in declaration["cells"]}
+    prints = {trial["trial"]: trial["fingerprint"] for trial in declaration["trials"]}
     for name, row in store.rows().items():
         found = row.get("fingerprint")
         if found is not None and found != prints.get(name, found):
@@ -85,7 +85,7 @@ def _decide(store: Store, old: Row, new: Row, on_code_change: OnCodeChange) -> R
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         raise UserError(f"{store.root}: {who} is training with code that has changed since; stop it, and run again")
     if not results or on_code_change == "retrain":
-        _supersede(store, [row["cell"] for row in rows])
+        _supersede(store, [row["trial"] for row in rows])
         record.pop("kept_measurements", None)
     elif measured:
         measured_by = [*record.get("kept_measurements", []), old["measured_by"]]
@@ -97,12 +97,12 @@ def _decide(store: Store, old: Row, new: Row, on_code_change: OnCodeChange) -> R
 
 
 def _arm_of(row: Row) -> str:
-    return str(row["cell"].rpartition(",seed=")[0])
+    return str(row["trial"].rpartition(",seed=")[0])
 
 
-def _supersede(store: Store, cells: Collection[str]) -> None:
-    """Move the rows of cells into superseded/N.parquet, so that the cells are missing and nothing is lost."""
-    old = [row for name, row in store.rows().items() if name in cells]
+def _supersede(store: Store, trials: Collection[str]) -> None:
+    """Move the rows of trials into superseded/N.parquet, so that the trials are missing and nothing is lost."""
+    old = [row for name, row in store.rows().items() if name in trials]
     if not old:
         return
     folder = store.root / "superseded"
@@ -111,4 +111,4 @@ def _supersede(store: Store, cells: Collection[str]) -> None:
     folder.mkdir(exist_ok=True)
     number = next(n for n in itertools.count(1) if not (folder / f"{n}.parquet").exists())
     records.write_table(folder / f"{number}.parquet", old)
-    store.remove_rows(cells)
+    store.remove_rows(trials)

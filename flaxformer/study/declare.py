@@ -14,7 +14,7 @@ from flaxformer.study.halving import Halving
 from flaxformer.training.run import Run
 
 RESERVED = re.compile(
-    f"{QUANTITY}|cell|group|seed|status|error|cause|fingerprint|diverged_at|stopped_at|evaluated_at|seconds"
+    f"{QUANTITY}|trial|group|seed|status|error|cause|fingerprint|diverged_at|stopped_at|evaluated_at|seconds"
     "|tokens_per_second|group_size|chunk_steps|device|(validation|initial|train)_.*"
 )
 """Column names of the results, which no axis may take."""
@@ -80,7 +80,7 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Trial:
     """One run of the study: an arm and a seed."""
 
     arm: Arm
@@ -174,7 +174,7 @@ class Study:
         if self.halving is not None:
             for arm in self.arms():
                 self.halving.check(arm.run.training.steps, arm.run.training.interval)
-        self.cells()
+        self.trials()
         self.contrasts()
 
     @property
@@ -206,9 +206,9 @@ class Study:
             arms.append(arm)
         return arms
 
-    def cells(self) -> list[Cell]:
+    def trials(self) -> list[Trial]:
         """Every arm at every seed."""
-        return [Cell(arm, seed) for arm in self.arms() for seed in self.seeds]
+        return [Trial(arm, seed) for arm in self.arms() for seed in self.seeds]
 
     def baseline_label(self, axis: Axis) -> str | None:
         """The label of the baseline on an axis; "baseline" where one-factor arms have a value that no level has."""

@@ -14,9 +14,9 @@ import jax
 
 from flaxformer import distributed
 from flaxformer.interrupts import raise_if_interrupted
-from flaxformer.study.declare import Cell
+from flaxformer.study.declare import Trial
 from flaxformer.study.execution import Execution, Slot
-from flaxformer.study.fitted import Fitted, failed
+from flaxformer.study.fitted import MemoryFittedProgram, failed
 from flaxformer.study.plan import Group
 from flaxformer.study.program import Stopped
 from flaxformer.study.schedule import Scheduler, Take
@@ -38,7 +38,7 @@ class Advanced:
     """Some members are further by some steps."""
 
     group: str
-    cells: int
+    trials: int
     steps: int
     tokens: int
     """Read for it here: none where they were found to be so far."""
@@ -63,12 +63,12 @@ Event = Compiled | Advanced | Finished | Told
 
 
 def execute(groups: Sequence[Group], execution: Execution, take: Take | None = None) -> Generator[Event]:
-    """Train every cell of the groups; yields what happens, in the caller's thread, as it happens.
+    """Train every trial of the groups; yields what happens, in the caller's thread, as it happens.
 
     `take` is asked before a group is first handed to a device, in that device's thread: it gives the group with the
-    cells that are still to do, or None where there is nothing to do here.
+    trials that are still to do, or None where there is nothing to do here.
 
-    An exception in a batch makes its cells failed rows, with the traceback, and the rest goes on. Closing the iterator
+    An exception in a batch makes its trials failed rows, with the traceback, and the rest goes on. Closing the iterator
     (or an exception in the caller) stops the workers at their next chunk.
     """
     slots, mesh = execution.slots(), execution.use_mesh()
@@ -100,13 +100,13 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
 
 def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, emit: Callable[[Event], None]) -> None:
     """One slot's worker: take a batch, compile if its group is new here, train it, say so."""
-    program: Fitted | None = None
+    program: MemoryFittedProgram | None = None
     while not _stops(scheduler):
         task = scheduler.take(slot, program.group.name if program else None)
         if task is None:
             return
-        group, cells = task
-        left = list(cells)
+        group, trials = task
+        left = list(trials)
 
         def report(members: int, steps: int, trained: int, group: Group = group) -> None:
             emit(Advanced(group.name, members, steps, trained * members * group.example.tokens_per_step))
@@ -116,25 +116,25 @@ def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, em
         try:
             if program is None or program.group.name != group.name:
                 program = None
-                program = Fitted(group, slot, execution, slots, lambda text: emit(Told(text)))
+                program = MemoryFittedProgram(group, slot, execution, slots, lambda text: emit(Told(text)))
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
                 emit(Compiled(group.name, str(slot), program.compile_seconds))
             began = time.perf_counter()
-            for cell, row in program.train(cells, report):
-                left.remove(cell)
-                emit(Finished(group.name, _identity(group, cell) | row))
+            for trial, row in program.train(trials, report):
+                left.remove(trial)
+                emit(Finished(group.name, _identity(group, trial) | row))
             scheduler.learn(group.name, batch_seconds=time.perf_counter() - began)
         except Stopped:
             return
         except Exception as error:  # it does not compile: no other batch of the group would
             program = None
-            for cell in (*left, *scheduler.abandon(group.name)):
-                emit(Finished(group.name, _identity(group, cell) | failed(error)))
+            for trial in (*left, *scheduler.abandon(group.name)):
+                emit(Finished(group.name, _identity(group, trial) | failed(error)))
 
 
 def _stops(scheduler: Scheduler) -> bool:
     """True if this process is to stop, or another that trains the same; all of them ask at the same places."""
-    stops = bool(distributed.highest(int(scheduler.stopping.is_set())))
+    stops = bool(distributed.all_reduce_max(int(scheduler.stopping.is_set())))
     if stops:
         scheduler.stopping.set()
     return stops
@@ -145,24 +145,24 @@ def _agreed(groups: Sequence[Group], take: Take | None) -> Take | None:
     if jax.process_count() == 1:
         return take
     if distributed.is_first():
-        distributed.told(lambda: [[group.name, [cell.name for cell in group.cells]] for group in groups])
+        distributed.told(lambda: [[group.name, [trial.name for trial in group.trials]] for group in groups])
 
     def taken(group: Group) -> Group | None:
         def names() -> list[str]:
             own = take(group) if take else group
-            return [cell.name for cell in own.cells] if own else []
+            return [trial.name for trial in own.trials] if own else []
 
         own = only(group, distributed.told(names))
-        return own if own.cells else None
+        return own if own.trials else None
 
     return taken
 
 
 def only(group: Group, names: Sequence[str]) -> Group:
-    """The group with the cells of these names alone."""
-    return dataclasses.replace(group, cells=tuple(cell for cell in group.cells if cell.name in set(names)))
+    """The group with the trials of these names alone."""
+    return dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name in set(names)))
 
 
-def _identity(group: Group, cell: Cell) -> Row:
+def _identity(group: Group, trial: Trial) -> Row:
     """Which run a row is of."""
-    return {"cell": cell.name, "group": group.name, "seed": cell.seed} | cell.arm.labels
+    return {"trial": trial.name, "group": group.name, "seed": trial.seed} | trial.arm.labels

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from flaxformer.model.layout import Layout
-from flaxformer.sharding import Devices, placed, whole_on
+from flaxformer.sharding import Devices, device_put_global, replicated
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.spread import Spread
@@ -37,7 +37,11 @@ class Slot:
 
     def put(self, tree: Any) -> Any:
         """Arrays, whole on every device of it."""
-        return jax.device_put(tree, self.devices[0]) if self.mesh is None else placed(tree, whole_on(self.mesh))
+        return (
+            jax.device_put(tree, self.devices[0])
+            if self.mesh is None
+            else device_put_global(tree, replicated(self.mesh))
+        )
 
     def spread(self, source: Source) -> Source:
         """The data, whole on every device of it, whose batches are cut over them."""

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
-from flaxformer.study.declare import Cell
+from flaxformer.study.declare import Trial
 from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.plan import Group
 from flaxformer.study.program import Program, Stopped
 from flaxformer.study.store import Row
-from flaxformer.study.unfinished import Unfinished
+from flaxformer.study.unfinished import PartialRun
 
 
-class Fitted:
+class MemoryFittedProgram:
     """A group's program on one slot, for as many members as fit: at first by the compiler's analysis of its memory.
 
     If memory still runs out, in a compilation or in training, half as many are used from then on.
@@ -33,19 +33,19 @@ class Fitted:
         self.program: Program | None = None
         self._compile(execution.members(group.size, slots))
 
-    def train(self, cells: Sequence[Cell], report: Callable[[int, int, int], None]) -> Iterator[tuple[Cell, Row]]:
-        """Train cells, and give each its row, failed where an exception came.
+    def train(self, trials: Sequence[Trial], report: Callable[[int, int, int], None]) -> Iterator[tuple[Trial, Row]]:
+        """Train trials, and give each its row, failed where an exception came.
 
         `report` hears how many members are further, by how many steps, and how many of those were taken here.
 
         Raises:
-          Exception: a smaller program does not compile; the cells whose rows did not come have none.
+          Exception: a smaller program does not compile; the trials whose rows did not come have none.
         """
-        left = list(cells)
+        left = list(trials)
         while left and self.program is not None:
             members, cause = self.program.members, ""
             batch, how = left[:members], self.execution
-            kept = Unfinished(how.output, self.group, batch, members, how.save_minutes, self.tell)
+            kept = PartialRun(how.output, self.group, batch, members, how.save_minutes, self.tell)
             try:
                 rows = self.program.train(batch, functools.partial(report, len(batch)), kept)
             except Stopped:
@@ -107,7 +107,7 @@ def told(error: BaseException) -> str:
 
 
 def failed(error: BaseException) -> Row:
-    """The row of a cell that an exception ended."""
+    """The row of a trial that an exception ended."""
     lines = "".join(traceback.format_exception(error))
     cause = f"out of memory with one run at a time ({told(error)})" if is_out_of_memory(error) else told(error)
     return {"status": "failed", "cause": cause, "error": lines}

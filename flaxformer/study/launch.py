@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study import declarations, unfinished
-from flaxformer.study.declare import Cell, Study
+from flaxformer.study.declare import Study, Trial
 from flaxformer.study.execute import Event, Finished, Told, execute
 from flaxformer.study.execution import Execution
 from flaxformer.study.leases import Leases
@@ -39,39 +39,39 @@ def declare(study: Study, store: Store, on_code_change: OnCodeChange = "refuse")
 
 
 def missing(study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False) -> list[Group]:
-    """The groups, with only the cells that have no row yet, or also those that failed.
+    """The groups, with only the trials that have no row yet, or also those that failed.
 
     Raises:
-      UserError: `only` names a cell that the study does not declare.
+      UserError: `only` names a trial that the study does not declare.
     """
     return _left(_share(study, only), store.rows(), retry_failed)
 
 
 def _share(study: Study, only: Collection[str] | None) -> list[Group]:
-    """The groups with the cells of these names alone."""
-    whole = groups(study.cells(), study.measure, study.file)
+    """The groups with the trials of these names alone."""
+    whole = groups(study.trials(), study.measure, study.file)
     if only is None:
         return whole
-    names = {cell.name for group in whole for cell in group.cells}
+    names = {trial.name for group in whole for trial in group.trials}
     for name in only:
         if name not in names:
-            raise UserError(f"only names the cell '{name}'{did_you_mean(name, names)}")
+            raise UserError(f"only names the trial '{name}'{did_you_mean(name, names)}")
     wanted = set(only)
-    return _with([(group, [cell for cell in group.cells if cell.name in wanted]) for group in whole])
+    return _with([(group, [trial for trial in group.trials if trial.name in wanted]) for group in whole])
 
 
 def _left(share: Sequence[Group], rows: Mapping[str, Row], retry_failed: bool) -> list[Group]:
     return _with(
         [
-            (group, [c for c in group.cells if c.name not in rows or (retry_failed and not is_finished(rows[c.name]))])
+            (group, [c for c in group.trials if c.name not in rows or (retry_failed and not is_finished(rows[c.name]))])
             for group in share
         ]
     )
 
 
-def _with(found: Sequence[tuple[Group, Sequence[Cell]]]) -> list[Group]:
-    """Groups with fewer cells; those with none are left out."""
-    return [dataclasses.replace(group, cells=tuple(cells)) for group, cells in found if cells]
+def _with(found: Sequence[tuple[Group, Sequence[Trial]]]) -> list[Group]:
+    """Groups with fewer trials; those with none are left out."""
+    return [dataclasses.replace(group, trials=tuple(trials)) for group, trials in found if trials]
 
 
 @together
@@ -84,7 +84,7 @@ def run(
     on_code_change: OnCodeChange = "refuse",
     submitted: Mapping[str, Any] | None = None,
 ) -> Iterator[Event]:
-    """Train every missing cell; each finished run is on disk before its event is yielded.
+    """Train every missing trial; each finished run is on disk before its event is yielded.
 
     Any number of processes may do so in one folder: each group is trained by the one that holds its lease. A process
     that finds all that is left held by others waits for them, and takes over from those that die.
@@ -92,7 +92,7 @@ def run(
     Args:
       study: what to run.
       execution: how.
-      only: names of cells; no others are trained or waited for.
+      only: names of trials; no others are trained or waited for.
       retry_failed: train again, once, what failed before.
       on_error: "stop" to end after the first run that fails.
       on_code_change: what to do with results whose user code has changed since: "refuse" to run, "keep" them, or
@@ -118,7 +118,7 @@ def run(
         store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
     if changed:
         yield Told(f"the code is not what was submitted: {', '.join(changed)} changed; the launch records it")
-    prints = {cell["cell"]: cell["fingerprint"] for cell in declared["cells"]}
+    prints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
     with Leases(store.leases) as leases:
         worker = _Worker(store, leases, share, prints, retry_failed)
         yield from worker.work(execution, alone=only is not None, stop=on_error == "stop")
@@ -138,37 +138,37 @@ class _Worker:
         self.tried: set[str] = set()
         self.told: set[str] = set()
         self.left: dict[str, int] = {}
-        """Cells under way here, by group."""
+        """Trials under way here, by group."""
 
     def todo(self, share: Sequence[Group], rows: Mapping[str, Row]) -> list[Group]:
-        """Groups with the cells that have no row yet, or a failed one that this process is to try again, once."""
+        """Groups with the trials that have no row yet, or a failed one that this process is to try again, once."""
         found = _left(share, rows, self.retry)
-        return _with([(group, [cell for cell in group.cells if cell.name not in self.tried]) for group in found])
+        return _with([(group, [trial for trial in group.trials if trial.name not in self.tried]) for group in found])
 
     def lease_of(self, group: Group) -> str:
         """The name of our lease on a group; another for a share of it, which others may have shares of."""
         own = next(one for one in self.share if one.name == group.name)
-        if len(own.cells) == own.size:
+        if len(own.trials) == own.size:
             return group.name
-        names = "\n".join(sorted(cell.name for cell in own.cells))
+        names = "\n".join(sorted(trial.name for trial in own.trials))
         return f"{group.name}.{hashlib.blake2b(names.encode(), digest_size=6).hexdigest()}"
 
     def take(self, group: Group) -> Group | None:
         """Lease a group, and look again at what is done."""
         lease = self.lease_of(group)
-        names = self.leases.take(lease, [cell.name for cell in group.cells])
+        names = self.leases.take(lease, [trial.name for trial in group.trials])
         if names is None:
             return None
-        ours = _with([(group, [cell for cell in group.cells if cell.name in names])])
+        ours = _with([(group, [trial for trial in group.trials if trial.name in names])])
         found = self.todo(ours, self.store.rows(group.name))
         if not found:
             self.leases.release(lease)
             return None
-        self.left[group.name] = len(found[0].cells)
+        self.left[group.name] = len(found[0].trials)
         return found[0]
 
     def work(self, execution: Execution, alone: bool, stop: bool) -> Iterator[Event]:
-        """Train the cells that no other process holds, in rounds, until every cell has its row."""
+        """Train the trials that no other process holds, in rounds, until every trial has its row."""
         patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
         while True:
             todo = self.todo(self.share, self.store.rows())
@@ -205,9 +205,9 @@ class _Worker:
 
     def finished(self, event: Finished) -> Finished:
         """Have a row on disk; with the last of a group, merge the group's lines and give its lease back."""
-        row = event.row | {"fingerprint": self.prints[event.row["cell"]]}
+        row = event.row | {"fingerprint": self.prints[event.row["trial"]]}
         self.store.append(event.group, row)
-        self.tried.add(row["cell"])
+        self.tried.add(row["trial"])
         self.left[event.group] -= 1
         if self.left[event.group] == 0:
             self.merge(event.group)
@@ -228,9 +228,9 @@ class _Worker:
         unfinished.remove_of(self.store, [group for group in self.share if not self.leases.others(group.name)])
 
     def is_free(self, group: Group) -> bool:
-        """True if some cell of a group can be taken."""
+        """True if some trial of a group can be taken."""
         held = self.leases.held(self.lease_of(group))
-        return held is not None and any(cell.name not in held for cell in group.cells)
+        return held is not None and any(trial.name not in held for trial in group.trials)
 
     def holders(self, group: Group) -> list[str]:
         """Who holds a group, in words."""
@@ -248,7 +248,7 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[Row]:
     """
     found = []
     for seed in study.seeds:
-        own = {arm.name: rows.get(Cell(arm, seed).name) for arm in study.arms()}
+        own = {arm.name: rows.get(Trial(arm, seed).name) for arm in study.arms()}
         if all(is_finished(row) and row["status"] != "stopped" for row in own.values()):  # type: ignore[index]
             values = {name: float(value) for name, value in study.derive(own).items()}  # type: ignore[misc,arg-type]
             check_quantities(study.claims, values)

@@ -1,10 +1,10 @@
-"""Leases: who trains which cells of a folder that any number of processes work on.
+"""Leases: who trains which trials of a folder that any number of processes work on.
 
 A lease is a file in DIR/leases, made by exclusive creation: one process gets it. While its owner lives, a thread
 touches it every `heartbeat` seconds. Another process takes a lease for dead once it has itself seen it untouched for
 ten heartbeats by its own monotonic clock, so that clocks which jump or disagree change nothing; or at once, where the
 owner was a process of the same machine that is no more. Two owners at a time are possible all the same (one was
-suspended), and harmless: results are kept by cell, and are the same whoever trained it.
+suspended), and harmless: results are kept by trial, and are the same whoever trained it.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ LOCK_PATIENCE = 60.0
 NAME = re.compile(r"(?P<group>.+?)(\.(?P<share>[0-9a-f]{12}))?\.lease")
 
 Lease = dict[str, Any]
-"""What a lease file says: group, cells (None where it cannot be read: all), host, pid, started, heartbeat, token, and
+"""What a lease file says: group, trials (None where it cannot be read: all), host, pid, started, heartbeat, token, and
 the file's own `path` and `mtime`."""
 
 
@@ -69,12 +69,12 @@ def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
 def read_lease(path: Path) -> Lease | None:
     """Read a lease file; one that cannot be read still counts as held. None if it is gone."""
     group = NAME.fullmatch(path.name)
-    unknown: Lease = {"group": group["group"] if group else "", "cells": None, "token": None}
+    unknown: Lease = {"group": group["group"] if group else "", "trials": None, "token": None}
     try:
         about = path.lstat()
         said = json.loads(path.read_bytes()) if stat.S_ISREG(about.st_mode) else {}
-        cells = said.get("cells") if isinstance(said, dict) else None
-        whole = isinstance(cells, list) and all(isinstance(x, str) for x in (*cells, said.get("token")))
+        trials = said.get("trials") if isinstance(said, dict) else None
+        whole = isinstance(trials, list) and all(isinstance(x, str) for x in (*trials, said.get("token")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
@@ -125,20 +125,20 @@ class Leases:
         """Seconds after which this process's leases count as dead."""
         return EXPIRY * self.heartbeat
 
-    def take(self, name: str, cells: Sequence[str]) -> list[str] | None:
-        """Take the lease `name` (a group, or GROUP.SHARE) on the cells that no other process holds.
+    def take(self, name: str, trials: Sequence[str]) -> list[str] | None:
+        """Take the lease `name` (a group, or GROUP.SHARE) on the trials that no other process holds.
 
         Returns:
-          the cells, or None where nothing is left to hold or somebody was faster.
+          the trials, or None where nothing is left to hold or somebody was faster.
         """
         with self._lock:
             held = self.held(name)
-            free = [] if held is None else [cell for cell in cells if cell not in held]
+            free = [] if held is None else [trial for trial in trials if trial not in held]
             if not free or name in self._mine:
                 return None
             token, path = secrets.token_hex(16), self.folder / f"{name}.lease"
             said = {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "born": born(os.getpid())}
-            said |= {"machine": machine(), "started": time.time(), "heartbeat": self.heartbeat, "cells": free}
+            said |= {"machine": machine(), "started": time.time(), "heartbeat": self.heartbeat, "trials": free}
             try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
             except FileExistsError:
@@ -157,12 +157,12 @@ class Leases:
             return free
 
     def held(self, name: str) -> Collection[str] | None:
-        """The cells of a group, or share of one, that others hold and are alive; None where they hold all of it."""
+        """The trials of a group, or share of one, that others hold and are alive; None where they hold all of it."""
         match = NAME.fullmatch(f"{name}.lease")
         others = self.others(match["group"]) if match else []
-        if any(lease["cells"] is None or lease["path"].name == f"{name}.lease" for lease in others):
+        if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in others):
             return None
-        return {cell for lease in others for cell in lease["cells"]}
+        return {trial for lease in others for trial in lease["trials"]}
 
     def others(self, group: str | None = None) -> list[Lease]:
         """Leases of other owners that are alive, or have not been watched for long enough; dead ones are removed."""

@@ -1,4 +1,4 @@
-"""Planning: which cells share a program, what is already done, what the rest will cost."""
+"""Planning: which trials share a program, what is already done, what the rest will cost."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ from flaxformer import model, params
 from flaxformer.config import ModelConfig
 from flaxformer.struct import UserError, canonical, classes_in, did_you_mean
 from flaxformer.study.claim import QUANTITY
-from flaxformer.study.declare import METRICS, RESERVED, Arm, Cell, Measure, Study
+from flaxformer.study.declare import METRICS, RESERVED, Arm, Measure, Study, Trial
 from flaxformer.study.store import FORMAT
 from flaxformer.tasks.base import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
@@ -27,12 +27,12 @@ from flaxformer.user_code import code_digests
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cells whose runs have one tree structure, and so one program, differing in numbers alone."""
+    """Trials whose runs have one tree structure, and so one program, differing in numbers alone."""
 
     name: str
-    cells: tuple[Cell, ...]
+    trials: tuple[Trial, ...]
     size: int
-    """How many cells the whole group has, also when `cells` are only those that are missing."""
+    """How many trials the whole group has, also when `trials` are only those that are missing."""
     measure: Measure | None = None
     """Further numbers of a model, taken at every evaluation."""
     file: Path | None = None
@@ -41,28 +41,28 @@ class Group:
     @property
     def example(self) -> Run:
         """A member, for everything that all members share: shapes, steps, data."""
-        return self.cells[0].run
+        return self.trials[0].run
 
     @property
     def steps(self) -> int:
         """Number of training steps of every member: all, or up to a rung of a halving."""
-        return self.cells[0].until or self.example.training.steps
+        return self.trials[0].until or self.example.training.steps
 
 
-def groups(cells: Sequence[Cell], measure: Measure | None = None, file: Path | None = None) -> list[Group]:
-    """Cells by the tree structure of their runs, in the order of first appearance."""
-    members: dict[Any, list[Cell]] = {}
-    structures = {id(cell.arm): jax.tree.structure(cell.arm.run) for cell in cells}  # a seed is a leaf
-    for cell in cells:
-        members.setdefault(structures[id(cell.arm)], []).append(cell)
-    return [Group(_group_name(own, cells), tuple(own), len(own), measure, file) for own in members.values()]
+def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None) -> list[Group]:
+    """Trials by the tree structure of their runs, in the order of first appearance."""
+    members: dict[Any, list[Trial]] = {}
+    structures = {id(trial.arm): jax.tree.structure(trial.arm.run) for trial in trials}  # a seed is a leaf
+    for trial in trials:
+        members.setdefault(structures[id(trial.arm)], []).append(trial)
+    return [Group(_group_name(own, trials), tuple(own), len(own), measure, file) for own in members.values()]
 
 
-def _group_name(own: Sequence[Cell], cells: Sequence[Cell]) -> str:
+def _group_name(own: Sequence[Trial], trials: Sequence[Trial]) -> str:
     """The labels that tell this group from the others, made safe for a file name, and a digest of its structure."""
     labels = own[0].arm.labels
-    shared = {name: label for name, label in labels.items() if all(cell.arm.labels[name] == label for cell in own)}
-    telling = [f"{n}={v}" for n, v in shared.items() if any(cell.arm.labels[n] != v for cell in cells)]
+    shared = {name: label for name, label in labels.items() if all(trial.arm.labels[name] == label for trial in own)}
+    telling = [f"{n}={v}" for n, v in shared.items() if any(trial.arm.labels[n] != v for trial in trials)]
     safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in ",".join(telling) or "all")
     structure = str(jax.tree.structure(own[0].run))
     safe = safe.lstrip(".").encode()[:80].decode(errors="ignore")
@@ -90,10 +90,10 @@ def _measured(study: Study, run: Run) -> dict[str, Any]:
     return dict(study.measure(start(run).params, run)) if study.measure else {}
 
 
-def recipe(cell: Cell, data: dict[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
-    """Return what decides a cell's numbers, except its seed: config, data, the package's semantics, the user's code."""
-    run = {name: value for name, value in canonical(cell.arm.run).items() if name != "seed"}
-    until = {"until": cell.until} if cell.until else {}
+def recipe(trial: Trial, data: dict[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
+    """Return what decides a trial's numbers, except its seed: config, data, package semantics, user code."""
+    run = {name: value for name, value in canonical(trial.arm.run).items() if name != "seed"}
+    until = {"until": trial.until} if trial.until else {}
     return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | until | ({"code": code} if code else {})
 
 
@@ -119,7 +119,7 @@ def _competition(study: Study) -> dict[str, Any]:
 
 
 def fingerprint(recipe: dict[str, Any], seed: int) -> str:
-    """A cell's identity in 16 hexadecimal digits."""
+    """A trial's identity in 16 hexadecimal digits."""
     return digest(json.dumps([recipe, seed], sort_keys=True, ensure_ascii=False))
 
 
@@ -141,13 +141,13 @@ def _claims(study: Study) -> list[dict[str, Any]]:
 def declaration(study: Study) -> dict[str, Any]:
     """The study as plain data: everything that resuming and reporting need, without the study's file."""
     check_measured(study)
-    cells = study.cells()
-    names = {cell.name: group.name for group in groups(cells) for cell in group.cells}
+    trials = study.trials()
+    names = {trial.name: group.name for group in groups(trials) for trial in group.trials}
     data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
     rule = _competition(study)
     code = code_by_arm(study.arms(), study.measure, study.file)
-    first = {cell.arm.name: cell for cell in cells}
-    recipes = {name: recipe(cell, data[cell.arm.run.task], code[name]) | rule for name, cell in first.items()}
+    first = {trial.arm.name: trial for trial in trials}
+    recipes = {name: recipe(trial, data[trial.arm.run.task], code[name]) | rule for name, trial in first.items()}
     return {
         "format": FORMAT,
         "kind": "study",
@@ -169,15 +169,15 @@ def declaration(study: Study) -> dict[str, Any]:
         "caveats": list(study.caveats),
         "references": study.baseline.task.references(),
         "parameters": params.count(model.specs(study.baseline.model)),
-        "cells": [
+        "trials": [
             {
-                "cell": cell.name,
-                "group": names[cell.name],
-                "labels": cell.arm.labels,
-                "seed": cell.seed,
-                "fingerprint": fingerprint(recipes[cell.arm.name], cell.seed),
+                "trial": trial.name,
+                "group": names[trial.name],
+                "labels": trial.arm.labels,
+                "seed": trial.seed,
+                "fingerprint": fingerprint(recipes[trial.arm.name], trial.seed),
             }
-            for cell in cells
+            for trial in trials
         ],
         "recipes": recipes,
         "measured_by": "derived",
@@ -197,8 +197,8 @@ class Cost:
 
     def seconds(self, group: Group, devices: int) -> float:
         """Estimated seconds for the group on this many devices."""
-        work = self.seconds_per_step * group.steps * len(group.cells)
-        return self.compile_seconds + work / min(devices, len(group.cells))
+        work = self.seconds_per_step * group.steps * len(group.trials)
+        return self.compile_seconds + work / min(devices, len(group.trials))
 
 
 def cost(group: Group) -> Cost:

@@ -76,7 +76,7 @@ class Probe:
             ],
             "caveats": list(self.caveats),
             "references": {},
-            "cells": [],
+            "trials": [],
             "recipes": {},
             "measured_by": measured_by(code),
             "code": code,

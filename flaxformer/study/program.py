@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer.diagnostics import Diagnostics, summary
-from flaxformer.sharding import shardings_of, whole_on
-from flaxformer.study.declare import Cell
+from flaxformer.sharding import replicated, shardings_of
+from flaxformer.study.declare import Trial
 from flaxformer.study.execution import Execution, Slot
 from flaxformer.study.functions import functions_of
 from flaxformer.study.plan import Group
 from flaxformer.study.store import Row
-from flaxformer.study.unfinished import Course, Unfinished
+from flaxformer.study.unfinished import PartialRun, Progress
 from flaxformer.training import start
 from flaxformer.training.step import ALIVE, State
 
@@ -48,11 +48,11 @@ class Program:
         )
         began = time.perf_counter()
         self.bytes, self.source = 0, slot.spread(group.example.task.load())
-        runs = self.stacked(group.cells[:1])
+        runs = self.stacked(group.trials[:1])
         self.functions = functions_of(group.example, members, execution.layout, self.chunk, group.measure)
         state = whole = both = None
         if slot.mesh is not None:
-            whole = whole_on(slot.mesh)
+            whole = replicated(slot.mesh)
             initial = functools.partial(start, layout=execution.layout)
             state = _stacked_shardings(jax.eval_shape(initial, group.example), slot.mesh)
             both = (state, whole)
@@ -75,21 +75,21 @@ class Program:
             self.bytes = max(self.bytes, used - own.alias_size_in_bytes)
         return compiled
 
-    def stacked(self, cells: Sequence[Cell]) -> Any:
+    def stacked(self, trials: Sequence[Trial]) -> Any:
         """The members' runs as one config of stacked leaves; a short batch repeats its last member."""
-        runs = [cell.run for cell in cells]
+        runs = [trial.run for trial in trials]
         runs += runs[-1:] * (self.members - len(runs))
         return self.slot.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
 
-    def train(self, cells: Sequence[Cell], report: Callable[[int, int], None], kept: Unfinished) -> list[Row]:
-        """Train the cells to their last step, in chunks, from where `kept` has them.
+    def train(self, trials: Sequence[Trial], report: Callable[[int, int], None], kept: PartialRun) -> list[Row]:
+        """Train the trials to their last step, in chunks, from where `kept` has them.
 
         `report` hears by how many steps they are further, and how many of those were taken here; it may raise Stopped.
         """
-        began, steps, runs = time.perf_counter(), self.group.steps, self.stacked(cells)
+        began, steps, runs = time.perf_counter(), self.group.steps, self.stacked(trials)
         states = self._start(runs, self.source)
-        begun = Course(states, [self._evaluate(states, runs, self.source)], [self._look(states, runs)], [])
-        step, course = kept.gone_on_from(begun, self.chunk)
+        begun = Progress(states, [self._evaluate(states, runs, self.source)], [self._look(states, runs)], [])
+        step, course = kept.resume(begun, self.chunk)
         before = course.seconds
         report(step, 0)
         while step < steps:
@@ -101,15 +101,15 @@ class Program:
                 kept.stop(step, course)
                 raise
             if step < steps:
-                kept.offer(step, course)
+                kept.maybe_save(step, course)
         seen = (course.evaluations, course.looks, course.states.diverged_at)
         course.evaluations, course.looks, diverged_at = jax.device_get(seen)
         course.seconds = before + time.perf_counter() - began
         return [
-            self._row(cell, i, course, int(diverged_at[i])) | _told(course.looks, i) for i, cell in enumerate(cells)
+            self._row(trial, i, course, int(diverged_at[i])) | _told(course.looks, i) for i, trial in enumerate(trials)
         ]
 
-    def _go_on(self, course: Course, runs: Any, step: int) -> None:
+    def _go_on(self, course: Progress, runs: Any, step: int) -> None:
         """Train a chunk, which ends at `step`, and look at the members where that is due."""
         course.states, metrics = self._advance(course.states, runs, self.source)
         course.losses.append(jax.device_get(metrics["loss"]))
@@ -121,15 +121,15 @@ class Program:
         """The diagnostics of the next step, if they are wanted."""
         return self._diagnose(states, runs, self.source) if self._diagnose else None
 
-    def _row(self, cell: Cell, i: int, course: Course, diverged_at: int) -> Row:
-        steps, tokens = self.group.steps, cell.run.tokens_per_step * self.group.steps
+    def _row(self, trial: Trial, i: int, course: Progress, diverged_at: int) -> Row:
+        steps, tokens = self.group.steps, trial.run.tokens_per_step * self.group.steps
         evaluations = course.evaluations
         return {
             "status": "done" if diverged_at == ALIVE else "diverged",
             "diverged_at": None if diverged_at == ALIVE else diverged_at,
             **{name: float(evaluations[-1][name][i]) for name in evaluations[-1]},
             **{f"initial_{name}": float(evaluations[0][name][i]) for name in evaluations[0]},
-            "evaluated_at": list(range(0, steps + 1, cell.run.training.interval)),
+            "evaluated_at": list(range(0, steps + 1, trial.run.training.interval)),
             **_curves(evaluations, i),
             "train_loss_curve": [float(loss) for chunk in course.losses for loss in chunk[i]],
             "seconds": course.seconds,

@@ -32,9 +32,11 @@ def follow(events: Iterable[Event], console: Console, runs: int, steps: int) -> 
                     compiled += 1
                     message = f"compiled {group} for {device} in {seconds:.1f} s"
                     progress.console.print(message, style="dim", highlight=False)
-                case Advanced(_, cells, taken, read):
+                case Advanced(_, trials, taken, read):
                     tokens += read
-                    progress.update(bar, advance=cells * taken, rate=f"{tokens / max(now - began, 1e-9):,.0f} tokens/s")
+                    progress.update(
+                        bar, advance=trials * taken, rate=f"{tokens / max(now - began, 1e-9):,.0f} tokens/s"
+                    )
                 case Told(text):
                     progress.console.print(Text(text, style="yellow"), highlight=False, soft_wrap=True)
                 case Finished(_, row):

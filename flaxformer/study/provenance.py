@@ -1,6 +1,6 @@
 """Origin of a result: command, versions, commit, machine.
 
-Recorded with every launch, never part of a cell's identity.
+Recorded with every launch, never part of a trial's identity.
 """
 
 import datetime

@@ -1,18 +1,18 @@
-"""Which slot trains which cells next: compile each group on as few slots as pays."""
+"""Which slot trains which trials next: compile each group on as few slots as pays."""
 
 import threading
 from collections.abc import Callable, Sequence
 
-from flaxformer.study.declare import Cell
+from flaxformer.study.declare import Trial
 from flaxformer.study.execution import Slot
 from flaxformer.study.plan import Group
 
 Take = Callable[[Group], Group | None]
-"""Asked once before a group is first handed out: the group with the cells that are ours to train, or None."""
+"""Asked once before a group is first handed out: the group with the trials that are ours to train, or None."""
 
 
 class Scheduler:
-    """Hands out batches of cells to workers so that each group is compiled on as few slots as pays."""
+    """Hands out batches of trials to workers so that each group is compiled on as few slots as pays."""
 
     def __init__(self, groups: Sequence[Group], members: Callable[[Group], int], ask: Take | None = None) -> None:
         self._lock, self.stopping = threading.Lock(), threading.Event()
@@ -23,11 +23,11 @@ class Scheduler:
         self._batch_seconds: dict[str, float] = {}
         self._compile_seconds = 0.0
 
-    def _batches(self, group: Group) -> list[tuple[Cell, ...]]:
+    def _batches(self, group: Group) -> list[tuple[Trial, ...]]:
         members = self._members(group)
-        return [group.cells[i : i + members] for i in range(0, len(group.cells), members)]
+        return [group.trials[i : i + members] for i in range(0, len(group.trials), members)]
 
-    def take(self, slot: Slot, own: str | None) -> tuple[Group, tuple[Cell, ...]] | None:
+    def take(self, slot: Slot, own: str | None) -> tuple[Group, tuple[Trial, ...]] | None:
         """The next batch for a slot that has compiled group `own`: of that group, or of the one most in need."""
         with self._lock:
             while True:
@@ -43,7 +43,7 @@ class Scheduler:
                     return self._groups[name], self._left[name].pop(0)
 
     def _is_ours(self, name: str) -> bool:
-        """True if there is something of the group to train here; its cells are then those that there are."""
+        """True if there is something of the group to train here; its trials are then those that there are."""
         if self._ask is not None and name in self._unasked:
             self._unasked.remove(name)
             group = self._ask(self._groups[name])
@@ -57,10 +57,10 @@ class Scheduler:
             return True
         return len(self._left[name]) * self._batch_seconds[name] / len(self._workers[name]) > self._compile_seconds
 
-    def abandon(self, name: str) -> list[Cell]:
-        """Remove and return the cells of a group that are still waiting."""
+    def abandon(self, name: str) -> list[Trial]:
+        """Remove and return the trials of a group that are still waiting."""
         with self._lock:
-            waiting = [cell for batch in self._left[name] for cell in batch]
+            waiting = [trial for batch in self._left[name] for trial in batch]
             self._left[name].clear()
             return waiting
 

@@ -16,7 +16,7 @@ import jax
 from flaxformer.struct import UserError
 from flaxformer.study import launch, records
 from flaxformer.study.analysis import score
-from flaxformer.study.declare import Arm, Cell, Study
+from flaxformer.study.declare import Arm, Study, Trial
 from flaxformer.study.execute import Event
 from flaxformer.study.execution import Execution
 from flaxformer.study.halving import RUNGS, mean
@@ -36,14 +36,14 @@ class Rung(Study):
     def arms(self) -> list[Arm]:
         return [arm for arm in super().arms() if arm.name in self.among]
 
-    def cells(self) -> list[Cell]:
-        return [Cell(arm, seed, self.until) for arm in self.arms() for seed in self.seeds]
+    def trials(self) -> list[Trial]:
+        return [Trial(arm, seed, self.until) for arm in self.arms() for seed in self.seeds]
 
 
 def run(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
-    """Train every missing cell, stage by stage where the study has stages; see `launch.run`, which takes `how`."""
+    """Train every missing trial, stage by stage where the study has stages; see `launch.run`, which takes `how`."""
     if how.get("only") is not None and is_staged(study):
-        raise UserError(f"study '{study.name}' is trained in stages; expected one without, to train some cells alone")
+        raise UserError(f"study '{study.name}' is trained in stages; expected one without, to train some trials alone")
     if jax.process_count() > 1 and is_staged(study):
         raise UserError(f"study '{study.name}' is trained in stages; expected one process for each run, not a group")
     if isinstance(study, Search):
@@ -54,7 +54,7 @@ def run(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
 
 
 def is_staged(study: Study) -> bool:
-    """True if what is trained depends on results: no cell of it can be trained for itself."""
+    """True if what is trained depends on results: no trial of it can be trained for itself."""
     return isinstance(study, Search) or study.halving is not None
 
 
@@ -92,7 +92,7 @@ def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, N
     declared = launch.declare(study, store, how.get("on_code_change", "refuse"))
     if not missing(study, store, retry_failed=how.get("retry_failed", False)):
         return True
-    prints = {cell["cell"]: cell["fingerprint"] for cell in declared["cells"]}
+    prints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
     left = programs(study)
     for until in steps_of_rungs(study):
         if not (going := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
@@ -115,14 +115,15 @@ def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, N
 
 def _is_decided(stage: Study, rows: Mapping[str, Row], on_error: launch.OnError = "continue", **how: Any) -> bool:
     """True if every run of a stage has a row, and none ended the work."""
-    found = [rows.get(cell.name) for cell in stage.cells()]
+    found = [rows.get(trial.name) for trial in stage.trials()]
     return all(row is not None and (row["status"] != "failed" or on_error == "continue") for row in found)
 
 
 def programs(study: Study) -> dict[str, list[Arm]]:
     """The arms of each program, by its name."""
     return {
-        group.name: list({cell.arm.name: cell.arm for cell in group.cells}.values()) for group in groups(study.cells())
+        group.name: list({trial.arm.name: trial.arm for trial in group.trials}.values())
+        for group in groups(study.trials())
     }
 
 
@@ -144,7 +145,7 @@ def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Ar
     """Return the arms of one program that go on, by their mean over the seeds; an arm with a failed run comes last."""
     assert study.halving is not None
     scores = {
-        arm.name: mean([_score(rows[Cell(arm, seed).name], study.metric) for seed in study.seeds]) for arm in arms
+        arm.name: mean([_score(rows[Trial(arm, seed).name], study.metric) for seed in study.seeds]) for arm in arms
     }
     kept = study.halving.best(scores, study.metric)
     return [arm for arm in arms if arm.name in kept]
@@ -161,9 +162,9 @@ def _note(
     noted = []
     for arm in stopped:
         for seed in study.seeds:
-            row = rows[Cell(arm, seed).name]
+            row = rows[Trial(arm, seed).name]
             status = {} if row["status"] == "failed" else {"status": "stopped", "stopped_at": until}
-            noted.append(row | status | {"fingerprint": prints[row["cell"]]})
+            noted.append(row | status | {"fingerprint": prints[row["trial"]]})
     if noted:
         with store.locked(LOCK_PATIENCE):
             records.write_table(store.groups / f"stopped-{until}.parquet", noted)
@@ -193,7 +194,7 @@ def ahead(study: Study, execution: Execution, retry_failed: bool = False) -> tup
     store, ordinary = store_of(study, execution), known(study, execution)
     todo = missing(ordinary, store, retry_failed=retry_failed)
     if study.halving is None or not todo:
-        parts = [(len(group.cells), group.steps) for group in todo]
+        parts = [(len(group.trials), group.steps) for group in todo]
         if isinstance(study, Search):
             later = max(0, study.rounds - max(1, len(recorded(study, store))))
             parts.append((later * study.samples * len(study.seeds), study.baseline.training.steps))

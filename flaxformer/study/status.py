@@ -1,4 +1,4 @@
-"""How far a study is, from its folder alone: cells by what became of them, and who is at work."""
+"""How far a study is, from its folder alone: trials by what became of them, and who is at work."""
 
 import time
 from collections import Counter
@@ -10,7 +10,7 @@ from flaxformer.study.leases import Lease, expiry, owner_is_gone, read_leases
 from flaxformer.study.store import STATUSES, Store
 
 STATES = (*STATUSES, "running", "missing")
-"""What a declared cell is; "running" where it has no result and a living owner holds it."""
+"""What a declared trial is; "running" where it has no result and a living owner holds it."""
 
 
 def status(store: Store) -> dict[str, Any]:
@@ -26,31 +26,31 @@ def status(store: Store) -> dict[str, Any]:
     declaration, rows, now = store.declaration, store.rows(), time.time()
     leases = [_lease(lease, now) for lease in read_leases(store.leases)]
     alive = [lease for lease in leases if lease["state"] == "alive"]
-    running = {cell for lease in alive for cell in lease["cells"] or ()}
-    whole = {lease["group"] for lease in alive if lease["cells"] is None}
-    cells: dict[str, list[str]] = {state: [] for state in STATES}
+    running = {trial for lease in alive for trial in lease["trials"] or ()}
+    whole = {lease["group"] for lease in alive if lease["trials"] is None}
+    trials: dict[str, list[str]] = {state: [] for state in STATES}
     counts: dict[str, Counter[str]] = {}
     written = store.written()
-    for cell in declaration["cells"]:
-        name, row = cell["cell"], rows.get(cell["cell"])
-        group = cell.get("group") or (row["group"] if row else "")
+    for trial in declaration["trials"]:
+        name, row = trial["trial"], rows.get(trial["trial"])
+        group = trial.get("group") or (row["group"] if row else "")
         at_work = name in running or group in whole
         state = row["status"] if row and not (row["status"] == "failed" and at_work) else "running"
         state = "missing" if not row and not at_work else state
-        cells[state].append(name)
+        trials[state].append(name)
         counts.setdefault(group, Counter())[state] += 1
     return {
         "study": declaration.get("name", ""),
         "folder": str(store.root),
-        "declared": len(declaration["cells"]),
-        **{state: len(cells[state]) for state in STATES},
+        "declared": len(declaration["trials"]),
+        **{state: len(trials[state]) for state in STATES},
         "groups": [
             {"group": group, "declared": own.total(), **{state: own[state] for state in STATES}}
             | {"seconds_since_last_row": round(now - written[group], 1) if group in written else None}
             for group, own in counts.items()
         ],
-        "leases": [lease | {"cells": None if lease["cells"] is None else len(lease["cells"])} for lease in leases],
-        "cells": {state: cells[state] for state in ("failed", "running", "missing")},
+        "leases": [lease | {"trials": None if lease["trials"] is None else len(lease["trials"])} for lease in leases],
+        "trials": {state: trials[state] for state in ("failed", "running", "missing")},
         "damaged": store.damage,
         "rungs": {path.name: status(Store(path)) for path in _rungs(store)},
     }
@@ -72,5 +72,5 @@ def _lease(lease: Lease, now: float) -> dict[str, Any]:
         "state": "gone" if gone else "silent" if silent > expiry(lease) else "alive",
         "seconds_held": round(now - started, 1) if isinstance(started, int | float) else None,
         "seconds_silent": round(silent, 1),
-        "cells": lease["cells"],
+        "trials": lease["trials"],
     }

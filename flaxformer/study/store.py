@@ -1,6 +1,6 @@
 """The results folder of a study, which holds all of its state.
 
-    study.json                 the declaration: axes, cells with their fingerprints, claims, data, reference losses
+    study.json                 the declaration: axes, trials with their fingerprints, claims, data, reference losses
     launches.jsonl             provenance: one line per launch (versions, git commit, digests of the code, devices)
     measurements.jsonl         numbers that a probe measured, or that were derived from runs: one line per seed
     groups/NAME.WORKER.jsonl   a worker's finished runs of a group that is under way, one line each
@@ -52,7 +52,7 @@ def check_file_name(group: str) -> str:
 
 
 def is_finished(row: Row | None) -> bool:
-    """True if a cell has a result: a run that failed has none."""
+    """True if a trial has a result: a run that failed has none."""
     return row is not None and row["status"] != "failed"
 
 
@@ -100,8 +100,8 @@ class Store:
         if declaration.get("format") != FORMAT:
             found = declaration.get("format")
             raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
-        if not all(isinstance(declaration.get(name), kind) for name, kind in (("cells", list), ("recipes", dict))):
-            raise DamagedError("it lacks cells and recipes")
+        if not all(isinstance(declaration.get(name), kind) for name, kind in (("trials", list), ("recipes", dict))):
+            raise DamagedError("it lacks trials and recipes")
         return declaration
 
     @contextlib.contextmanager
@@ -123,10 +123,10 @@ class Store:
     # --- rows ---------------------------------------------------------------------------------------------
 
     def rows(self, group: str | None = None) -> dict[str, Row]:
-        """The last row of every cell that has one, by cell name, or of one group's; a failed row yields to a result."""
+        """Return the last row of every trial, or of a group's, by trial name; a result replaces a failed row."""
         written = [row for path in self._line_files(group) for row in self._lines(path)]  # before they may be merged
         tables = [row for path in self._files("*.parquet") if group in (None, path.stem) for row in self._table(path)]
-        return _by_cell([*tables, *written])
+        return _by_trial([*tables, *written])
 
     def _files(self, pattern: str) -> list[Path]:
         """The files in groups/; a link to somewhere else is none."""
@@ -164,9 +164,9 @@ class Store:
 
     def _checked(self, path: Path, rows: list[Row]) -> list[Row]:
         """The rows that are rows of results."""
-        good = [row for row in rows if isinstance(row.get("cell"), str) and row.get("status") in STATUSES]
+        good = [row for row in rows if isinstance(row.get("trial"), str) and row.get("status") in STATUSES]
         if len(good) < len(rows):
-            self._note(path, f"{len(rows) - len(good)} rows have no cell or no status")
+            self._note(path, f"{len(rows) - len(good)} rows have no trial or no status")
         return good
 
     def written(self) -> dict[str, float]:
@@ -193,14 +193,14 @@ class Store:
         worker = f".{self.worker}" if self.worker else ""
         records.append_line(self.groups / f"{check_file_name(group)}{worker}.jsonl", row)
 
-    def remove_rows(self, cells: Collection[str]) -> None:
-        """Remove the rows of these cells from every file; call it under the lock, while no process trains.
+    def remove_rows(self, trials: Collection[str]) -> None:
+        """Remove the rows of these trials from every file; call it under the lock, while no process trains.
 
         A damaged file that held some of them is set aside, as `repair` does.
         """
         for path in [*self._line_files(), *self._files("*.parquet")]:
             rows = self._lines(path) if path.suffix == ".jsonl" else self._table(path)
-            left = [row for row in rows if row["cell"] not in cells]
+            left = [row for row in rows if row["trial"] not in trials]
             if len(left) == len(rows):
                 continue
             if path.relative_to(self.root).as_posix() in self.damage:
@@ -282,9 +282,9 @@ class Store:
             path.unlink(missing_ok=True)
 
 
-def _by_cell(rows: Iterable[Row]) -> dict[str, Row]:
+def _by_trial(rows: Iterable[Row]) -> dict[str, Row]:
     found: dict[str, Row] = {}
     for row in rows:
-        if not (row["status"] == "failed" and is_finished(found.get(row["cell"]))):
-            found[row["cell"]] = row
+        if not (row["status"] == "failed" and is_finished(found.get(row["trial"]))):
+            found[row["trial"]] = row
     return found

@@ -18,7 +18,7 @@ from flaxformer.files import write_atomically
 from flaxformer.struct import UserError
 from flaxformer.study import records
 from flaxformer.study.analysis import score
-from flaxformer.study.declare import Cell, Study
+from flaxformer.study.declare import Study, Trial
 from flaxformer.study.halving import Goal, goal_of, mean
 from flaxformer.study.search import Choice, Integer, LogUniform, Point, Space, axis_of, check_space, named
 from flaxformer.study.store import Row, Store, read_lines
@@ -130,7 +130,7 @@ def suggest(search: Search, rounds: Sequence[Sequence[Point]], rows: Mapping[str
 def _scores(search: Search, points: Sequence[Point], rows: Mapping[str, Row]) -> list[float]:
     """The metric of each point, averaged over the seeds; NaN where a run failed."""
     arms = search.of(points).arms()
-    found = [[rows[Cell(arm, seed).name] for seed in search.seeds] for arm in arms]
+    found = [[rows[Trial(arm, seed).name] for seed in search.seeds] for arm in arms]
     return [mean([None if row["status"] == "failed" else score(row, search.metric) for row in own]) for own in found]
 
 

@@ -1,7 +1,7 @@
 """A study in several processes: all of them train every run together, and the first alone reads and writes.
 
 The first runs the study as a lone process does. The others are told each list of groups that it hands to `execute`,
-which cells of a group it takes, and how the study ended.
+which trials of a group it takes, and how the study ended.
 """
 
 import dataclasses
@@ -31,14 +31,14 @@ def together(run: Callable[..., Iterator[Event]]) -> Callable[..., Iterator[Even
     @functools.wraps(run)
     def in_every_process(study: Study, execution: Execution, *arguments: Any, **options: Any) -> Iterator[Event]:
         if jax.process_count() > 1 and not distributed.is_first():
-            return _following(study, execution)
+            return _follower(study, execution)
         events = run(study, execution, *arguments, **options)
-        return events if jax.process_count() == 1 else _leading(events)
+        return events if jax.process_count() == 1 else _coordinator(events)
 
     return in_every_process
 
 
-def _leading(events: Iterator[Event]) -> Iterator[Event]:
+def _coordinator(events: Iterator[Event]) -> Iterator[Event]:
     """The first process's events; the others hear how it ended."""
     last = STOPPED
     try:
@@ -51,18 +51,18 @@ def _leading(events: Iterator[Event]) -> Iterator[Event]:
         distributed.told(lambda: last)
 
 
-def _following(study: Study, execution: Execution) -> Iterator[Event]:
+def _follower(study: Study, execution: Execution) -> Iterator[Event]:
     """Train what the first process says, until it says that this was all.
 
     Raises:
       UserError: the first process ended with an exception.
       KeyboardInterrupt: it was interrupted.
     """
-    whole = {group.name: group for group in groups(study.cells(), study.measure, study.file)}
+    whole = {group.name: group for group in groups(study.trials(), study.measure, study.file)}
     execution = dataclasses.replace(execution, output=execution.folder(study.name))
     try:
         while isinstance(word := distributed.told(_nothing), list):
-            yield from execute([only(whole[name], cells) for name, cells in word], execution)
+            yield from execute([only(whole[name], trials) for name, trials in word], execution)
     except BaseException:
         distributed.told(_nothing)  # all have stopped, and the first says its last word to those that listen
         raise

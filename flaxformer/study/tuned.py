@@ -61,8 +61,8 @@ def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:
 
 def _value(analysis: Analysis, arm: ArmSummary, path: str) -> Any:
     """A field of an arm's recipe, as it is on disk."""
-    cell = next(cell["cell"] for cell in analysis.study["cells"] if cell["labels"] == arm.labels)
-    value = analysis.study["recipes"][cell.rpartition(",seed=")[0]]["run"]
+    trial = next(trial["trial"] for trial in analysis.study["trials"] if trial["labels"] == arm.labels)
+    value = analysis.study["recipes"][trial.rpartition(",seed=")[0]]["run"]
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
             near = did_you_mean(name, list(value)) if isinstance(value, dict) else ""

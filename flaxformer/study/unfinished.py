@@ -24,17 +24,17 @@ from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints, SaveFailed
 from flaxformer.diagnostics import Diagnostics
 from flaxformer.struct import UserError
-from flaxformer.study.declare import Cell
+from flaxformer.study.declare import Trial
 from flaxformer.study.plan import Group, code_by_arm, digest, recipe
 from flaxformer.study.store import Store
 from flaxformer.training.step import State
 
-WORTH = 10.0
+MIN_SECONDS_TO_SAVE = 10.0
 """Seconds of training since the last save that are worth another where the process is told to stop."""
 
 
 @dataclasses.dataclass
-class Course:
+class Progress:
     """Progress of some members: their states, and their losses and evaluations so far."""
 
     states: State
@@ -78,14 +78,14 @@ def _at(tree: Any, i: int) -> Any:
     return jax.tree.map(operator.itemgetter(i), tree)
 
 
-class Unfinished:
+class PartialRun:
     """Saved progress of some members, and the times at which more is saved.
 
     Args:
       root: the study's folder; None keeps nothing.
       group: whose members they are.
-      cells: the members.
-      size: how many the program trains at a time; more than the cells where the last is repeated.
+      trials: the members.
+      size: how many the program trains at a time; more than the trials where the last is repeated.
       minutes: between two saves; 0 keeps nothing.
       tell: hears, in a sentence, what is gone on from, and what could not be saved or read.
     """
@@ -94,20 +94,20 @@ class Unfinished:
         self,
         root: Path | None,
         group: Group,
-        cells: Sequence[Cell],
+        trials: Sequence[Trial],
         size: int,
         minutes: float,
         tell: Callable[[str], None],
     ) -> None:
-        self._minutes, self._tell, self._group, self._cells = minutes, tell, group, cells
+        self._minutes, self._tell, self._group, self._trials = minutes, tell, group, trials
         self._saved = time.monotonic()
         self._kept: Checkpoints | None = None
         if root is not None and minutes:
-            who = json.dumps([identity(group, cells), size], sort_keys=True)
+            who = json.dumps([identity(group, trials), size], sort_keys=True)
             folder = Store(root).unfinished / group.name / digest(who)
             self._kept = Checkpoints(folder, keep_last=2, keep_best=0, report=self._say)
 
-    def gone_on_from(self, begun: Course, chunk: int) -> tuple[int, Course]:
+    def resume(self, begun: Progress, chunk: int) -> tuple[int, Progress]:
         """The latest step on disk at which a chunk of so many steps may begin, and what these members came to there.
 
         Without one, 0 and how they began.
@@ -124,18 +124,18 @@ class Unfinished:
             except UserError as error:
                 self._say(f"not gone on from step {step}: {error}")
                 continue
-            others = f" and {len(self._cells) - 1} more" if len(self._cells) > 1 else ""
-            self._tell(f"{self._cells[0].name}{others}: goes on from step {step}")
-            return step, Course.unpacked(tree)
+            others = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
+            self._tell(f"{self._trials[0].name}{others}: goes on from step {step}")
+            return step, Progress.unpacked(tree)
         return 0, begun
 
-    def offer(self, step: int, course: Course) -> None:
+    def maybe_save(self, step: int, course: Progress) -> None:
         """Save, beside the training, where that was last done long enough ago."""
         self._save_after(60 * self._minutes, step, course)
 
-    def stop(self, step: int, course: Course) -> None:
+    def stop(self, step: int, course: Progress) -> None:
         """Save before the process ends, where that is worth it."""
-        self._save_after(WORTH, step, course)
+        self._save_after(MIN_SECONDS_TO_SAVE, step, course)
         self._wait()
 
     def remove(self) -> None:
@@ -149,7 +149,7 @@ class Unfinished:
             with contextlib.suppress(SaveFailed):  # it was told when it failed
                 self._kept.wait()
 
-    def _save_after(self, seconds: float, step: int, course: Course) -> None:
+    def _save_after(self, seconds: float, step: int, course: Progress) -> None:
         if self._kept is None or not distributed.told(lambda: time.monotonic() - self._saved >= seconds):
             return
         self._saved = time.monotonic()
@@ -162,14 +162,14 @@ class Unfinished:
         self._tell(f"{self._group.name}: {text}")
 
 
-def identity(group: Group, cells: Sequence[Cell]) -> list[Any]:
+def identity(group: Group, trials: Sequence[Trial]) -> list[Any]:
     """Return what decides the exact bits of trained members, except the data, which the study's folder records."""
-    code = code_by_arm({cell.arm.name: cell.arm for cell in cells}.values(), group.measure, group.file)
-    return [[recipe(cell, {}, code[cell.arm.name]), cell.seed] for cell in cells]
+    code = code_by_arm({trial.arm.name: trial.arm for trial in trials}.values(), group.measure, group.file)
+    return [[recipe(trial, {}, code[trial.arm.name]), trial.seed] for trial in trials]
 
 
 def remove_of(store: Store, groups: Iterable[Group]) -> None:
-    """Remove what is left of groups whose every cell has a result."""
+    """Remove what is left of groups whose every trial has a result."""
     if not store.unfinished.exists():
         return
     rows = Counter(row["group"] for row in store.rows().values())

@@ -20,7 +20,7 @@ class ModularAddition(Task):
     function of `split_seed` alone, so that runs of other seeds share the split.
     """
 
-    answers_are_inputs: ClassVar[bool] = False
+    targets_in_inputs: ClassVar[bool] = False
 
     modulus: int = static(97, at_least=2)
     fraction: float = static(0.5, above=0, below=1)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.call import Given
+from flaxformer.model.call import ForwardInputs
 from flaxformer.nn.masks import Segments
 from flaxformer.pytree import Node
 from flaxformer.struct import Config, static
@@ -39,9 +39,9 @@ class Batch(Node):
     """Each token's position; 0, 1, 2 … where a task gives none."""
 
     @property
-    def given(self) -> Given:
+    def given(self) -> ForwardInputs:
         """Arguments of `apply` beside the inputs."""
-        given: Given = {
+        given: ForwardInputs = {
             "valid": self.valid,
             "prefix": self.prefix,
             "source": self.source,
@@ -96,7 +96,7 @@ class Task(Config):
     batch_size: int = static(16, at_least=1)
     evaluation_batches: int = static(16, at_least=1)
 
-    answers_are_inputs: ClassVar[bool] = True
+    targets_in_inputs: ClassVar[bool] = True
     """True if tokens that are asked for stand among the later inputs, where a model that sees all would find them."""
 
     @property
@@ -132,7 +132,7 @@ class Task(Config):
         yield from self._token_problems("model", model)
         if model.head.predicts != "tokens":
             yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
-        if self.answers_are_inputs and model.visibility == "full":
+        if self.targets_in_inputs and model.visibility == "full":
             yield 'model.visibility is "full"; expected "causal" or "prefix", for the inputs hold the answers'
         if self.packs_documents:
             for path, mixer in model.mixers_without_mask.items():

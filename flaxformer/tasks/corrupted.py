@@ -88,7 +88,7 @@ class MaskedTokens(Corrupted):
     scored. Devlin et al. 2019: 0.15, 0.8, 0.1.
     """
 
-    answers_are_inputs: ClassVar[bool] = False
+    targets_in_inputs: ClassVar[bool] = False
 
     rate: float = static(0.15, above=0, at_most=1)
     masked: float = static(0.8, at_least=0, at_most=1)

@@ -89,7 +89,7 @@ class Induction(SyntheticTask):
     fixed successor gives the answer: it takes a head that looks for A among the tokens' predecessors.
     """
 
-    answers_are_inputs: ClassVar[bool] = False
+    targets_in_inputs: ClassVar[bool] = False
 
     symbols: int = static(16, at_least=2)
     length: int = static(16, at_least=3)

@@ -32,7 +32,7 @@ def _partition(tree: Any, single: optax.GradientTransformation, mapped: optax.Gr
     return optax.partition({depth: single if depth == ALONE else mapped for depth in found}, depths)
 
 
-def matrices_or_other(params: Any) -> Any:
+def muon_labels(params: Any) -> Any:
     """ "matrix" at the weights that have `matrix_dimensions`, "other" at the rest."""
     return jax.tree.map(lambda own: "matrix" if _is_matrix(own) else "other", axes(params))
 

@@ -11,7 +11,7 @@ import optax.contrib
 from jaxtyping import Array, Float
 
 from flaxformer.struct import leaf, part, static
-from flaxformer.training.by_layer import by_layer, matrices_or_other, matrix_dimensions
+from flaxformer.training.by_layer import by_layer, matrix_dimensions, muon_labels
 from flaxformer.training.schedule import Constant, Optimizer, Schedule
 
 
@@ -129,7 +129,7 @@ class Muon(Optimizer):
             muon_weight_dimension_numbers=matrix_dimensions,
         )
         adam = optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
-        return optax.partition({"matrix": muon, "other": adam}, matrices_or_other)
+        return optax.partition({"matrix": muon, "other": adam}, muon_labels)
 
 
 class ScheduleFree(Optimizer):

@@ -17,7 +17,7 @@ from flaxformer.weight_axes import axes
 PRECISIONS = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
-def narrowed(params: Any, precision: str) -> Any:
+def cast_params(params: Any, precision: str) -> Any:
     """The weights to compute with: a rounded copy of the matrices and of the embedding's table, all else as it is."""
     if precision == "float32":
         return params
@@ -25,7 +25,7 @@ def narrowed(params: Any, precision: str) -> Any:
     return jax.tree.map(lambda x, own: x.astype(PRECISIONS[precision]) if own else x, params, matrix)
 
 
-def narrowed_inputs(inputs: Any, precision: str) -> Any:
+def cast_inputs(inputs: Any, precision: str) -> Any:
     """Return the inputs of the model: vectors and images rounded, tokens as they are."""
     if precision == "float32":
         return inputs

@@ -12,14 +12,14 @@ from jaxtyping import Array, Float, Int
 from flaxformer import model
 from flaxformer.component import Aux, changed_weights
 from flaxformer.model.layout import Layout
-from flaxformer.model.transformer import Outcome
+from flaxformer.model.transformer import ModelOutput
 from flaxformer.params import stream
 from flaxformer.pytree import Node
 from flaxformer.sharding import cuts_batch_alone
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import AnyBatch, Batch, Source, whole
 from flaxformer.training.micro_batches import micro_batches, separable
-from flaxformer.training.precision import narrowed, narrowed_inputs
+from flaxformer.training.precision import cast_inputs, cast_params
 from flaxformer.training.run import Run
 from flaxformer.training.schedule import learning_rate
 from flaxformer.weight_axes import trained_mask
@@ -48,12 +48,12 @@ def start(run: Run, layout: Layout = "unrolled") -> State:
     return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average)
 
 
-def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = None, keep: bool = False) -> Outcome:
+def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = None, keep: bool = False) -> ModelOutput:
     """One call of the model on a batch, in the precision of the run and with its `remat`; the answer is float32."""
     precision = run.training.precision
-    inputs, given = narrowed_inputs((batch.inputs, batch.given), precision)
+    inputs, given = cast_inputs((batch.inputs, batch.given), precision)
     return model.run(
-        narrowed(params, precision),
+        cast_params(params, precision),
         run.model,
         inputs,
         given,
@@ -65,7 +65,7 @@ def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = Non
 
 def summed_loss(
     params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, keep: bool = False
-) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Outcome]]:
+) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ModelOutput]]:
     """Return the training loss as a sum over the scored targets; their count, and the result of the forward pass.
 
     The head's loss, and the losses of its components (`Aux.losses`), which are means, times the count. Of the buckets
@@ -89,7 +89,7 @@ def summed_loss(
 
 def loss(
     params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, keep: bool = False
-) -> tuple[Float[Array, ""], Outcome]:
+) -> tuple[Float[Array, ""], ModelOutput]:
     """`summed_loss` divided by the count: the mean over the scored targets, and the result of the forward pass."""
     total, (count, outcome) = summed_loss(params, run, batch, dropout_key, keep)
     return total / jnp.maximum(count, 1), outcome
@@ -102,10 +102,10 @@ def train_step(state: State, run: Run, batch: AnyBatch) -> tuple[State, dict[str
     that could have: the run is frozen from there on, and its neighbours in a mapped group are not touched.
     """
     value, gradient, outcome = backward(state, run, batch)
-    return descend(state, run, value, gradient, outcome.aux)
+    return apply_gradients(state, run, value, gradient, outcome.aux)
 
 
-def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tuple[Float[Array, ""], Any, Outcome]:
+def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tuple[Float[Array, ""], Any, ModelOutput]:
     """The loss of the next step, its gradient (0 at what no gradient trains), and the result of the forward pass.
 
     With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
@@ -113,7 +113,7 @@ def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tup
     dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
     if not keep and (micro_batches(run) > 1 or isinstance(batch, tuple) or _by_device(run)):
         value, gradient = accumulated(state.params, run, batch, dropout_key)
-        outcome = Outcome(output=None)  # type: ignore[arg-type]
+        outcome = ModelOutput(output=None)  # type: ignore[arg-type]
     else:
         of = jax.value_and_grad(loss, has_aux=True)
         (value, outcome), gradient = of(state.params, run, whole(batch), dropout_key, keep)
@@ -173,7 +173,7 @@ def _sums(run: Run, parts: int, params: Any, batch: AnyBatch, dropout_key: Array
     return total, count, gradient
 
 
-def descend(
+def apply_gradients(
     state: State, run: Run, value: Float[Array, ""], gradient: Any, aux: Aux
 ) -> tuple[State, dict[str, Float[Array, ""]]]:
     """The other half of `train_step`: the state after a loss and a gradient, and the metrics.

@@ -242,7 +242,7 @@ def test_flops_are_those_that_the_package_counts(monkeypatch):
 SMALLEST = {
     "compile": ["depth=1"],
     "folders": ["--only", "help", "status"],
-    "scaling": ["axis=width,cells,cores", "factor=1,2", "--only", "flaxformer", "flaxformer-mesh"],
+    "scaling": ["axis=width,trials,cores", "factor=1,2", "--only", "flaxformer", "flaxformer-mesh"],
     "study": ["--only", "study-1", "one-compilation", "processes-cached"],
     "training": ["size=tiny", "seconds=0.05"],
     "workers": ["--only", "one-device"],

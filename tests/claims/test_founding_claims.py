@@ -62,7 +62,7 @@ def test_a_probe_measures_what_it_claims_about(probe):
 @pytest.mark.parametrize("study", named(STUDIES))
 def test_every_program_of_a_study_takes_a_step(study):
     check_measured(study)
-    for group in groups(study.cells(), study.measure):
+    for group in groups(study.trials(), study.measure):
         run = jax.tree.map(jnp.asarray, group.example)
         source = run.task.load()
         state, metrics = jax.jit(train_step)(start(run, "auto"), run, source.batch(jax.random.key(0), 0))

@@ -9,7 +9,7 @@ from cases import BASE, LENGTHS, B, S, T, batch_of, run_of, state_of
 from flaxformer.config import Alibi
 from flaxformer.diagnostics.attention import attention_statistics
 from flaxformer.model import Intermediates, apply, apply_with_intermediates
-from flaxformer.model.blocks import BlockIntermediates, Branch
+from flaxformer.model.blocks import BlockIntermediates, BranchActivations
 from flaxformer.nn.attention import masked_softmax
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Batch
@@ -24,7 +24,9 @@ def statistics(logits, allowed, valid=None, weights=None):
     for z in logits:
         mask = None if allowed is None else jnp.broadcast_to(allowed, z.shape)
         a = masked_softmax(z, mask) if weights is None else weights
-        blocks.append(BlockIntermediates(attention=Branch(x, x, x, {"logits": z, "allowed": allowed, "weights": a})))
+        blocks.append(
+            BlockIntermediates(attention=BranchActivations(x, x, x, {"logits": z, "allowed": allowed, "weights": a}))
+        )
     kept = Intermediates(embedded=x, blocks=tuple(blocks), final=x)
     batch = Batch(inputs=x, targets=x, weights=jnp.ones(B), valid=valid)
     (place, found), *others = jitted(kept, batch).items()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cases import BASE, LENGTHS, MODELS, SOURCE_LENGTHS, case, in_layout
 
-from flaxformer.config import LayerScale, LearnedPositions, NormSlots, RelativeBuckets
+from flaxformer.config import LayerScale, LearnedPositions, NormPlacement, RelativeBuckets
 from flaxformer.diagnostics import first_nonfinite
 from flaxformer.diagnostics.nonfinite import BACKWARD, _in_order
 from flaxformer.diagnostics.nonfinite import FORWARD as FORWARD_PLACES
@@ -149,7 +149,7 @@ def test_the_gradient_of_the_embedding_comes_last():
     assert found(state, run, batch)[:2] == ("backward", "embedding")
 
 
-EVERYTHING = NormSlots(pre=True, post=True, stream=True, embedding=True, final=True)
+EVERYTHING = NormPlacement(pre=True, post_branch=True, post_residual=True, embedding=True, final=True)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from flaxformer.diagnostics.coordinate import _sizes, at_width
 from flaxformer.diagnostics.places import in_any_layer, in_layers, layer_of, one_by_one, stacked
 from flaxformer.diagnostics.weights import norms
 from flaxformer.model import Intermediates, apply_with_intermediates, specs
-from flaxformer.model.blocks import BlockIntermediates, Branch
+from flaxformer.model.blocks import BlockIntermediates, BranchActivations
 from flaxformer.model.layout import Periods
 from flaxformer.nn.attention import masked_softmax
 from flaxformer.params import Parameters, param
@@ -112,7 +112,7 @@ def test_intermediates_of_a_norm_begin_with_its_place():
     _, kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.given)
     found = kept.blocks[1].feed_forward
     np.testing.assert_array_equal(found.intermediates["pre/normalised"], found.input)
-    np.testing.assert_allclose(found.intermediates["post/normalised"], found.update, rtol=1e-6)
+    np.testing.assert_allclose(found.intermediates["post_branch/normalised"], found.update, rtol=1e-6)
 
 
 def test_the_first_bad_number_of_such_a_model_is_named(own):
@@ -220,7 +220,7 @@ def layers(dice):
         if heads is not None:
             logits = x(B, heads, T, S)
             scores = {"logits": logits, "weights": masked_softmax(logits, jnp.ones(logits.shape, bool))}
-        blocks.append(BlockIntermediates(attention=Branch(x(B, T, 6), x(B, T, 6), x(B, T, 6), scores)))
+        blocks.append(BlockIntermediates(attention=BranchActivations(x(B, T, 6), x(B, T, 6), x(B, T, 6), scores)))
     return Intermediates(embedded=x(B, T, 6), blocks=tuple(blocks), final=x(B, T, 6))
 
 

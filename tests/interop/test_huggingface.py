@@ -25,7 +25,7 @@ from flaxformer.config import (
     LearnedPositions,
     ModelConfig,
     Normal,
-    NormSlots,
+    NormPlacement,
     Sinusoidal,
     Tokens,
 )
@@ -155,7 +155,7 @@ def test_stacked_layers_and_other_initial_values_are_saved_too(case, tmp_path):
 
 def test_a_model_that_was_made_here_is_saved_and_its_widths_are_written_out(tmp_path):
     positions = LearnedPositions(max_length=5)
-    norm = NormSlots(stream=True, embedding=True)
+    norm = NormPlacement(post_residual=True, embedding=True)
     head = LanguageModel(tied=True, bias=True)
     heads = [Attention(heads=count) for count in (2, 3)]
     config = ModelConfig(

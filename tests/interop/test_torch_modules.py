@@ -350,7 +350,7 @@ WRONG_ARGUMENTS = {
     "missing": ("TransformerEncoderLayer", {"nhead": REQUIRED}, "without nhead"),
     "heads": ("TransformerEncoderLayer", {"nhead": 5}, "attention.heads is 5; expected a divisor of d_model 6"),
     "activation": ("TransformerEncoderLayer", {"activation": "rellu"}, "did you mean 'relu'"),
-    "norm_first": ("TransformerEncoderLayer", {"norm_first": "no"}, "NormSlots.pre is 'no'; expected .* or bool"),
+    "norm_first": ("TransformerEncoderLayer", {"norm_first": "no"}, "NormPlacement.pre is 'no'; expected .* or bool"),
     "bias keys": ("MultiheadAttention", {"add_bias_kv": True}, "add_bias_kv True; expected False"),
     "zero keys": ("MultiheadAttention", {"add_zero_attn": True}, "add_zero_attn True; expected False"),
     "dropout of weights": ("MultiheadAttention", {"dropout": 0.1}, r"dropout 0.1; expected 0.0"),

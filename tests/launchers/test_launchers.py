@@ -41,8 +41,8 @@ WIDTHS = Axis("model.feed_forward.d_ff", {str(width): width for width in (5, 7, 
 
 @pytest.fixture(scope="module")
 def planned():
-    """Four groups, of 6 cells each."""
-    return groups(tiny(axes=(WIDTHS, tiny().axes[1]), claims=()).cells())
+    """Four groups, of 6 trials each."""
+    return groups(tiny(axes=(WIDTHS, tiny().axes[1]), claims=()).trials())
 
 
 @pytest.fixture
@@ -66,19 +66,19 @@ def said_by(function):
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 4, 5, 7, 24, 30])
-def test_every_cell_is_dealt_once(planned, jobs):
+def test_every_trial_is_dealt_once(planned, jobs):
     dealt = division.names(division.dealt(planned, jobs))
     assert len(dealt) == min(jobs, 24)
-    assert sorted(itertools.chain(*dealt)) == sorted(cell.name for group in planned for cell in group.cells)
+    assert sorted(itertools.chain(*dealt)) == sorted(trial.name for group in planned for trial in group.trials)
     sizes = [len(job) for job in dealt]
     assert max(sizes) - min(sizes) <= (6 if jobs < 4 else 1)
 
 
 def test_the_longest_groups_are_dealt_first():
-    def group(name, cells):
-        return dataclasses.replace(whole, name=name, cells=whole.cells[:cells])
+    def group(name, trials):
+        return dataclasses.replace(whole, name=name, trials=whole.trials[:trials])
 
-    (whole,) = groups(tiny(axes=(tiny().axes[1],), claims=()).cells())
+    (whole,) = groups(tiny(axes=(tiny().axes[1],), claims=()).trials())
     found = division.dealt([group("a", 1), group("b", 2), group("c", 3), group("d", 5)], 2)
     assert [[one.name for one in job] for job in found] == [["d", "a"], ["c", "b"]]
 
@@ -88,7 +88,7 @@ def test_nothing_to_do_is_no_job():
     assert division.shares([], 0) == []
 
 
-def test_local_workers_share_all_groups_or_get_their_cells(planned, monkeypatch):
+def test_local_workers_share_all_groups_or_get_their_trials(planned, monkeypatch):
     monkeypatch.setattr(local, "places", lambda: (["0", "1", "2"], "cores"))
     assert local.divide(planned, Options()) == [division.EVERYTHING] * 3
     assert local.divide(planned, Options(workers=2)) == [division.EVERYTHING] * 2
@@ -182,10 +182,10 @@ def test_a_launch_declares_the_study_and_hands_over_what_is_missing(example, tmp
     assert launching.launch("local", study, example, Options(workers=2), Console()) is False
     ((path, found),) = handed
     assert path.parent == tmp_path / "out" / "launches"
-    assert sorted(itertools.chain(*found.jobs)) == sorted(cell.name for cell in study.cells())
+    assert sorted(itertools.chain(*found.jobs)) == sorted(trial.name for trial in study.trials())
     assert set(found.code) == {"commit", "source", "study_file"}
     assert found == dataclasses.replace(example, jobs=found.jobs, code=found.code, interface=None)
-    assert len(Store(tmp_path / "out").declaration["cells"]) == len(study.cells())
+    assert len(Store(tmp_path / "out").declaration["trials"]) == len(study.trials())
 
 
 def test_a_launch_with_nothing_to_do_starts_nothing(example, tmp_path, monkeypatch):

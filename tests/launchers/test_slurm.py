@@ -166,8 +166,8 @@ def test_the_nodes_of_a_job_train_each_run_together(submit, slurm, uninterrupted
     ended(slurm)
     found, wanted = store.rows(), uninterrupted()
     assert sorted(found) == sorted(wanted), logs(store)
-    for cell, row in wanted.items():
-        np.testing.assert_allclose(found[cell]["train_loss_curve"], row["train_loss_curve"], rtol=2e-5)
+    for trial, row in wanted.items():
+        np.testing.assert_allclose(found[trial]["train_loss_curve"], row["train_loss_curve"], rtol=2e-5)
     (address,) = store.root.glob("launches/*/*.coordinator")
     assert json.loads(address.read_text()).startswith("127.0.0.1:")
     assert len(store.root.joinpath("launches.jsonl").read_text().splitlines()) == 1

@@ -22,9 +22,9 @@ from faulty_components import (
 
 from flaxformer.cli import main
 from flaxformer.config import (
-    BRANCH_POST,
     NO_NORM,
     POST,
+    RES_POST_NORM,
     SANDWICH,
     Alibi,
     Attention,
@@ -40,7 +40,7 @@ from flaxformer.config import (
     LearnedPositions,
     ModelConfig,
     NoPositions,
-    NormSlots,
+    NormPlacement,
     Patches,
     RelativeBuckets,
     ReZero,
@@ -93,7 +93,7 @@ SOUND = {
     },
     "batch norm, learned positions": {"norm_kind": BatchNorm(), "positions": LearnedPositions(max_length=16)},
     "branch post, ALiBi, ReZero, window": {
-        "norm": BRANCH_POST, "positions": Alibi(), "residual": ReZero(), "attention": Attention(heads=2, window=256),
+        "norm": RES_POST_NORM, "positions": Alibi(), "residual": ReZero(), "attention": Attention(heads=2, window=256),
     },
     "sandwich, buckets, layer scale, grouped heads": {
         "norm": SANDWICH, "positions": RelativeBuckets(buckets=4, max_distance=5), "residual": LayerScale(),
@@ -105,7 +105,7 @@ SOUND = {
     },
     "pattern and embedding norm": {
         "pattern": (Block(attention=Attention(heads=2, window=3)), Block(attention=DecayingSum())),
-        "norm": NormSlots(pre=True, embedding=True, final=True), "dropout": 0.1,
+        "norm": NormPlacement(pre=True, embedding=True, final=True), "dropout": 0.1,
         "head": LanguageModel(transform="gelu"),
     },
     "shared weights, no feed-forward": {"distinct_blocks": 1, "feed_forward": None, "positions": NoPositions()},

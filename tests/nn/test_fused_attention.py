@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer import cuda
 from flaxformer.nn import Causal, Padding, Segments, Window, dot_product_attention, fused_attention
-from flaxformer.nn.fused_attention import Call, obstacle
+from flaxformer.nn.fused_attention import AttentionCall, unsupported_reason
 
 B, T, N, K, D = 3, 10, 6, 3, 8
 MASKS = {
@@ -27,14 +27,14 @@ MASKS = {
 def on_a_gpu(monkeypatch):
     """As if cuDNN worked here."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(fused_attention, "failure", lambda: None)
+    monkeypatch.setattr(fused_attention, "self_check", lambda: None)
 
 
 def call(dtype=jnp.bfloat16, T=T, S=T, d_k=D, d_v=D, mask=None, bias=None, logit_cap=None):
     arrays = (
         jnp.ones((B, length, heads, width), dtype) for length, heads, width in ((T, N, d_k), (S, K, d_k), (S, K, d_v))
     )
-    return Call(*arrays, mask, bias, logit_cap)
+    return AttentionCall(*arrays, mask, bias, logit_cap)
 
 
 TAKEN = [{}, {"dtype": jnp.float16}, {"S": 4}, {"d_k": 128, "d_v": 128}, *({"mask": mask} for mask in MASKS.values())]
@@ -59,28 +59,28 @@ REFUSED = {
 
 @pytest.mark.parametrize("changes", TAKEN, ids=str)
 def test_taken(on_a_gpu, changes):
-    assert obstacle(call(**changes)) is None
+    assert unsupported_reason(call(**changes)) is None
 
 
 @pytest.mark.parametrize(("words", "changes"), [(w, c) for w, cases in REFUSED.items() for c in cases], ids=str)
 def test_refused_with_the_reason(on_a_gpu, words, changes):
-    assert words in obstacle(call(**changes))
+    assert words in unsupported_reason(call(**changes))
 
 
 def test_without_a_gpu_plain_products_and_a_clear_refusal():
     query, key, value, *_ = call()
-    assert obstacle(call()) == "cuDNN needs a GPU of NVIDIA"
+    assert unsupported_reason(call()) == "cuDNN needs a GPU of NVIDIA"
     with pytest.raises(ValueError, match="implementation is 'cudnn': cuDNN needs a GPU"):
         dot_product_attention(query, key, value, implementation="cudnn")
 
 
 def test_what_does_not_work_is_not_taken(on_a_gpu, monkeypatch):
-    monkeypatch.setattr(fused_attention, "failure", lambda: "cuDNN fails here")
-    assert obstacle(call()) == "cuDNN fails here"
+    monkeypatch.setattr(fused_attention, "self_check", lambda: "cuDNN fails here")
+    assert unsupported_reason(call()) == "cuDNN fails here"
 
 
 def test_a_machine_on_which_it_fails_is_recognised():
-    assert "cuDNN fails here" in fused_attention.failure()
+    assert "cuDNN fails here" in fused_attention.self_check()
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -16,8 +16,8 @@ from flaxformer.study.records import write_table
 from flaxformer.study.store import Store
 
 
-def losses(cell):
-    return 2.0 + 0.1 * cell.seed - (cell.arm.labels["rate"] == "high")
+def losses(trial):
+    return 2.0 + 0.1 * trial.seed - (trial.arm.labels["rate"] == "high")
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
         question="Is <b>this</b> & that escaped?", axes=(RATES,), claims=claims, seeds=range(4), caveats=["x" * 200]
     )
     store = fill(
-        root / "study", study, lambda cell: 2.0 + 0.1 * cell.seed + 0.3 * levels.index(cell.arm.labels["rate"])
+        root / "study", study, lambda trial: 2.0 + 0.1 * trial.seed + 0.3 * levels.index(trial.arm.labels["rate"])
     )
     [rows] = store.groups.glob("*")
     write_table(rows, list(store.rows().values())[:-1])
@@ -178,7 +178,7 @@ def test_claims_of_very_different_size_have_axes_of_their_own(folder, style):
 
 def test_claims_of_like_size_share_an_axis(tmp_path, style):
     claims = [LOWER, Claim("so it is at post", lower={"rate": "high"}, than={"rate": "low"}, where={"norm": "post"})]
-    store = fill(tmp_path, tiny(claims=claims), lambda cell: cell.seed + (cell.arm.labels["rate"] == "low"))
+    store = fill(tmp_path, tiny(claims=claims), lambda trial: trial.seed + (trial.arm.labels["rate"] == "low"))
     assert len(claims_figure(analyse(store)).axes) == 1
 
 
@@ -190,7 +190,7 @@ def test_looks_differ_without_colour():
 
 
 def test_a_metric_of_the_studys_own_has_learning_curves(tmp_path, style):
-    store = fill(tmp_path, tiny(), lambda cell: 1.0 + 0.1 * cell.seed)
+    store = fill(tmp_path, tiny(), lambda trial: 1.0 + 0.1 * trial.seed)
     [rows] = store.groups.glob("*")
     found = [
         row | {"entropy": 1e-3, "initial_entropy": 9.0, "entropy_curve": [9.0, 1e-3 * (1 + row["seed"])]}

@@ -19,11 +19,11 @@ from flaxformer.study.store import Store
 SVG_ALONE = {"svg": figures.STAMPS["svg"]}
 
 
-def loss(cell):
+def loss(trial):
     """A made-up world: a higher rate is better under pre-norm, and worse under post-norm."""
-    labels = cell.arm.labels
+    labels = trial.arm.labels
     sign = -1 if labels.get("norm", "pre") == "pre" else 1
-    return 3 + sign * 0.5 * (labels.get("rate") == "high") + 0.01 * (hash_of(cell.name) % 7)
+    return 3 + sign * 0.5 * (labels.get("rate") == "high") + 0.01 * (hash_of(trial.name) % 7)
 
 
 def hash_of(name):
@@ -54,8 +54,8 @@ def test_a_report_is_a_page_tables_and_figures_in_files(tmp_path):
     assert "| pre | high |" in (tmp_path / "results.md").read_text()
     assert "pre & high &" in (tmp_path / "results.tex").read_text()
     table = pl.read_parquet(tmp_path / "results.parquet")
-    assert table["cell"].to_list() == [cell.name for cell in study.cells()]
-    assert table["fingerprint"].n_unique() == len(study.cells())
+    assert table["trial"].to_list() == [trial.name for trial in study.trials()]
+    assert table["fingerprint"].n_unique() == len(study.trials())
 
 
 def test_the_first_lines_say_question_findings_and_limits(tmp_path):
@@ -70,7 +70,7 @@ def test_the_first_lines_say_question_findings_and_limits(tmp_path):
 
 def test_an_effect_that_turns_around_elsewhere_is_told_first(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(seeds=range(6), claims=[LOWER]), loss))
-    first = analysis.surprises[0]
+    first = analysis.exploratory_findings[0]
     assert (first.axis, first.label, first.context, first.opposite) == ("rate", "high", {"norm": "post"}, True)
     assert "against the direction around the baseline" in printed(analysis)
 

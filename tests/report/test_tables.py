@@ -122,8 +122,8 @@ def test_what_is_exact_is_told_without_an_interval_or_a_test(tmp_path):
     assert words.effect(rounded.claims[0]) == "0.333333"
 
 
-def losses(cell):
-    return 3.0 - 0.2 * (cell.arm.labels["rate"] == "high") + 0.01 * (cell.seed % 3)
+def losses(trial):
+    return 3.0 - 0.2 * (trial.arm.labels["rate"] == "high") + 0.01 * (trial.seed % 3)
 
 
 def test_the_answer_is_one_sentence_that_counts_the_claims_and_names_those_that_fail(tmp_path):
@@ -152,12 +152,14 @@ def test_a_metric_without_a_good_direction_is_lower_or_higher(tmp_path):
         measure=lambda params, run: {"entropy": jnp.float32(0)},
         metric_unit="bits",
     )
-    analysis = analyse(renamed(fill(tmp_path, study, lambda cell: 1.0)))
-    [said] = words.surprises(analysis)
+    analysis = analyse(renamed(fill(tmp_path, study, lambda trial: 1.0)))
+    [said] = words.exploratory_findings(analysis)
     assert said.startswith("norm post is higher than pre: +0.50")
     assert words.metric(analysis.study) == "entropy (bits)"
-    loss = analyse(fill(tmp_path / "loss", tiny(axes=(NORM,), claims=()), lambda cell: seen(cell.seed, cell.arm.name)))
-    assert "norm post is worse than pre" in words.surprises(loss)[0]
+    loss = analyse(
+        fill(tmp_path / "loss", tiny(axes=(NORM,), claims=()), lambda trial: seen(trial.seed, trial.arm.name))
+    )
+    assert "norm post is worse than pre" in words.exploratory_findings(loss)[0]
 
 
 def seen(seed, arm):
@@ -171,7 +173,7 @@ def renamed(store):
     write_table(
         rows,
         [
-            row | {"entropy": seen(row["seed"], row["cell"]), "initial_entropy": 0.0, "entropy_curve": [0.0, 1.0]}
+            row | {"entropy": seen(row["seed"], row["trial"]), "initial_entropy": 0.0, "entropy_curve": [0.0, 1.0]}
             for row in found
         ],
     )
@@ -235,7 +237,7 @@ def test_no_two_letters_that_look_different_become_the_same():
     assert not alike & set("aeiouxyzσμ") - set("aoμ")
 
 
-def test_markdown_has_as_many_cells_in_every_line():
+def test_markdown_has_as_many_trials_in_every_line():
     lines = tables.markdown(ODD).splitlines()
     assert lines[1] == "| --- | ---: |"
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {3}

@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer.config import LSTM, Attention, Dense, LearnedPositions, ModelConfig, Rotary, recurrent_model
 from flaxformer.model import Sampling, beam_search, decoding, generate, init, stream
-from flaxformer.sharding import Devices, whole_on
+from flaxformer.sharding import Devices, replicated
 
 V, ROWS, STEPS, END = 11, 4, 7, 2
 DECODER = ModelConfig(
@@ -64,7 +64,7 @@ def test_each_row_says_what_it_says_on_one_device(mesh, name, how):
     asked = asked | given | {"valid": VALID, "steps": STEPS, "end": END}
     one = function(params, config, PROMPT, **asked)
     with jax.set_mesh(mesh):
-        cut = function(jax.device_put(params, whole_on(mesh)), config, PROMPT, **asked)
+        cut = function(jax.device_put(params, replicated(mesh)), config, PROMPT, **asked)
     assert [len(shard.data) for shard in cut.tokens.addressable_shards] == [ROWS // 2] * 2
     assert len(np.unique(one.tokens.reshape(ROWS, -1), axis=0)) > 1
     np.testing.assert_array_equal(cut.tokens, one.tokens)
@@ -78,7 +78,7 @@ def test_rows_that_cannot_be_divided_are_decoded_all_the_same(mesh):
     params, asked = weights("decoder"), DRAWN | {"steps": STEPS}
     one = generate(params, DECODER, PROMPT[:3], **asked)
     with jax.set_mesh(mesh):
-        three = generate(jax.device_put(params, whole_on(mesh)), DECODER, PROMPT[:3], **asked)
+        three = generate(jax.device_put(params, replicated(mesh)), DECODER, PROMPT[:3], **asked)
     np.testing.assert_array_equal(three.tokens, one.tokens)
 
 
@@ -86,7 +86,7 @@ def test_a_stream_goes_on_where_it_was_begun(mesh):
     params, asked = weights("decoder"), DRAWN | {"steps": STEPS}
     one = generate(params, DECODER, PROMPT, **asked)
     with jax.set_mesh(mesh):
-        pieces = stream(jax.device_put(params, whole_on(mesh)), DECODER, PROMPT, **asked)
+        pieces = stream(jax.device_put(params, replicated(mesh)), DECODER, PROMPT, **asked)
     np.testing.assert_array_equal(np.concatenate([piece.tokens for piece in pieces], 1), one.tokens)
 
 
@@ -99,6 +99,6 @@ def test_devices_tell_each_other_nothing(mesh, monkeypatch):
 
     monkeypatch.setattr(decoding, "_continue", watched)
     with jax.set_mesh(mesh):
-        generate(jax.device_put(weights("decoder"), whole_on(mesh)), DECODER, PROMPT, steps=STEPS)
+        generate(jax.device_put(weights("decoder"), replicated(mesh)), DECODER, PROMPT, steps=STEPS)
     assert len(lowered) == 1
     assert not re.search(r"all-|collective|send|recv", lowered[0])

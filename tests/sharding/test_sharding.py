@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.config import LSTM, Attention, BatchNorm, Dense, ModelConfig, recurrent_model
 from flaxformer.params import path_name
-from flaxformer.sharding import Devices, parse_devices, placed, shardings_of, weight_spec, whole_on
+from flaxformer.sharding import Devices, device_put_global, parse_devices, replicated, shardings_of, weight_spec
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.tasks.spread import Spread
@@ -71,8 +71,8 @@ def spread(name, devices):
     shardings = shardings_of(jax.eval_shape(functools.partial(start, layout=layout), run), mesh)
     with jax.set_mesh(mesh):
         state = jax.jit(start, static_argnums=1, out_shardings=shardings)(run, layout)
-        source = Spread(placed(run.task.load(), whole_on(mesh)), mesh)
-        advance = jax.jit(train_chunk, static_argnums=3, out_shardings=(shardings, whole_on(mesh)))
+        source = Spread(device_put_global(run.task.load(), replicated(mesh)), mesh)
+        advance = jax.jit(train_chunk, static_argnums=3, out_shardings=(shardings, replicated(mesh)))
         return state, source, advance.lower(state, run, source, STEPS).compile()
 
 
@@ -205,7 +205,7 @@ def test_data_parallelism_sums_gradients_and_nothing_else():
 
 
 def test_fsdp_gathers_weights_and_leaves_activations_where_they_are():
-    """Without the constraint of `gathered`, the compiler cuts activations along d_model, and sums them all over."""
+    """Without `all_gather_fsdp`, the compiler cuts activations along d_model, and sums them all over."""
     found = collectives(Devices(fsdp=2))
     assert found["all-gather"] >= len(jax.tree.leaves(jax.eval_shape(start, RUNS["decoder"][0]).params)) // 2
     assert found["all-reduce"] <= 3

@@ -10,7 +10,7 @@ from flaxformer.study.execution import Execution
 from flaxformer.study.store import Store
 
 STUDY = tiny(axes=(NORM, RATE), seeds=range(2), claims=())
-CELLS = [cell.name for cell in STUDY.cells()]
+TRIALS = [trial.name for trial in STUDY.trials()]
 
 
 def number(text):
@@ -18,7 +18,7 @@ def number(text):
 
 
 class Program:
-    """What `Program` is to the engine; a cell's results follow from its name."""
+    """What `Program` is to the engine; a trial's results follow from its name."""
 
     seconds = 0.0
     broken = frozenset()
@@ -26,16 +26,16 @@ class Program:
     def __init__(self, group, device, execution, *_, **__):
         self.group, self.compile_seconds, self.members, self.bytes = group, 0.0, 1, 0
 
-    def train(self, cells, report, kept):
+    def train(self, trials, report, kept):
         rows = []
-        for cell in cells:
+        for trial in trials:
             for _ in range(4):
                 time.sleep(self.seconds / 4)
                 report(2, 2)
-            if cell.name in self.broken:
-                raise FloatingPointError(f"no luck with {cell.name}")
-            loss = number(cell.name)
-            numbers = {"validation_loss": loss, "validation_accuracy": number(cell.name + "a")}
+            if trial.name in self.broken:
+                raise FloatingPointError(f"no luck with {trial.name}")
+            loss = number(trial.name)
+            numbers = {"validation_loss": loss, "validation_accuracy": number(trial.name + "a")}
             initial = {f"initial_{name}": 9.0 + value for name, value in numbers.items()}
             curves = {"evaluated_at": [0, 6], "validation_loss_curve": [9.0 + loss, loss], "train_loss_curve": [loss]}
             rows.append({"status": "done", "diverged_at": None, **numbers, **initial, **curves, "seconds": 0.1})
@@ -60,6 +60,6 @@ def train(root, study=STUDY, **changes):
 
 
 def results(root):
-    """What the folder says of each cell, without how it went."""
+    """What the folder says of each trial, without how it went."""
     rows = Store(root).rows()
-    return {cell: {k: v for k, v in rows[cell].items() if k not in INCIDENTAL} for cell in sorted(rows)}
+    return {trial: {k: v for k, v in rows[trial].items() if k not in INCIDENTAL} for trial in sorted(rows)}

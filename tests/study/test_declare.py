@@ -71,7 +71,7 @@ def test_the_head_says_what_a_loss_counts(head, unit):
 def test_no_axes_is_the_baseline_alone():
     study = tiny(axes=(), claims=())
     assert [arm.run for arm in study.arms()] == [BASELINE]
-    assert [cell.name for cell in study.cells()] == [f"baseline,seed={seed}" for seed in range(3)]
+    assert [trial.name for trial in study.trials()] == [f"baseline,seed={seed}" for seed in range(3)]
 
 
 def test_an_arm_is_the_baseline_with_its_levels():
@@ -81,10 +81,10 @@ def test_an_arm_is_the_baseline_with_its_levels():
 
 
 def test_every_arm_has_every_seed():
-    cells = tiny(seeds=[4, 0, 7]).cells()
-    assert len({cell.name for cell in cells}) == len(cells) == 4 * 3
-    for cell in cells:
-        assert cell.run == replace_at(cell.arm.run, {"seed": cell.seed})
+    trials = tiny(seeds=[4, 0, 7]).trials()
+    assert len({trial.name for trial in trials}) == len(trials) == 4 * 3
+    for trial in trials:
+        assert trial.run == replace_at(trial.arm.run, {"seed": trial.seed})
 
 
 def test_an_axis_may_change_several_fields_together():
@@ -182,7 +182,7 @@ def test_a_mistake_is_named_with_what_was_expected(make, request):
     assert not missing, str(error.value)
 
 
-COLUMNS = "cell group seed status error fingerprint validation_loss initial_validation_loss diverged_at device seconds"
+COLUMNS = "trial group seed status error fingerprint validation_loss initial_validation_loss diverged_at device seconds"
 
 
 @pytest.mark.parametrize("name", COLUMNS.split())
@@ -245,7 +245,7 @@ def test_a_study_cannot_be_changed_by_accident():
     )
     levels["huge"] = 1.0
     seeds.append(2)
-    assert len(study.cells()) == 4
+    assert len(study.trials()) == 4
 
 
 def test_one_factor_at_a_time_has_a_baseline_arm_to_claim_against_and_to_explore():
@@ -263,7 +263,7 @@ def test_one_factor_at_a_time_has_a_baseline_arm_to_claim_against_and_to_explore
 def test_one_factor_studies_are_explored_against_their_baseline(tmp_path):
     rates = Axis("optimizer.learning_rate", {"half": 5e-4, "double": 2e-3}, name="rate")
     study = tiny(axes=(NORM, rates), combine="one-factor", claims=())
-    store = fill(tmp_path, study, lambda cell: 2.0 + 0.5 * (cell.arm.labels["rate"] == "half") + 0.01 * cell.seed)
+    store = fill(tmp_path, study, lambda trial: 2.0 + 0.5 * (trial.arm.labels["rate"] == "half") + 0.01 * trial.seed)
     found = {(one.axis, one.label, one.reference): one for one in analyse(store).explorations}
     assert set(found) == {("norm", "post", "pre"), ("rate", "half", "baseline"), ("rate", "double", "baseline")}
     assert found["rate", "half", "baseline"].clear

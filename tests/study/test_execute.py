@@ -23,7 +23,7 @@ from flaxformer.study.store import Store
 from flaxformer.training import evaluate, start, train_chunk
 
 STUDY = tiny()
-CELLS = {cell.name: cell for cell in STUDY.cells()}
+TRIALS = {trial.name: trial for trial in STUDY.trials()}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,11 +39,11 @@ def train(study, output, retry_failed=False, **execution):
     return events, Store(output).rows()
 
 
-def finished(cells, **execution):
-    """Rows of cells of one program, without a folder."""
-    [group] = groups(cells)
+def finished(trials, **execution):
+    """Rows of trials of one program, without a folder."""
+    [group] = groups(trials)
     events = execute([group], Execution(**({"devices": 1, "chunk_steps": 3} | execution)))
-    return {event.row["cell"]: event.row for event in events if isinstance(event, Finished)}
+    return {event.row["trial"]: event.row for event in events if isinstance(event, Finished)}
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +55,13 @@ def whole(tmp_path_factory):
 @functools.cache
 def initial(name):
     """The state before the first step, as a user would get it."""
-    return jax.jit(start)(CELLS[name].run)
+    return jax.jit(start)(TRIALS[name].run)
 
 
 @functools.cache
 def alone(name):
     """One run without the engine: start, all steps at once, evaluate."""
-    own, source = CELLS[name].run, CELLS[name].run.task.load()
+    own, source = TRIALS[name].run, TRIALS[name].run.task.load()
     state, metrics = jax.jit(train_chunk, static_argnums=3)(initial(name), own, source, own.training.steps)
     look = jax.jit(evaluate)
     before, after = look(initial(name).params, own, source), look(state.params, own, source)
@@ -71,7 +71,7 @@ def alone(name):
 
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", TRIALS)
 def test_a_member_of_a_study_is_bitwise_a_lone_run(whole, name, devices):
     row = whole(devices)[name]
     assert {key: row[key] for key in alone(name)} == alone(name)
@@ -79,13 +79,13 @@ def test_a_member_of_a_study_is_bitwise_a_lone_run(whole, name, devices):
 
 def test_the_number_of_devices_changes_no_bit(whole):
     assert results(whole(1)) == results(whole(2))
-    assert set(whole(1)) == set(CELLS)
+    assert set(whole(1)) == set(TRIALS)
 
 
 def test_a_row_says_what_it_is(whole):
     for name, row in whole(1).items():
-        assert (row["cell"], row["seed"], row["status"], row["diverged_at"]) == (name, CELLS[name].seed, "done", None)
-        assert {axis: row[axis] for axis in ("norm", "rate")} == CELLS[name].arm.labels
+        assert (row["trial"], row["seed"], row["status"], row["diverged_at"]) == (name, TRIALS[name].seed, "done", None)
+        assert {axis: row[axis] for axis in ("norm", "rate")} == TRIALS[name].arm.labels
         assert row["evaluated_at"] == [0, 3, 6]
         assert row["validation_loss_curve"][0] == row["initial_validation_loss"]
         assert row["validation_loss_curve"][-1] == row["validation_loss"] != row["initial_validation_loss"]
@@ -93,19 +93,19 @@ def test_a_row_says_what_it_is(whole):
 
 
 def test_runs_that_differ_give_results_that_differ(whole):
-    assert len({row["validation_loss"] for row in whole(1).values()}) == len(CELLS)
+    assert len({row["validation_loss"] for row in whole(1).values()}) == len(TRIALS)
 
 
 # --- how the work is cut ---------------------------------------------------------------------------------
 
 UNCUT = tiny(baseline=replace_at(BASELINE, {"training.evaluate_every": None}), claims=(), seeds=range(1))
-PRE = [cell for cell in STUDY.cells() if cell.arm.labels["norm"] == "pre"]
+PRE = [trial for trial in STUDY.trials() if trial.arm.labels["norm"] == "pre"]
 
 
 @pytest.mark.parametrize("chunk_steps", [1, 2, 3, 6, 50])
 def test_the_length_of_a_chunk_changes_no_bit(whole, chunk_steps):
-    cells = [cell for cell in UNCUT.cells() if cell.arm.labels["norm"] == "pre"]
-    rows = finished(cells, chunk_steps=chunk_steps)
+    trials = [trial for trial in UNCUT.trials() if trial.arm.labels["norm"] == "pre"]
+    rows = finished(trials, chunk_steps=chunk_steps)
     assert {row["chunk_steps"] for row in rows.values()} == {min(chunk_steps, 6)}
     for name, row in rows.items():
         for key in ("train_loss_curve", "validation_loss", "validation_accuracy", "initial_validation_loss"):
@@ -120,17 +120,17 @@ def pairs():
 
 @pytest.mark.slow
 def test_members_trained_together_are_the_same_up_to_rounding(whole, pairs):
-    assert list(pairs) == [cell.name for cell in PRE]
+    assert list(pairs) == [trial.name for trial in PRE]
     for name, row in pairs.items():
         assert row["group_size"] == 2
         for key in ("validation_loss_curve", "train_loss_curve"):
             np.testing.assert_allclose(row[key], whole(1)[name][key], rtol=1e-4)
 
 
-def test_a_batch_that_is_not_full_gives_one_row_a_cell(pairs):
+def test_a_batch_that_is_not_full_gives_one_row_a_trial(pairs):
     rows = finished(PRE[:3], group_size=2)
     assert results(rows) == {name: row for name, row in results(pairs).items() if name in rows}
-    assert list(rows) == [cell.name for cell in PRE[:3]]
+    assert list(rows) == [trial.name for trial in PRE[:3]]
 
 
 # --- runs that diverge -----------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ def test_a_batch_that_is_not_full_gives_one_row_a_cell(pairs):
 def neighbours(rate, group_size):
     """A good run and, in the same batch, one at this learning rate."""
     axis = Axis("optimizer.learning_rate", {"good": 1e-3, "other": rate}, name="rate")
-    cells = tiny(axes=(axis,), claims=(), seeds=range(2)).cells()
-    order = [cells[0], cells[2], cells[3], cells[1]]
+    trials = tiny(axes=(axis,), claims=(), seeds=range(2)).trials()
+    order = [trials[0], trials[2], trials[3], trials[1]]
     rows = finished(order, group_size=group_size)
-    return [results(rows)[cell.name] for cell in order]
+    return [results(rows)[trial.name] for trial in order]
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_arms_start_from_the_same_weights_where_they_share_a_place_and_a_shape()
 def programs(path, levels):
     """How many of the levels share each program."""
     axis = Axis(path, {f"level {i}": value for i, value in enumerate(levels)})
-    return [len(group.cells) for group in groups(tiny(axes=(axis,), claims=(), seeds=[3]).cells())]
+    return [len(group.trials) for group in groups(tiny(axes=(axis,), claims=(), seeds=[3]).trials())]
 
 
 @pytest.mark.parametrize(
@@ -228,11 +228,11 @@ def test_choices_split_programs(path, levels):
 
 
 def test_the_study_is_two_programs_with_names_of_their_own():
-    found = groups(STUDY.cells())
-    assert [{cell.arm.labels["norm"] for cell in group.cells} for group in found] == [{"pre"}, {"post"}]
-    assert [len(group.cells) for group in found] == [6, 6]
+    found = groups(STUDY.trials())
+    assert [{trial.arm.labels["norm"] for trial in group.trials} for group in found] == [{"pre"}, {"post"}]
+    assert [len(group.trials) for group in found] == [6, 6]
     assert len({group.name for group in found}) == 2
-    assert [group.name for group in groups(tiny().cells())] == [group.name for group in found]
+    assert [group.name for group in groups(tiny().trials())] == [group.name for group in found]
 
 
 # --- what breaks -----------------------------------------------------------------------------------------
@@ -255,18 +255,18 @@ def test_an_exception_fails_its_own_group_and_is_retried_when_asked_for(whole, t
     with monkeypatch.context() as broken:
         broken.setattr(Program, method, breaking(method, getattr(Program, method)))
         _, rows = train(STUDY, tmp_path)
-    assert set(rows) == set(CELLS)
+    assert set(rows) == set(TRIALS)
     failed = {name for name, row in rows.items() if row["status"] == "failed"}
-    assert failed == {name for name in CELLS if "post" in name}
+    assert failed == {name for name in TRIALS if "post" in name}
     for name in failed:
         assert "Traceback" in rows[name]["error"]
         assert "FloatingPointError: no luck today" in rows[name]["error"]
-    left = [cell.name for group in missing(STUDY, Store(tmp_path), retry_failed=True) for cell in group.cells]
+    left = [trial.name for group in missing(STUDY, Store(tmp_path), retry_failed=True) for trial in group.trials]
     assert set(left) == failed
 
     assert train(STUDY, tmp_path) == ([], rows)
     events, rows = train(STUDY, tmp_path, retry_failed=True)
-    assert {event.row["cell"] for event in events if isinstance(event, Finished)} == failed
+    assert {event.row["trial"] for event in events if isinstance(event, Finished)} == failed
     columns = next(iter(results(whole(1)).values()))
     kept = {name: {key: row[key] for key in columns} for name, row in rows.items()}
     assert kept == results(whole(1))
@@ -284,11 +284,11 @@ def test_closing_stops_at_a_chunk_and_running_again_goes_on(whole, tmp_path):
     first = next(event for event in stopped if isinstance(event, Finished))
     stopped.close()
     kept = Store(tmp_path).rows()
-    assert first.row["cell"] in kept
-    assert len(kept) < len(CELLS)
+    assert first.row["trial"] in kept
+    assert len(kept) < len(TRIALS)
     events, rows = train(STUDY, tmp_path)
-    again = {event.row["cell"] for event in events if isinstance(event, Finished)}
-    assert again == set(CELLS) - set(kept)
+    again = {event.row["trial"] for event in events if isinstance(event, Finished)}
+    assert again == set(TRIALS) - set(kept)
     assert results(rows) == results(whole(1))
 
 
@@ -304,7 +304,7 @@ def test_more_seeds_train_only_what_is_new(whole, tmp_path):
 def test_a_group_is_compiled_once_on_one_device(tmp_path):
     events, _ = train(STUDY, tmp_path)
     compiled = [event.group for event in events if isinstance(event, Compiled)]
-    assert sorted(compiled) == sorted(group.name for group in groups(STUDY.cells()))
+    assert sorted(compiled) == sorted(group.name for group in groups(STUDY.trials()))
 
 
 @pytest.mark.parametrize("name", ["devices", "group_size", "chunk_steps"])
@@ -326,7 +326,7 @@ def test_mapped_members_resume_bitwise_whoever_is_left(tmp_path):
     store = Store(tmp_path / "cut")
     with store.locked():
         declare(store, Store(tmp_path / "whole").declaration)
-        for name in list(CELLS)[:5]:  # five of the six cells of the first group
+        for name in list(TRIALS)[:5]:  # five of the six trials of the first group
             store.append(whole[name]["group"], whole[name])
     _, resumed = train(STUDY, tmp_path / "cut", **execution)
     assert results(resumed) == results(whole)
@@ -337,15 +337,15 @@ def test_mapped_members_resume_bitwise_whoever_is_left(tmp_path):
 def test_diagnostics_are_of_the_next_step_and_change_no_result(whole):
     name = "norm=post,rate=high,seed=1"
     study = tiny(axes=(NORM, RATE), claims=())
-    [group] = [group for group in groups(study.cells()) if any(cell.name == name for cell in group.cells)]
-    group = dataclasses.replace(group, cells=tuple(cell for cell in group.cells if cell.name == name))
+    [group] = [group for group in groups(study.trials()) if any(trial.name == name for trial in group.trials)]
+    group = dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name == name))
     events = execute([group], Execution(devices=1, chunk_steps=3, diagnostics=True))
     [row] = [event.row for event in events if isinstance(event, Finished)]
     looks = {column: row.pop(column) for column in list(row) if column.startswith("diagnostics/")}
     expected, found = results({name: whole(1)[name]})[name], results({name: row})[name]
     expected.pop("fingerprint")  # which the store's rows have
     assert {key for key in expected if expected[key] != found.get(key)} == set(), row.get("error")
-    run = CELLS[name].run
+    run = TRIALS[name].run
     source = run.task.load()
     state, after = initial(name), {0: initial(name)}
     for step in (3, 6):

@@ -20,7 +20,7 @@ def measured():
         traced.append(run)
         return {"noise": params.embedding.tokens.std()}
 
-    [group] = groups(tiny(axes=(), claims=(), seeds=range(2)).cells(), measure)
+    [group] = groups(tiny(axes=(), claims=(), seeds=range(2)).trials(), measure)
     return group, traced
 
 

@@ -10,7 +10,7 @@ from flaxformer.struct import UserError
 from flaxformer.study import leases as module
 from flaxformer.study.leases import EXPIRY, Leases, born, read_lease, read_leases
 
-CELLS = ["a", "b", "c"]
+TRIALS = ["a", "b", "c"]
 
 
 class Clock:
@@ -41,7 +41,7 @@ def foreign(folder, name="g", **changes):
     folder.mkdir(exist_ok=True)
     said = {"token": "f" * 32, "host": "far", "pid": 1, "born": "1", "machine": "other", "started": 0.0}
     path = folder / f"{name}.lease"
-    path.write_text(json.dumps(said | {"heartbeat": 10.0, "cells": CELLS} | changes))
+    path.write_text(json.dumps(said | {"heartbeat": 10.0, "trials": TRIALS} | changes))
     return path
 
 
@@ -51,7 +51,7 @@ def test_one_of_many_gets_a_lease(folder):
     def try_it():
         own = Leases(folder)
         barrier.wait()
-        if own.take("g", CELLS):
+        if own.take("g", TRIALS):
             won.append(own)
 
     threads = [threading.Thread(target=try_it) for _ in range(8)]
@@ -68,15 +68,15 @@ def test_a_lease_that_came_between_a_look_and_the_taking_stays(folder, clock, mo
     path, watcher = foreign(folder), observer(folder, clock)
     before = path.read_bytes()
     monkeypatch.setattr(Leases, "held", lambda *_: set())
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     assert path.read_bytes() == before
 
 
 def test_leaving_gives_back_what_is_held_and_nothing_else(folder):
     other = foreign(folder, "h")
     with Leases(folder) as own:
-        assert own.take("g", CELLS) == CELLS
-        assert own.take("g", CELLS) is None
+        assert own.take("g", TRIALS) == TRIALS
+        assert own.take("g", TRIALS) is None
         assert sorted(lease["group"] for lease in read_leases(folder)) == ["g", "h"]
     assert [lease["path"] for lease in read_leases(folder)] == [other]
 
@@ -84,63 +84,63 @@ def test_leaving_gives_back_what_is_held_and_nothing_else(folder):
 def test_a_share_leaves_the_rest_of_its_group_to_others(folder, clock):
     first, second, third = (observer(folder, clock) for _ in range(3))
     assert first.take("g.0123456789ab", ["a"]) == ["a"]
-    assert second.take("g", CELLS) == ["b", "c"]
-    assert third.take("g", CELLS) is None
-    assert third.take("other", CELLS) == CELLS
+    assert second.take("g", TRIALS) == ["b", "c"]
+    assert third.take("g", TRIALS) is None
+    assert third.take("other", TRIALS) == TRIALS
 
 
 def test_a_silent_owner_counts_as_dead_after_ten_heartbeats_of_the_observers_own(folder, clock):
     foreign(folder)
     watcher = observer(folder, clock)
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     clock.now += 10.0 * EXPIRY - 0.1
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     clock.now += 0.2
-    assert watcher.take("g", CELLS) == CELLS
+    assert watcher.take("g", TRIALS) == TRIALS
 
 
 @pytest.mark.parametrize("when", [0, 2**31, 2**33], ids=["long ago", "2038", "far ahead"])
 def test_what_a_clock_says_is_no_sign_of_death_and_a_change_is_one_of_life(folder, clock, when):
     path, watcher = foreign(folder), observer(folder, clock)
     os.utime(path, (when, when))
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     for jump in (-5, 3600, -7200, 1):
         clock.now += 10.0 * EXPIRY - 1
         os.utime(path, (when + jump, max(when + jump, 0)))
-        assert watcher.take("g", CELLS) is None
+        assert watcher.take("g", TRIALS) is None
 
 
 def test_a_slow_heartbeat_is_waited_for(folder, clock):
     foreign(folder, heartbeat=60.0)
     watcher = observer(folder, clock)
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     clock.now += 590
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     clock.now += 20
-    assert watcher.take("g", CELLS) == CELLS
+    assert watcher.take("g", TRIALS) == TRIALS
 
 
 def test_the_dead_of_this_machine_are_known_at_once_and_the_living_are_not_taken_for_them(folder, clock):
     watcher, here = observer(folder, clock), module.machine()
     foreign(folder, machine=here, pid=os.getpid(), born=born(os.getpid()))
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     for gone in ({"pid": 2**22 + 1, "born": "5"}, {"pid": os.getpid(), "born": "5"}):  # no such process; another one
         foreign(folder, machine=here, **gone)
-        assert watcher.take("g", CELLS) == CELLS
+        assert watcher.take("g", TRIALS) == TRIALS
         watcher.release("g")
 
 
 def test_a_lease_that_cannot_be_read_is_somebodys_until_it_expires(folder, clock):
     text = foreign(folder).read_bytes()
     cases = [text[:cut] for cut in range(len(text))]
-    cases += [b"[]", b"7", b'{"cells": 3, "token": "x"}', b'{"cells": [[]], "token": "x"}', b"\xff", b"[" * 9999]
+    cases += [b"[]", b"7", b'{"trials": 3, "token": "x"}', b'{"trials": [[]], "token": "x"}', b"\xff", b"[" * 9999]
     for case in cases:
         path, watcher = folder / "g.lease", observer(folder, clock)
         path.write_bytes(case)
-        assert watcher.take("g", CELLS) is None
-        assert read_lease(path)["cells"] is None
+        assert watcher.take("g", TRIALS) is None
+        assert read_lease(path)["trials"] is None
         clock.now += 10.0 * EXPIRY
-        assert watcher.take("g", CELLS) == CELLS
+        assert watcher.take("g", TRIALS) == TRIALS
         watcher.release("g")
         assert not path.exists()
 
@@ -149,15 +149,15 @@ def test_odd_heartbeats_of_others_are_not_believed(folder, clock):
     for odd in (-1, 0, 1e30, "x", None, float("nan"), True):
         foreign(folder, heartbeat=odd)
         watcher = observer(folder, clock)
-        assert watcher.take("g", CELLS) is None
+        assert watcher.take("g", TRIALS) is None
         clock.now += 10.0 * EXPIRY
-        assert watcher.take("g", CELLS) == CELLS
+        assert watcher.take("g", TRIALS) == TRIALS
         watcher.release("g")
 
 
 def test_an_owner_that_was_taken_for_dead_notices_and_leaves_the_new_lease_alone(folder, clock):
     with Leases(folder, heartbeat=0.02) as slow:
-        assert slow.take("g", CELLS)
+        assert slow.take("g", TRIALS)
         before = (folder / "g.lease").stat().st_mtime_ns
         assert wait(lambda: (folder / "g.lease").stat().st_mtime_ns != before)
         other = foreign(folder)
@@ -170,7 +170,7 @@ def test_an_owner_that_was_taken_for_dead_notices_and_leaves_the_new_lease_alone
 
 def test_only_the_owner_gives_a_lease_back(folder, clock):
     own = observer(folder, clock)
-    assert own.take("g", CELLS)
+    assert own.take("g", TRIALS)
     other = foreign(folder)  # took it over unnoticed
     own.release("g")
     assert other.exists()
@@ -192,12 +192,12 @@ def test_links_and_folders_in_place_of_leases_are_refused(tmp_path, folder, cloc
     precious.write_text("kept")
     watcher = observer(folder, clock)
     (folder / "g.lease").symlink_to(precious)
-    assert watcher.take("g", CELLS) is None
+    assert watcher.take("g", TRIALS) is None
     clock.now += 10.0 * EXPIRY
-    assert watcher.take("g", CELLS) == CELLS
+    assert watcher.take("g", TRIALS) == TRIALS
     assert precious.read_text() == "kept"
     (folder / "h.lease").mkdir()
-    assert watcher.take("h", CELLS) is None
+    assert watcher.take("h", TRIALS) is None
     clock.now += 10.0 * EXPIRY
     with pytest.raises(UserError, match=r"h\.lease cannot be removed"):
-        watcher.take("h", CELLS)
+        watcher.take("h", TRIALS)

@@ -57,9 +57,9 @@ def table(folder):
 
 
 def same_results(folder, reference):
-    """The same cells, once each, in the same order, with bitwise equal results."""
+    """The same trials, once each, in the same order, with bitwise equal results."""
     ours, theirs = (table(one).drop(INCIDENTAL) for one in (folder, reference))
-    assert theirs["cell"].n_unique() == theirs.height == RUNS
+    assert theirs["trial"].n_unique() == theirs.height == RUNS
     assert set(theirs["status"]) == {"done"}
     assert ours.to_dicts() == theirs.to_dicts()
 

@@ -46,20 +46,20 @@ RATES = {RATE: LogUniform(1e-4, 1e-1)}
 SPACE = {RATE: LogUniform(1e-4, 1e-1), "optimizer.warmup_steps": Integer(0, 4), "model.norm": Choice(NORM.levels)}
 
 
-def pretend(monkeypatch, loss, failing=lambda cell: False):
-    """Runs whose losses the caller gives instead of training; returns the names of cells in the order of training."""
+def pretend(monkeypatch, loss, failing=lambda trial: False):
+    """Runs whose losses the caller gives instead of training; returns the names of trials in the order of training."""
     trained = []
 
     def execute(groups, execution, take=None):
         for group in groups:
             taken = take(group) if take else group
-            for cell in taken.cells if taken else ():
-                trained.append((cell.name, group.steps))
-                row = {"cell": cell.name, "group": group.name, "seed": cell.seed} | cell.arm.labels
-                if failing(cell):
+            for trial in taken.trials if taken else ():
+                trained.append((trial.name, group.steps))
+                row = {"trial": trial.name, "group": group.name, "seed": trial.seed} | trial.arm.labels
+                if failing(trial):
                     yield Finished(group.name, row | {"status": "failed", "cause": "no", "error": "no"})
                     continue
-                value = loss(cell, group.steps)
+                value = loss(trial, group.steps)
                 status = {"status": "done", "diverged_at": None}
                 metrics = {"validation_loss": value, "validation_accuracy": 0.0}
                 initial = {"initial_validation_loss": 99.0, "initial_validation_accuracy": 0.0}
@@ -140,11 +140,11 @@ def test_a_space_of_few_points_is_given_whole_and_never_twice():
 def test_a_sampled_axis_is_an_axis_of_an_ordinary_study():
     axis = sampled({(RATE, "optimizer.epsilon"): LogUniform(1e-9, 1e-2)}, 4)
     study = tiny(axes=(NORM, axis), claims=())
-    assert len(study.cells()) == 2 * 4 * 3
+    assert len(study.trials()) == 2 * 4 * 3
     runs = [arm.run for arm in study.arms()]
     assert all(run.optimizer.learning_rate == run.optimizer.epsilon for run in runs)
     told = declaration(study)
-    assert len({cell["fingerprint"] for cell in told["cells"]}) == 24
+    assert len({trial["fingerprint"] for trial in told["trials"]}) == 24
     assert json.loads(json.dumps(told)) == json.loads(json.dumps(declaration(study)))
 
 
@@ -191,10 +191,10 @@ def halved(**changes):
     return tiny(**fields | {"baseline": BASELINE.replace(training=training)} | changes)
 
 
-def by_rate(cell, steps):
+def by_rate(trial, steps):
     """Far from rate 4 is worse, under post-norm from rate 7; seeds differ by less."""
-    best = {"pre": 4, "post": 7}[cell.arm.labels["norm"]]
-    return 1 + abs(int(cell.arm.labels["rate"]) - best - 0.1) / steps + 0.001 * cell.seed
+    best = {"pre": 4, "post": 7}[trial.arm.labels["norm"]]
+    return 1 + abs(int(trial.arm.labels["rate"]) - best - 0.1) / steps + 0.001 * trial.seed
 
 
 def test_the_rungs():
@@ -226,12 +226,12 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
     }
     assert rates == {(9, "pre"): [3, 4, 5], (9, "post"): [6, 7, 8], (27, "pre"): [4], (27, "post"): [7]}
     rows = Store(tmp_path).rows()
-    assert set(rows) == {cell.name for cell in study.cells()}
+    assert set(rows) == {trial.name for trial in study.trials()}
     stops = [row.get("stopped_at") for row in rows.values()]
     assert [stops.count(step) for step in (3, 9, None)] == [24, 8, 4]
-    for cell in study.cells():
-        row = rows[cell.name]
-        assert row["validation_loss"] == by_rate(cell, row.get("stopped_at") or 27)
+    for trial in study.trials():
+        row = rows[trial.name]
+        assert row["validation_loss"] == by_rate(trial, row.get("stopped_at") or 27)
         assert row["status"] == ("stopped" if row.get("stopped_at") else "done")
     assert list(stages.run(study, execution)) == []
     assert stages.ahead(study, execution) == (0, 0)
@@ -278,14 +278,14 @@ def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
 
 
 def test_a_report_without_halving_says_nothing_of_it(tmp_path):
-    analysis = analyse(fill(tmp_path, tiny(), lambda cell: 1.0))
+    analysis = analyse(fill(tmp_path, tiny(), lambda trial: 1.0))
     assert not analysis.stopped
     assert not [line for line in analysis.limits if "stopped" in line]
 
 
 def test_a_failed_run_puts_its_arm_behind_and_stays_failed(monkeypatch, tmp_path):
     broken = "norm=pre,rate=4,seed=5"
-    pretend(monkeypatch, by_rate, failing=lambda cell: cell.name == broken)
+    pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == broken)
     study, store = halved(), Store(tmp_path)
     list(stages.run(study, Execution(output=tmp_path)))
     rows = store.rows()
@@ -295,7 +295,7 @@ def test_a_failed_run_puts_its_arm_behind_and_stays_failed(monkeypatch, tmp_path
 
 
 def test_a_rung_that_was_ended_by_a_failure_decides_nothing(monkeypatch, tmp_path):
-    trained = pretend(monkeypatch, by_rate, failing=lambda cell: cell.name == "norm=pre,rate=4,seed=5")
+    trained = pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == "norm=pre,rate=4,seed=5")
     list(stages.run(halved(), Execution(output=tmp_path), on_error="stop"))
     assert Store(tmp_path).rows() == {}
     assert {steps for _, steps in trained} == {3}
@@ -311,7 +311,7 @@ def test_another_rule_among_other_runs_is_another_study(monkeypatch, tmp_path):
     assert "halving" not in json.dumps(declaration(halved(halving=None)))
 
 
-def test_some_cells_alone_are_refused_where_others_decide_about_them(tmp_path):
+def test_some_trials_alone_are_refused_where_others_decide_about_them(tmp_path):
     with pytest.raises(UserError, match="study 'tiny' is trained in stages"):
         list(stages.run(halved(), Execution(output=tmp_path), only=["norm=pre,rate=4,seed=5"]))
 
@@ -360,11 +360,11 @@ def search(**changes):
     return Search(**fields | {"rounds": 4, "samples": 5} | changes)
 
 
-def valley(cell, steps):
+def valley(trial, steps):
     """Lowest at rate 1e-2 with pre-norm."""
-    run = cell.run
+    run = trial.run
     worse = 0.0 if run.model.norm == NORM.levels["pre"] else 0.5
-    return 1 + math.log10(run.optimizer.learning_rate / 1e-2) ** 2 + worse + 0.01 * cell.seed
+    return 1 + math.log10(run.optimizer.learning_rate / 1e-2) ** 2 + worse + 0.01 * trial.seed
 
 
 @pytest.fixture
@@ -454,14 +454,14 @@ def test_a_search_says_what_it_needs(monkeypatch):
 
 
 def test_tuned_is_the_best_mean_of_the_arms_that_are_meant(tmp_path):
-    fill(tmp_path, tiny(), lambda cell: {"low": 2.0, "high": 1.0}[cell.arm.labels["rate"]] * (1 + cell.seed))
+    fill(tmp_path, tiny(), lambda trial: {"low": 2.0, "high": 1.0}[trial.arm.labels["rate"]] * (1 + trial.seed))
     assert tuned(tmp_path, RATE, seeds=(3, 4)) == 1e-2
     assert tuned(tmp_path, RATE, seeds=(3, 4), goal="higher") == 1e-3
     assert tuned(tmp_path, RATE, seeds=(3,), where={"norm": "post", "rate": "low"}) == 1e-3
 
 
 def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
-    pretend(monkeypatch, lambda cell, steps: by_rate(cell, steps) + steps)  # it gets worse: stopped ones look better
+    pretend(monkeypatch, lambda trial, steps: by_rate(trial, steps) + steps)  # it gets worse: stopped ones look better
     list(stages.run(halved(), Execution(output=tmp_path)))
     assert tuned(tmp_path, RATE, seeds=(0,), where={"norm": "pre"}) == 4e-3
     assert tuned(tmp_path, RATE, seeds=(0,), where={"norm": "post"}) == 7e-3
@@ -481,13 +481,13 @@ def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
     ],
 )
 def test_what_is_wrong_with_tuned_is_named(tmp_path, changes, message):
-    fill(tmp_path, tiny(), lambda cell: 1.0)
+    fill(tmp_path, tiny(), lambda trial: 1.0)
     with pytest.raises(UserError, match=message):
         tuned(tmp_path, **{"path": RATE, "seeds": (5,)} | changes)
 
 
 def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
-    pretend(monkeypatch, lambda cell, steps: 1.0)
+    pretend(monkeypatch, lambda trial, steps: 1.0)
     begun = launch.run(tiny(), Execution(output=tmp_path))
     next(begun)
     begun.close()
@@ -520,7 +520,7 @@ study = Study(
 
 
 def test_the_command_runs_a_halving(monkeypatch, tmp_path, capsys):
-    pretend(monkeypatch, lambda cell, steps: cell.run.optimizer.learning_rate)
+    pretend(monkeypatch, lambda trial, steps: trial.run.optimizer.learning_rate)
     file = tmp_path / "rates.py"
     file.write_text(FILE)
     assert main(["run", str(file), "--output", str(tmp_path / "out")]) == 0
@@ -565,7 +565,9 @@ def test_the_examples_report_on_seeds_that_tuned_nothing(monkeypatch, tmp_path):
     fill(
         Path("runs/rates_of_norms"),
         tuning,
-        lambda cell: abs(labels.index(cell.arm.labels["learning_rate"]) - labels.index(best[cell.arm.labels["norm"]])),
+        lambda trial: abs(
+            labels.index(trial.arm.labels["learning_rate"]) - labels.index(best[trial.arm.labels["norm"]])
+        ),
     )
     study = load_study(folder / "norms_at_their_rates.py")
     assert not set(study.seeds) & set(tuning.seeds)

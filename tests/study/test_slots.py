@@ -16,12 +16,12 @@ from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis, fitted
 from flaxformer.study.execute import Compiled, Execution, Finished, Told, execute
 from flaxformer.study.execution import FILLED, Slot
-from flaxformer.study.fitted import Fitted
+from flaxformer.study.fitted import MemoryFittedProgram
 from flaxformer.study.plan import groups
 from flaxformer.study.program import Program
 
-CELLS = tiny(axes=(Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name="rate"),), claims=()).cells()
-[GROUP] = groups(CELLS)
+TRIALS = tiny(axes=(Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name="rate"),), claims=()).trials()
+[GROUP] = groups(TRIALS)
 COLLECTIVE = re.compile(r"\b(all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+)(-start)?\(")
 
 
@@ -36,7 +36,7 @@ def events(**execution):
 
 
 def rows_of(found):
-    return {event.row["cell"]: event.row for event in found if isinstance(event, Finished)}
+    return {event.row["trial"]: event.row for event in found if isinstance(event, Finished)}
 
 
 # --- how many at a time ------------------------------------------------------------------------------------
@@ -58,11 +58,11 @@ class Fake:
         if self.bytes > self.compiles:
             raise jax.errors.JaxRuntimeError(OUT)
 
-    def train(self, cells, report, kept):
+    def train(self, trials, report, kept):
         if 100 * self.members > self.trains:
             raise jax.errors.JaxRuntimeError(OUT)
         report(6, 6)
-        return [{"status": "done", "group_size": self.members} for _ in cells]
+        return [{"status": "done", "group_size": self.members} for _ in trials]
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_as_many_are_trained_at_a_time_as_the_compiler_says_will_fit(fake, memor
     found = events(devices=devices)
     assert sorted(set(fake.made), reverse=True) == made
     assert sizes(found) == expected
-    assert set(rows_of(found)) == {cell.name for cell in CELLS}
+    assert set(rows_of(found)) == {trial.name for trial in TRIALS}
     told = {event.text for event in found if isinstance(event, Told)}
     assert len(told) == len(made) - 1
     assert all(f"{made[-1]} at a time on cpu:" in text and "memory ran out" in text for text in told)
@@ -119,7 +119,7 @@ def test_where_memory_runs_out_half_as_many_are_tried(fake, where, made):
 def test_a_run_too_large_alone_is_a_failed_row_that_says_so(fake, where):
     setattr(fake, where, 99)
     rows = rows_of(events(devices=1, group_size=2))
-    assert set(rows) == {cell.name for cell in CELLS}
+    assert set(rows) == {trial.name for trial in TRIALS}
     for row in rows.values():
         assert (row["status"], row["seed"] in range(3)) == ("failed", True)
         assert row["cause"].startswith("out of memory with one run at a time (JaxRuntimeError: RESOURCE_EXHAUSTED")
@@ -133,7 +133,7 @@ def test_what_is_asked_for_is_tried_whatever_the_compiler_says(fake):
 
 
 def test_another_error_halves_nothing(fake, monkeypatch):
-    def train(self, cells, report, kept):
+    def train(self, trials, report, kept):
         raise jax.errors.JaxRuntimeError("INTERNAL: no luck today")
 
     monkeypatch.setattr(fake, "train", train)
@@ -144,10 +144,10 @@ def test_another_error_halves_nothing(fake, monkeypatch):
 
 def test_a_size_that_was_halved_is_kept_for_the_rest_of_the_group(fake):
     fake.trains = 250
-    fitting = Fitted(GROUP, Slot((jax.devices()[0],)), Execution(group_size=5), 1, lambda text: None)
-    first = list(fitting.train(CELLS[:5], lambda *_: None))
-    second = list(fitting.train(CELLS[5:], lambda *_: None))
-    assert [cell for cell, _ in first + second] == CELLS
+    fitting = MemoryFittedProgram(GROUP, Slot((jax.devices()[0],)), Execution(group_size=5), 1, lambda text: None)
+    first = list(fitting.train(TRIALS[:5], lambda *_: None))
+    second = list(fitting.train(TRIALS[5:], lambda *_: None))
+    assert [trial for trial, _ in first + second] == TRIALS
     assert fake.made == [5, 2]
 
 
@@ -219,7 +219,7 @@ def test_a_mesh_that_has_no_place_is_refused(execution, message):
 
 
 def test_a_batch_that_a_mesh_cannot_cut_is_refused():
-    [group] = groups(tiny(baseline=replace_at(BASELINE, {"task.batch_size": 3}), axes=(), claims=()).cells())
+    [group] = groups(tiny(baseline=replace_at(BASELINE, {"task.batch_size": 3}), axes=(), claims=()).trials())
     with pytest.raises(UserError, match="batch_size is 3; expected a multiple of 2, which is mesh data 2"):
         next(execute([group], Execution(mesh=Devices(data=2))))
 
@@ -291,7 +291,7 @@ def test_two_slots_of_two_devices_work_side_by_side():
 @pytest.mark.slow
 def test_a_run_that_no_memory_holds_is_a_failed_row():
     baseline = replace_at(BASELINE, {"model.feed_forward.d_ff": 2**42})
-    [group] = groups(tiny(baseline=baseline, axes=(), claims=(), seeds=[0]).cells())
+    [group] = groups(tiny(baseline=baseline, axes=(), claims=(), seeds=[0]).trials())
     [row] = rows_of(execute([group], Execution(devices=1))).values()
     assert row["cause"].startswith("out of memory with one run at a time (JaxRuntimeError: ")
 
@@ -306,11 +306,11 @@ def test_stopped_at_any_chunk_and_run_again_no_row_is_lost_or_doubled():
         for event in running:
             advanced += not isinstance(event, Compiled | Finished)
             if isinstance(event, Finished):
-                kept[event.row["cell"]] = event.row
+                kept[event.row["trial"]] = event.row
             if advanced == stop:
                 running.close()
                 break
-        left = dataclasses.replace(GROUP, cells=tuple(cell for cell in GROUP.cells if cell.name not in kept))
+        left = dataclasses.replace(GROUP, trials=tuple(trial for trial in GROUP.trials if trial.name not in kept))
         rest = rows_of(execute([left], Execution(devices=1, chunk_steps=1)))
         assert not set(rest) & set(kept)
         assert results(kept | rest) == whole

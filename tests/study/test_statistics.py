@@ -169,9 +169,9 @@ def judged(tmp_path, effects, *claims, noise=0.02, shared=1.0):
     rng = np.random.default_rng(5)
     base = shared * rng.normal(size=6)
 
-    def loss(cell):
-        lowered = effects[cell.arm.labels["norm"]] if cell.arm.labels["rate"] == "high" else 0.0
-        return 5 + base[cell.seed] - lowered + noise * rng.normal()
+    def loss(trial):
+        lowered = effects[trial.arm.labels["norm"]] if trial.arm.labels["rate"] == "high" else 0.0
+        return 5 + base[trial.seed] - lowered + noise * rng.normal()
 
     return [one.judgement for one in analyse(fill(tmp_path, tiny(seeds=range(6), claims=claims), loss)).claims]
 
@@ -203,8 +203,8 @@ def test_pairing_takes_the_spread_between_seeds_away(tmp_path):
 
 def test_a_diverged_run_counts_as_its_start(tmp_path):
     study = tiny(seeds=range(4), claims=(LOWER,))
-    store = fill(tmp_path, study, lambda cell: 1.0 if cell.arm.labels["rate"] == "high" else 2.0)
-    cell = "norm=pre,rate=high,seed=3"
-    store.append("again", store.rows()[cell] | {"status": "diverged", "diverged_at": 2, "validation_loss": math.nan})
+    store = fill(tmp_path, study, lambda trial: 1.0 if trial.arm.labels["rate"] == "high" else 2.0)
+    trial = "norm=pre,rate=high,seed=3"
+    store.append("again", store.rows()[trial] | {"status": "diverged", "diverged_at": 2, "validation_loss": math.nan})
     assert analyse(store).claims[0].differences == [1.0, 1.0, 1.0, -7.0]
     assert analyse(store).divergence[:2] == (1, 16)

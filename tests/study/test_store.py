@@ -16,9 +16,9 @@ from flaxformer.study.records import write_table
 from flaxformer.study.store import Store, read_lines
 
 ROWS = [
-    {"cell": "a", "status": "done", "diverged_at": None, "loss": 0.1 + 0.2, "curve": [1e-30, 3.0], "scale": "1/√d"},
-    {"cell": "b", "status": "diverged", "diverged_at": 3, "loss": 1 / 3, "curve": [2.0, 0.0], "scale": "none\n"},
-    {"cell": "c", "status": "done", "diverged_at": None, "loss": -0.0, "curve": [1.5, 5e300], "scale": '"×"'},
+    {"trial": "a", "status": "done", "diverged_at": None, "loss": 0.1 + 0.2, "curve": [1e-30, 3.0], "scale": "1/√d"},
+    {"trial": "b", "status": "diverged", "diverged_at": 3, "loss": 1 / 3, "curve": [2.0, 0.0], "scale": "none\n"},
+    {"trial": "c", "status": "done", "diverged_at": None, "loss": -0.0, "curve": [1.5, 5e300], "scale": '"×"'},
 ]
 
 
@@ -29,8 +29,8 @@ def store(tmp_path):
         yield store
 
 
-def by_cell(rows):
-    return {row["cell"]: row for row in rows}
+def by_trial(rows):
+    return {row["trial"]: row for row in rows}
 
 
 def filled(store, rows=ROWS):
@@ -42,30 +42,30 @@ def filled(store, rows=ROWS):
 def test_rows_come_back_as_they_were(store):
     path = filled(store)
     assert read_lines(path) == ROWS
-    assert store.rows() == by_cell(ROWS)
+    assert store.rows() == by_trial(ROWS)
 
 
-def test_the_last_row_of_a_cell_counts(store):
+def test_the_last_row_of_a_trial_counts(store):
     filled(store, [*ROWS, ROWS[0] | {"loss": 7.0}])
-    assert store.rows() == by_cell([ROWS[0] | {"loss": 7.0}, *ROWS[1:]])
+    assert store.rows() == by_trial([ROWS[0] | {"loss": 7.0}, *ROWS[1:]])
 
 
 def test_a_file_cut_at_any_byte_gives_its_whole_lines_and_can_be_continued(store):
     path = filled(store)
-    data, extra = path.read_bytes(), {"cell": "later", "loss": 1.0}
+    data, extra = path.read_bytes(), {"trial": "later", "loss": 1.0}
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
         whole = ROWS[: data[:cut].count(b"\n")]
         assert read_lines(path) == whole
-        assert store.rows() == by_cell(whole)
+        assert store.rows() == by_trial(whole)
         store.repair()
         store.append("g", extra)
         assert read_lines(path) == [*whole, extra]
 
 
 def test_rows_are_removed_from_every_file_and_damaged_files_are_kept(store):
-    def named(*cells):
-        return [{"cell": cell, "status": "done"} for cell in cells]
+    def named(*trials):
+        return [{"trial": trial, "status": "done"} for trial in trials]
 
     write_table(store.groups / "g.parquet", named("a", "b"))
     write_table(store.groups / "whole.parquet", named("a"))
@@ -88,28 +88,28 @@ def test_finish_keeps_every_row(store):
     store.finish("g")
     assert [path.name for path in store.groups.iterdir()] == ["g.parquet"]
     assert pl.read_parquet(store.groups / "g.parquet").to_dicts() == ROWS
-    assert store.rows() == by_cell(ROWS)
+    assert store.rows() == by_trial(ROWS)
 
 
 def test_finish_adds_to_what_an_earlier_launch_finished(store):
     filled(store, ROWS[:2])
     store.finish("g")
     filled(store, [ROWS[1] | {"loss": 9.0}, ROWS[2]])
-    expected = by_cell([ROWS[0], ROWS[1] | {"loss": 9.0}, ROWS[2]])
+    expected = by_trial([ROWS[0], ROWS[1] | {"loss": 9.0}, ROWS[2]])
     assert store.rows() == expected
     store.finish("g")
-    assert by_cell(pl.read_parquet(store.groups / "g.parquet").to_dicts()) == store.rows() == expected
+    assert by_trial(pl.read_parquet(store.groups / "g.parquet").to_dicts()) == store.rows() == expected
 
 
 def test_finish_takes_failed_rows_and_their_retries(store):
-    failed = {"cell": "b", "status": "failed", "error": "Traceback …"}
+    failed = {"trial": "b", "status": "failed", "error": "Traceback …"}
     filled(store, [ROWS[0], failed, ROWS[2]])
     store.finish("g")
-    assert {cell: row["status"] for cell, row in store.rows().items()} == {"a": "done", "b": "failed", "c": "done"}
+    assert {trial: row["status"] for trial, row in store.rows().items()} == {"a": "done", "b": "failed", "c": "done"}
     assert store.rows()["b"]["error"] == "Traceback …"
     filled(store, [ROWS[1]])
     store.finish("g")
-    assert {cell: {key: row[key] for key in ROWS[0]} for cell, row in store.rows().items()} == by_cell(ROWS)
+    assert {trial: {key: row[key] for key in ROWS[0]} for trial, row in store.rows().items()} == by_trial(ROWS)
 
 
 def test_finish_of_a_group_without_lines_changes_nothing(store):
@@ -130,9 +130,9 @@ def test_a_kill_while_finishing_loses_nothing(store, monkeypatch, moment, earlie
         broken.setattr(Path, moment, killed)
         with pytest.raises(KeyboardInterrupt):
             store.finish("g")
-    assert store.rows() == by_cell(ROWS)
+    assert store.rows() == by_trial(ROWS)
     store.finish("g")
-    assert store.rows() == by_cell(ROWS)
+    assert store.rows() == by_trial(ROWS)
     assert not list(store.groups.glob("*.jsonl"))
 
 
@@ -181,7 +181,7 @@ def test_a_declaration_comes_back_as_it_was(store):
 def test_the_same_declaration_is_accepted_again(store):
     for _ in range(2):
         declare(store, declaration(tiny()))
-    assert len(store.declaration["cells"]) == 12
+    assert len(store.declaration["trials"]) == 12
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_seeds_and_arms_come_and_go_and_old_rows_stay(store, changes):
     filled(store)
     study = tiny(**changes)
     declare(store, declaration(study))
-    assert store.rows() == by_cell(ROWS)
-    assert [cell["cell"] for cell in store.declaration["cells"]] == [cell.name for cell in study.cells()]
+    assert store.rows() == by_trial(ROWS)
+    assert [trial["trial"] for trial in store.declaration["trials"]] == [trial.name for trial in study.trials()]
 
 
 def test_an_arm_that_was_left_out_is_still_remembered(store):
@@ -240,12 +240,12 @@ def test_an_arm_that_was_left_out_is_still_remembered(store):
 
 
 def test_fingerprints_tell_recipes_and_seeds_apart():
-    one = {cell["cell"]: cell["fingerprint"] for cell in declaration(tiny())["cells"]}
-    same = {cell["cell"]: cell["fingerprint"] for cell in declaration(tiny(claims=(), caveats=()))["cells"]}
-    other = declaration(tiny(baseline=replace_at(BASELINE, {"optimizer.beta2": 0.99})))["cells"]
+    one = {trial["trial"]: trial["fingerprint"] for trial in declaration(tiny())["trials"]}
+    same = {trial["trial"]: trial["fingerprint"] for trial in declaration(tiny(claims=(), caveats=()))["trials"]}
+    other = declaration(tiny(baseline=replace_at(BASELINE, {"optimizer.beta2": 0.99})))["trials"]
     assert one == same
     assert len(set(one.values())) == 12
-    assert not set(one.values()) & {cell["fingerprint"] for cell in other}
+    assert not set(one.values()) & {trial["fingerprint"] for trial in other}
 
 
 @pytest.mark.parametrize("text", [None, '{"name": "ti'], ids=["missing", "damaged"])

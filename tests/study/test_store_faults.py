@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from study import faults
-from study.faults import CELLS, STUDY, results, train
+from study.faults import STUDY, TRIALS, results, train
 from study.tiny import FILE, fill, tiny
 
 from flaxformer.cli import main
@@ -50,7 +50,7 @@ def whole(tmp_path_factory):
 
 
 def trained(events):
-    return [event.row["cell"] for event in events if isinstance(event, Finished)]
+    return [event.row["trial"] for event in events if isinstance(event, Finished)]
 
 
 def told(events):
@@ -60,16 +60,16 @@ def told(events):
 def is_whole(root, whole):
     """The results of the undisturbed run, no row lost or doubled, nobody at work, and a report."""
     assert results(root) == whole[1]
-    tables = [row["cell"] for path in Store(root).groups.glob("*.parquet") for row in records.read_table(path)]
-    assert sorted(tables) == sorted(CELLS)
+    tables = [row["trial"] for path in Store(root).groups.glob("*.parquet") for row in records.read_table(path)]
+    assert sorted(tables) == sorted(TRIALS)
     assert not list((root / "groups").glob("*.jsonl"))
     assert not list((root / "leases").glob("*.lease"))
 
 
 def test_the_undisturbed_run_is_whole_and_each_row_has_its_fingerprint(whole):
     is_whole(whole[0], whole)
-    prints = {cell["cell"]: cell["fingerprint"] for cell in Store(whole[0]).declaration["cells"]}
-    assert {cell: row["fingerprint"] for cell, row in whole[1].items()} == prints
+    prints = {trial["trial"]: trial["fingerprint"] for trial in Store(whole[0]).declaration["trials"]}
+    assert {trial: row["fingerprint"] for trial, row in whole[1].items()} == prints
     assert results(whole[2]) == whole[1]
 
 
@@ -151,11 +151,11 @@ DAMAGES = {
 def test_what_is_damaged_is_set_aside_and_only_what_it_held_is_trained_again(whole, tmp_path, kind, damage):
     root = shutil.copytree(whole[2] if kind == "lines" else whole[0], tmp_path / "study")
     path = {"lines": lines_file, "table": table_file}.get(kind, lambda root: root / kind)(root)
-    held = {row["cell"] for row in (read_lines(path) if kind == "lines" else ())}
-    held |= {row["cell"] for row in (records.read_table(path) if kind == "table" else ())}
+    held = {row["trial"] for row in (read_lines(path) if kind == "lines" else ())}
+    held |= {row["trial"] for row in (records.read_table(path) if kind == "table" else ())}
     bad = DAMAGES[damage](path.read_bytes())
     path.write_bytes(bad)
-    lost = set(CELLS) - set(results(root))
+    lost = set(TRIALS) - set(results(root))
     events = train(root)
     assert set(trained(events)) == lost <= held
     assert bool(lost) == (kind in ("lines", "table"))
@@ -198,11 +198,11 @@ def test_a_kill_at_any_write_is_gone_on_from(whole, tmp_path, monkeypatch):
         train(root)
     is_whole(root, whole)
     monkeypatch.setattr(leases, "owner_is_gone", lambda lease: True)
-    assert len(snapshots) >= 3 * len(CELLS) // 2
+    assert len(snapshots) >= 3 * len(TRIALS) // 2
     for snapshot in snapshots:
         before = results(snapshot)
         assert before.items() <= whole[1].items()
-        assert set(trained(train(snapshot))) == set(CELLS) - set(before)
+        assert set(trained(train(snapshot))) == set(TRIALS) - set(before)
         is_whole(snapshot, whole)
 
 
@@ -265,40 +265,40 @@ def test_workers_that_start_at_once_share_the_work_and_end_with_one_table(whole,
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(cell for own in events for cell in trained(own)) == sorted(CELLS)
+    assert sorted(trial for own in events for trial in trained(own)) == sorted(TRIALS)
     is_whole(tmp_path, whole)
     assert len(read_lines(tmp_path / "launches.jsonl")) == workers
 
 
-def stale(root, group, cells):
+def stale(root, group, trials):
     """The lease of a process of this machine that is no more."""
     (root / "leases").mkdir(parents=True, exist_ok=True)
     said = {"token": "x", "host": "here", "pid": 2**22 + 1, "born": "5", "machine": leases.machine(), "started": 0.0}
-    (root / "leases" / f"{group}.lease").write_text(json.dumps(said | {"heartbeat": 10.0, "cells": cells}))
+    (root / "leases" / f"{group}.lease").write_text(json.dumps(said | {"heartbeat": 10.0, "trials": trials}))
 
 
 def test_the_lease_of_a_dead_process_holds_nobody_up(whole, tmp_path):
-    for group in groups(STUDY.cells()):
-        stale(tmp_path, group.name, [cell.name for cell in group.cells])
-    assert len(trained(train(tmp_path))) == len(CELLS)
+    for group in groups(STUDY.trials()):
+        stale(tmp_path, group.name, [trial.name for trial in group.trials])
+    assert len(trained(train(tmp_path))) == len(TRIALS)
     is_whole(tmp_path, whole)
 
 
 def test_a_worker_waits_for_what_others_hold_and_takes_over_when_they_fall_silent(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "POLL", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT", 0.05)
-    own = groups(STUDY.cells())[0]
-    stale(tmp_path, own.name, [cell.name for cell in own.cells])
+    own = groups(STUDY.trials())[0]
+    stale(tmp_path, own.name, [trial.name for trial in own.trials])
     path = tmp_path / "leases" / f"{own.name}.lease"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "far", "host": "far", "heartbeat": 0.05}))
     events = train(tmp_path)
     waited = next(i for i, event in enumerate(events) if isinstance(event, Told) and "waiting" in event.text)
     assert f"{own.name} by process {2**22 + 1} on far" in events[waited].text
-    assert set(trained(events[:waited])) == {c for c in CELLS if c not in {cell.name for cell in own.cells}}
+    assert set(trained(events[:waited])) == {c for c in TRIALS if c not in {trial.name for trial in own.trials}}
     is_whole(tmp_path, whole)
 
 
-def test_two_owners_of_one_cell_leave_one_row(whole, tmp_path, monkeypatch):
+def test_two_owners_of_one_trial_leave_one_row(whole, tmp_path, monkeypatch):
     """As when one was suspended for long, and goes on after another has taken its lease over."""
     first = launch.run(STUDY, launch.Execution(output=tmp_path, devices=1))
     assert isinstance(next(event for event in first if isinstance(event, Finished)), Finished)
@@ -315,7 +315,7 @@ def test_a_group_that_is_merged_while_it_is_read_is_not_missed(whole, tmp_path, 
 
     def merged_before_the_second_look(self, pattern):
         if merging.pop(pattern, False):
-            for group in groups(STUDY.cells()):
+            for group in groups(STUDY.trials()):
                 Store(root).finish(group.name)
         return files(self, pattern)
 
@@ -339,8 +339,8 @@ def test_what_was_done_before_a_lease_was_ours_is_not_done_again(whole, tmp_path
 
 
 def test_a_failure_does_not_hide_a_result(tmp_path):
-    done = {"cell": "a", "status": "done", "loss": 1.0}
-    for rows in ([done, {"cell": "a", "status": "failed"}], [{"cell": "a", "status": "failed"}, done]):
+    done = {"trial": "a", "status": "done", "loss": 1.0}
+    for rows in ([done, {"trial": "a", "status": "failed"}], [{"trial": "a", "status": "failed"}, done]):
         stores = [Store(tmp_path, worker=12 * digit) for digit in "01"]
         for store, row in zip(stores, rows, strict=True):
             with store.locked():
@@ -355,19 +355,19 @@ def test_a_failure_does_not_hide_a_result(tmp_path):
 
 
 def test_only_what_is_named_is_trained(whole, tmp_path):
-    assert sorted(trained(train(tmp_path, only=CELLS[:3]))) == sorted(CELLS[:3])
-    assert sorted(trained(train(tmp_path, only=CELLS[2:5]))) == sorted(CELLS[3:5])
+    assert sorted(trained(train(tmp_path, only=TRIALS[:3]))) == sorted(TRIALS[:3])
+    assert sorted(trained(train(tmp_path, only=TRIALS[2:5]))) == sorted(TRIALS[3:5])
     assert not list((tmp_path / "leases").glob("*.lease"))
-    with pytest.raises(UserError, match="only names the cell 'x'"):
+    with pytest.raises(UserError, match="only names the trial 'x'"):
         train(tmp_path, only=["x"])
     train(tmp_path)
     is_whole(tmp_path, whole)
 
 
 def test_shares_of_one_group_are_trained_at_the_same_time(whole, tmp_path):
-    shares = [CELLS[0::2], CELLS[1::2]]
+    shares = [TRIALS[0::2], TRIALS[1::2]]
     runs = [launch.run(STUDY, launch.Execution(output=tmp_path, devices=1), only=share) for share in shares]
-    rows = [[next(event for event in one if isinstance(event, Finished)).row["cell"]] for one in runs]
+    rows = [[next(event for event in one if isinstance(event, Finished)).row["trial"]] for one in runs]
     for own, one in zip(rows, runs, strict=True):
         own += trained(one)
     assert [sorted(own) for own in rows] == [sorted(share) for share in shares]
@@ -376,7 +376,7 @@ def test_shares_of_one_group_are_trained_at_the_same_time(whole, tmp_path):
 
 
 def test_a_failed_run_is_trained_again_when_asked_for_and_errors_can_stop(whole, tmp_path, monkeypatch):
-    bad = {CELLS[0], CELLS[-1]}
+    bad = {TRIALS[0], TRIALS[-1]}
     with monkeypatch.context() as patch:
         faults.use(patch, broken=bad)
         events = train(tmp_path / "stop", on_error="stop")
@@ -385,7 +385,7 @@ def test_a_failed_run_is_trained_again_when_asked_for_and_errors_can_stop(whole,
         train(tmp_path)
         assert trained(train(tmp_path)) == []
         assert set(trained(train(tmp_path, retry_failed=True))) == bad
-        assert {cell for cell, row in results(tmp_path).items() if row["status"] == "failed"} == bad
+        assert {trial for trial, row in results(tmp_path).items() if row["status"] == "failed"} == bad
     assert set(trained(train(tmp_path, retry_failed=True))) == bad
     assert {c: {k: row[k] for k in whole[1][c]} for c, row in results(tmp_path).items()} == whole[1]
     with pytest.raises(UserError, match="on_error is 'pause'; expected continue or stop"):
@@ -393,7 +393,7 @@ def test_a_failed_run_is_trained_again_when_asked_for_and_errors_can_stop(whole,
 
 
 def test_code_that_changed_since_submission_is_told_and_recorded(tmp_path):
-    events = train(tmp_path, only=CELLS[:1], submitted={"commit": "c", "source": "other", "study_file": None})
+    events = train(tmp_path, only=TRIALS[:1], submitted={"commit": "c", "source": "other", "study_file": None})
     assert "source changed" in told(events)
     assert read_lines(tmp_path / "launches.jsonl")[0]["changed_since_submission"] == ["source"]
     assert "changed" not in told(train(tmp_path, submitted={"commit": "c", "source": "s", "study_file": None}))
@@ -419,7 +419,7 @@ def test_files_that_are_links_are_not_followed(whole, tmp_path):
         path.symlink_to(tmp_path / other)
     (root / ".lock").unlink()
     before = {path: path.read_bytes() for path in tmp_path.glob("precious*")}
-    assert len(trained(train(root))) == len(CELLS) // 2
+    assert len(trained(train(root))) == len(TRIALS) // 2
     is_whole(root, whole)
     assert {path: path.read_bytes() for path in before} == before
     (root / ".lock").unlink()
@@ -432,7 +432,7 @@ def test_files_that_are_links_are_not_followed(whole, tmp_path):
 def test_a_group_cannot_be_named_like_a_path(tmp_path, name):
     store = Store(tmp_path)
     with store.locked(), pytest.raises(UserError, match="group is named"):
-        store.append(name, {"cell": "a", "status": "done"})
+        store.append(name, {"trial": "a", "status": "done"})
     assert not list(tmp_path.parent.glob("x*"))
 
 
@@ -449,7 +449,7 @@ def test_no_label_leads_out_of_the_folder_or_makes_a_name_too_long(tmp_path):
     assert all(path.resolve().is_relative_to(tmp_path) for path in tmp_path.rglob("*"))
 
 
-MALFORMED = [b"", b"[]", b"7", b"null", b'{"format": 2}', b'{"format": 2, "cells": 3, "recipes": {}}', b"[" * 9999]
+MALFORMED = [b"", b"[]", b"7", b"null", b'{"format": 2}', b'{"format": 2, "trials": 3, "recipes": {}}', b"[" * 9999]
 
 
 @pytest.mark.parametrize("text", MALFORMED)
@@ -462,16 +462,16 @@ def test_a_malformed_declaration_is_one_clear_message(tmp_path, text):
 
 def test_malformed_rows_are_no_rows(whole, tmp_path):
     root = shutil.copytree(whole[0], tmp_path / "study")
-    rows = ["7", "[]", "{}", '{"cell": []}', '{"cell": "a", "status": "great"}', '{"status": "done"}', "[" * 9999]
+    rows = ["7", "[]", "{}", '{"trial": []}', '{"trial": "a", "status": "great"}', '{"status": "done"}', "[" * 9999]
     (root / "groups" / "strange.jsonl").write_text("\n".join(rows) + "\n")
-    (root / "groups" / "strange.0123456789ab.jsonl").write_text('{"cell": "a", "status": "done"}\n')
+    (root / "groups" / "strange.0123456789ab.jsonl").write_text('{"trial": "a", "status": "done"}\n')
     (root / "groups" / "folder.parquet").mkdir()
     (root / "groups" / "odd.parquet").write_bytes(b"PAR1" * 9)
     records.write_table(root / "groups" / "other.parquet", [{"x": 1}])
     assert results(root) == whole[1]
-    assert len(Store(root).rows()) == len(CELLS)
+    assert len(Store(root).rows()) == len(TRIALS)
     found = status(Store(root))
-    assert (found["done"], found["missing"]) == (len(CELLS), 0)
+    assert (found["done"], found["missing"]) == (len(TRIALS), 0)
     assert {Path(name).name for name in found["damaged"]} == {
         "strange.jsonl", "strange.0123456789ab.jsonl", "odd.parquet", "other.parquet",
     }  # fmt: skip
@@ -481,27 +481,27 @@ def test_malformed_rows_are_no_rows(whole, tmp_path):
 # --- status ----------------------------------------------------------------------------------------------------
 
 
-def test_status_counts_what_became_of_every_cell(whole, tmp_path, monkeypatch):
+def test_status_counts_what_became_of_every_trial(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        faults.use(patch, broken={CELLS[0]})
-        train(tmp_path, only=CELLS[:3])
+        faults.use(patch, broken={TRIALS[0]})
+        train(tmp_path, only=TRIALS[:3])
     with leases.Leases(tmp_path / "leases") as held:
-        last = groups(STUDY.cells())[-1]
-        held.take(last.name, [cell.name for cell in last.cells])
-        stale(tmp_path, groups(STUDY.cells())[0].name, CELLS[:4])
+        last = groups(STUDY.trials())[-1]
+        held.take(last.name, [trial.name for trial in last.trials])
+        stale(tmp_path, groups(STUDY.trials())[0].name, TRIALS[:4])
         found = status(Store(tmp_path))
     counts = {"declared": 8, "done": 2, "diverged": 0, "stopped": 0, "failed": 1, "running": 4, "missing": 1}
     assert {name: found[name] for name in counts} == counts
     assert [own["declared"] for own in found["groups"]] == [4, 4]
     assert [own["running"] for own in found["groups"]] == [0, 4]
-    assert {lease["state"]: lease["cells"] for lease in found["leases"]} == {"alive": 4, "gone": 4}
-    assert found["cells"]["failed"] == [CELLS[0]]
+    assert {lease["state"]: lease["trials"] for lease in found["leases"]} == {"alive": 4, "gone": 4}
+    assert found["trials"]["failed"] == [TRIALS[0]]
     assert found["groups"][0]["seconds_since_last_row"] < 60
-    assert status(Store(whole[0]))["done"] == len(CELLS)
+    assert status(Store(whole[0]))["done"] == len(TRIALS)
 
 
 def test_status_reads_the_folder_alone(tmp_path, monkeypatch, capsys):
-    store = fill(tmp_path / "runs", tiny(), lambda cell: 1.0 + cell.seed / 9)
+    store = fill(tmp_path / "runs", tiny(), lambda trial: 1.0 + trial.seed / 9)
     bomb = f"import pathlib\npathlib.Path({str(tmp_path / 'imported')!r}).touch()\nraise SystemExit(3)\n"
     for place in (tmp_path, store.root, store.groups):
         for name in ("tiny.py", "study.py", "flaxformer_study.py"):
@@ -517,11 +517,11 @@ def test_status_reads_the_folder_alone(tmp_path, monkeypatch, capsys):
 
 def test_the_command_retries_and_stops_when_asked_to(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "show_report", lambda store, _: len(status(store)["cells"]["failed"]))
+    monkeypatch.setattr(commands, "show_report", lambda store, _: len(status(store)["trials"]["failed"]))
     (tmp_path / "tiny.py").write_text(FILE)
     command = ["run", "tiny.py", "--devices", "1", "--output", "runs"]
     with monkeypatch.context() as patch:
-        faults.use(patch, broken=set(CELLS))
+        faults.use(patch, broken=set(TRIALS))
         assert main([*command, "--on-error", "stop"]) == 1
         assert "stopped after the first run that failed" in capsys.readouterr().out
         assert main(command) == 1

@@ -12,12 +12,12 @@ from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import unfinished
 from flaxformer.study.execute import Execution, Finished, Told
-from flaxformer.study.fitted import Fitted
+from flaxformer.study.fitted import MemoryFittedProgram
 from flaxformer.study.launch import run
 from flaxformer.study.plan import groups
 from flaxformer.study.program import Program, Stopped
 from flaxformer.study.store import Store
-from flaxformer.study.unfinished import Unfinished
+from flaxformer.study.unfinished import PartialRun
 
 RUN = replace_at(
     BASELINE,
@@ -28,7 +28,7 @@ RUN = replace_at(
         "model.dropout": 0.25,
     },
 )
-[GROUP] = groups(tiny(baseline=RUN, axes=(), claims=(), seeds=range(3)).cells())
+[GROUP] = groups(tiny(baseline=RUN, axes=(), claims=(), seeds=range(3)).trials())
 CHUNK = 2
 MORE = [{}, {"group_size": 3}, {"diagnostics": True}, {"layout": "scanned"}]
 
@@ -41,7 +41,7 @@ def _compiled_once(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _worth_it(monkeypatch):
-    monkeypatch.setattr(unfinished, "WORTH", 0.0)
+    monkeypatch.setattr(unfinished, "MIN_SECONDS_TO_SAVE", 0.0)
 
 
 COMPILED = {}
@@ -51,12 +51,12 @@ def compiled(group, execution):
     """A group's program, once for all that is trained with it."""
     key = (id(group), str(execution))
     if key not in COMPILED:
-        COMPILED[key] = (group, Fitted(group, execution.slots()[0], execution, 1, print))
+        COMPILED[key] = (group, MemoryFittedProgram(group, execution.slots()[0], execution, 1, print))
     return COMPILED[key][1]
 
 
 def trained(root, group=GROUP, stop_at=None, minutes=60.0, **execution):
-    """Rows of a group's first two cells, what is told of them, and the steps; they may be stopped after so many."""
+    """Rows of a group's first two trials, what is told of them, and the steps; they may be stopped after so many."""
     how = Execution(**({"chunk_steps": CHUNK, "devices": 1} | execution))
     told, taken, fitted = [], [], compiled(group, how)
     fitted.execution, fitted.tell = dataclasses.replace(how, output=root, save_minutes=minutes), told.append
@@ -68,7 +68,7 @@ def trained(root, group=GROUP, stop_at=None, minutes=60.0, **execution):
 
     rows = {}
     with contextlib.suppress(Stopped):
-        rows = {cell.name: row for cell, row in fitted.train(group.cells[:2], report)}
+        rows = {trial.name: row for trial, row in fitted.train(group.trials[:2], report)}
     return rows, told, taken
 
 
@@ -163,7 +163,7 @@ def test_with_nothing_that_can_be_read_members_begin_again(tmp_path):
 def test_other_members_begin_at_their_start(tmp_path, changes):
     trained(tmp_path, stop_at=6)
     study = tiny(baseline=replace_at(RUN, changes), axes=(), claims=(), seeds=range(3))
-    [other] = groups(study.cells())
+    [other] = groups(study.trials())
     other = dataclasses.replace(other, name=GROUP.name)
     _, told, taken = trained(tmp_path, group=other)
     assert taken[0] == (0, 0)
@@ -172,7 +172,7 @@ def test_other_members_begin_at_their_start(tmp_path, changes):
 
 @pytest.mark.slow
 def test_a_diverged_member_stays_so(tmp_path):
-    [group] = groups(tiny(baseline=replace_at(RUN, {"optimizer.learning_rate": 1e30}), axes=(), claims=()).cells())
+    [group] = groups(tiny(baseline=replace_at(RUN, {"optimizer.learning_rate": 1e30}), axes=(), claims=()).trials())
     whole = trained(None, group=group)[0]
     assert {row["status"] for row in whole.values()} == {"diverged"}
     trained(tmp_path, group=group, stop_at=8)
@@ -190,7 +190,7 @@ def test_a_full_disk_is_told_and_stops_nothing(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_member_that_another_process_took_further_is_left_alone(tmp_path, monkeypatch):
     trained(tmp_path, stop_at=10, minutes=1e-9)
-    monkeypatch.setattr(Unfinished, "gone_on_from", lambda self, begun, chunk: (0, begun))
+    monkeypatch.setattr(PartialRun, "resume", lambda self, begun, chunk: (0, begun))
     rows, told, _ = trained(tmp_path, minutes=1e-9)
     assert results(rows) == results(trained(None)[0])
     assert any("expected a step from there on" in text for text in told)
@@ -242,11 +242,11 @@ def test_a_study_goes_on_in_the_middle_of_a_run_and_leaves_nothing_behind(tmp_pa
     assert not (reference / "unfinished").exists()
     stopped_study(root, monkeypatch)
     assert (root / "unfinished").exists()
-    stray = root / "unfinished" / groups(STUDY.cells())[0].name / ("0" * 16)
+    stray = root / "unfinished" / groups(STUDY.trials())[0].name / ("0" * 16)
     stray.mkdir(parents=True)
     events = list(run(STUDY, Execution(output=root, devices=1, chunk_steps=CHUNK)))
     assert any(isinstance(event, Told) and "goes on from step" in event.text for event in events)
-    assert 0 < sum(isinstance(event, Finished) for event in events) < len(STUDY.cells())
+    assert 0 < sum(isinstance(event, Finished) for event in events) < len(STUDY.trials())
     assert results(Store(root).rows()) == results(Store(reference).rows())
     assert not (root / "unfinished").exists()
 

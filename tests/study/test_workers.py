@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from study import faults
-from study.faults import CELLS, results, train
+from study.faults import TRIALS, results, train
 from study.test_store_faults import is_whole
 
 from flaxformer.struct import UserError
@@ -78,11 +78,11 @@ def wait(root, more, *processes):
 def test_kill_9_of_either_of_two_workers_at_any_moment(whole, tmp_path, start, seed):
     chance = random.Random(seed)
     workers, kept = [start(tmp_path), start(tmp_path)], {}
-    while len(kept) < len(CELLS):
+    while len(kept) < len(TRIALS):
         wait(tmp_path, 1, *workers)
         time.sleep(chance.uniform(0, 0.3))
         one = chance.randrange(2)
-        if workers[one].poll() is None and len(Store(tmp_path).rows()) < len(CELLS) - 2:
+        if workers[one].poll() is None and len(Store(tmp_path).rows()) < len(TRIALS) - 2:
             workers[one].kill()
             workers[one].communicate()
         workers = [start(tmp_path) if own.poll() is not None else own for own in workers]
@@ -101,7 +101,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_leases_back(whole, tmp_path, s
     process.send_signal(number)
     ended(process, 130)
     assert not list((tmp_path / "leases").glob("*.lease"))
-    assert 0 < len(Store(tmp_path).rows()) < len(CELLS)
+    assert 0 < len(Store(tmp_path).rows()) < len(TRIALS)
     ended(start(tmp_path))
     is_whole(tmp_path, whole)
 

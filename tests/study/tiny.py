@@ -9,7 +9,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
-from flaxformer.study import Axis, Cell, Claim, Study
+from flaxformer.study import Axis, Claim, Study, Trial
 from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
 from flaxformer.study.store import Row, Store
@@ -54,24 +54,24 @@ def tiny(**changes) -> Study:
 
 def results(rows: dict[str, Row]) -> dict[str, Row]:
     """Rows without their incidental columns: equal results, equal runs."""
-    return {cell: {name: row[name] for name in row if name not in INCIDENTAL} for cell, row in rows.items()}
+    return {trial: {name: row[name] for name in row if name not in INCIDENTAL} for trial, row in rows.items()}
 
 
-def fill(root: Path, study: Study, loss: Callable[[Cell], float]) -> Store:
+def fill(root: Path, study: Study, loss: Callable[[Trial], float]) -> Store:
     """A folder of finished runs with the losses that the caller gives; nothing is trained."""
     store = Store(root)
     with store.locked():
         declare(store, declaration(study))
-        for cell in study.cells():
-            row = {"cell": cell.name, "group": "all", "seed": cell.seed, "status": "done", "diverged_at": None}
-            metrics = {"validation_loss": loss(cell), "validation_accuracy": 0.5}
+        for trial in study.trials():
+            row = {"trial": trial.name, "group": "all", "seed": trial.seed, "status": "done", "diverged_at": None}
+            metrics = {"validation_loss": loss(trial), "validation_accuracy": 0.5}
             initial = {"initial_validation_loss": 9.0, "initial_validation_accuracy": 0.0}
             curves = {
                 "evaluated_at": [0, 6],
-                "validation_loss_curve": [9.0, loss(cell)],
+                "validation_loss_curve": [9.0, loss(trial)],
                 "validation_accuracy_curve": [0.0, 0.5],
             }
-            store.append("all", row | cell.arm.labels | metrics | initial | curves)
+            store.append("all", row | trial.arm.labels | metrics | initial | curves)
         store.finish("all")
     return store
 

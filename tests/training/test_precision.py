@@ -26,7 +26,7 @@ from flaxformer.params import path_name
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy, Digits, ScaledIndex
 from flaxformer.training import Run, Training, start, train_step
-from flaxformer.training.precision import narrowed
+from flaxformer.training.precision import cast_params
 from flaxformer.training.step import backward, loss
 
 NARROW = jnp.bfloat16
@@ -48,7 +48,7 @@ def dtypes(config, layout):
     """Of the answer and of all intermediates, by place."""
     params, tokens, given = model_and_tokens(config, layout)
     output, kept = jax.eval_shape(
-        lambda params, config: apply_with_intermediates(narrowed(params, "bfloat16"), config, tokens,
+        lambda params, config: apply_with_intermediates(cast_params(params, "bfloat16"), config, tokens,
                                                         dropout_key=jax.random.key(0), **given),
         params, strong(config.replace(dropout=0.1)),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from flaxformer.interop.huggingface.bert import BERT
 from flaxformer.interop.huggingface.family import Family, read_attributes, write_attributes
 from flaxformer.interop.huggingface.gpt2 import GPT2
 from flaxformer.interop.huggingface.llama import LLAMA
-from flaxformer.interop.huggingface.names import settled
+from flaxformer.interop.huggingface.names import normalize_names
 from flaxformer.interop.huggingface.t5 import T5
 from flaxformer.interop.tensors import declared, from_tensors, shapes, to_tensors
 from flaxformer.model import Transformer, specs
@@ -73,7 +73,7 @@ def load(
     own = read_attributes(family, given, state)
     declarations = specs(own)
     rows = declared(family.rows(own), declarations)
-    state = settled(family, state, shapes(rows, declarations))
+    state = normalize_names(family, state, shapes(rows, declarations))
     return own, from_tensors(rows, declarations, state, f"tensors of the {family.name} model")
 
 

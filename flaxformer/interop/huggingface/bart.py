@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormSlots, Tokens
+from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import TABLE, Layout, Row, layers, linear, norm, within
@@ -24,7 +24,7 @@ LOGITS_BIAS = Layout(
 def _attention(there: str, here: str) -> tuple[Row, ...]:
     names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
     maps = [row for name, path in names.items() for row in linear(f"{there}.{name}", f"{here}/{path}")]
-    return (*maps, *norm(f"{there}_layer_norm", f"{here}_connection/stream"))
+    return (*maps, *norm(f"{there}_layer_norm", f"{here}_connection/post_residual"))
 
 
 LAYER = (
@@ -32,7 +32,7 @@ LAYER = (
     *_attention("encoder_attn", "cross_attention"),
     *linear("fc1", "feed_forward/up"),
     *linear("fc2", "feed_forward/down"),
-    *norm("final_layer_norm", "feed_forward_connection/stream"),
+    *norm("final_layer_norm", "feed_forward_connection/post_residual"),
 )
 
 
@@ -59,7 +59,7 @@ def _scale(exponent: float | None) -> dict[str, float | None]:
 
 BASE = ModelConfig(
     inputs=Tokens(std=0.02),
-    norm=NormSlots(stream=True, embedding=True),
+    norm=NormPlacement(post_residual=True, embedding=True),
     norm_kind=LayerNorm(epsilon=1e-5),
     positions=LearnedPositions(max_length=1),
     head=LanguageModel(tied=True, bias=True),

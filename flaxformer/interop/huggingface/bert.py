@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019), as BertForMaskedLM has it."""
 
-from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormSlots, Tokens
+from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
 from flaxformer.interop.huggingface.attributes import activation, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, linear, norm
@@ -10,10 +10,10 @@ LAYER = (
     *linear("attention.self.key", "attention/key"),
     *linear("attention.self.value", "attention/value"),
     *linear("attention.output.dense", "attention/out"),
-    *norm("attention.output.LayerNorm", "attention_connection/stream"),
+    *norm("attention.output.LayerNorm", "attention_connection/post_residual"),
     *linear("intermediate.dense", "feed_forward/up"),
     *linear("output.dense", "feed_forward/down"),
-    *norm("output.LayerNorm", "feed_forward_connection/stream"),
+    *norm("output.LayerNorm", "feed_forward_connection/post_residual"),
 )
 
 
@@ -36,7 +36,7 @@ BERT = Family(
     architectures=("BertForMaskedLM", "BertForPreTraining"),
     base=ModelConfig(
         inputs=Tokens(token_types=1, std=0.02),
-        norm=NormSlots(stream=True, embedding=True),
+        norm=NormPlacement(post_residual=True, embedding=True),
         norm_kind=LayerNorm(),
         positions=LearnedPositions(max_length=1),
         head=LanguageModel(tied=True, bias=True, transform="gelu"),

@@ -9,7 +9,7 @@ from flaxformer.interop.huggingface.family import Family, State
 from flaxformer.struct import UserError
 
 
-def settled(family: Family, state: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> State:
+def normalize_names(family: Family, state: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> State:
     """The tensors by the names of `expected`; what the family does not know keeps its own, for the caller to refuse.
 
     Raises:
