@@ -63,12 +63,12 @@ def _slurm_devices() -> list[int] | None:
     return list(range(int(gpus))) if re.fullmatch(r"1(\(x\d+\))?", tasks) and gpus.isdecimal() else None
 
 
-def is_first() -> bool:
+def is_coordinator() -> bool:
     """True if this process is the one that writes; a lone one is."""
     return jax.process_index() == 0
 
 
-def told(work: Callable[[], Any]) -> Any:
+def run_on_coordinator(work: Callable[[], Any]) -> Any:
     """Return what `work` gives in the first process, in all of them; it runs there alone.
 
     Args:
@@ -81,7 +81,7 @@ def told(work: Callable[[], Any]) -> Any:
         return work()
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
-    if is_first():
+    if is_coordinator():
         try:
             outcome = {"value": work()}
         except BaseException as raised:

@@ -242,7 +242,7 @@ def initialise(key: jax.Array, declared: ParametersT, std: Callable[[Spec], Any]
         if spec.init in CONSTANTS or spec.init == "constant":
             return jnp.full(spec.shape, CONSTANTS.get(spec.init, own.value), jnp.float32)
         deviation = own.value if spec.init == "normal" else std(spec)
-        return deviation * jax.random.normal(stream(key, path_name(path)), spec.shape, jnp.float32)
+        return deviation * jax.random.normal(fold_in_name(key, path_name(path)), spec.shape, jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, declared, is_leaf=_is_declared)
 
@@ -252,7 +252,7 @@ def path_name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def stream(key: jax.Array, name: str) -> jax.Array:
+def fold_in_name(key: jax.Array, name: str) -> jax.Array:
     """The random stream of that name: independent of every other name and of the order of use."""
     return jax.random.fold_in(key, int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little"))
 

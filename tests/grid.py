@@ -89,7 +89,7 @@ OPTIONS = {
         "rms": {"norm_kind": RMSNorm()},
         "batch": {"norm_kind": BatchNorm()},
     },
-    "visibility": {"causal": {}, "window": {"attention.window": 3}, "prefix": {"visibility": "prefix"}},
+    "mask_pattern": {"causal": {}, "window": {"attention.window": 3}, "prefix": {"mask_pattern": "prefix"}},
     "residual": {
         "plain": {},
         "rezero": {"residual": ReZero()},
@@ -209,6 +209,6 @@ def model_and_tokens(config, layout="unrolled"):
     if config.encoder is not None:
         valid = lengths_to_valid(jnp.array([3, S]), S)
         given = {"source": jax.random.randint(jax.random.key(2), (B, S), 0, V), "source_valid": valid}
-    if config.visibility == "prefix":
+    if config.mask_pattern == "prefix":
         given["prefix"] = jnp.full((B,), PREFIX)
     return random_weights(config, layout), tokens, given

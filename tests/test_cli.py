@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from study.tiny import FILE, cache_folder, fill, kept_programs, tiny
 
-from flaxformer import kept_programs as keeping
+from flaxformer import compilation_cache as keeping
 from flaxformer.cli import COMMANDS, _class, main
 from flaxformer.cli.study import StudyArguments
 from flaxformer.study import launch

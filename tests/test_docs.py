@@ -297,7 +297,7 @@ MISTAKES = {
     "dict": lambda: called(feed_forward=feed_forward(lambda self, w, x, c: (x, {"a": 1}))),
     "loss": narrow_losses,
     "carrier": carrier_decodes,
-    "mask": lambda: ModelConfig(attention=page()["LeakyMean"](), visibility="full"),
+    "mask": lambda: ModelConfig(attention=page()["LeakyMean"](), mask_pattern="bidirectional"),
     "command": lambda: override(Run(), ["model.feed_forward=Expert()"]),
 }
 

@@ -122,7 +122,9 @@ def test_e1_a_dot_product_has_variance_d_sigma_to_the_fourth(width, sigma):
 
 def head_entropy(**changes):
     own = Attention(heads=8, **changes)
-    config = ModelConfig(vocabulary=67, layers=1, d_model=64, attention=own, visibility="full", positions=NoPositions())
+    config = ModelConfig(
+        vocabulary=67, layers=1, d_model=64, attention=own, mask_pattern="bidirectional", positions=NoPositions()
+    )
     _, kept = see(weights(config, moved=0), config, jnp.arange(64)[None])
     return entropy(kept.blocks[0].attention.weights)
 
@@ -372,7 +374,7 @@ BREAD = jnp.array([[0, 3, 2, 0, 1, 4]])  # the bread cooked the oven so
 
 
 def test_e25_the_weights_of_a_word_are_normalised_over_every_word_itself_too():
-    config = BASE.replace(visibility="full", positions=NoPositions())
+    config = BASE.replace(mask_pattern="bidirectional", positions=NoPositions())
     _, kept = see(weights(config), config, OVEN)
     so = exact(kept.blocks[0].attention.weights[0, :, -1])
     close(so.sum(-1), np.ones(3))
@@ -508,7 +510,7 @@ def test_a_sharp_look_up_takes_the_nearest_value_and_averages_ties():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_one_map_for_queries_and_keys_makes_likeness_symmetric(shared):
-    config = BASE.replace(visibility="full", attention=Attention(heads=3, share_query_key=shared))
+    config = BASE.replace(mask_pattern="bidirectional", attention=Attention(heads=3, share_query_key=shared))
     _, kept = see(weights(config), config, words(1, T))
     # log A is a symmetric matrix and a number a row: around any three places its asymmetry adds up to nothing.
     asymmetry = np.log(kept.blocks[0].attention.weights[0, 0])
@@ -545,8 +547,8 @@ def test_the_products_of_a_head_have_the_rank_of_its_width():
 def test_the_oven_and_the_bread():
     told_apart = {}
     for name, config in {
-        "no order": BASE.replace(visibility="full", positions=NoPositions()),
-        "positions": BASE.replace(visibility="full"),
+        "no order": BASE.replace(mask_pattern="bidirectional", positions=NoPositions()),
+        "positions": BASE.replace(mask_pattern="bidirectional"),
         "one causal layer": BASE.replace(positions=NoPositions()),
         "two causal layers": BASE.replace(positions=NoPositions(), layers=2),
     }.items():
@@ -556,15 +558,15 @@ def test_the_oven_and_the_bread():
     assert told_apart == {"no order": False, "positions": True, "one causal layer": False, "two causal layers": True}
 
 
-@pytest.mark.parametrize("visibility", ["full", "causal"])
-def test_e29_equal_vectors_cannot_be_counted_without_positions_or_a_first_token(visibility):
+@pytest.mark.parametrize("mask_pattern", ["bidirectional", "causal"])
+def test_e29_equal_vectors_cannot_be_counted_without_positions_or_a_first_token(mask_pattern):
     """A causal mask breaks the symmetry, and yet no y_n = n · x_n of a constant sequence comes of it."""
-    config = BASE.replace(visibility=visibility, positions=NoPositions())
+    config = BASE.replace(mask_pattern=mask_pattern, positions=NoPositions())
     params, constant = weights(config), jnp.full((1, T), 3)
     close(forward(params, config, constant), jnp.broadcast_to(forward(params, config, constant)[:, :1], (1, T, V)))
     started = forward(params, config, constant.at[0, 0].set(5))[0, 1:]
     apart = np.abs(np.diff(started, axis=0)).max(-1)
-    assert (apart > 1e-3).all() if visibility == "causal" else (apart < 1e-4).all()
+    assert (apart > 1e-3).all() if mask_pattern == "causal" else (apart < 1e-4).all()
 
 
 def test_a_concatenated_index_is_the_first_number_and_has_no_bound():

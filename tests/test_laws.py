@@ -79,14 +79,14 @@ def test_the_gradient_sees_no_future_and_all_of_the_permitted_past(config):
     window = config.attention.window
     reach = T if window is None else config.layers * (window - 1)
     permitted = (s <= t) & (t - s <= reach)
-    if config.visibility == "prefix":
+    if config.mask_pattern == "prefix":
         permitted |= s < PREFIX
     assert (seen == permitted).all()
 
 
 @sparse_grid
-def test_with_full_visibility_the_future_is_seen(config):
-    config = replace_at(config, {"visibility": "full", "attention.window": None})
+def test_with_bidirectional_attention_the_future_is_seen(config):
+    config = replace_at(config, {"mask_pattern": "bidirectional", "attention.window": None})
     assert (np.asarray(sensitivity(*_with(config))) > 0).all()
 
 
@@ -106,7 +106,7 @@ def test_a_norm_over_the_sequence_leaks_the_future():
     "kind", [LayerNorm(affine="none"), RMSNorm(), BatchNorm(), LayerNorm(over="sequence")], ids=str
 )
 def test_without_positions_and_mask_a_permutation_of_the_input_permutes_the_output(norm, kind):
-    config = BASE.replace(norm=norm, norm_kind=kind, positions=NoPositions(), visibility="full")
+    config = BASE.replace(norm=norm, norm_kind=kind, positions=NoPositions(), mask_pattern="bidirectional")
     params, tokens, _ = model_and_tokens(config)
     order = jax.random.permutation(jax.random.key(2), T)
     close(forward(params, config, tokens[:, order]), forward(params, config, tokens)[:, order])
@@ -114,8 +114,8 @@ def test_without_positions_and_mask_a_permutation_of_the_input_permutes_the_outp
 
 @pytest.mark.parametrize("choice", ["causal mask", *(name for name in OPTIONS["positions"] if name != "no positions")])
 def test_every_position_scheme_and_the_causal_mask_break_the_symmetry(choice):
-    config = BASE.replace(positions=NoPositions(), visibility="full")
-    config = config.replace(**({"visibility": "causal"} if choice == "causal mask" else OPTIONS["positions"][choice]))
+    config = BASE.replace(positions=NoPositions(), mask_pattern="bidirectional")
+    config = config.replace(**({"mask_pattern": "causal"} if choice == "causal mask" else OPTIONS["positions"][choice]))
     params, tokens, _ = model_and_tokens(config)
     order = jnp.roll(jnp.arange(T), 1)
     there = forward(params, config, tokens[:, order]) - forward(params, config, tokens)[:, order]

@@ -141,7 +141,8 @@ OTHER = [
         "model.feed_forward": Gated(d_ff=11), "model.feed_forward.d_ff": 13, "model.feed_forward.activation": "gelu",
         "model.feed_forward.bias": False,
         "model.norm.pre": False, "model.norm.post_branch": True, "model.norm.post_residual": True,
-        "model.norm.embedding": True, "model.norm.final": False, "model.norm_kind.affine": "none", "model.norm_kind.over": "sequence",
+        "model.norm.embedding": True, "model.norm.final": False,
+        "model.norm_kind.affine": "none", "model.norm_kind.over": "sequence",
         "model.norm_kind.epsilon": 0.1, "model.positions.base": 10.0, "model.positions.layout": "split",
         "model.initializer.gain": 0.5, "model.head.tied": True, "model.head.bias": True, "model.head.transform": "gelu",
         "model.head.scale_exponent": 0.5, "model.inputs.scale_exponent": 0.5, "model.inputs.frozen": True,
@@ -160,7 +161,7 @@ OTHER = [
         "model.encoder.inputs.shared": True,
         ("task.form", "model.encoder"): ("joined", None),
     }),
-    (on(PLAIN, model__layers=2), {"model.visibility": "prefix"}),  # one layer's answers do not read what a prefix sees
+    (on(PLAIN, model__layers=2), {"model.mask_pattern": "prefix"}),  # one layer alone reads none of it
     (on(BASE, loss_terms=(ZLoss(),)), {"loss_terms.0.weight": 0.5}),
     (on(BASE, model__layers=2), {"model.pattern": (Block(), Block(attention=MODEL.attention.replace(window=1)))}),
     (on(BASE, model__layers=2, model__residual=ReZero(), model__pattern=(Block(), Block())), {

@@ -350,8 +350,8 @@ def test_edits_that_change_no_number_retrain_nothing(tmp_path, case):
     edit(tmp_path, *UNCHANGED[case])
     after = declared(tmp_path, tmp_path / "out")
     assert before["recipes"].items() <= after["recipes"].items()
-    prints = {trial["trial"]: trial["fingerprint"] for trial in after["trials"]}
-    assert {trial["trial"]: trial["fingerprint"] for trial in before["trials"]}.items() <= prints.items()
+    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in after["trials"]}
+    assert {trial["trial"]: trial["fingerprint"] for trial in before["trials"]}.items() <= fingerprints.items()
 
 
 def test_only_arms_that_use_the_code_are_refused_and_retrained(tmp_path):

@@ -12,7 +12,7 @@ from flaxformer.bench import Work, rate
 from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig
 from flaxformer.jobs.programs import Programs
 from flaxformer.model.layout import Layout
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.sharding import Devices
 from flaxformer.study import Study
 from flaxformer.study.execute import Compiled, Execution, Finished, execute
@@ -51,7 +51,7 @@ def trainer(run: Run, chunk: int, devices: Devices | None = None, layout: Layout
     """A function that trains `chunk` steps each time it is called; what it returns has to be waited for."""
     programs = Programs(run, layout, devices)
     source = programs.spread(run.task.load())
-    key = stream(jax.random.key(run.seed), "data")
+    key = fold_in_name(jax.random.key(run.seed), "data")
     steps, _ = next(programs.chunks(source, key, 0, chunk, chunk))
     state = programs.start()
 

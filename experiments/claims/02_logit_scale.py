@@ -70,7 +70,7 @@ def heads(seed: int) -> dict[str, float]:
         config = ModelConfig(
             layers=1,
             attention=Attention(heads=8, scale_width=width),
-            visibility="full",
+            mask_pattern="bidirectional",
             positions=NoPositions(),
             vocabulary=KEYS,
         )

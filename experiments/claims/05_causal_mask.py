@@ -32,7 +32,7 @@ CAUSAL = ModelConfig(
 MODELS = {
     "pre-norm": CAUSAL,
     "post-norm": CAUSAL.replace(norm=POST),
-    "no mask": CAUSAL.replace(visibility="full"),
+    "no mask": CAUSAL.replace(mask_pattern="bidirectional"),
     "norm over the sequence": CAUSAL.replace(norm_kind=LayerNorm(over="sequence")),
 }
 

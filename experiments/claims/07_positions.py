@@ -42,7 +42,7 @@ MODEL = ModelConfig(
     d_model=32,
     attention=Attention(heads=2),
     positions=NoPositions(),
-    visibility="full",
+    mask_pattern="bidirectional",
     inputs=TASK.inputs,
     head=TASK.head,
 )
@@ -54,7 +54,7 @@ SCHEMES = {
     "buckets": RelativeBuckets(std=1.0),
     "|i − j|": Alibi(),
 }
-MODELS = {"none": MODEL, "causal mask": MODEL.replace(visibility="causal")} | {
+MODELS = {"none": MODEL, "causal mask": MODEL.replace(mask_pattern="causal")} | {
     name: MODEL.replace(positions=scheme) for name, scheme in SCHEMES.items()
 }
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.claims import Case
-from flaxformer.config import NO_NORM, Attention, Dense, ModelConfig, NoHead, NoPositions, Stream
+from flaxformer.config import NO_NORM, Attention, Dense, Embeddings, ModelConfig, NoHead, NoPositions
 from flaxformer.model import apply_with_intermediates, init
 from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Claim, Probe, Study
@@ -51,13 +51,13 @@ BARE = ModelConfig(
     attention=Attention(heads=2, frozen_pattern=LENGTH),
     norm=NO_NORM,
     positions=NoPositions(),
-    visibility="full",
+    mask_pattern="bidirectional",
     inputs=TASK.inputs,
     head=TASK.head,
 )
 ATTENTION = BARE.replace(
     attention=Attention(heads=1, frozen_pattern=LENGTH, bias=False, out_bias=False),
-    inputs=Stream(),
+    inputs=Embeddings(),
     head=NoHead(),
     feed_forward=None,
     attention_residual=False,

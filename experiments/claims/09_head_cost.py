@@ -19,21 +19,21 @@ import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
 from flaxformer.claims import Case
-from flaxformer.config import NO_NORM, Attention, ModelConfig, NoHead, NoPositions, Stream
+from flaxformer.config import NO_NORM, Attention, Embeddings, ModelConfig, NoHead, NoPositions
 from flaxformer.model import apply, init
 from flaxformer.study import Claim, Probe
 
 WIDTH = LENGTH = 256
 HEADS = (1, 8, 64)
 LAYER = ModelConfig(
-    inputs=Stream(),
+    inputs=Embeddings(),
     head=NoHead(),
     layers=1,
     d_model=WIDTH,
     norm=NO_NORM,
     positions=NoPositions(),
     feed_forward=None,
-    visibility="full",
+    mask_pattern="bidirectional",
 )
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig, NoHead, NoPositions, Stream
+from flaxformer.config import Attention, Embeddings, ModelConfig, NoHead, NoPositions
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training
@@ -31,9 +31,9 @@ SKIPS = ("model.attention_residual", "model.feed_forward_residual")
 ATTENTION_ALONE = ModelConfig(
     layers=12,
     attention=Attention(heads=1),
-    inputs=Stream(),
+    inputs=Embeddings(),
     positions=NoPositions(),
-    visibility="full",
+    mask_pattern="bidirectional",
     feed_forward=None,
     head=NoHead(),
 )

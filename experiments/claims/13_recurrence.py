@@ -34,7 +34,7 @@ import numpy as np
 
 from flaxformer import model
 from flaxformer.claims import Case
-from flaxformer.config import GRU, LSTM, Attention, Elman, ModelConfig, NoHead, Stream, recurrent_model
+from flaxformer.config import GRU, LSTM, Attention, Elman, Embeddings, ModelConfig, NoHead, recurrent_model
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Constant, Run, Training
@@ -52,7 +52,7 @@ def program(name: str, length: int, batch: int, of: str = "loss"):
 
     of: "loss", the gradient of a mean over all outputs in the weights; "reach", the last output's Jacobian.
     """
-    config = MODELS[name].replace(inputs=Stream(), head=NoHead())
+    config = MODELS[name].replace(inputs=Embeddings(), head=NoHead())
 
     def loss(params, x):
         return jnp.square(model.apply(params, config, x)).mean()

@@ -49,9 +49,9 @@ BOTH = replace_at(DECODER, {"layers": 2, "feed_forward.d_ff": F}).with_encoder(i
 MODELS = {
     "encoder-decoder": BOTH,
     "decoder of equal parameters": DECODER,
-    "prefix-LM of equal parameters": DECODER.replace(visibility="prefix"),
+    "prefix-LM of equal parameters": DECODER.replace(mask_pattern="prefix"),
     "decoder of equal compute": DECODER.replace(layers=2),
-    "prefix-LM of equal compute": DECODER.replace(layers=2, visibility="prefix"),
+    "prefix-LM of equal compute": DECODER.replace(layers=2, mask_pattern="prefix"),
 }
 FORMS = {name: "joined" if config.encoder is None else "paired" for name, config in MODELS.items()}
 TASK = Sort(symbols=16, length=8, form="paired", batch_size=32)

@@ -43,8 +43,8 @@ SENTENCE, REORDERED, OTHER = (
 SHAPE = {"vocabulary": len(WORDS), "layers": 2, "d_model": 32}
 TWO_HEADS = Attention(heads=2)
 MODELS = {
-    "no order": ModelConfig(attention=TWO_HEADS, positions=NoPositions(), visibility="full", **SHAPE),
-    "position": ModelConfig(attention=TWO_HEADS, positions=Sinusoidal(), visibility="full", **SHAPE),
+    "no order": ModelConfig(attention=TWO_HEADS, positions=NoPositions(), mask_pattern="bidirectional", **SHAPE),
+    "position": ModelConfig(attention=TWO_HEADS, positions=Sinusoidal(), mask_pattern="bidirectional", **SHAPE),
     "causal mask": ModelConfig(attention=TWO_HEADS, positions=NoPositions(), **SHAPE),
     "recurrence": recurrent_model(Elman(), **SHAPE),
 }

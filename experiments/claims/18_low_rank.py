@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.claims import Case
-from flaxformer.config import Alibi, Attention, ModelConfig, NoHead, NoPositions, Rotary, Stream
+from flaxformer.config import Alibi, Attention, Embeddings, ModelConfig, NoHead, NoPositions, Rotary
 from flaxformer.model import init
 from flaxformer.study import Claim, Probe
 
 WIDTH, LENGTH = 48, 64
-LAYER = ModelConfig(inputs=Stream(), head=NoHead(), layers=1, d_model=WIDTH, feed_forward=None)
+LAYER = ModelConfig(inputs=Embeddings(), head=NoHead(), layers=1, d_model=WIDTH, feed_forward=None)
 SCHEMES = {"no positions": NoPositions(), "rotary": Rotary(), "a bias on the distance": Alibi()}
 
 

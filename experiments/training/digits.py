@@ -21,7 +21,7 @@ run = Run(
         attention=Attention(heads=4),
         feed_forward=Dense(activation="gelu"),
         positions=LearnedPositions(max_length=16),
-        visibility="full",
+        mask_pattern="bidirectional",
         head=Classifier(classes=10),
         dropout=0.1,
     ),

@@ -22,7 +22,7 @@ run = Run(
         attention=Attention(heads=4),
         feed_forward=Dense(activation="gelu"),
         positions=LearnedPositions(max_length=64),
-        visibility="full",
+        mask_pattern="bidirectional",
         head=LanguageModel(tied=True, bias=True, transform="gelu"),
         inputs=Tokens(std=0.02),
     ),

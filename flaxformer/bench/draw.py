@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from flaxformer.bench.declare import Benchmark
-from flaxformer.bench.results import Line, Measurement, Spread, lines, place
+from flaxformer.bench.results import Interval, Line, Measurement, lines, place
 from flaxformer.bench.show import heading, number
-from flaxformer.report.drawing import GREY, PAGE, STYLE, look
+from flaxformer.report.drawing import GREY, PAGE, STYLE, style_of
 
 ACROSS = 4
 """Panels in a row."""
@@ -33,12 +33,12 @@ def draw(path: Path, benchmark: Benchmark, measurements: Sequence[Measurement]) 
             figure.savefig(path.with_suffix(f".{kind}"), dpi=200, metadata={"Date": None} if kind == "svg" else None)
 
 
-def _whiskers(spreads: Sequence[Spread]) -> list[list[float]]:
-    return [[one.median - one.low for one in spreads], [one.high - one.median for one in spreads]]
+def _whiskers(intervals: Sequence[Interval]) -> list[list[float]]:
+    return [[one.median - one.low for one in intervals], [one.high - one.median for one in intervals]]
 
 
 def _along(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
-    along, styles = benchmark.along, {way.name: look(i) for i, way in enumerate(benchmark.ways)}
+    along, styles = benchmark.along, {way.name: style_of(i) for i, way in enumerate(benchmark.ways)}
     panels: dict[str, dict[str, list[Line]]] = {}
     for line in found:
         rest = ", ".join(f"{name} {line.point[name]}" for name in benchmark.varied if name != along)
@@ -48,10 +48,10 @@ def _along(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
     grid = figure.subplots(down, across, squeeze=False, sharey=True).flat
     for axes, (rest, curves) in zip(grid, panels.items(), strict=False):
         for way, own in curves.items():
-            spreads, style = [line.compared for line in own if line.compared], styles[way]
-            x, middle = [line.point[along] for line in own], [one.median for one in spreads]
+            intervals, style = [line.compared for line in own if line.compared], styles[way]
+            x, middle = [line.point[along] for line in own], [one.median for one in intervals]
             fmt: Any = {"fmt": style.marker, "ls": style.dashes, "color": style.colour, "ms": 3, "capsize": 2}
-            axes.errorbar(x, middle, _whiskers(spreads), **fmt)
+            axes.errorbar(x, middle, _whiskers(intervals), **fmt)
         ticks = sorted({line.point[along] for own in curves.values() for line in own})
         axes.set(xscale="log", yscale="log", title=rest, xlabel=along.replace("_", " "))
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -69,7 +69,7 @@ def _along(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
 
 
 def _dots(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
-    colours = {"ours": look(0).colour, "peer": look(1).colour, "limit": GREY}
+    colours = {"ours": style_of(0).colour, "peer": style_of(1).colour, "limit": GREY}
     figure = Figure(figsize=(PAGE, 0.7 + 0.2 * len(found)), layout="constrained")
     axes = figure.subplots()
     for y, line in enumerate(found):

@@ -20,7 +20,7 @@ class Measurement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
+class Interval:
     """The median of some rounds, the least and the largest of them."""
 
     median: float
@@ -29,9 +29,9 @@ class Spread:
     rounds: int
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def interval(values: Sequence[float]) -> Interval | None:
     """Median and range of at least one value; None of none."""
-    return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
+    return Interval(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def by_round(measurements: Sequence[Measurement], point: Point, way: str, number: str) -> dict[int, float]:
@@ -54,9 +54,9 @@ class Line:
 
     point: Point
     way: str
-    compared: Spread | None
-    ratio: Spread | None
-    share: Spread | None
+    compared: Interval | None
+    ratio: Interval | None
+    share: Interval | None
     others: dict[str, float]
     errors: int
 
@@ -79,9 +79,9 @@ def _line(benchmark: Benchmark, measurements: Sequence[Measurement], point: Poin
     share = None
     if benchmark.limit and way != benchmark.limit.way:
         number = benchmark.limit.number
-        share = spread(quotients(of(way, number), of(benchmark.limit.way, number)))
+        share = interval(quotients(of(way, number), of(benchmark.limit.way, number)))
     names = {number for one in measurements if one.way == way and one.numbers for number in one.numbers}
-    medians = {number: spread(list(of(way, number).values())) for number in sorted(names)}
+    medians = {number: interval(list(of(way, number).values())) for number in sorted(names)}
     return Line(
         point,
         way,
@@ -95,10 +95,10 @@ def _line(benchmark: Benchmark, measurements: Sequence[Measurement], point: Poin
 
 def faster(
     benchmark: Benchmark, measurements: Sequence[Measurement], point: Point, way: str, than: str
-) -> Spread | None:
+) -> Interval | None:
     """Return how many times as fast as another a way is, round by round."""
     own, other = (by_round(measurements, point, name, benchmark.compared) for name in (way, than))
-    return spread(quotients(other, own) if benchmark.lower_is_better else quotients(own, other))
+    return interval(quotients(other, own) if benchmark.lower_is_better else quotients(own, other))
 
 
 def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[str]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer.bench.declare import Benchmark
-from flaxformer.bench.results import Measurement, Spread, conclusions, lines
+from flaxformer.bench.results import Interval, Measurement, conclusions, lines
 from flaxformer.files import write_atomically
 
 UNITS = {"_bytes": 1e6, "flops_per_second": 1e9}
@@ -26,7 +26,7 @@ def number(value: float | None, name: str = "") -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def ranged(one: Spread | None, name: str = "", digits: int | None = None) -> str:
+def ranged(one: Interval | None, name: str = "", digits: int | None = None) -> str:
     """The median, and the least to the largest in brackets."""
     if one is None:
         return "–"

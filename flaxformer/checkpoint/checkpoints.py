@@ -79,11 +79,11 @@ class Checkpoints:
         step = operator.index(step)
         if step < 0:
             raise ValueError(f"step is {step}; expected at least 0")
-        distributed.told(lambda: self._expect_later(step))
+        distributed.run_on_coordinator(lambda: self._expect_later(step))
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         arrays, leaves = on_host(state), described(state)
-        if distributed.is_first():
+        if distributed.is_coordinator():
             self._pending = self._thread.submit(self._save, step, leaves, arrays, finite)
 
     def wait(self) -> None:
@@ -205,7 +205,7 @@ class Checkpoints:
         """
         arrays: dict[str, np.ndarray] = {}
         wanted = described(like)
-        found = distributed.told(lambda: self._newest(wanted, step, whole, arrays))
+        found = distributed.run_on_coordinator(lambda: self._newest(wanted, step, whole, arrays))
         return found, from_host(like, from_first(arrays, wanted))
 
     def _newest(self, wanted: dict[str, Leaf], step: int | None, whole: bool, arrays: dict[str, np.ndarray]) -> int:

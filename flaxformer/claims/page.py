@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from flaxformer.claims.record import Line, Record
-from flaxformer.report import html, index, words
+from flaxformer.report import html, index, phrasing
 from flaxformer.report.numbers import duration
 from flaxformer.report.tables import Table
 from flaxformer.report.write import report_path
@@ -21,7 +21,7 @@ HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict")
 def render(root: Path, records: Sequence[Record]) -> str:
     """The page: how many hold, every claim with its evidence, and the list of all probes and studies."""
     counts = collections.Counter(line.verdict for one in records for line in one.lines)
-    told = ", ".join(f"{counts[word]} {word}" for word in (*words.MARKS, "failed") if counts[word])
+    told = ", ".join(f"{counts[word]} {word}" for word in (*phrasing.MARKS, "failed") if counts[word])
     n, seconds = len(records), sum(one.seconds for one in records)
     total = f"{n} claim{'s' if n != 1 else ''} in {counts.total()} tested forms: {told or 'none yet'}."
     parts = [

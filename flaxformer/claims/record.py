@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flaxformer.claims.run import CaseResult
 from flaxformer.files import write_atomically
-from flaxformer.report import words
+from flaxformer.report import phrasing
 from flaxformer.study.analysis import Analysis, analyse
 from flaxformer.study.store import Store
 
@@ -84,8 +84,8 @@ def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Line
     lines = [
         Line(
             claim.text,
-            words.effect(claim),
-            words.claimed(claim),
+            phrasing.effect(claim),
+            phrasing.claimed(claim),
             claim.judgement.effect.n,
             claim.judgement.verdict,
             folder,

@@ -12,7 +12,7 @@ from flaxformer.claims import page, record
 from flaxformer.claims.record import Record
 from flaxformer.claims.run import CaseResult
 from flaxformer.files import write_atomically
-from flaxformer.report import tables, words
+from flaxformer.report import phrasing, tables
 from flaxformer.report.numbers import duration
 from flaxformer.report.terminal import STYLES
 
@@ -65,7 +65,7 @@ def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
 
 
 def _marked(verdict: str) -> str:
-    return f"{words.MARKS.get(verdict, '!')} {verdict}"
+    return f"{phrasing.MARKS.get(verdict, '!')} {verdict}"
 
 
 def write(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> Path:

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = _class(name)
     if arguments is None:
-        importlib.import_module("flaxformer.kept_programs").keep_compiled_programs()
+        importlib.import_module("flaxformer.compilation_cache").keep_compiled_programs()
     return _called(command, name, words[1:])
 
 

@@ -65,7 +65,7 @@ class Generate:
         pieces = self._pieces(params, run, prompt[None].astype(np.int32))
         said = as_said(text.decode, itertools.chain([prompt], pieces))
         next(said)  # the prompt, which is told as it was given
-        return tell(console, itertools.chain([asked], said))
+        return print_pieces(console, itertools.chain([asked], said))
 
     @property
     def _sampling(self) -> Sampling:
@@ -91,7 +91,7 @@ class Generate:
         params = trained_weights(self.directory, run, self.step)
         how: dict[str, Any] = {"steps": self.tokens, "sampling": self._sampling, "key": jax.random.key(self.seed)}
         if self.input is None and self.beams is None:
-            return tell(console, translated_piece_by_piece(params, run.model, task, lines[0], **how))
+            return print_pieces(console, translated_piece_by_piece(params, run.model, task, lines[0], **how))
         # A device has a copy of the weights, and reads them for each token: they are to serve a few lines at least.
         mesh = Devices(data=math.gcd(ROWS // 4, jax.device_count())).mesh()
         with jax.set_mesh(mesh):
@@ -117,7 +117,7 @@ def run_in(directory: Path) -> Run:
         return config_of(directory)
 
 
-def tell(console: Console, texts: Iterable[str]) -> int:
+def print_pieces(console: Console, texts: Iterable[str]) -> int:
     """Texts one after another on a line, each at once; as they are, but for what would command a terminal."""
     for text in texts:
         print(printable(text) if console.is_terminal else text, end="", file=console.file, flush=True)

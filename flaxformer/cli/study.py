@@ -29,7 +29,7 @@ from flaxformer.study.launch import OnError, declare, missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups, slow_decoding
 from flaxformer.study.progress import follow
-from flaxformer.study.stages import ahead, is_staged, known, run, told
+from flaxformer.study.stages import describe_stages, is_staged, remaining_work, resolve_study, run
 from flaxformer.study.status import status
 from flaxformer.study.store import Store
 from flaxformer.user_code.changes import OnCodeChange
@@ -49,10 +49,10 @@ class StudyArguments:
     seeds: Annotated[int | None, option("N", "the study's", "use N seeds: 0, 1, …")] = None
     output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of results")] = None
     devices: Annotated[int | None, option("N", "all; a CPU is one a core", "devices to use")] = None
-    group_size: Annotated[int | None, option("N", "1 on a CPU, else what fits", "runs at a time on a slot")] = None
+    group_size: Annotated[int | None, option("N", "1 on a CPU, else what fits", "runs at a time")] = None
     exact: Annotated[bool, tyro.conf.arg(help="one run at a time on one device: bitwise what a lone run gives")] = False
     mesh: Annotated[
-        str | None, option("AXIS=N,…", "one device", "a slot: devices for each run, as in data=2 or fsdp=2,tensor=2")
+        str | None, option("AXIS=N,…", "one device", "devices for each run, as in data=2 or fsdp=2,tensor=2")
     ] = None
     chunk_steps: Annotated[int, option("N", "50", "steps between two looks at progress")] = 50
     save_minutes: Annotated[float, option("N", "5; 0 is never", "minutes between two saves of runs under way")] = 5.0
@@ -72,8 +72,8 @@ class Plan(StudyArguments):
 
     def __call__(self, console: Console) -> int:
         declared, execution = self.load()
-        study = known(declared, execution)
-        devices, found = len(execution.slots()), groups(study.trials())
+        study = resolve_study(declared, execution)
+        devices, found = len(execution.device_groups()), groups(study.trials())
         rows = store_of(study, execution).rows()
         console.print(Text(study.question, style="bold"))
         console.print(weights_table(study.baseline.model))
@@ -99,7 +99,7 @@ class Plan(StudyArguments):
             f"{len(study.arms())} arms × {len(study.seeds)} seeds = {runs} runs in {len(found)} compiled programs "
             f"on {execution.where}; about {total / 60:.1f} min for the {left} to do."
         )
-        for line in (*slow_decoding(arm.run.model for arm in study.arms()), *told(declared, execution)):
+        for line in (*slow_decoding(arm.run.model for arm in study.arms()), *describe_stages(declared, execution)):
             console.print(line)
         console.print(f"{len(study.claims)} declared claims, judged on {study.metric}, Holm-corrected.")
         return 0
@@ -132,10 +132,10 @@ class Run(LauncherArguments, StudyArguments):
             return launched(self, *self.load(), console)
         distributed.initialize(self.coordinator, self.processes, self.process)
         study, execution = self.load()
-        if not distributed.is_first():
+        if not distributed.is_coordinator():
             found = [event.row["status"] for event in run(study, execution) if isinstance(event, Finished)]
             return FAILED if "failed" in found else 0
-        store, where, ordinary = store_of(study, execution), execution.where, known(study, execution)
+        store, where, ordinary = store_of(study, execution), execution.where, resolve_study(study, execution)
         if not is_staged(study):
             declare(study, store, self.on_code_change)
         todo = missing(ordinary, store, retry_failed=self.retry_failed)
@@ -144,9 +144,9 @@ class Run(LauncherArguments, StudyArguments):
         kept = f", {done} are done already" if done else ""
         programs = f"{len(todo)} compiled programs on {where}"
         console.print(f"{study.name}: {runs} runs to train in {programs}{kept}; results in {store.root}")
-        for line in told(study, execution):
+        for line in describe_stages(study, execution):
             console.print(line)
-        runs, steps = ahead(study, execution, self.retry_failed)
+        runs, steps = remaining_work(study, execution, self.retry_failed)
         events = run(
             study, execution, retry_failed=self.retry_failed, on_error=self.on_error, on_code_change=self.on_code_change
         )
@@ -225,6 +225,6 @@ def show_report(store: Store, console: Console) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    for name, what in store.damage.items():
+    for name, what in store.corrupt_files.items():
         console.print(Text(f"{store.root / name} is damaged ({what}); 'run' trains what it held", style="yellow"))
     return len(analysis.failed)

@@ -80,14 +80,14 @@ class Train:
 
     def __call__(self, console: Console) -> int:
         distributed.initialize(self.coordinator, self.processes, self.process)
-        console = console if distributed.is_first() else Console(quiet=True)
+        console = console if distributed.is_coordinator() else Console(quiet=True)
         run = override(load(self.file, "run", Run), self.overrides)
         output = self.output or Path("runs") / self.file.stem
         own = ("output", "devices")
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(Job) if f.name not in own}
         devices = devices_for(run) if self.mesh is None else parse_devices(self.mesh)
         job = Job(output=output, devices=devices, **settings)
-        distributed.told(lambda: check(run, job))
+        distributed.run_on_coordinator(lambda: check(run, job))
         price = Price.of(run, devices)
         price.show(console, run)
         if self.plan:

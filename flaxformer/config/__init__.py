@@ -8,7 +8,7 @@ from flaxformer.parts.attention import Attention
 from flaxformer.parts.feed_forward import Dense, FeedForward, Gated
 from flaxformer.parts.heads import Classifier, Head, LanguageModel, NoHead, Regressor
 from flaxformer.parts.initializers import Initializer, LeCun, Normal, Xavier
-from flaxformer.parts.inputs import Inputs, Patches, Stream, Tokens, Vectors
+from flaxformer.parts.inputs import Embeddings, Inputs, Patches, Tokens, Vectors
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import (
     NO_NORM,
@@ -55,6 +55,7 @@ __all__ = [
     "DeepNorm",
     "Dense",
     "Elman",
+    "Embeddings",
     "FeedForward",
     "Gated",
     "Head",
@@ -81,7 +82,6 @@ __all__ = [
     "Residual",
     "Rotary",
     "Sinusoidal",
-    "Stream",
     "TokenMixer",
     "Tokens",
     "Vectors",

@@ -27,10 +27,10 @@ from flaxformer.struct import Config, leaf, part, static
 
 
 class ModelConfig(Config):
-    """A Transformer: a decoder as it stands; an encoder with visibility="full"; both, with an `encoder` to read.
+    """A Transformer: a decoder; an encoder, with mask_pattern="bidirectional"; or both, with an `encoder` to read.
 
-    visibility: what a token sees of the others: "causal", those before it; "prefix", those and all of a given
-    prefix; "full", all (Raffel et al. 2020, figure 4).
+    mask_pattern: the tokens that a token attends to: "causal", those before it; "prefix", those and all of a given
+    prefix; "bidirectional", all (Raffel et al. 2020, figure 4).
 
     pattern: blocks that differ, cycled over the depth, such as three local attentions and a global one; empty for the
     same block in every layer.
@@ -52,7 +52,7 @@ class ModelConfig(Config):
     """Of a model that reads a memory; None has the settings of `attention`."""
     feed_forward: FeedForward | None = part(Dense())
     positions: Positions = part(Sinusoidal())
-    visibility: str = static("causal", choices=("causal", "prefix", "full"))
+    mask_pattern: str = static("causal", choices=("causal", "prefix", "bidirectional"))
 
     norm: NormPlacement = part(PRE)
     norm_kind: Norm = part(LayerNorm())
@@ -75,9 +75,9 @@ class ModelConfig(Config):
         return problems(self)
 
     def with_encoder(self, **changes: Any) -> "ModelConfig":
-        """The encoder-decoder whose encoder is like this decoder, but for its full visibility and the changes."""
+        """Return the encoder-decoder whose encoder is like this decoder, but bidirectional and with the changes."""
         residual = DeepNorm(decoder_layers=self.layers) if isinstance(self.residual, DeepNorm) else self.residual
-        like = {"visibility": "full", "head": NoHead(), "residual": residual}
+        like = {"mask_pattern": "bidirectional", "head": NoHead(), "residual": residual}
         none = dict.fromkeys(("encoder", "d_memory", "cross_attention"))
         return self.replace(encoder=self.replace(**(like | none | changes)))
 
@@ -197,7 +197,7 @@ class ModelConfig(Config):
     @property
     def is_causal(self) -> bool:
         """True if no token's result depends on later ones, but for a prefix."""
-        return self.visibility != "full" and all(norm.is_causal for norm in self.norms)
+        return self.mask_pattern != "bidirectional" and all(norm.is_causal for norm in self.norms)
 
     @property
     def reads_memory(self) -> bool:
@@ -241,9 +241,11 @@ class ModelConfig(Config):
         """Which tokens a token may attend to, by the architecture; data adds its padding, an attention its window.
 
         Args:
-          prefix: tokens at the start of each sequence that every token sees, where visibility is "prefix".
+          prefix: tokens at the start of each sequence that every token sees, where mask_pattern is "prefix".
           offset: keys before the first query (a decoding state).
         """
-        if self.visibility == "full":
+        if self.mask_pattern == "bidirectional":
             return None
-        return Causal(offset) | Prefix(prefix) if self.visibility == "prefix" and prefix is not None else Causal(offset)
+        if self.mask_pattern == "prefix" and prefix is not None:
+            return Causal(offset) | Prefix(prefix)
+        return Causal(offset)

@@ -15,9 +15,9 @@ from flaxformer.struct import UserError
 def problems(config: Any) -> Iterator[str]:
     """Yield one message per contradiction in a `ModelConfig`."""
     yield from _attention_problems(config, "attention", config.attention)
-    if config.visibility != "causal" and not config.attention.reads_mask:
+    if config.mask_pattern != "causal" and not config.attention.reads_mask:
         kind = type(config.attention).__name__
-        yield f'visibility is "{config.visibility}"; expected "causal" with attention {kind}, which reads no mask'
+        yield f'mask_pattern is "{config.mask_pattern}"; expected "causal" with attention {kind}, which reads no mask'
     if config.cross_attention is not None and not config.reads_memory:
         yield "cross_attention is given; expected None, or an encoder or d_memory for it to read"
     if config.reads_memory:

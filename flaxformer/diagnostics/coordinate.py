@@ -12,7 +12,7 @@ from jaxtyping import Array
 from flaxformer.config import ModelConfig
 from flaxformer.diagnostics.activations import magnitude, measured, of_output
 from flaxformer.diagnostics.places import one_by_one
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.struct import Config, UserError, replace_at
 from flaxformer.tasks.base import Source, whole
 from flaxformer.training.run import Run
@@ -114,7 +114,7 @@ def slope(widths: Sequence[int], sizes: np.ndarray) -> np.ndarray:
 @functools.partial(jax.jit, static_argnames="steps")
 def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
     """mean |activation| by place in one layer each, [steps + 1]: of the forward pass of each training step."""
-    key = stream(jax.random.key(run.seed), "data")
+    key = fold_in_name(jax.random.key(run.seed), "data")
 
     def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
         batch = whole(source.batch(key, state.step))

@@ -140,13 +140,13 @@ class Model(nn.Module):
 
 
 class Encoder(Model):
-    """A model whose tokens see all others (visibility "full"), such as a classifier."""
+    """A model whose tokens see all others (mask_pattern "bidirectional"), such as a classifier."""
 
     family = "encoder"
 
 
 class Decoder(Model):
-    """A model whose tokens see those before them (visibility "causal" or "prefix"), such as a language model."""
+    """A model whose tokens see those before them (mask_pattern "causal" or "prefix"), such as a language model."""
 
     family = "decoder"
 
@@ -165,7 +165,7 @@ class MultiHeadAttention(nn.Module):
 
     num_kv_heads: heads of keys and values, where fewer than num_heads.
     dropout_rate: of the attention weights.
-    decode: keys and values are kept in the collection "cache", whose slots are those of the inputs to `init`.
+    decode: keys and values are kept in the collection "cache", whose positions are those of the inputs to `init`.
     normalize_qk: layer norm with a gain on queries and keys.
     options: fields of `Attention` that Flax has no name for (`flaxformer.interop.modules.OPTIONS`).
     """
@@ -237,8 +237,8 @@ class MultiHeadAttention(nn.Module):
     def _extend(self, config: Any, new: KeysValues, mask: Mask | None) -> tuple[KeysValues, Mask | None]:
         """Keys and values of the cache with the new ones; the call that makes the cache reads its own inputs."""
         exists = self.has_variable("cache", "cache_index")
-        *batch, slots, _, _ = new.value.shape
-        empty = modules.empty_cache(config, tuple(batch), slots, new.value.dtype)
+        *batch, capacity, _, _ = new.value.shape
+        empty = modules.empty_cache(config, tuple(batch), capacity, new.value.dtype)
         key = self.variable("cache", "cached_key", lambda: empty.key)
         value = self.variable("cache", "cached_value", lambda: empty.value)
         index = self.variable("cache", "cache_index", lambda: jnp.int32(0))

@@ -64,13 +64,13 @@ def family(config: ModelConfig) -> str:
     """The kind of model that a config describes, in a word."""
     if config.encoder is not None:
         return "encoder-decoder"
-    return "encoder" if config.visibility == "full" else "decoder"
+    return "encoder" if config.mask_pattern == "bidirectional" else "decoder"
 
 
 def check_family(config: ModelConfig, expected: str | None, module: str) -> None:
     """Refuse a config of another family than the module's; None takes all."""
     if expected not in (None, family(config)):
-        found = f'{family(config)} (visibility "{config.visibility}")'
+        found = f'{family(config)} (mask_pattern "{config.mask_pattern}")'
         raise UserError(f"config is of the family {found}; {module} expects {expected}")
 
 
@@ -196,10 +196,10 @@ def _attention_declarations(config: ModelConfig, out_features: int | None) -> An
     return declared.replace(out=resized(declared.out), out_bias=resized(declared.out_bias))
 
 
-def empty_cache(config: ModelConfig, batch: tuple[int, ...], slots: int, dtype: Any = jnp.float32) -> KeysValues:
+def empty_cache(config: ModelConfig, batch: tuple[int, ...], capacity: int, dtype: Any = jnp.float32) -> KeysValues:
     """Zeros to write keys and values to."""
     sizes = config.sizes
-    shape = (*batch, slots, sizes["key_value_heads"])
+    shape = (*batch, capacity, sizes["key_value_heads"])
     return KeysValues(jnp.zeros((*shape, sizes["d_head"]), dtype), jnp.zeros((*shape, sizes["d_value"]), dtype))
 
 
@@ -246,11 +246,11 @@ def extend(
     """One step of decoding: the cache with new tokens after those `used`, how many are used then, and the causal mask.
 
     Raises:
-      ValueError: more tokens than there are slots left, where the number used is known.
+      ValueError: more tokens than there are positions left, where the number used is known.
     """
-    slots, length = cached.value.shape[-3], new.value.shape[-3]
-    if not isinstance(used, jax.core.Tracer) and int(used) + length > slots:
-        raise ValueError(f"{int(used)} of {slots} slots are used; {length} more tokens do not fit")
+    capacity, length = cached.value.shape[-3], new.value.shape[-3]
+    if not isinstance(used, jax.core.Tracer) and int(used) + length > capacity:
+        raise ValueError(f"{int(used)} of {capacity} positions are used; {length} more tokens do not fit")
     return jax.tree.map(lambda old, x: write(old, x, used, axis=-3), cached, new), used + length, Causal(used) & mask
 
 

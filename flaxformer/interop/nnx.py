@@ -107,13 +107,13 @@ def _update(variable: nnx.Variable, old: Array, new: Array) -> None:
 
 
 class Encoder(Model):
-    """A model whose tokens see all others (visibility "full"), such as a classifier."""
+    """A model whose tokens see all others (mask_pattern "bidirectional"), such as a classifier."""
 
     family = "encoder"
 
 
 class Decoder(Model):
-    """A model whose tokens see those before them (visibility "causal" or "prefix"), such as a language model."""
+    """A model whose tokens see those before them (mask_pattern "causal" or "prefix"), such as a language model."""
 
     family = "decoder"
 
@@ -172,9 +172,9 @@ class MultiHeadAttention(Holder):
         self.cache_index: Any = nnx.data(None)
 
     def init_cache(self, input_shape: tuple[int, ...], dtype: Any = jnp.float32) -> None:
-        """An empty cache for inputs [*batch, slots, in_features]."""
-        *batch, slots, _ = input_shape
-        cache = modules.empty_cache(self.config, tuple(batch), slots, dtype)
+        """An empty cache for inputs [*batch, capacity, in_features]."""
+        *batch, capacity, _ = input_shape
+        cache = modules.empty_cache(self.config, tuple(batch), capacity, dtype)
         self.cached_key, self.cached_value = nnx.Cache(cache.key), nnx.Cache(cache.value)
         self.cache_index = nnx.Cache(jnp.int32(0))
 
@@ -198,7 +198,7 @@ class MultiHeadAttention(Holder):
           deterministic: False drops attention weights.
           rngs: what to draw dropout from: Rngs (its `dropout`), a stream, or a key.
           sow_weights: keep the weights as the intermediate "attention_weights".
-          decode: the inputs, any number of tokens, follow those of the cache, which keeps them; S is its slots.
+          decode: the inputs, any number of tokens, follow those of the cache, which keeps them; S is its positions.
           is_causal: query t sees keys s ≤ t.
         """
         params = self.params

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer.config import ModelConfig, NoHead, NoPositions, NormPlacement, Stream
+from flaxformer.config import Embeddings, ModelConfig, NoHead, NoPositions, NormPlacement
 from flaxformer.interop.widths import explicit
 from flaxformer.struct import REQUIRED, UserError, canonical, did_you_mean, flatten, get_at, replace_at
 
@@ -41,9 +41,9 @@ ARGUMENTS = {
     "dropout": Argument(lambda rate: {"dropout": rate or None}, lambda config: config.dropout or 0.0),
     "activation": _field("feed_forward.activation", "relu"),
     "layer_norm_eps": _field("norm_kind.epsilon", 1e-5),
-    "batch_first": Argument(lambda is_first: {}, lambda config: True),
+    "batch_first": Argument(lambda is_coordinator: {}, lambda config: True),
     "norm_first": Argument(
-        lambda is_first: {"norm.pre": is_first, "norm.post_residual": not is_first},
+        lambda is_coordinator: {"norm.pre": is_coordinator, "norm.post_residual": not is_coordinator},
         lambda config: config.norm.pre is not None,
     ),
     "norm": Argument(lambda has_norm: {"norm.final": has_norm}, lambda config: config.norm.final is not None),
@@ -59,10 +59,10 @@ ARGUMENTS = {
 }
 BASE = ModelConfig(
     layers=1,
-    inputs=Stream(),
+    inputs=Embeddings(),
     head=NoHead(),
     positions=NoPositions(),
-    visibility="full",
+    mask_pattern="bidirectional",
     norm=NormPlacement(final=True),  # unless a stack says otherwise
 )
 
@@ -85,7 +85,7 @@ BOTH = LAYER | {"d_model": 512, "nhead": 8, "num_encoder_layers": 6, "num_decode
 ATTENTION = {"embed_dim": REQUIRED, "num_heads": REQUIRED, "dropout": 0.0, "bias": True, "add_bias_kv": False}
 ATTENTION |= {"add_zero_attn": False, "kdim": None, "vdim": None, "batch_first": False}
 
-IN_A_STACK = "vocabulary initializer visibility attention.window"
+IN_A_STACK = "vocabulary initializer mask_pattern attention.window"
 IN_A_LAYER = f"{IN_A_STACK} layers distinct_blocks sharing inputs head encoder norm.final norm.embedding"
 IN_ATTENTION = (
     f"{IN_A_LAYER} norm norm_kind residual attention_residual cross_attention_residual feed_forward_residual parallel "

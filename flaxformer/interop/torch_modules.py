@@ -9,12 +9,12 @@ The kinds are classes of torch.nn, and what becomes of each:
     MultiheadAttention        `Attention.Weights`
     TransformerEncoderLayer   `BlockParams`
     TransformerDecoderLayer   `BlockParams` that reads a memory
-    TransformerEncoder        `Transformer` that reads vectors (`Stream`) and has no head
+    TransformerEncoder        `Transformer` that reads vectors (`Embeddings`) and has no head
     TransformerDecoder        the same, with a memory: apply(params, config, tgt, memory=memory)
     Transformer               the same, with an encoder: apply(params, config, tgt, source=src)
 
-A torch module has its causal mask from its caller, so the config's visibility is "full";
-`config.replace(visibility="causal")` has it for good. An embedding and a head stand outside the module: with
+A torch module has its causal mask from its caller, so the config's mask_pattern is "bidirectional";
+`config.replace(mask_pattern="causal")` has it for good. An embedding and a head stand outside the module: with
 `config.replace(inputs=Tokens(), head=LanguageModel(), …)` go
 `params.replace(embedding=Tokens.Weights(tokens=…), head=LanguageModel.Weights(matrix=…))`.
 """

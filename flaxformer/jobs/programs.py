@@ -11,8 +11,8 @@ from jaxtyping import Array
 from flaxformer.model.layout import Layout
 from flaxformer.sharding import BATCH, Devices, device_put_global, replicated, shardings_of
 from flaxformer.tasks.base import Source
-from flaxformer.tasks.host import HostSource, ahead
-from flaxformer.tasks.spread import Spread
+from flaxformer.tasks.host import HostSource, prefetch
+from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training import Run, State, evaluate, evaluation_params, start, train_chunk
 from flaxformer.training.micro_batches import check_batch
 
@@ -56,18 +56,20 @@ class Programs:
         """The data, whole on every device, whose batches are cut; or on the host."""
         if self.mesh is None or isinstance(source, HostSource):
             return source
-        return Spread(device_put_global(source, replicated(self.mesh)), self.mesh)
+        return ShardedSource(device_put_global(source, replicated(self.mesh)), self.mesh)
 
     def chunks(self, source: Source, key: Array, first: int, last: int, steps: int) -> Iterator[tuple[Source, int]]:
         """Yield the data from one step to another, in chunks of at most `steps`, each with how many it has."""
         if not isinstance(source, HostSource):
             yield from ((source, min(steps, last - at)) for at in range(first, last, steps))
         elif self.mesh is None:
-            yield from ahead(source, key, first, last, steps)
+            yield from prefetch(source, key, first, last, steps)
         else:
             cut = NamedSharding(self.mesh, PartitionSpec(None, *BATCH))
-            for chunk, count in ahead(source, key, first, last, steps, lambda batches: device_put_global(batches, cut)):
-                yield Spread(chunk, self.mesh), count
+            for chunk, count in prefetch(
+                source, key, first, last, steps, lambda batches: device_put_global(batches, cut)
+            ):
+                yield ShardedSource(chunk, self.mesh), count
 
     def advance(self, state: State, source: Source, steps: int) -> tuple[State, dict[str, Any]]:
         """The state some steps later, and each step's metrics; the former state is used up."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from flaxformer.data.tokenizer import Tokenizer, tokenizer
 from flaxformer.model import Sampling, generate
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.tasks import PairedFiles, PairedTokens, Source, Task, TokenFiles
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.text import TextTask
@@ -55,7 +55,7 @@ def sampler(run: Run, source: Source, tokens: int) -> Callable[[Any, int], Sampl
     end = run.task.end if isinstance(run.task, PairTask) else None
     sampling = Sampling() if pairs else Sampling(temperature=TEMPERATURE)
     shown = text.decode((prompt if first.source is None else first.source)[0]) + ("\n" if pairs else "")
-    key = stream(jax.random.key(run.seed), "samples")
+    key = fold_in_name(jax.random.key(run.seed), "samples")
 
     def sampled(params: Any, step: int) -> Sample:
         said = generate(

@@ -24,7 +24,7 @@ from flaxformer.jobs.log import Log
 from flaxformer.jobs.programs import Programs
 from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.layout import Layout
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, classes_in
 from flaxformer.tasks.base import Source
@@ -140,16 +140,16 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             source = f"code/{copied}/{job.file.name}" if copied and job.file is not None else None
             write_config(job.output, run, code, job.on_code_change, source)
 
-        distributed.told(begin)
+        distributed.run_on_coordinator(begin)
         programs = Programs(run, job.layout, job.devices or devices_for(run))
         checkpoints = Checkpoints(job.output, keep_last=job.keep_last, keep_best=job.keep_best)
         step, state = 0, programs.start()
-        if distributed.told(checkpoints.steps):
+        if distributed.run_on_coordinator(checkpoints.steps):
             step, state = checkpoints.restore(state)
         yield Started(step)
         try:
             yield from _steps(programs, job, stop, checkpoints, state, step)
-            distributed.told(checkpoints.wait)
+            distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
 
@@ -192,7 +192,7 @@ def _steps(
 @contextlib.contextmanager
 def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
     """Appends to the run's log from a step on, and to those that are told of it; in the first process alone."""
-    if not distributed.is_first():
+    if not distributed.is_coordinator():
         yield lambda **line: None
         return
     told = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
@@ -221,7 +221,7 @@ class _Look:
         events: list[Evaluated | Sampled] = [Evaluated(step, metrics)]
         if self.sample is not None:
             weights = self.programs.weights(state)  # of which every process has a part
-            if distributed.is_first():
+            if distributed.is_coordinator():
                 said = self.sample(weights, step)
                 self.log(kind="sample", step=step, prompt=said.prompt, text=said.text)
                 events.append(Sampled(step, said.prompt, said.text))
@@ -233,7 +233,7 @@ def _chunks(programs: Programs, job: Job, source: Source, first: int, saves: int
     run = programs.run
     every = math.gcd(run.training.interval, saves)
     size = next(n for n in range(min(job.chunk_steps, every), 0, -1) if every % n == 0)
-    last, key = run.training.steps, stream(jax.random.key(run.seed), "data")
+    last, key = run.training.steps, fold_in_name(jax.random.key(run.seed), "data")
     # A launch with chunks of another length may have stopped between two of these boundaries.
     boundary = min(first + -first % size, last)
     for begin, end in ((first, boundary), (boundary, last)):

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Trial
-from flaxformer.study.plan import Group
+from flaxformer.study.plan import ProgramGroup
 
 T = TypeVar("T")
 
-Jobs = list[list[Group] | None]
+Jobs = list[list[ProgramGroup] | None]
 """Each job's groups, or `EVERYTHING` that is missing, of which leases decide what is whose."""
 EVERYTHING = None
 USED_BY = {"workers": ("local", "slurm", "ray"), "slurm": ("slurm",), "ray": ("ray",), "interface": ("slurm",)}
@@ -51,7 +51,7 @@ class Options:
                 raise UserError(f"--{name} is given {value} and launcher is {launcher}; expected {expected} with it")
 
 
-def assign(groups: Sequence[Group], jobs: int) -> Jobs:
+def assign(groups: Sequence[ProgramGroup], jobs: int) -> Jobs:
     """The groups dealt out to so many jobs, the longest first, each to the job with the least to do.
 
     Where there are fewer groups than jobs, each job gets an even share of all trials instead.
@@ -59,7 +59,7 @@ def assign(groups: Sequence[Group], jobs: int) -> Jobs:
     if len(groups) < jobs:
         trials = [(group, trial) for group in groups for trial in group.trials]
         return [_grouped(part) for part in shares(trials, min(jobs, len(trials)))]
-    hands: list[list[Group]] = [[] for _ in range(jobs)]
+    hands: list[list[ProgramGroup]] = [[] for _ in range(jobs)]
     loads = [0] * jobs
     for size, group in sorted(((work(group), group) for group in groups), key=lambda pair: -pair[0]):
         least = loads.index(min(loads))
@@ -74,14 +74,14 @@ def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
     return [items[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
-def _grouped(trials: Sequence[tuple[Group, Trial]]) -> list[Group]:
+def _grouped(trials: Sequence[tuple[ProgramGroup, Trial]]) -> list[ProgramGroup]:
     """Groups with these of their trials alone."""
     pairs = itertools.groupby(trials, key=lambda pair: pair[0].name)
     own = [list(found) for _, found in pairs]
     return [dataclasses.replace(found[0][0], trials=tuple(trial for _, trial in found)) for found in own]
 
 
-def work(group: Group) -> int:
+def work(group: ProgramGroup) -> int:
     """Tokens that a group has yet to read."""
     run = group.example
     return len(group.trials) * run.training.steps * run.tokens_per_step
@@ -92,7 +92,7 @@ def names(jobs: Jobs) -> tuple[tuple[str, ...] | None, ...]:
     return tuple(None if job is None else tuple(trial.name for group in job for trial in group.trials) for job in jobs)
 
 
-def pairs(option: str, words: Sequence[str]) -> dict[str, str]:
+def parse_key_values(option: str, words: Sequence[str]) -> dict[str, str]:
     """KEY=VALUE words as a mapping.
 
     Raises:
@@ -109,7 +109,7 @@ def pairs(option: str, words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def whole(option: str, key: str, value: str, least: int = 1) -> int:
+def parse_int(option: str, key: str, value: str, least: int = 1) -> int:
     """A value as a whole number.
 
     Raises:

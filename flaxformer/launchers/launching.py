@@ -13,7 +13,7 @@ from flaxformer.launchers.payload import Payload, private
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Study
 from flaxformer.study.launch import declare, missing, store_of
-from flaxformer.study.plan import Group
+from flaxformer.study.plan import ProgramGroup
 from flaxformer.study.provenance import code
 from flaxformer.study.stages import is_staged
 
@@ -28,7 +28,7 @@ class Launcher:
       start: start the jobs of the payload in a file. True once all have ended; False where they are only submitted.
     """
 
-    divide: Callable[[list[Group], Options], Jobs]
+    divide: Callable[[list[ProgramGroup], Options], Jobs]
     start: Callable[[Path, Payload, Options, Console], bool]
 
 

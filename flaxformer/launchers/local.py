@@ -22,13 +22,13 @@ from flaxformer.launchers.division import EVERYTHING, Jobs, Options, assign, sha
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import DONE, FAILED
 from flaxformer.struct import UserError
-from flaxformer.study.plan import Group
+from flaxformer.study.plan import ProgramGroup
 
 POLL = 0.2
 """Seconds between two looks at the workers."""
 
 
-def divide(groups: list[Group], options: Options) -> Jobs:
+def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
     """A job a worker.
 
     Raises:

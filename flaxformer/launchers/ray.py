@@ -11,20 +11,20 @@ from typing import Any
 
 from rich.console import Console
 
+from flaxformer.compilation_cache import keep_compiled_programs
 from flaxformer.data.extras import library
-from flaxformer.kept_programs import keep_compiled_programs
-from flaxformer.launchers.division import Jobs, Options, assign, pairs, whole
+from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import work
 from flaxformer.struct import UserError
 from flaxformer.study.execution import one_cpu_device_per_core
-from flaxformer.study.plan import Group
+from flaxformer.study.plan import ProgramGroup
 
 RETRIES = 10
 KEYS = {"cpus": "num_cpus", "gpus": "num_gpus"}
 
 
-def divide(groups: list[Group], options: Options) -> Jobs:
+def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
     """A task a group, or as many as --workers says.
 
     Raises:
@@ -41,10 +41,10 @@ def resources(options: Options) -> dict[str, int]:
     Raises:
       UserError: another key than cpus and gpus, or a value that is no number.
     """
-    given = pairs("--ray", options.ray)
+    given = parse_key_values("--ray", options.ray)
     if unknown := [key for key in given if key not in KEYS]:
         raise UserError(f"--ray is given {unknown[0]}={given[unknown[0]]}; expected cpus=N or gpus=N")
-    return {KEYS[key]: whole("--ray", key, value) for key, value in given.items()}
+    return {KEYS[key]: parse_int("--ray", key, value) for key, value in given.items()}
 
 
 def start(path: Path, payload: Payload, options: Options, console: Console) -> bool:

@@ -2,8 +2,8 @@
 
 submitit writes the batch script and hears the warning (SIGUSR2) that SLURM sends before a job's time is up; what it
 pickles is the path of the payload and a number, in a folder that only its owner can read. The job is then requeued and
-goes on with the trials that have no row, as it does when a node is lost or the job is preempted. The study's folder says
-whether a job is done; SLURM is not asked.
+goes on with the trials that have no row, as it does when a node is lost or the job is preempted. Whether a job is done
+is read from the study's folder: SLURM is not asked.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ from typing import Any
 
 from rich.console import Console
 
+from flaxformer.compilation_cache import keep_compiled_programs
 from flaxformer.data.extras import library
 from flaxformer.interrupts import interrupt
-from flaxformer.kept_programs import keep_compiled_programs
-from flaxformer.launchers.division import Jobs, Options, assign, pairs, whole
-from flaxformer.launchers.meeting import meet
+from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
 from flaxformer.launchers.payload import Payload, private, read
+from flaxformer.launchers.rendezvous import rendezvous
 from flaxformer.launchers.work import work
 from flaxformer.struct import UserError
 from flaxformer.study.execution import one_cpu_device_per_core
-from flaxformer.study.plan import Group
+from flaxformer.study.plan import ProgramGroup
 
 MOST_JOBS = 1000
 """Of one array: SLURM's own limit by default (MaxArraySize is 1001)."""
@@ -49,7 +49,7 @@ RESTARTS = 1_000_000
 """Times that submitit may requeue a job: what is to be done gets less each time."""
 
 
-def divide(groups: list[Group], options: Options) -> Jobs:
+def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
     """A job a group, or as many as --workers says; no more than `MOST_JOBS`.
 
     Raises:
@@ -68,11 +68,11 @@ def parameters(options: Options) -> dict[str, Any]:
     Raises:
       UserError: a value that is none, or an option that the launcher sets itself.
     """
-    given = pairs("--slurm", options.slurm)
+    given = parse_key_values("--slurm", options.slurm)
     found: dict[str, Any] = {"time": minutes(given.pop("time", str(MINUTES))), "signal_delay_s": WARNING}
     for key, own in NUMBERS.items():
         if key in given:
-            found[own] = whole("--slurm", key, given.pop(key))
+            found[own] = parse_int("--slurm", key, given.pop(key))
     time, warning = found["time"], found["signal_delay_s"]
     if 60 * time < warning + SLACK:
         raise UserError(
@@ -137,7 +137,7 @@ class Job:
         if processes > 1:
             path = Path(self.path)
             name = f"{os.environ['SLURM_JOB_ID']}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
-            meet(path.with_suffix(""), name, read(path).interface or "lo", processes, process)
+            rendezvous(path.with_suffix(""), name, read(path).interface or "lo", processes, process)
         _stop_on_terminate(process)
         return work(Path(self.path), index, Console(width=200))
 

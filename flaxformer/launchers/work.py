@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.launchers.payload import read
-from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Told
+from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Message
 from flaxformer.study.launch import run
 
 DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
@@ -31,10 +31,10 @@ def work(path: Path, index: int, console: Console) -> int:
         on_error=payload.on_error,
         submitted=payload.code,
     )
-    return tell(events, console)
+    return report_events(events, console)
 
 
-def tell(events: Iterable[Event], console: Console) -> int:
+def report_events(events: Iterable[Event], console: Console) -> int:
     """Say what happens, a line now and then; returns the number of runs that failed."""
     began, told = time.monotonic(), float("-inf")
     done = failed = tokens = 0
@@ -43,7 +43,7 @@ def tell(events: Iterable[Event], console: Console) -> int:
             case Compiled(group, device, seconds):
                 console.print(f"compiled {group} for {device} in {seconds:.1f} s", highlight=False, soft_wrap=True)
                 continue
-            case Told(text):
+            case Message(text):
                 console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
             case Advanced(_, _, _, read):
                 tokens += read

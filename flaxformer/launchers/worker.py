@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flaxformer.compilation_cache import keep_compiled_programs
 from flaxformer.interrupts import interrupt
-from flaxformer.kept_programs import keep_compiled_programs
 from flaxformer.launchers.work import DONE, FAILED, INTERRUPTED, USER_ERROR, work
 from flaxformer.struct import UserError
 from flaxformer.study.execution import one_cpu_device_per_core

@@ -198,7 +198,7 @@ class Subject:
     def why_not_causal(self) -> str | None:
         """Reason why an output may depend on later tokens; None where none may (of a prefix-LM, without a prefix)."""
         config = self.config
-        if config.visibility == "full":
+        if config.mask_pattern == "bidirectional":
             return "a token may read later ones: the model is bidirectional"
         if not config.is_causal:
             kinds = {type(norm).__name__ for norm in config.norms if not norm.is_causal}

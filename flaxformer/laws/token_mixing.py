@@ -72,7 +72,7 @@ def order(subject: Subject) -> Finding:
     x = subject.vectors
     call = NO_MASKS | {"config": subject.embedded_config}
     if isinstance(config.positions, NoPositions):
-        if config.visibility != "full":
+        if config.mask_pattern != "bidirectional":
             return not_applicable("the causal mask tells the order")
         if others or any(own.window is not None or own.frozen_pattern is not None for own in mixers):
             what = ", ".join(sorted(others)) or "a window or a frozen pattern"

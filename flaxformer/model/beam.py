@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.model.call import PrefixInputs
-from flaxformer.model.decoding import log_softmax, read_prompt, slots
+from flaxformer.model.decoding import cache_capacity, log_softmax, read_prompt
 from flaxformer.model.interface import extend
 from flaxformer.model.prompt import checked
 from flaxformer.pytree import Node
@@ -93,7 +93,7 @@ def _searched(
     mesh: Mesh | None,
 ) -> Beams:
     """The search for one prompt, mapped over the batch."""
-    room = slots(config, prompt.shape[-1] + steps)
+    room = cache_capacity(config, prompt.shape[-1] + steps)
 
     def one(whole: Any, own: Any) -> Beams:
         (params, config, end, penalty), (prompt, valid, given) = whole, own
@@ -153,7 +153,7 @@ def _step(
 
 
 def _own(f: Callable[[Array], Array], cache: Any) -> Any:
-    """f of what each hypothesis has of its own: all but single numbers, such as how many slots are used.
+    """f of what each hypothesis has of its own: all but single numbers, such as how many positions are used.
 
     Mapped over hypotheses, that number would make every write to the cache a scatter.
     """

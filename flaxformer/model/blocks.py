@@ -12,7 +12,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.model.cache import BlockState
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
-from flaxformer.params import Parameters, stream, subtree
+from flaxformer.params import Parameters, fold_in_name, subtree
 from flaxformer.parts.cache import Memory, Prefix, write
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.residuals import Residual
@@ -83,7 +83,7 @@ def block(
     state: BlockState | None = None,
     whole: Context | None = None,
 ) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Aux, BlockState | None]:
-    """For each branch in turn: x ← post_residual(join(x, post_branch(branch(pre(x))))). Parallel branches read the same x.
+    """For each branch: x ← post_residual(join(x, post_branch(branch(pre(x))))). Parallel branches read the same x.
 
     What a component gives is brought to the dtype of what it read, so that the stream keeps its own.
 
@@ -98,9 +98,9 @@ def block(
     entered, aux, done, rule = x, Aux(), {}, config.residual
     for name, branch in config.branches():
         weights, around = getattr(params, name), getattr(params, f"{name}_connection")
-        own_key = None if key is None else stream(key, name)
+        own_key = None if key is None else fold_in_name(key, name)
         # A stream of its own: with the key of the dropout below, draws of the same shape would be the same.
-        own = context.of(name).replace(key=None if own_key is None else stream(own_key, "component"))
+        own = context.of(name).replace(key=None if own_key is None else fold_in_name(own_key, "component"))
         with jax.named_scope(name):
             seen = rule.read(around.residual, entered if config.parallel else x, own)
             read, before = normalise(around.pre, config.pre_norm, seen, own)

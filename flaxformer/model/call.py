@@ -30,7 +30,7 @@ class ForwardInputs(PrefixInputs, total=False):
     mask: Mask | None
     """A further mask of self-attention, such as `Segments`."""
     prefix: Int[Array, "*batch"] | None
-    """Number of tokens at the start that all tokens see, where the config's visibility is "prefix"."""
+    """Number of tokens at the start that all tokens see, where the config's mask_pattern is "prefix"."""
     token_types: Int[Array, "*batch T"] | None
     """Each token's kind, for `Tokens(token_types=…)`; 0 when left out."""
 

@@ -35,7 +35,7 @@ def self_attention_mask(
 
 
 def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Context | None:
-    """Return the context in which a mixer without a decoding state reads all tokens of a cache; None without slots."""
+    """Return the context for a mixer without a decoding state to read all tokens of a cache; None without capacity."""
     valid, positions = cache.valid, cache.positions
     if valid is None or positions is None:
         return None

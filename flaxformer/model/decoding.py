@@ -23,7 +23,7 @@ from flaxformer.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.struct import UserError
 
 SLOTS = 32
-"""A cache has a multiple of so many slots, so that prompts and lengths that differ a little share a compiled loop."""
+"""The capacity of a cache is a multiple of this, so that similar lengths share a compiled loop."""
 
 
 class Generation(Node):
@@ -110,7 +110,7 @@ def stream(
     if key is None and sampling.temperature is not None:
         raise UserError(f"key is None with temperature {sampling.temperature}; expected a key to draw with")
     mesh = mesh_for_rows(len(tokens))
-    state = _begin(params, config, tokens, real, given, slots(config, tokens.shape[1] + steps), mesh)
+    state = _begin(params, config, tokens, real, given, cache_capacity(config, tokens.shape[1] + steps), mesh)
     return _pieces(params, config, state, sampling, end, key, steps, chunk, mesh)
 
 
@@ -159,16 +159,16 @@ def read_prompt(
     prompt: Int[Array, "*batch T"],
     valid: Bool[Array, "*batch T"],
     given: PrefixInputs,
-    slots: int,
+    capacity: int,
 ) -> tuple[Any, Float[Array, "*batch V"]]:
     """The cache with a prompt in it, and the logits at its last real token.
 
-    The prompt attends to itself alone: the slots for what follows come after.
+    The prompt attends to itself alone: the positions for what follows come after.
     """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
     cache = new_cache(params, config, batch, length, **given)
     read = run(params, config, prompt, {"valid": valid, "prefix": jnp.full(batch, length)}, cache=cache, last_only=True)
-    return read.cache.grown(slots), read.output.squeeze(-2)
+    return read.cache.pad_to(capacity), read.output.squeeze(-2)
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6))
@@ -178,12 +178,12 @@ def _begin(
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: PrefixInputs,
-    slots: int,
+    capacity: int,
     mesh: Mesh | None,
 ) -> _State:
     def begin(whole: Any, rows: Any) -> _State:
         (params, config), (row, prompt, valid, given) = whole, rows
-        cache, logits = read_prompt(params, config, prompt, valid, given, slots)
+        cache, logits = read_prompt(params, config, prompt, valid, given, capacity)
         return _outside(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
     return shard_map_batch(begin, (params, config), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
@@ -258,7 +258,7 @@ def log_softmax(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch V"]:
     return jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
 
 
-def slots(config: ModelConfig, length: int) -> int:
+def cache_capacity(config: ModelConfig, length: int) -> int:
     """Slots of a cache for that many tokens, rounded up as far as the model reaches."""
     rounded = -(-length // SLOTS) * SLOTS
     return rounded if config.max_length is None else min(rounded, config.max_length)

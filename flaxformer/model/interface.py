@@ -54,7 +54,7 @@ def extend(
     """`apply` to tokens that follow those of a cache: their output, and the cache with them.
 
     Any number of tokens at a time, so that a prompt is read in one call, or in several; but what a prefix-LM is to see
-    whole (`prefix`, counted in slots from the first) must come in one.
+    whole (`prefix`, counted in positions from the first) must come in one.
     """
     outcome = run(params, config, inputs, {"valid": valid, "prefix": prefix}, cache=cache)
     return outcome.output, outcome.cache

@@ -17,7 +17,7 @@ from flaxformer.model.layers import map_layers, run_layers
 from flaxformer.model.layout import Layout, laid_out
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
-from flaxformer.params import Parameters, declarations, declare, initialise, stream, subtree
+from flaxformer.params import Parameters, declarations, declare, fold_in_name, initialise, subtree
 from flaxformer.parts.cache import Prefix
 from flaxformer.pytree import Node
 from flaxformer.sharding import all_gather_fsdp
@@ -62,12 +62,14 @@ def specs(config: ModelConfig) -> Transformer:
 
 def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transformer:
     """Draw the weights. The numbers depend on key and path alone, never on the layout or on other weights."""
-    return with_layout(_drawn(stream(key, "parameters"), config), layout)
+    return with_layout(_drawn(fold_in_name(key, "parameters"), config), layout)
 
 
 def _drawn(key: Array, config: ModelConfig) -> Transformer:
     drawn = initialise(key, declarations(Transformer, config).replace(encoder=None), config.initial_std)
-    return drawn if config.encoder is None else drawn.replace(encoder=_drawn(stream(key, "encoder"), config.encoder))
+    return (
+        drawn if config.encoder is None else drawn.replace(encoder=_drawn(fold_in_name(key, "encoder"), config.encoder))
+    )
 
 
 def with_layout(params: Transformer, layout: Layout) -> Transformer:
@@ -84,48 +86,54 @@ def encode(
 
 
 def new_cache(
-    params: Transformer, config: ModelConfig, batch: tuple[int, ...], slots: int, **given: Unpack[ForwardInputs]
+    params: Transformer, config: ModelConfig, batch: tuple[int, ...], capacity: int, **given: Unpack[ForwardInputs]
 ) -> Cache:
-    """An empty cache for `slots` tokens of each sequence of a batch; the memory's keys and values are in it already.
+    """An empty cache for `capacity` tokens of each sequence of a batch; the memory's keys and values are in it already.
 
-    The cache of a model whose mixers all have a state of constant size has no slots: it takes any number of tokens.
+    The cache of a model whose mixers all have a state of constant size has no capacity: it takes any number of tokens.
 
     Raises:
-      UserError: a model whose tokens see later ones, or more slots than the model has positions for.
+      UserError: a model whose tokens see later ones, or a capacity above the model's max_length.
     """
     check_inputs(config, given)
     if not config.is_causal:
-        why = 'visibility is "full"' if config.visibility == "full" else 'norm_kind.over is "sequence"'
+        why = (
+            'mask_pattern is "bidirectional"'
+            if config.mask_pattern == "bidirectional"
+            else 'norm_kind.over is "sequence"'
+        )
         raise UserError(f"{why}, so that a token depends on later ones; expected a causal model to decode with")
-    if config.max_length is not None and slots > config.max_length:
-        raise UserError(f"the cache has {slots} slots; expected at most the model's max_length {config.max_length}")
+    if config.max_length is not None and capacity > config.max_length:
+        raise UserError(
+            f"the cache has a capacity of {capacity}; expected at most the model's max_length {config.max_length}"
+        )
     memory, memory_valid, _ = _memory(params, config, given)
     context = stack_context(config, memory=memory, memory_valid=memory_valid).of("cross_attention")
 
     def state(own: ModelConfig, block: Any) -> BlockState:
         dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
         mixer = own.attention
-        found = mixer.init_state(block.attention, batch, slots, dtype) if mixer.has_state else None
+        found = mixer.init_state(block.attention, batch, capacity, dtype) if mixer.has_state else None
         if found is None and type(mixer).initial_carry is not Component.initial_carry:
             kind = type(mixer).__name__
             raise ValueError(
                 f"{kind} carries values across layers and has no decoding state; expected init_state, step"
             )
-        found = Prefix(jnp.zeros((*batch, slots, config.d_model), dtype)) if found is None else found
+        found = Prefix(jnp.zeros((*batch, capacity, config.d_model), dtype)) if found is None else found
         if memory is None:
             return BlockState(found)
         return BlockState(found, own.cross.source_state(block.cross_attention, memory, memory_valid, context))
 
     layers = map_layers(state, params.blocks, config)
     states = jax.tree.leaves(layers, is_leaf=lambda node: isinstance(node, BlockState))
-    has_slots = any(own.attention.reads_mask for own in config.block_configs)
-    has_slots |= any(isinstance(one.attention, Prefix) for one in states)
+    has_capacity = any(own.attention.reads_mask for own in config.block_configs)
+    has_capacity |= any(isinstance(one.attention, Prefix) for one in states)
     return Cache(
         layers=layers,
         used=jnp.int32(0),
         count=jnp.zeros(batch, jnp.int32),
-        valid=jnp.zeros((*batch, slots), bool) if has_slots else None,
-        positions=jnp.zeros((*batch, slots), jnp.int32) if has_slots else None,
+        valid=jnp.zeros((*batch, capacity), bool) if has_capacity else None,
+        positions=jnp.zeros((*batch, capacity), jnp.int32) if has_capacity else None,
         memory_valid=memory_valid,
     )
 
@@ -161,7 +169,8 @@ def run(
     check_inputs(config, given)
     params = all_gather_fsdp(params)
     keys = {
-        name: None if dropout_key is None else stream(dropout_key, name) for name in ("embedding", "blocks", "head")
+        name: None if dropout_key is None else fold_in_name(dropout_key, name)
+        for name in ("embedding", "blocks", "head")
     }
     positions, valid = given.get("positions"), given.get("valid")
     offset: Any = None
@@ -189,7 +198,11 @@ def run(
             given_positions=measured,
             mask=self_attention_mask(config, given, cache, 0 if offset is None else offset),
             bias=config.positions.bias(
-                params.positions, positions, key_positions, config.sizes.get("heads", 1), config.visibility != "causal"
+                params.positions,
+                positions,
+                key_positions,
+                config.sizes.get("heads", 1),
+                config.mask_pattern != "causal",
             ),
             scheme=config.positions,
             scheme_weights=params.positions,
@@ -252,7 +265,7 @@ def _encoded(
     keep: bool = False,
     remat: str = "none",
 ) -> ModelOutput:
-    key = None if dropout_key is None else stream(dropout_key, "encoder")
+    key = None if dropout_key is None else fold_in_name(dropout_key, "encoder")
     table = _table(params)
     with jax.named_scope("encoder"):
         return run(

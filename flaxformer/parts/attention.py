@@ -250,7 +250,7 @@ class Attention(TokenMixer):
         self, weights: Any, x: Float[Array, "*batch T D"], state: LayerCache, context: Context
     ) -> tuple[Any, LayerCache]:
         new, before = with_aux(self.keys_and_values(weights, x, context))
-        state = state.extended(new, context.offset, context.valid)  # type: ignore[arg-type]
+        state = state.append(new, context.offset, context.valid)  # type: ignore[arg-type]
         y, aux = self.read(weights, x, state.own, context)
         return (y, before.merge(aux)), state
 

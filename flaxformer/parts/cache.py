@@ -44,7 +44,7 @@ class LayerCache(Node):
 
     own: PackedKV
 
-    def extended(
+    def append(
         self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
     ) -> "LayerCache":
         """The new tokens' keys and values written to the slots from `used` on; 0 for padding."""

@@ -155,7 +155,7 @@ class Vectors(Inputs):
         return linear(_of_width(inputs, self.width), weights.matrix, weights.matrix_bias)
 
 
-class Stream(Inputs):
+class Embeddings(Inputs):
     """Vectors of the model's own width, taken as they are: no weights."""
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ DASHES: list[Any] = ["-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0,
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class LineStyle:
     """Style of one of many: a colour and, where there is none, a marker and dashes."""
 
     colour: str
@@ -57,12 +57,12 @@ class Look:
     hollow: bool = False
 
 
-def look(index: int) -> Look:
-    """The look of the index-th; the cycles have coprime lengths, so that 280 are different."""
-    return Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+def style_of(index: int) -> LineStyle:
+    """Return the style of the index-th series; the cycles have coprime lengths, so that 280 are different."""
+    return LineStyle(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
 
 
-def dots_and_mean(ax: Axes, y: float, values: list[float], effect: Estimate, spread: float, style: Look) -> None:
+def dots_and_mean(ax: Axes, y: float, values: list[float], effect: Estimate, spread: float, style: LineStyle) -> None:
     """The mean over seeds with its 95 % interval, just above the height y, and every seed a dot below it."""
     side = math.copysign(spread, ax.get_ylim()[0] - ax.get_ylim()[1])
     if len(values) > 1:

@@ -7,14 +7,14 @@ import textwrap
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flaxformer.report import words
-from flaxformer.report.drawing import COLUMN, GREY, SHADE, Look, dots_and_mean
+from flaxformer.report import phrasing
+from flaxformer.report.drawing import COLUMN, GREY, SHADE, LineStyle, dots_and_mean
 from flaxformer.study.analysis import Analysis, JudgedClaim
 
 LOOKS = {
-    "supported": Look("#00695c", "o"),
-    "refuted": Look("#b3391f", "X"),
-    "inconclusive": Look("#5c5c5c", "o", hollow=True),
+    "supported": LineStyle("#00695c", "o"),
+    "refuted": LineStyle("#b3391f", "X"),
+    "inconclusive": LineStyle("#5c5c5c", "o", hollow=True),
 }
 """Full circles, crosses and hollow circles, told apart in grey too."""
 CHARACTERS, LINE, DOTS, GAP, BELOW = 60, 0.125, 0.22, 0.05, 0.36
@@ -69,7 +69,7 @@ def _panels(analysis: Analysis) -> list[Panel]:
 
 
 def _kind(claim: JudgedClaim) -> tuple[str, bool]:
-    return claim.unit, words.number_claimed(claim) is None
+    return claim.unit, phrasing.number_claimed(claim) is None
 
 
 def _fit(claims: list[JudgedClaim]) -> bool:
@@ -80,21 +80,21 @@ def _fit(claims: list[JudgedClaim]) -> bool:
 
 def _label(claims: list[JudgedClaim]) -> str:
     """Return the label of an axis: the effect, or what is measured."""
-    named = {words.arm(claim.terms[0][1]) for claim in claims}
+    named = {phrasing.arm(claim.terms[0][1]) for claim in claims}
     what = named.pop() if len(named) == 1 else "measured"
-    what = "effect, positive as claimed" if words.number_claimed(claims[0]) is None else what
+    what = "effect, positive as claimed" if phrasing.number_claimed(claims[0]) is None else what
     return f"{what} ({claims[0].unit.removeprefix('of ')})" if claims[0].unit else what
 
 
 def _extent(claim: JudgedClaim) -> tuple[float, float]:
     """The stretch of the axis that a claim needs."""
-    effect, paired = words.measured(claim), words.number_claimed(claim) is None
+    effect, paired = phrasing.measured(claim), phrasing.number_claimed(claim) is None
     ends = [
         effect.mean,
         effect.low,
         effect.high,
-        *words.values(claim),
-        *words.region(claim),
+        *phrasing.values(claim),
+        *phrasing.region(claim),
         *([0.0] if paired else []),
     ]
     shown = [end for end in ends if math.isfinite(end)]
@@ -105,7 +105,7 @@ def _extent(claim: JudgedClaim) -> tuple[float, float]:
 
 def _text(claim: JudgedClaim) -> list[str]:
     verdict = claim.judgement.verdict
-    return textwrap.wrap(f"{words.MARKS[verdict]} {verdict}: {claim.text}", CHARACTERS)
+    return textwrap.wrap(f"{phrasing.MARKS[verdict]} {verdict}: {claim.text}", CHARACTERS)
 
 
 def _draw(ax: Axes, panel: Panel) -> None:
@@ -121,16 +121,16 @@ def _draw(ax: Axes, panel: Panel) -> None:
             colour = LOOKS[claim.judgement.verdict].colour
             ax.text(0, y, line, transform=ax.get_yaxis_transform(), fontsize=6.5, color=colour, va="baseline")
         middle, half = y + GAP / 2 + DOTS / 2, DOTS / 2 - 0.01
-        left, right = words.region(claim)
+        left, right = phrasing.region(claim)
         begin, end = max(left, low), min(right, high)
         if begin < end:
             ax.fill_betweenx([middle - half, middle + half], begin, end, color=SHADE, lw=0, zorder=0)
         for bound in filter(math.isfinite, (left, right)):
             ax.plot([bound, bound], [middle - half, middle + half], color=GREY, lw=0.9, zorder=1)
-        if words.number_claimed(claim) is None:
+        if phrasing.number_claimed(claim) is None:
             ax.plot([0, 0], [middle - half, middle + half], color=GREY, lw=0.6, ls=(0, (1, 2)), zorder=0)
         style = LOOKS[claim.judgement.verdict]
-        dots_and_mean(ax, middle, words.values(claim), words.measured(claim), half * 0.75, style)
+        dots_and_mean(ax, middle, phrasing.values(claim), phrasing.measured(claim), half * 0.75, style)
         y += DOTS + GAP
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)

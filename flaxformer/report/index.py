@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from flaxformer.files import write_atomically
-from flaxformer.report import html, origins, words
+from flaxformer.report import html, phrasing, provenance_text
 from flaxformer.report.tables import Table
 from flaxformer.report.write import report_path, write
 from flaxformer.struct import UserError
@@ -57,8 +57,8 @@ def _entry(store: Store, name: str) -> Entry:
         done, of, what = len(study["trials"]) - analysis.missing, len(study["trials"]), "runs"
     seeds = "exact" if analysis.exact else str(len(study["seeds"]))
     runs = f"{done} {what}" if done == of else f"{done} of {of} {what}, {of - done} missing"
-    said = words.verdict(analysis) if done else "Nothing is measured yet."
-    date = origins.date(read_lines(store.root / "launches.jsonl"))
+    said = phrasing.verdict(analysis) if done else "Nothing is measured yet."
+    date = provenance_text.date(read_lines(store.root / "launches.jsonl"))
     return Entry(store, name, study["question"], said, seeds, runs, date)
 
 

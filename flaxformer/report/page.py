@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from flaxformer.report import html, origins, tables, words
+from flaxformer.report import html, phrasing, provenance_text, tables
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.store import Row
 
@@ -18,14 +18,14 @@ CAPTIONS = {
 
 
 def render(analysis: Analysis, figures: dict[str, str], launches: Sequence[Row]) -> str:
-    """The page: question, answer and main figure first; then findings, limits, figures, tables and origins."""
+    """The page: question, answer and main figure first; then findings, limits, figures, tables and provenance_text."""
     study = analysis.study
     drawn = [html.figure(svg, name, _caption(analysis, name)) for name, svg in figures.items()]
     curves = drawn.pop() if "curves" in figures else ""
     parts = [
         f"<h1>{escape(study['question'])}</h1>",
-        f'<p class="soft">{escape(study["name"])} · {escape("; ".join(words.fixed(analysis)))}</p>',
-        f'<p class="answer {_worst(analysis)}">{escape(words.verdict(analysis))}</p>',
+        f'<p class="soft">{escape(study["name"])} · {escape("; ".join(phrasing.fixed(analysis)))}</p>',
+        f'<p class="answer {_worst(analysis)}">{escape(phrasing.verdict(analysis))}</p>',
         *drawn[:1],
         html.section("What was found", _claims(analysis)),
         html.section("What nobody claimed, and is there all the same", _surprises(analysis)),
@@ -34,14 +34,14 @@ def render(analysis: Analysis, figures: dict[str, str], launches: Sequence[Row])
         *(html.section(table.title, html.table(table)) for table in tables.of(analysis)),
         html.section("Learning curves", curves),
         html.section("Failed runs", _failures(analysis)),
-        html.section("What ran where", html.defined(origins.ran(analysis, launches))),
+        html.section("What ran where", html.defined(provenance_text.ran(analysis, launches))),
         html.section("How to reproduce", _reproduce(analysis, launches)),
     ]
     return html.page(study["name"], parts)
 
 
 def _caption(analysis: Analysis, name: str) -> str:
-    simple = words.references(analysis) if name in ("arms", "curves") else ""
+    simple = phrasing.references(analysis) if name in ("arms", "curves") else ""
     dashed = f" Byte-count models on the same evaluation windows: {simple} (dashed where they are near)."
     return CAPTIONS[name] + (dashed if simple and analysis.study["metric"] == "validation_loss" else "")
 
@@ -54,9 +54,10 @@ def _worst(analysis: Analysis) -> str:
 
 def _claims(analysis: Analysis) -> str:
     items = [
-        f'<li class="{claim.judgement.verdict}"><b>{words.MARKS[claim.judgement.verdict]} {claim.judgement.verdict}</b>'
-        f': {escape(claim.text)}<br><span class="soft">{escape(words.finding(claim))}</span></li>'
+        f'<li class="{verdict}"><b>{phrasing.MARKS[verdict]} {verdict}</b>: {escape(claim.text)}<br>'
+        f'<span class="soft">{escape(phrasing.finding(claim))}</span></li>'
         for claim in analysis.claims
+        for verdict in [claim.judgement.verdict]
     ]
     return f'<ul class="claims">{"".join(items)}</ul>' if items else ""
 
@@ -66,7 +67,7 @@ def _surprises(analysis: Analysis) -> str:
         return ""
     remark = f"Exploratory, among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
     return (
-        html.listed(words.exploratory_findings(analysis))
+        html.listed(phrasing.exploratory_findings(analysis))
         + f'<p class="soft">{remark}A new study has to confirm them.</p>'
     )
 
@@ -76,11 +77,11 @@ def _failures(analysis: Analysis) -> str:
 
 
 def _reproduce(analysis: Analysis, launches: Sequence[Row]) -> str:
-    study, commands = analysis.study, origins.commands(launches)
+    study, commands = analysis.study, provenance_text.commands(launches)
     dirty = any("+changes" in (launch.get("commit") or "") for launch in launches)
     place = "At the commit above, with the changes that the working tree had" if dirty else "At the commit above"
     parts = [f"<p>{place}:</p>{html.code(commands, wrapped=True)}"] if commands else []
-    if copied := origins.commands_for_copies(launches):
+    if copied := provenance_text.commands_for_copies(launches):
         parts.append("<p>Or in this folder, which keeps the code of the study as it ran:</p>")
         parts.append(html.code(copied, wrapped=True))
     seeds = ", ".join(map(str, study["seeds"]))
@@ -93,6 +94,6 @@ def _reproduce(analysis: Analysis, launches: Sequence[Row]) -> str:
                 f"The whole recipe of '{arm}'", html.code(json.dumps(recipe["run"], indent=1, ensure_ascii=False))
             )
         )
-        if others := origins.changes(analysis):
+        if others := provenance_text.changes(analysis):
             parts.append(html.folded("What the other arms change in it", html.listed(others)))
     return "".join(parts)

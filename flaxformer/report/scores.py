@@ -5,8 +5,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flaxformer.report import words
-from flaxformer.report.drawing import COLUMN, PAGE, Look, dots_and_mean, is_wide_range, look, references
+from flaxformer.report import phrasing
+from flaxformer.report.drawing import COLUMN, PAGE, LineStyle, dots_and_mean, is_wide_range, references, style_of
 from flaxformer.study.analysis import Analysis, ArmSummary
 from flaxformer.study.statistics import Estimate, estimate
 
@@ -17,11 +17,11 @@ POINTS = 9
 
 
 def arms_figure(analysis: Analysis) -> Figure | None:
-    """Every arm; arms that differ in the first axis alone have one look."""
+    """Every arm; arms that differ in the first axis alone share a style."""
     shown = [arm for arm in analysis.arms if arm.estimate.n]
-    looks = _looks(analysis)
+    styles = _styles(analysis)
     axes = " · ".join(axis["name"] for axis in analysis.study["axes"])
-    figure = _dots(shown, [looks[_rest(analysis, arm)] for arm in shown], words.metric(analysis.study), axes)
+    figure = _dots(shown, [styles[_rest(analysis, arm)] for arm in shown], phrasing.metric(analysis.study), axes)
     if figure:
         own = _scores(shown)
         references(analysis, figure.axes[0], "x", (min(own), max(own)))
@@ -31,23 +31,23 @@ def arms_figure(analysis: Analysis) -> Figure | None:
 def quantities_figure(analysis: Analysis) -> Figure | None:
     """Every measured number, for a probe that claims nothing of them."""
     shown = [one for one in analysis.quantities if one.estimate.n]
-    return _dots(shown, [look(0)] * len(shown), analysis.study["unit"] or "value", "")
+    return _dots(shown, [style_of(0)] * len(shown), analysis.study["unit"] or "value", "")
 
 
 def _scores(arms: list[ArmSummary]) -> list[float]:
     return [score for arm in arms for score in arm.scores if score is not None]
 
 
-def _dots(shown: list[ArmSummary], looks: list[Look], xlabel: str, ylabel: str) -> Figure | None:
+def _dots(shown: list[ArmSummary], styles: list[LineStyle], xlabel: str, ylabel: str) -> Figure | None:
     """A row for each arm or quantity: seeds, mean and interval."""
     if not shown:
         return None
-    names = [words.arm(arm.labels) for arm in shown]
+    names = [phrasing.arm(arm.labels) for arm in shown]
     width = COLUMN if max(map(len, names)) <= SHORT else PAGE
     figure = Figure(figsize=(width, 0.62 + 0.17 * len(shown)), layout="constrained")
     ax = figure.subplots()
     ax.set_ylim(len(shown) - 0.4, -0.6)
-    for row, (arm, style) in enumerate(zip(shown, looks, strict=True)):
+    for row, (arm, style) in enumerate(zip(shown, styles, strict=True)):
         dots_and_mean(ax, row, [s for s in arm.scores if s is not None], arm.estimate, 0.3, style)
     if is_wide_range(_scores(shown)):
         ax.set_xscale("log")
@@ -67,17 +67,17 @@ def _first(analysis: Analysis) -> str | None:
 
 def _rest(analysis: Analysis, arm: ArmSummary) -> str:
     """An arm by its levels on all other axes."""
-    return words.arm({axis: label for axis, label in arm.labels.items() if axis != _first(analysis)})
+    return phrasing.arm({axis: label for axis, label in arm.labels.items() if axis != _first(analysis)})
 
 
-def _looks(analysis: Analysis) -> dict[str, Look]:
+def _styles(analysis: Analysis) -> dict[str, LineStyle]:
     names = dict.fromkeys(_rest(analysis, arm) for arm in analysis.arms)
-    return {name: look(i) for i, name in enumerate(names)}
+    return {name: style_of(i) for i, name in enumerate(names)}
 
 
 def curves_figure(analysis: Analysis) -> Figure | None:
     """The metric during training: means over seeds, and pointwise 95 % intervals, a panel a level of the first axis."""
-    name, metric, looks = _first(analysis), analysis.study["metric"], _looks(analysis)
+    name, metric, styles = _first(analysis), analysis.study["metric"], _styles(analysis)
     panels: dict[str, dict[str, tuple[list[int], list[Estimate]]]] = {}
     for arm in analysis.arms:
         rows = [row for row in arm.rows if row is not None and row["status"] == "done" and f"{metric}_curve" in row]
@@ -88,7 +88,7 @@ def curves_figure(analysis: Analysis) -> Figure | None:
     if not panels:
         return None
     columns = min(len(panels), 2 if len(panels) in (1, 2, 4) else 3)
-    lines, used = -(-len(panels) // columns), [one for one in looks if any(one in panel for panel in panels.values())]
+    lines, used = -(-len(panels) // columns), [one for one in styles if any(one in panel for panel in panels.values())]
     width = COLUMN if columns < 3 else PAGE
     across = min(len(used), max(1, int(width * 16 / (8 + max(map(len, used))))))
     legend = 0.13 * (-(-len(used) // across)) + 0.2 if len(used) > 1 else 0.0
@@ -98,10 +98,10 @@ def curves_figure(analysis: Analysis) -> Figure | None:
         ax.remove()
     for i, (ax, (title, curves)) in enumerate(zip(grid.flat, panels.items(), strict=False)):
         for one, (steps, points) in curves.items():
-            _curve(ax, steps, points, looks[one], one)
+            _curve(ax, steps, points, styles[one], one)
         ax.set_title(f"{name} {title}" if name else "")
         ax.set_xlabel("step" if i + columns >= len(panels) else "")
-        ax.set_ylabel(words.metric(analysis.study) if i % columns == 0 else "")
+        ax.set_ylabel(phrasing.metric(analysis.study) if i % columns == 0 else "")
         ax.tick_params(labelbottom=i + columns >= len(panels))
     _limits(analysis, list(grid.flat[: len(panels)]), panels)
     if len(used) > 1:
@@ -109,10 +109,10 @@ def curves_figure(analysis: Analysis) -> Figure | None:
     return figure
 
 
-def _curve(ax: Axes, steps: list[int], points: list[Estimate], style: Look, label: str) -> None:
+def _curve(ax: Axes, steps: list[int], points: list[Estimate], style: LineStyle, label: str) -> None:
     every = -(-len(steps) // POINTS)
-    look: Any = {"color": style.colour, "ls": style.dashes, "marker": style.marker, "ms": 2.6, "markevery": every}
-    ax.plot(steps, [point.mean for point in points], label=label, **look)
+    drawn: Any = {"color": style.colour, "ls": style.dashes, "marker": style.marker, "ms": 2.6, "markevery": every}
+    ax.plot(steps, [point.mean for point in points], label=label, **drawn)
     if points[0].n > 1:
         low, high = [point.low for point in points], [point.high for point in points]
         ax.fill_between(steps, low, high, color=style.colour, alpha=0.18, lw=0)
@@ -133,7 +133,7 @@ def _limits(analysis: Analysis, axes: list[Axes], panels: dict[str, Any]) -> Non
 
 def _legend(analysis: Analysis, figure: Figure, axes: list[Axes], columns: int) -> None:
     handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
-    order = [name for name in _looks(analysis) if name in handles]
+    order = [name for name in _styles(analysis) if name in handles]
     title = " · ".join(axis["name"] for axis in analysis.study["axes"] if axis["name"] != _first(analysis))
     place: Any = {"loc": "outside lower center", "ncols": columns, "frameon": False, "handlelength": 2.6}
     figure.legend([handles[name] for name in order], order, title=title, **place)

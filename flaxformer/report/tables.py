@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from flaxformer.report import tex, words
+from flaxformer.report import phrasing, tex
 from flaxformer.report.numbers import exact, number, numbers, p_value
 from flaxformer.study.analysis import Analysis, ArmSummary
 from flaxformer.study.statistics import Estimate
@@ -69,7 +69,7 @@ def arms(analysis: Analysis) -> Table:
     sizes = [abs(one.mean) for one in estimates if one.n and one.mean]
     if spread and max(sizes) < 1e3 * min(sizes):
         common = [
-            statistics.median(width) for width in zip(*((words.half_width(e), e.sd) for e in spread), strict=True)
+            statistics.median(width) for width in zip(*((phrasing.half_width(e), e.sd) for e in spread), strict=True)
         ]
     else:
         common = []
@@ -79,13 +79,13 @@ def arms(analysis: Analysis) -> Table:
         for arm, one in zip(analysis.arms, estimates, strict=True)
     ]
     axes = [axis["name"] for axis in analysis.study["axes"]]
-    header = [*axes, words.metric(analysis.study), "95 % interval", "sd", "seeds", "diverged"]
+    header = [*axes, phrasing.metric(analysis.study), "95 % interval", "sd", "seeds", "diverged"]
     return Table("Arms", header + (["stopped at step"] if analysis.stopped else []), rows, len(axes))
 
 
 def _numbers(one: Estimate, half: float = math.nan, sd: float = math.nan) -> list[str]:
     """Mean, interval and standard deviation, to the digits that these uncertainties bear, by default its own."""
-    own = (words.half_width(one), one.sd) if math.isnan(half) else (half, sd)
+    own = (phrasing.half_width(one), one.sd) if math.isnan(half) else (half, sd)
     mean, low, high = numbers((one.mean, one.low, one.high), own[0])
     return [mean, "–" if low == "–" else f"{low} to {high}", number(one.sd, own[1])]
 
@@ -96,8 +96,8 @@ def quantities(analysis: Analysis) -> Table:
     def row(one: ArmSummary) -> list[str]:
         mean = one.estimate
         if analysis.exact:
-            return [words.arm(one.labels), exact(mean.mean)]
-        return [words.arm(one.labels), *_numbers(mean), str(mean.n)]
+            return [phrasing.arm(one.labels), exact(mean.mean)]
+        return [phrasing.arm(one.labels), *_numbers(mean), str(mean.n)]
 
     unit = f" ({analysis.study['unit']})" if analysis.study["unit"] and not analysis.arms else ""
     header = ["quantity", f"value{unit}"] if analysis.exact else ["quantity", f"mean{unit}", "95 % interval", "sd", "n"]
@@ -109,10 +109,10 @@ def claims(analysis: Analysis, brief: bool = False) -> Table:
     rows = []
     for claim in analysis.claims:
         judged = claim.judgement
-        spread = words.half_width(judged.effect)
+        spread = phrasing.half_width(judged.effect)
         found = number(judged.detectable, spread) if judged.effect.sd else "–"
         tested = [number(judged.t, 1.0), *map(p_value, (judged.p, judged.p_holm))] if judged.effect.sd else ["–"] * 3
-        told = [words.effect(claim), words.claimed(claim), str(judged.effect.n)]
+        told = [phrasing.effect(claim), phrasing.claimed(claim), str(judged.effect.n)]
         rows.append([claim.text, judged.verdict, *told, *(tested[-1:] if brief else [found, *tested])])
     header = ["claim", "verdict", "measured [95 %]", "claimed", "n"]
     return Table("Claims", header + (["p (Holm)"] if brief else ["detectable", "t", "p", "p (Holm)"]), rows, 4)
@@ -122,9 +122,9 @@ def explorations(analysis: Analysis) -> Table:
     """Every one-step contrast that no claim is about."""
     rows = []
     for one in analysis.explorations:
-        contrast = [one.axis, f"{one.label} − {one.reference}", words.labels(one.context) or "–"]
+        contrast = [one.axis, f"{one.label} − {one.reference}", phrasing.labels(one.context) or "–"]
         mark = "clear" if one.clear else "hint" if one.hint else ""
-        difference = words.interval(one.judgement.effect, "+")
+        difference = phrasing.interval(one.judgement.effect, "+")
         rows.append([*contrast, difference, mark, p_value(one.judgement.p), p_value(one.judgement.p_holm)])
     header = ["axis", "contrast", "with", "difference [95 %]", "", "p", "p (Holm)"]
     return Table("Every one-step contrast that no claim is about", header, rows, 5)
@@ -132,7 +132,7 @@ def explorations(analysis: Analysis) -> Table:
 
 def document(analysis: Analysis) -> str:
     """Question, answer and tables as a Markdown document."""
-    parts = [f"# {analysis.study['question']}\n", f"{words.verdict(analysis)}\n"]
+    parts = [f"# {analysis.study['question']}\n", f"{phrasing.verdict(analysis)}\n"]
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in of(analysis)]
     if analysis.limits:
         parts.append("## What this does not show\n\n" + "".join(f"- {limit}\n" for limit in analysis.limits))

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer.report import tables, words
+from flaxformer.report import phrasing, tables
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 from flaxformer.study.status import STATES
 
@@ -19,15 +19,15 @@ def show(console: Console, analysis: Analysis) -> None:
     """Print the question, what was found, what was not asked, what is not shown, and the tables of numbers."""
     study = analysis.study
     console.print(Text(study["question"], style="bold"))
-    console.print(Text("; ".join(words.fixed(analysis)), style="dim"))
+    console.print(Text("; ".join(phrasing.fixed(analysis)), style="dim"))
     for claim in analysis.claims:
         verdict = claim.judgement.verdict
-        line = Text.assemble((f"{words.MARKS[verdict]} {verdict}", STYLES[verdict]), ": ", claim.text)
+        line = Text.assemble((f"{phrasing.MARKS[verdict]} {verdict}", STYLES[verdict]), ": ", claim.text)
         console.print(line)
-        console.print(Padding(Text(words.finding(claim), style="dim"), (0, 0, 0, 4)))
+        console.print(Padding(Text(phrasing.finding(claim), style="dim"), (0, 0, 0, 4)))
     if analysis.exploratory_findings:
         console.print(Text("Not claimed, but there (exploratory: a new study has to confirm it):"))
-        for finding in words.exploratory_findings(analysis):
+        for finding in phrasing.exploratory_findings(analysis):
             console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2)))
     for limit in analysis.limits:
         console.print(Text.assemble(("Not shown: ", "dim"), limit))
@@ -35,7 +35,7 @@ def show(console: Console, analysis: Analysis) -> None:
         if table.rows:
             console.print(as_rich(table))
     if study["references"]:
-        console.print(Text(f"Simple models on the same evaluation data: {words.references(analysis)}", style="dim"))
+        console.print(Text(f"Simple models on the same evaluation data: {phrasing.references(analysis)}", style="dim"))
 
 
 def show_answers(console: Console, answers: Iterable[tuple[str, str]]) -> None:

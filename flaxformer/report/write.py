@@ -24,9 +24,9 @@ def write(store: Store) -> Analysis:
     if not analysis.rows and not analysis.quantities:
         raise UserError(f"{store.root} holds no finished run yet; 'flaxformer run' makes them")
     order = {trial["trial"]: i for i, trial in enumerate(analysis.study["trials"])}
-    prints = {trial["trial"]: trial["fingerprint"] for trial in analysis.study["trials"]}
+    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in analysis.study["trials"]}
     rows = [
-        {"fingerprint": prints[row["trial"]]} | row
+        {"fingerprint": fingerprints[row["trial"]]} | row
         for row in sorted(analysis.rows, key=lambda row: order[row["trial"]])
     ]
     numbers = [

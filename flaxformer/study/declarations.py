@@ -57,13 +57,13 @@ def _without_code(recipe: Row) -> Row:
 
 def _check_fingerprints(store: Store, declaration: Row) -> None:
     """Refuse rows of another recipe when the declaration that they were written under is lost."""
-    prints = {trial["trial"]: trial["fingerprint"] for trial in declaration["trials"]}
+    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declaration["trials"]}
     for name, row in store.rows().items():
         found = row.get("fingerprint")
-        if found is not None and found != prints.get(name, found):
+        if found is not None and found != fingerprints.get(name, found):
             raise UserError(
                 f"{store.root} holds results of another recipe for '{name}': fingerprint {found}; expected "
-                f"{prints[name]}. Give --output another folder, or remove this one to start again."
+                f"{fingerprints[name]}. Give --output another folder, or remove this one to start again."
             )
 
 

@@ -1,7 +1,7 @@
-"""Executing a plan: a worker thread a slot, each training its share of a group with one compiled program.
+"""Executing a plan: one worker thread per device group, each training its share of a group with one compiled program.
 
 Members of a group are mapped with `lax.map`, one after another (bitwise what a lone run gives, on any number of
-devices) or several at a time (`vmap`, for accelerators). A slot is one device, or a mesh of them.
+devices) or several at a time (`vmap`, for accelerators). A device group is one device, or a mesh of them.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ import jax
 from flaxformer import distributed
 from flaxformer.interrupts import raise_if_interrupted
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import Execution, Slot
-from flaxformer.study.fitted import MemoryFittedProgram, failed
-from flaxformer.study.plan import Group
+from flaxformer.study.execution import DeviceGroup, Execution
+from flaxformer.study.memory_fit import MemoryFittedProgram, failed
+from flaxformer.study.plan import ProgramGroup
 from flaxformer.study.program import Stopped
 from flaxformer.study.schedule import Scheduler, Take
 from flaxformer.study.store import Row
@@ -53,16 +53,16 @@ class Finished:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Message:
     """Something that the user is to know."""
 
     text: str
 
 
-Event = Compiled | Advanced | Finished | Told
+Event = Compiled | Advanced | Finished | Message
 
 
-def execute(groups: Sequence[Group], execution: Execution, take: Take | None = None) -> Generator[Event]:
+def execute(groups: Sequence[ProgramGroup], execution: Execution, take: Take | None = None) -> Generator[Event]:
     """Train every trial of the groups; yields what happens, in the caller's thread, as it happens.
 
     `take` is asked before a group is first handed to a device, in that device's thread: it gives the group with the
@@ -71,14 +71,19 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
     An exception in a batch makes its trials failed rows, with the traceback, and the rest goes on. Closing the iterator
     (or an exception in the caller) stops the workers at their next chunk.
     """
-    slots, mesh = execution.slots(), execution.use_mesh()
+    device_groups, mesh = execution.device_groups(), execution.use_mesh()
     if mesh is not None:
         for group in groups:
             check_batch(group.example, mesh)
-    scheduler = Scheduler(groups, lambda group: execution.members(group.size, len(slots)), _agreed(groups, take))
+    scheduler = Scheduler(
+        groups, lambda group: execution.members(group.size, len(device_groups)), _agreed(groups, take)
+    )
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    with ThreadPoolExecutor(len(slots)) as pool:
-        workers = [pool.submit(_work, slot, len(slots), scheduler, execution, events.put) for slot in slots]
+    with ThreadPoolExecutor(len(device_groups)) as pool:
+        workers = [
+            pool.submit(_work, device_group, len(device_groups), scheduler, execution, events.put)
+            for device_group in device_groups
+        ]
         for worker in workers:
             worker.add_done_callback(lambda _: events.put(None))
         try:
@@ -90,7 +95,7 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
                     running -= 1
                 else:
                     yield event
-            if scheduler.stopping.is_set() and distributed.is_first():
+            if scheduler.stopping.is_set() and distributed.is_coordinator():
                 raise KeyboardInterrupt("another process was told to stop")
         finally:
             scheduler.stopping.set()
@@ -98,17 +103,23 @@ def execute(groups: Sequence[Group], execution: Execution, take: Take | None = N
         worker.result()
 
 
-def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, emit: Callable[[Event], None]) -> None:
-    """One slot's worker: take a batch, compile if its group is new here, train it, say so."""
+def _work(
+    device_group: DeviceGroup,
+    device_groups: int,
+    scheduler: Scheduler,
+    execution: Execution,
+    emit: Callable[[Event], None],
+) -> None:
+    """One device group's worker: take a batch, compile if its group is new here, train it, say so."""
     program: MemoryFittedProgram | None = None
     while not _stops(scheduler):
-        task = scheduler.take(slot, program.group.name if program else None)
+        task = scheduler.take(device_group, program.group.name if program else None)
         if task is None:
             return
         group, trials = task
         left = list(trials)
 
-        def report(members: int, steps: int, trained: int, group: Group = group) -> None:
+        def report(members: int, steps: int, trained: int, group: ProgramGroup = group) -> None:
             emit(Advanced(group.name, members, steps, trained * members * group.example.tokens_per_step))
             if _stops(scheduler):
                 raise Stopped
@@ -116,9 +127,11 @@ def _work(slot: Slot, slots: int, scheduler: Scheduler, execution: Execution, em
         try:
             if program is None or program.group.name != group.name:
                 program = None
-                program = MemoryFittedProgram(group, slot, execution, slots, lambda text: emit(Told(text)))
+                program = MemoryFittedProgram(
+                    group, device_group, execution, device_groups, lambda text: emit(Message(text))
+                )
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
-                emit(Compiled(group.name, str(slot), program.compile_seconds))
+                emit(Compiled(group.name, str(device_group), program.compile_seconds))
             began = time.perf_counter()
             for trial, row in program.train(trials, report):
                 left.remove(trial)
@@ -140,29 +153,31 @@ def _stops(scheduler: Scheduler) -> bool:
     return stops
 
 
-def _agreed(groups: Sequence[Group], take: Take | None) -> Take | None:
+def _agreed(groups: Sequence[ProgramGroup], take: Take | None) -> Take | None:
     """Return `take` as the first of several processes decides it; the first broadcasts its groups to the others."""
     if jax.process_count() == 1:
         return take
-    if distributed.is_first():
-        distributed.told(lambda: [[group.name, [trial.name for trial in group.trials]] for group in groups])
+    if distributed.is_coordinator():
+        distributed.run_on_coordinator(
+            lambda: [[group.name, [trial.name for trial in group.trials]] for group in groups]
+        )
 
-    def taken(group: Group) -> Group | None:
+    def taken(group: ProgramGroup) -> ProgramGroup | None:
         def names() -> list[str]:
             own = take(group) if take else group
             return [trial.name for trial in own.trials] if own else []
 
-        own = only(group, distributed.told(names))
+        own = only(group, distributed.run_on_coordinator(names))
         return own if own.trials else None
 
     return taken
 
 
-def only(group: Group, names: Sequence[str]) -> Group:
+def only(group: ProgramGroup, names: Sequence[str]) -> ProgramGroup:
     """The group with the trials of these names alone."""
     return dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name in set(names)))
 
 
-def _identity(group: Group, trial: Trial) -> Row:
+def _identity(group: ProgramGroup, trial: Trial) -> Row:
     """Which run a row is of."""
     return {"trial": trial.name, "group": group.name, "seed": trial.seed} | trial.arm.labels

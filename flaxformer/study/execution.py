@@ -1,4 +1,4 @@
-"""How a study is executed, apart from what it is; and the slots of devices that its runs are trained on."""
+"""How a study is executed, apart from what it is; and the device groups that its runs are trained on."""
 
 import contextlib
 import dataclasses
@@ -14,14 +14,14 @@ from flaxformer.model.layout import Layout
 from flaxformer.sharding import Devices, device_put_global, replicated
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import Source
-from flaxformer.tasks.spread import Spread
+from flaxformer.tasks.sharded import ShardedSource
 
 FILLED = 0.8
 """Of a device's memory, how much a program may take by the compiler's analysis, which does not see all."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
+class DeviceGroup:
     """Where members are trained: one device, or a mesh over which the weights and batches of each are cut."""
 
     devices: tuple[jax.Device, ...]
@@ -46,7 +46,7 @@ class Slot:
     def spread(self, source: Source) -> Source:
         """The data, whole on every device of it, whose batches are cut over them."""
         there = self.put(source)
-        return there if self.mesh is None else Spread(there, self.mesh)
+        return there if self.mesh is None else ShardedSource(there, self.mesh)
 
     @property
     def memory(self) -> float:
@@ -62,8 +62,8 @@ class Execution:
     Args:
       output: the folder of results; runs/NAME by default.
       devices: how many devices to use; all by default. On a CPU there is one device per core.
-      group_size: members trained at a time on one slot. By default 1 on a CPU, where more do not pay; elsewhere the
-        slot's share of the group, or as many as its memory holds. Where memory runs out, half as many from there on.
+      group_size: members trained at a time on one device group. By default 1 on a CPU, where more do not pay; elsewhere
+        the device group's share, or as many as its memory holds. When out of memory, half as many from there on.
       exact: train members one at a time on one device, which is bitwise what a lone run gives.
       mesh: the devices that each member is trained on, for those too large for one; without it, one device.
       chunk_steps: steps between two looks at progress; rounded down to a divisor of the evaluation interval.
@@ -101,11 +101,11 @@ class Execution:
         """Return the results folder of a study of this name."""
         return self.output or Path("runs") / study
 
-    def members(self, size: int, slots: int) -> int:
-        """Members at a time of a group of `size`, before it is known how many fit: at most a slot's share."""
+    def members(self, size: int, device_groups: int) -> int:
+        """Members at a time of a group of `size`, before it is known how many fit: at most a device group's share."""
         if self.exact or (self.group_size is None and jax.default_backend() == "cpu"):
             return 1
-        return min(size, self.group_size or -(-size // slots))
+        return min(size, self.group_size or -(-size // device_groups))
 
     def use_devices(self) -> list[jax.Device]:
         """The devices to work on: this process's, or of several processes all.
@@ -132,28 +132,28 @@ class Execution:
             raise UserError(f"exact is given in {several} processes that share each run; expected one process")
         return self.mesh or (Devices(data=jax.device_count()) if several > 1 else None)
 
-    def slots(self) -> list[Slot]:
-        """The devices, each alone, or as many to a slot as the mesh has.
+    def device_groups(self) -> list[DeviceGroup]:
+        """The devices, each alone, or as many to a device group as the mesh has.
 
         Raises:
-          UserError: the devices are too few for one slot, or belong to several processes and do not make one.
+          UserError: the devices are too few for one device group, or belong to several processes and do not make one.
         """
         devices, mesh = self.use_devices(), self.use_mesh()
         if mesh is None:
-            return [Slot((device,)) for device in devices]
+            return [DeviceGroup((device,)) for device in devices]
         if mesh.count > len(devices) or (jax.process_count() > 1 and mesh.count < len(devices)):
             mesh.mesh()  # says what is wrong, unless `devices` is
             raise UserError(f"mesh is {mesh}, {mesh.count} devices, and devices is {len(devices)}; expected as many")
         starts = range(0, len(devices) - mesh.count + 1, mesh.count)
         cut = [tuple(devices[i : i + mesh.count]) for i in starts]
-        return [Slot(own, mesh.mesh_of(own)) for own in cut]
+        return [DeviceGroup(own, mesh.mesh_of(own)) for own in cut]
 
     @property
     def where(self) -> str:
-        """The slots in words."""
-        slots = self.slots()
-        each = len(slots[0].devices)
-        return f"{len(slots)} devices" if each == 1 else f"{len(slots)} × {each} devices"
+        """The device groups in words."""
+        device_groups = self.device_groups()
+        each = len(device_groups[0].devices)
+        return f"{len(device_groups)} devices" if each == 1 else f"{len(device_groups)} × {each} devices"
 
 
 def one_cpu_device_per_core() -> None:

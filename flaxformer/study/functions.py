@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from flaxformer.diagnostics import Diagnostics, diagnose
 from flaxformer.model.layout import Layout
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.study.declare import Measure
 from flaxformer.tasks.base import Source
 from flaxformer.training import evaluate, evaluation_params, start, train_chunk
@@ -57,7 +57,7 @@ def _mapped(function: Callable[..., Any], members: int, *arguments: Any) -> Any:
 
 
 def _diagnose(state: State, run: Run, source: Source) -> Diagnostics:
-    return diagnose(state, run, source.batch(stream(jax.random.key(run.seed), "data"), state.step))
+    return diagnose(state, run, source.batch(fold_in_name(jax.random.key(run.seed), "data"), state.step))
 
 
 _SHARED: weakref.WeakValueDictionary[Any, Functions] = weakref.WeakValueDictionary()

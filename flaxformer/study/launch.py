@@ -9,16 +9,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flaxformer.struct import UserError, did_you_mean
-from flaxformer.study import declarations, unfinished
+from flaxformer.study import declarations, partial_runs
 from flaxformer.study.declare import Study, Trial
-from flaxformer.study.execute import Event, Finished, Told, execute
+from flaxformer.study.execute import Event, Finished, Message, execute
 from flaxformer.study.execution import Execution
 from flaxformer.study.leases import Leases
-from flaxformer.study.plan import Group, declaration, groups
+from flaxformer.study.multihost import on_all_processes
+from flaxformer.study.plan import ProgramGroup, declaration, groups
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.provenance import provenance
 from flaxformer.study.store import LOCK_PATIENCE, Row, Store, check_file_name, is_finished
-from flaxformer.study.together import together
 from flaxformer.user_code import copy_sources, user_modules
 from flaxformer.user_code.changes import OnCodeChange
 
@@ -38,7 +38,9 @@ def declare(study: Study, store: Store, on_code_change: OnCodeChange = "refuse")
         return declarations.declare(store, declaration(study), on_code_change)
 
 
-def missing(study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False) -> list[Group]:
+def missing(
+    study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False
+) -> list[ProgramGroup]:
     """The groups, with only the trials that have no row yet, or also those that failed.
 
     Raises:
@@ -47,7 +49,7 @@ def missing(study: Study, store: Store, only: Collection[str] | None = None, ret
     return _left(_share(study, only), store.rows(), retry_failed)
 
 
-def _share(study: Study, only: Collection[str] | None) -> list[Group]:
+def _share(study: Study, only: Collection[str] | None) -> list[ProgramGroup]:
     """The groups with the trials of these names alone."""
     whole = groups(study.trials(), study.measure, study.file)
     if only is None:
@@ -60,7 +62,7 @@ def _share(study: Study, only: Collection[str] | None) -> list[Group]:
     return _with([(group, [trial for trial in group.trials if trial.name in wanted]) for group in whole])
 
 
-def _left(share: Sequence[Group], rows: Mapping[str, Row], retry_failed: bool) -> list[Group]:
+def _left(share: Sequence[ProgramGroup], rows: Mapping[str, Row], retry_failed: bool) -> list[ProgramGroup]:
     return _with(
         [
             (group, [c for c in group.trials if c.name not in rows or (retry_failed and not is_finished(rows[c.name]))])
@@ -69,12 +71,12 @@ def _left(share: Sequence[Group], rows: Mapping[str, Row], retry_failed: bool) -
     )
 
 
-def _with(found: Sequence[tuple[Group, Sequence[Trial]]]) -> list[Group]:
+def _with(found: Sequence[tuple[ProgramGroup, Sequence[Trial]]]) -> list[ProgramGroup]:
     """Groups with fewer trials; those with none are left out."""
     return [dataclasses.replace(group, trials=tuple(trials)) for group, trials in found if trials]
 
 
-@together
+@on_all_processes
 def run(
     study: Study,
     execution: Execution,
@@ -117,10 +119,10 @@ def run(
         launch["code"] = copy_sources(store.root / "code", user_modules(study.file))
         store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
     if changed:
-        yield Told(f"the code is not what was submitted: {', '.join(changed)} changed; the launch records it")
-    prints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
+        yield Message(f"the code is not what was submitted: {', '.join(changed)} changed; the launch records it")
+    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
     with Leases(store.leases) as leases:
-        worker = _Worker(store, leases, share, prints, retry_failed)
+        worker = _Worker(store, leases, share, fingerprints, retry_failed)
         yield from worker.work(execution, alone=only is not None, stop=on_error == "stop")
         worker.settle()
     if study.derive is not None:
@@ -132,20 +134,20 @@ class _Worker:
     """One process's part in a study: takes leases, writes rows, waits."""
 
     def __init__(
-        self, store: Store, leases: Leases, share: Sequence[Group], prints: Mapping[str, str], retry: bool
+        self, store: Store, leases: Leases, share: Sequence[ProgramGroup], fingerprints: Mapping[str, str], retry: bool
     ) -> None:
-        self.store, self.leases, self.share, self.prints, self.retry = store, leases, share, prints, retry
+        self.store, self.leases, self.share, self.fingerprints, self.retry = store, leases, share, fingerprints, retry
         self.tried: set[str] = set()
         self.told: set[str] = set()
         self.left: dict[str, int] = {}
         """Trials under way here, by group."""
 
-    def todo(self, share: Sequence[Group], rows: Mapping[str, Row]) -> list[Group]:
+    def todo(self, share: Sequence[ProgramGroup], rows: Mapping[str, Row]) -> list[ProgramGroup]:
         """Groups with the trials that have no row yet, or a failed one that this process is to try again, once."""
         found = _left(share, rows, self.retry)
         return _with([(group, [trial for trial in group.trials if trial.name not in self.tried]) for group in found])
 
-    def lease_of(self, group: Group) -> str:
+    def lease_of(self, group: ProgramGroup) -> str:
         """The name of our lease on a group; another for a share of it, which others may have shares of."""
         own = next(one for one in self.share if one.name == group.name)
         if len(own.trials) == own.size:
@@ -153,7 +155,7 @@ class _Worker:
         names = "\n".join(sorted(trial.name for trial in own.trials))
         return f"{group.name}.{hashlib.blake2b(names.encode(), digest_size=6).hexdigest()}"
 
-    def take(self, group: Group) -> Group | None:
+    def take(self, group: ProgramGroup) -> ProgramGroup | None:
         """Lease a group, and look again at what is done."""
         lease = self.lease_of(group)
         names = self.leases.take(lease, [trial.name for trial in group.trials])
@@ -172,7 +174,7 @@ class _Worker:
         patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
         while True:
             todo = self.todo(self.share, self.store.rows())
-            yield from self.damage()
+            yield from self.corrupt_files()
             if not todo:
                 return
             before = len(self.tried)
@@ -182,30 +184,30 @@ class _Worker:
                         event = self.finished(event)
                     yield event
                     if stop and isinstance(event, Finished) and event.row["status"] == "failed":
-                        yield Told("stopped after the first run that failed (--on-error stop)")
+                        yield Message("stopped after the first run that failed (--on-error stop)")
                         return
             if len(self.tried) > before:
                 continue
             held = [text for group in todo for text in self.holders(group) if text not in self.told]
             self.told.update(held)
             if held:
-                yield Told(f"waiting for what others hold: {'; '.join(held)}")
+                yield Message(f"waiting for what others hold: {'; '.join(held)}")
             while not any(map(self.is_free, todo)):
                 if patience is not None and time.monotonic() > patience:
-                    yield Told("ended: what is left of these runs is held by others")
+                    yield Message("ended: what is left of these runs is held by others")
                     return
                 time.sleep(POLL)
 
-    def damage(self) -> Iterator[Told]:
+    def corrupt_files(self) -> Iterator[Message]:
         """Messages about damaged files that were found since the last call."""
-        for name, what in self.store.damage.items():
+        for name, what in self.store.corrupt_files.items():
             if name not in self.told:
                 self.told.add(name)
-                yield Told(f"{self.store.root / name} is damaged ({what}): what it held there is trained again")
+                yield Message(f"{self.store.root / name} is damaged ({what}): what it held there is trained again")
 
     def finished(self, event: Finished) -> Finished:
         """Have a row on disk; with the last of a group, merge the group's lines and give its lease back."""
-        row = event.row | {"fingerprint": self.prints[event.row["trial"]]}
+        row = event.row | {"fingerprint": self.fingerprints[event.row["trial"]]}
         self.store.append(event.group, row)
         self.tried.add(row["trial"])
         self.left[event.group] -= 1
@@ -225,14 +227,14 @@ class _Worker:
         self.leases.others()  # removes those of the dead
         for group in self.store.unmerged():
             self.merge(group)
-        unfinished.remove_of(self.store, [group for group in self.share if not self.leases.others(group.name)])
+        partial_runs.remove_of(self.store, [group for group in self.share if not self.leases.others(group.name)])
 
-    def is_free(self, group: Group) -> bool:
+    def is_free(self, group: ProgramGroup) -> bool:
         """True if some trial of a group can be taken."""
         held = self.leases.held(self.lease_of(group))
         return held is not None and any(trial.name not in held for trial in group.trials)
 
-    def holders(self, group: Group) -> list[str]:
+    def holders(self, group: ProgramGroup) -> list[str]:
         """Who holds a group, in words."""
         return [
             f"{group.name} by process {lease.get('pid', '?')} on {lease.get('host', '?')}"

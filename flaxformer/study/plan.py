@@ -26,7 +26,7 @@ from flaxformer.user_code import code_digests
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class ProgramGroup:
     """Trials whose runs have one tree structure, and so one program, differing in numbers alone."""
 
     name: str
@@ -49,13 +49,13 @@ class Group:
         return self.trials[0].until or self.example.training.steps
 
 
-def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None) -> list[Group]:
+def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None) -> list[ProgramGroup]:
     """Trials by the tree structure of their runs, in the order of first appearance."""
     members: dict[Any, list[Trial]] = {}
     structures = {id(trial.arm): jax.tree.structure(trial.arm.run) for trial in trials}  # a seed is a leaf
     for trial in trials:
         members.setdefault(structures[id(trial.arm)], []).append(trial)
-    return [Group(_group_name(own, trials), tuple(own), len(own), measure, file) for own in members.values()]
+    return [ProgramGroup(_group_name(own, trials), tuple(own), len(own), measure, file) for own in members.values()]
 
 
 def _group_name(own: Sequence[Trial], trials: Sequence[Trial]) -> str:
@@ -195,13 +195,13 @@ class Cost:
     seconds_per_step: float
     compile_seconds: float
 
-    def seconds(self, group: Group, devices: int) -> float:
+    def seconds(self, group: ProgramGroup, devices: int) -> float:
         """Estimated seconds for the group on this many devices."""
         work = self.seconds_per_step * group.steps * len(group.trials)
         return self.compile_seconds + work / min(devices, len(group.trials))
 
 
-def cost(group: Group) -> Cost:
+def cost(group: ProgramGroup) -> Cost:
     """The cost of a group's first member."""
     return cost_of_run(group.example)
 

@@ -1,4 +1,4 @@
-"""A group's compiled functions on one slot."""
+"""A group's compiled functions on one device group."""
 
 import functools
 import operator
@@ -13,11 +13,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from flaxformer.diagnostics import Diagnostics, summary
 from flaxformer.sharding import replicated, shardings_of
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import Execution, Slot
+from flaxformer.study.execution import DeviceGroup, Execution
 from flaxformer.study.functions import functions_of
-from flaxformer.study.plan import Group
+from flaxformer.study.partial_runs import PartialRun, Progress
+from flaxformer.study.plan import ProgramGroup
 from flaxformer.study.store import Row
-from flaxformer.study.unfinished import PartialRun, Progress
 from flaxformer.training import start
 from flaxformer.training.step import ALIVE, State
 
@@ -27,34 +27,34 @@ class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
 
 
 class Program:
-    """One group's compiled functions on one slot, over a fixed number of members.
+    """One group's compiled functions on one device group, over a fixed number of members.
 
-    Each slot has a program of its own, rather than all slots one whose members a sharding or `shard_map` spreads over
-    them. Neither makes the devices exchange anything, but for a part of a whole XLA compiles slightly different
+    Each device group has a program of its own, rather than one program for all whose members a sharding or `shard_map`
+    distributes. Neither makes the devices exchange anything, but for a part of a whole XLA compiles slightly different
     arithmetic, and a member's last bits would depend on the number of devices.
 
     Args:
       group: what is trained.
-      slot: where.
+      device_group: where.
       execution: the chunks, the layout, and what is recorded.
       members: how many at a time.
     """
 
-    def __init__(self, group: Group, slot: Slot, execution: Execution, members: int = 1) -> None:
+    def __init__(self, group: ProgramGroup, device_group: DeviceGroup, execution: Execution, members: int = 1) -> None:
         training = group.example.training
-        self.group, self.slot, self.members = group, slot, members
+        self.group, self.device_group, self.members = group, device_group, members
         self.chunk = next(
             n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
         )
         began = time.perf_counter()
-        self.bytes, self.source = 0, slot.spread(group.example.task.load())
+        self.bytes, self.source = 0, device_group.spread(group.example.task.load())
         runs = self.stacked(group.trials[:1])
         self.functions = functions_of(group.example, members, execution.layout, self.chunk, group.measure)
         state = whole = both = None
-        if slot.mesh is not None:
-            whole = replicated(slot.mesh)
+        if device_group.mesh is not None:
+            whole = replicated(device_group.mesh)
             initial = functools.partial(start, layout=execution.layout)
-            state = _stacked_shardings(jax.eval_shape(initial, group.example), slot.mesh)
+            state = _stacked_shardings(jax.eval_shape(initial, group.example), device_group.mesh)
             both = (state, whole)
         self._start = self._compile(self.functions.start, state, runs)
         states = self._start(runs, self.source)
@@ -66,7 +66,7 @@ class Program:
     def _compile(
         self, function: Callable[..., Any], shardings: Any, *members: Any, donate: int | None = None
     ) -> Callable[..., Any]:
-        with self.slot.there():
+        with self.device_group.there():
             with self.functions.tracing:
                 lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
             compiled = lowered.compile()
@@ -79,7 +79,7 @@ class Program:
         """The members' runs as one config of stacked leaves; a short batch repeats its last member."""
         runs = [trial.run for trial in trials]
         runs += runs[-1:] * (self.members - len(runs))
-        return self.slot.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
+        return self.device_group.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
 
     def train(self, trials: Sequence[Trial], report: Callable[[int, int], None], kept: PartialRun) -> list[Row]:
         """Train the trials to their last step, in chunks, from where `kept` has them.
@@ -136,7 +136,7 @@ class Program:
             "tokens_per_second": tokens * self.members / course.seconds,
             "group_size": self.members,
             "chunk_steps": self.chunk,
-            "device": str(self.slot),
+            "device": str(self.device_group),
         }
 
 

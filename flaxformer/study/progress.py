@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Told
+from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Message
 
 SECONDS_BETWEEN_LINES = 15
 
@@ -37,7 +37,7 @@ def follow(events: Iterable[Event], console: Console, runs: int, steps: int) -> 
                     progress.update(
                         bar, advance=trials * taken, rate=f"{tokens / max(now - began, 1e-9):,.0f} tokens/s"
                     )
-                case Told(text):
+                case Message(text):
                     progress.console.print(Text(text, style="yellow"), highlight=False, soft_wrap=True)
                 case Finished(_, row):
                     done += 1

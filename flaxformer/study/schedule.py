@@ -1,34 +1,36 @@
-"""Which slot trains which trials next: compile each group on as few slots as pays."""
+"""Which device group trains which trials next: compile each group on as few device groups as pays."""
 
 import threading
 from collections.abc import Callable, Sequence
 
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import Slot
-from flaxformer.study.plan import Group
+from flaxformer.study.execution import DeviceGroup
+from flaxformer.study.plan import ProgramGroup
 
-Take = Callable[[Group], Group | None]
+Take = Callable[[ProgramGroup], ProgramGroup | None]
 """Asked once before a group is first handed out: the group with the trials that are ours to train, or None."""
 
 
 class Scheduler:
-    """Hands out batches of trials to workers so that each group is compiled on as few slots as pays."""
+    """Hands out batches of trials to workers so that each group is compiled on as few device groups as pays."""
 
-    def __init__(self, groups: Sequence[Group], members: Callable[[Group], int], ask: Take | None = None) -> None:
+    def __init__(
+        self, groups: Sequence[ProgramGroup], members: Callable[[ProgramGroup], int], ask: Take | None = None
+    ) -> None:
         self._lock, self.stopping = threading.Lock(), threading.Event()
         self._members, self._ask, self._unasked = members, ask, {group.name for group in groups if ask}
         self._left = {group.name: self._batches(group) for group in groups}
         self._groups = {group.name: group for group in groups}
-        self._workers: dict[str, set[Slot]] = {group.name: set() for group in groups}
+        self._workers: dict[str, set[DeviceGroup]] = {group.name: set() for group in groups}
         self._batch_seconds: dict[str, float] = {}
         self._compile_seconds = 0.0
 
-    def _batches(self, group: Group) -> list[tuple[Trial, ...]]:
+    def _batches(self, group: ProgramGroup) -> list[tuple[Trial, ...]]:
         members = self._members(group)
         return [group.trials[i : i + members] for i in range(0, len(group.trials), members)]
 
-    def take(self, slot: Slot, own: str | None) -> tuple[Group, tuple[Trial, ...]] | None:
-        """The next batch for a slot that has compiled group `own`: of that group, or of the one most in need."""
+    def take(self, device_group: DeviceGroup, own: str | None) -> tuple[ProgramGroup, tuple[Trial, ...]] | None:
+        """Return the next batch for a device group that has compiled group `own`: of that or the most urgent group."""
         with self._lock:
             while True:
                 if own is not None and self._left[own]:
@@ -39,7 +41,7 @@ class Scheduler:
                         return None
                     name = max(waiting, key=lambda name: len(self._left[name]) / (1 + len(self._workers[name])))
                 if self._is_ours(name):
-                    self._workers[name].add(slot)
+                    self._workers[name].add(device_group)
                     return self._groups[name], self._left[name].pop(0)
 
     def _is_ours(self, name: str) -> bool:

@@ -78,7 +78,7 @@ def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[Event]
                 record(search, store, len(rounds), points)
 
 
-def known(study: Study, execution: Execution) -> Study:
+def resolve_study(study: Study, execution: Execution) -> Study:
     """The ordinary study that is planned and counted: of a search, the rounds that are known, the first at least."""
     if not isinstance(study, Search):
         return study
@@ -92,7 +92,7 @@ def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, N
     declared = launch.declare(study, store, how.get("on_code_change", "refuse"))
     if not missing(study, store, retry_failed=how.get("retry_failed", False)):
         return True
-    prints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
+    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
     left = programs(study)
     for until in steps_of_rungs(study):
         if not (going := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
@@ -109,7 +109,7 @@ def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, N
                 kept = survivors(study, arms, rows)
                 stopped += [arm for arm in arms if arm not in kept]
                 left[program] = kept
-        _note(store, study, stopped, rows, until, prints)
+        _note(store, study, stopped, rows, until, fingerprints)
     return True
 
 
@@ -156,7 +156,7 @@ def _score(row: Row, metric: str) -> float | None:
 
 
 def _note(
-    store: Store, study: Study, stopped: list[Arm], rows: Mapping[str, Row], until: int, prints: Mapping[str, str]
+    store: Store, study: Study, stopped: list[Arm], rows: Mapping[str, Row], until: int, fingerprints: Mapping[str, str]
 ) -> None:
     """Write what the stopped arms reached as rows of the study; a failed run stays one."""
     noted = []
@@ -164,17 +164,17 @@ def _note(
         for seed in study.seeds:
             row = rows[Trial(arm, seed).name]
             status = {} if row["status"] == "failed" else {"status": "stopped", "stopped_at": until}
-            noted.append(row | status | {"fingerprint": prints[row["trial"]]})
+            noted.append(row | status | {"fingerprint": fingerprints[row["trial"]]})
     if noted:
         with store.locked(LOCK_PATIENCE):
             records.write_table(store.groups / f"stopped-{until}.parquet", noted)
 
 
-def told(study: Study, execution: Execution) -> Iterator[str]:
+def describe_stages(study: Study, execution: Execution) -> Iterator[str]:
     """Yield sentences that describe the stages, for `plan` and `run`."""
     if not is_staged(study):
         return
-    runs, steps = ahead(study, execution)
+    runs, steps = remaining_work(study, execution)
     if study.halving is not None and runs:
         last = study.baseline.training.steps
         rungs = ", ".join(map(str, steps_of_rungs(study)))
@@ -189,9 +189,9 @@ def told(study: Study, execution: Execution) -> Iterator[str]:
         )
 
 
-def ahead(study: Study, execution: Execution, retry_failed: bool = False) -> tuple[int, int]:
+def remaining_work(study: Study, execution: Execution, retry_failed: bool = False) -> tuple[int, int]:
     """Return the number of runs that are still to be trained, and of their steps, over all stages."""
-    store, ordinary = store_of(study, execution), known(study, execution)
+    store, ordinary = store_of(study, execution), resolve_study(study, execution)
     todo = missing(ordinary, store, retry_failed=retry_failed)
     if study.halving is None or not todo:
         parts = [(len(group.trials), group.steps) for group in todo]

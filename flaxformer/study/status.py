@@ -51,7 +51,7 @@ def status(store: Store) -> dict[str, Any]:
         ],
         "leases": [lease | {"trials": None if lease["trials"] is None else len(lease["trials"])} for lease in leases],
         "trials": {state: trials[state] for state in ("failed", "running", "missing")},
-        "damaged": store.damage,
+        "damaged": store.corrupt_files,
         "rungs": {path.name: status(Store(path)) for path in _rungs(store)},
     }
 

@@ -67,7 +67,7 @@ class Store:
     def __init__(self, root: Path, worker: str = "") -> None:
         self.root, self.worker = root, worker
         self.groups, self.leases, self.unfinished = root / "groups", root / "leases", root / "unfinished"
-        self.damage: dict[str, str] = {}
+        self.corrupt_files: dict[str, str] = {}
         """What reading found wrong: by the file's path in the folder."""
 
     @property
@@ -180,7 +180,7 @@ class Store:
         return times
 
     def _note(self, path: Path, what: str) -> None:
-        self.damage.setdefault(path.relative_to(self.root).as_posix(), what)
+        self.corrupt_files.setdefault(path.relative_to(self.root).as_posix(), what)
 
     def set_aside(self, path: Path, what: str) -> None:
         """Rename a damaged file to NAME.damaged, and note what is wrong with it."""
@@ -203,7 +203,7 @@ class Store:
             left = [row for row in rows if row["trial"] not in trials]
             if len(left) == len(rows):
                 continue
-            if path.relative_to(self.root).as_posix() in self.damage:
+            if path.relative_to(self.root).as_posix() in self.corrupt_files:
                 self.set_aside(path, "")
             if not left:
                 path.unlink(missing_ok=True)
@@ -222,7 +222,7 @@ class Store:
         if lines := self._line_files(group):
             records.write_table(parquet, list(self.rows(group).values()))
             for path in lines:
-                if path.relative_to(self.root).as_posix() in self.damage:
+                if path.relative_to(self.root).as_posix() in self.corrupt_files:
                     self.set_aside(path, "")
                 else:
                     path.unlink()
@@ -276,7 +276,7 @@ class Store:
                     write_atomically(path, data[: data.rfind(b"\n") + 1])
         for path in self._files("*.parquet"):
             self._table(path)
-            if path.exists() and (what := self.damage.get(path.relative_to(self.root).as_posix())):
+            if path.exists() and (what := self.corrupt_files.get(path.relative_to(self.root).as_posix())):
                 self.set_aside(path, what)
         for path in self.groups.glob(".*.tmp"):
             path.unlink(missing_ok=True)

@@ -132,8 +132,8 @@ class Task(Config):
         yield from self._token_problems("model", model)
         if model.head.predicts != "tokens":
             yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
-        if self.targets_in_inputs and model.visibility == "full":
-            yield 'model.visibility is "full"; expected "causal" or "prefix", for the inputs hold the answers'
+        if self.targets_in_inputs and model.mask_pattern == "bidirectional":
+            yield 'model.mask_pattern is "bidirectional"; expected "causal" or "prefix": the inputs hold the answers'
         if self.packs_documents:
             for path, mixer in model.mixers_without_mask.items():
                 kind = type(mixer).__name__

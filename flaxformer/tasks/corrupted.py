@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from flaxformer.data.corpus import count_models
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.struct import part, static
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.text import StandardLibrary, TextFiles
@@ -64,10 +64,12 @@ class CorruptedSource(Source):
     task: Corrupted = flax.struct.field(pytree_node=False)
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
-        return _corrupted(self.task, stream(jax.random.fold_in(key, step), "corruption"), self.text.batch(key, step))
+        return _corrupted(
+            self.task, fold_in_name(jax.random.fold_in(key, step), "corruption"), self.text.batch(key, step)
+        )
 
     def evaluation(self) -> Batch:
-        return _corrupted(self.task, stream(jax.random.key(0), "corruption"), self.text.evaluation())
+        return _corrupted(self.task, fold_in_name(jax.random.key(0), "corruption"), self.text.evaluation())
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -81,7 +83,7 @@ def _corrupted(task: Corrupted, key: Array, plain: Batch) -> Batch:
 
 
 class MaskedTokens(Corrupted):
-    """Say the tokens that are hidden at a `rate` of the places, for a model that sees all (visibility="full").
+    """Predict the tokens that are hidden at a `rate` of the places, with a bidirectional model.
 
     round(rate · L) places of each window are chosen. Of these a share `masked` reads the mask, the id after the
     text's own, a share `random` any token of the text, uniformly, and the rest the token itself; they alone are

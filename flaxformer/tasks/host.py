@@ -83,7 +83,7 @@ def chunk(source: Source, key: Array, first: int, steps: int, held_out: Batch, p
     return Chunk(first=first, batches=place(stacked), held_out=held_out)
 
 
-def ahead(
+def prefetch(
     source: Source, key: Array, first: int, last: int, steps: int, place: Place = jax.device_put
 ) -> Iterator[tuple[Chunk, int]]:
     """Chunks of at most `steps` steps from `first` up to `last`, each with how many it has, gathered one ahead."""

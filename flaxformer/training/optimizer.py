@@ -11,7 +11,7 @@ import optax.contrib
 from jaxtyping import Array, Float
 
 from flaxformer.struct import leaf, part, static
-from flaxformer.training.by_layer import by_layer, matrix_dimensions, muon_labels
+from flaxformer.training.per_layer import matrix_dimensions, muon_labels, vmap_over_layers
 from flaxformer.training.schedule import Constant, Optimizer, Schedule
 
 
@@ -77,7 +77,7 @@ class Lamb(Optimizer):
         return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
 
     def decayed(self) -> list[optax.GradientTransformation]:
-        return [*super().decayed(), by_layer(optax.scale_by_trust_ratio())]
+        return [*super().decayed(), vmap_over_layers(optax.scale_by_trust_ratio())]
 
 
 class Adafactor(Optimizer):
@@ -97,7 +97,7 @@ class Adafactor(Optimizer):
         scaled = optax.scale_by_factored_rms(
             decay_rate=self.decay_exponent, epsilon=self.epsilon, min_dim_size_to_factor=self.factored_from
         )
-        return by_layer(optax.chain(scaled, optax.clip_by_block_rms(self.threshold)))
+        return vmap_over_layers(optax.chain(scaled, optax.clip_by_block_rms(self.threshold)))
 
 
 class Muon(Optimizer):

@@ -13,7 +13,7 @@ from flaxformer import model
 from flaxformer.component import Aux, changed_weights
 from flaxformer.model.layout import Layout
 from flaxformer.model.transformer import ModelOutput
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.pytree import Node
 from flaxformer.sharding import cuts_batch_alone
 from flaxformer.struct import UserError
@@ -110,7 +110,7 @@ def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tup
 
     With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
     """
-    dropout_key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), state.step)
+    dropout_key = jax.random.fold_in(fold_in_name(jax.random.key(run.seed), "dropout"), state.step)
     if not keep and (micro_batches(run) > 1 or isinstance(batch, tuple) or _by_device(run)):
         value, gradient = accumulated(state.params, run, batch, dropout_key)
         outcome = ModelOutput(output=None)  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def evaluation_params(state: State, run: Run) -> Any:
 
 def train_chunk(state: State, run: Run, source: Source, steps: int) -> tuple[State, dict[str, Float[Array, " steps"]]]:
     """Run `steps` training steps in one scan; the division of a run into chunks does not change the result."""
-    key = stream(jax.random.key(run.seed), "data")
+    key = fold_in_name(jax.random.key(run.seed), "data")
 
     def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
         return train_step(state, run, source.batch(key, state.step))

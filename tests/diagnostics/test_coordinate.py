@@ -10,7 +10,7 @@ from flaxformer.config import LSTM, NO_NORM, Attention, Dense, ModelConfig, NoPo
 from flaxformer.diagnostics import CoordinateCheck, coordinate_check
 from flaxformer.diagnostics.coordinate import _sizes, at_width
 from flaxformer.model import apply
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Constant, Run, start
@@ -60,7 +60,7 @@ def test_a_linear_model_grows_as_the_square_root_and_once_trained_as_the_width()
 @pytest.mark.slow
 def test_sizes_are_of_the_batches_that_the_run_trains_on():
     run = LINEAR.replace(model=at_width(LINEAR.model, WIDTHS[0]))
-    batch = TASK.load().batch(stream(jax.random.key(0), "data"), 0)
+    batch = TASK.load().batch(fold_in_name(jax.random.key(0), "data"), 0)
     logits = np.asarray(apply(start(run).params, run.model, batch.inputs), np.float64)
     size = np.abs(logits)[np.asarray(batch.weights) > 0].mean()
     np.testing.assert_allclose(checked().sizes["output"][0, 0], size, rtol=1e-5)

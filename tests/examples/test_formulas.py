@@ -13,7 +13,7 @@ from flaxformer.model import apply, specs
 from flaxformer.model.transformer import with_layout
 from flaxformer.struct import replace_at
 from flaxformer.training import evaluate, start
-from flaxformer.training.by_layer import matrix_dimensions
+from flaxformer.training.per_layer import matrix_dimensions
 
 T = 7
 TOKENS = jnp.asarray(np.random.default_rng(1).integers(0, VOCABULARY, (2, T)))

@@ -38,7 +38,7 @@ from flaxformer.struct import UserError
 
 B, T, S, V = 2, 7, 5, 13
 DECODER = ModelConfig(vocabulary=V, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
-ENCODER = DECODER.replace(visibility="full", head=Classifier(classes=3))
+ENCODER = DECODER.replace(mask_pattern="bidirectional", head=Classifier(classes=3))
 CONFIGS = {"Encoder": ENCODER, "Decoder": DECODER, "EncoderDecoder": DECODER.with_encoder(feed_forward=None)}
 RECURRENT = recurrent_model(Elman(), vocabulary=V, d_model=12, dropout=0.2)
 NOISY = ENCODER.replace(dropout=0.3, norm_kind=BatchNorm(), inputs=Tokens(frozen=True), feed_forward=None)
@@ -650,7 +650,7 @@ def test_decoding_is_the_causal_whole(mode):
     parts = [layer(X[:, :3], decode=True), *(layer(X[:, t : t + 1], decode=True) for t in range(3, T))]
     np.testing.assert_allclose(jnp.concatenate(parts, 1), layer(X, is_causal=True), atol=1e-5)
     assert int(layer.cache_index[...]) == T
-    with pytest.raises(ValueError, match="7 of 7 slots are used"):
+    with pytest.raises(ValueError, match="7 of 7 positions are used"):
         layer(X[:, :1], decode=True)
 
 

@@ -19,6 +19,7 @@ from flaxformer.component import Context
 from flaxformer.config import (
     Attention,
     Dense,
+    Embeddings,
     Gated,
     LanguageModel,
     LayerNorm,
@@ -29,7 +30,6 @@ from flaxformer.config import (
     RMSNorm,
     Rotary,
     Sinusoidal,
-    Stream,
     TokenMixer,
     Tokens,
 )
@@ -252,7 +252,7 @@ def test_arguments_and_config_are_inverses(case, place, bias):
 def test_a_model_with_embedding_and_head_around_a_torch_stack():
     stack = config_for("TransformerEncoder")
     loaded = from_torch("TransformerEncoder", state_of(stored(), "TransformerEncoder"), stack)
-    changes = {"vocabulary": 17, "inputs": Tokens(), "head": LanguageModel(), "visibility": "causal"}
+    changes = {"vocabulary": 17, "inputs": Tokens(), "head": LanguageModel(), "mask_pattern": "causal"}
     config = stack.replace(**changes)
     random = np.random.default_rng(0)
     table, matrix = random.normal(size=(17, 6)).astype(np.float32), random.normal(size=(6, 17)).astype(np.float32)
@@ -261,7 +261,7 @@ def test_a_model_with_embedding_and_head_around_a_torch_stack():
     )
     tokens = jnp.asarray(random.integers(17, size=(4, 2, 5)))
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(lambda spec: spec.shape, model.specs(config))
-    hidden = model.apply(loaded, stack.replace(visibility="causal"), jnp.asarray(table)[tokens])
+    hidden = model.apply(loaded, stack.replace(mask_pattern="causal"), jnp.asarray(table)[tokens])
     close(model.apply(params, config, tokens), hidden @ matrix)
 
 
@@ -400,7 +400,7 @@ WRONG_CONFIGS = {
     "few keys": ("MultiheadAttention", {"attention.key_value_heads": 1}, "attention.key_value_heads is 1; expected 3"),
     "width of heads": ("MultiheadAttention", {"attention.d_head": 4}, "attention.d_head is 4; expected 2"),
     "scale": ("MultiheadAttention", {"attention.scale_exponent": 1.0}, "attention.scale_exponent is 1.0; expected 0.5"),
-    "tokens": ("TransformerEncoder", {"inputs": Tokens()}, "inputs.kind is 'Tokens'; expected 'Stream'"),
+    "tokens": ("TransformerEncoder", {"inputs": Tokens()}, "inputs.kind is 'Tokens'; expected 'Embeddings'"),
     "head": ("TransformerEncoder", {"head": LanguageModel()}, "head.kind is 'LanguageModel'; expected 'NoHead'"),
     "no encoder": ("Transformer", {"encoder": None, "d_memory": 6}, "encoder.kind is None; expected 'ModelConfig'"),
     "no memory": ("TransformerDecoder", {"d_memory": None}, "d_memory is None; expected 6"),
@@ -423,14 +423,14 @@ def test_a_config_that_is_not_a_torch_module_is_refused_by_its_field(kind, chang
 
 def test_masks_and_initial_values_are_no_part_of_a_module():
     config = config_for("Transformer")
-    free = {"visibility": "causal", "attention.window": 2, "initializer": Normal(), "vocabulary": 17}
+    free = {"mask_pattern": "causal", "attention.window": 2, "initializer": Normal(), "vocabulary": 17}
     changed = replace_at(config, free | {f"encoder.{path}": value for path, value in free.items()})
     assert arguments_of("Transformer", changed) == arguments_of("Transformer", config)
 
 
 def test_a_stream_has_no_weights_and_is_taken_as_it_is():
     config = ModelConfig(
-        d_model=6, attention=Attention(heads=3), layers=0, inputs=Stream(), head=NoHead(), positions=NoPositions()
+        d_model=6, attention=Attention(heads=3), layers=0, inputs=Embeddings(), head=NoHead(), positions=NoPositions()
     )
     config = config.replace(norm=config.norm.replace(final=False))
     params = model.init(jax.random.key(0), config)

@@ -72,7 +72,7 @@ def test_an_encoder_of_patches_has_them_and_its_class_token():
         d_model=6,
         attention=Attention(heads=2),
         feed_forward=Dense(d_ff=5),
-        visibility="full",
+        mask_pattern="bidirectional",
     )
     run = Run(model=config, task=Digits(batch_size=2))
     patches, tokens = 4, run.task.tokens_read(config)

@@ -68,7 +68,7 @@ def test_a_held_out_line_is_translated_to_its_end(tmp_path, asked, form):
     paths = {"source_path": str(tmp_path / "one"), "target_path": str(tmp_path / "two")}
     task = PairedFiles(**paths, max_length=7, form=form, batch_size=2, evaluation_batches=1)
     config = ModelConfig(vocabulary=259, layers=1, d_model=8, attention=Attention(heads=2))
-    config = config.with_encoder() if form == "paired" else config.replace(visibility="prefix")
+    config = config.with_encoder() if form == "paired" else config.replace(mask_pattern="prefix")
     said = sampler(Run(model=config, task=task), task.load(), 6)(None, 0)
     assert said.text == "ab"
     line = [*said.prompt.removesuffix("\n").encode()]

@@ -23,9 +23,9 @@ from flaxformer.launchers import (
     division,
     launching,
     local,
-    meeting,
     payload,
     ray,
+    rendezvous,
     slurm,
     work,
 )
@@ -305,18 +305,18 @@ def test_what_ray_is_asked_for(words):
 
 
 def test_interfaces_have_addresses():
-    assert meeting.address_of("lo") == "127.0.0.1"
-    assert meeting.address_of("10.1.2.3") == "10.1.2.3"
+    assert rendezvous.address_of("lo") == "127.0.0.1"
+    assert rendezvous.address_of("10.1.2.3") == "10.1.2.3"
     with pytest.raises(UserError, match=r"interface is 'none0'; expected an address, or one of .*lo"):
-        meeting.address_of("none0")
+        rendezvous.address_of("none0")
 
 
 def test_processes_meet_where_the_first_says(tmp_path, monkeypatch):
     met = []
-    monkeypatch.setattr(meeting.distributed, "initialize", lambda *arguments: met.append(arguments))
+    monkeypatch.setattr(rendezvous.distributed, "initialize", lambda *arguments: met.append(arguments))
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "")
     for process in (0, 1):
-        meeting.meet(tmp_path, "7-0", "lo", 2, process)
+        rendezvous.rendezvous(tmp_path, "7-0", "lo", 2, process)
     (address, *first), (same, *second) = met
     assert (first, second) == ([2, 0], [2, 1])
     assert (
@@ -326,9 +326,9 @@ def test_processes_meet_where_the_first_says(tmp_path, monkeypatch):
         == json.loads((tmp_path / "7-0.coordinator").read_text())
     )
     assert address.startswith("127.0.0.1:")
-    monkeypatch.setattr(meeting, "SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous, "SECONDS", 0.0)
     with pytest.raises(UserError, match=r"8-0.coordinator' is not there after 0 s; expected it from the job's first"):
-        meeting.meet(tmp_path, "8-0", "lo", 2, 1)
+        rendezvous.rendezvous(tmp_path, "8-0", "lo", 2, 1)
 
 
 # --- the command -----------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def run_of(**changes: Any) -> Run:
 def bidirectional(**changes: Any) -> Run:
     """A small bidirectional model with changes."""
     task = MaskedTokens(text=StandardLibrary(length=8), batch_size=4, evaluation_batches=2)
-    model = BASE.replace(vocabulary=task.vocabulary, visibility="full", **changes)
+    model = BASE.replace(vocabulary=task.vocabulary, mask_pattern="bidirectional", **changes)
     return Run(model=model, task=task, training=Training(steps=2))
 
 

@@ -110,7 +110,7 @@ SOUND = {
     },
     "shared weights, no feed-forward": {"distinct_blocks": 1, "feed_forward": None, "positions": NoPositions()},
     "prefix, frozen pattern, parallel": {
-        "visibility": "prefix", "attention": Attention(heads=2, frozen_pattern=16), "parallel": True,
+        "mask_pattern": "prefix", "attention": Attention(heads=2, frozen_pattern=16), "parallel": True,
         "inputs": Tokens(lookup="one-hot", scale_exponent=0.5, std=0.3),
     },
     "no layers": {"layers": 0},
@@ -151,7 +151,7 @@ def test_a_sound_classifier_of_images_passes_every_law():
     task = Digits(batch_size=4)
     inputs = Patches(height=8, width=8, size=4, class_token=True)
     model = ModelConfig(
-        layers=1, d_model=12, attention=Attention(heads=2), inputs=inputs, visibility="full",
+        layers=1, d_model=12, attention=Attention(heads=2), inputs=inputs, mask_pattern="bidirectional",
         positions=LearnedPositions(max_length=inputs.count), head=Classifier(classes=10, pool="first"),
     )  # fmt: skip
     assert_sound(Run(model=model, task=task, training=Training(steps=2)))

@@ -163,8 +163,8 @@ class First(Attention):
 
     def keys_and_values(self, weights, source, context):
         read = super().keys_and_values(weights, source, context)
-        is_first = jnp.asarray(context.layer == 0)
-        return read.replace(value=jnp.where(is_first, read.value, (read.value + context.carried["value"]) / 2))
+        is_coordinator = jnp.asarray(context.layer == 0)
+        return read.replace(value=jnp.where(is_coordinator, read.value, (read.value + context.carried["value"]) / 2))
 
     def apply(self, weights, x, context):
         y, aux = super().apply(weights, x, context)

@@ -51,7 +51,7 @@ POSITIONS = {
     "alibi": Alibi(),
     "buckets": RelativeBuckets(buckets=4, max_distance=5, std=0.5),
 }
-SEEN = {"causal": {}, "window": {"attention.window": 3}, "prefix": {"visibility": "prefix"}}
+SEEN = {"causal": {}, "window": {"attention.window": 3}, "prefix": {"mask_pattern": "prefix"}}
 PLACES = {"pre": PRE, "post": POST, "sandwich": SANDWICH}
 KINDS = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}
 FAMILIES = {
@@ -106,7 +106,7 @@ def given_to(config, rows=B):
 def cached_equals_full(config, layout="unrolled"):
     params, given = with_layout(weights(config), layout), given_to(config)
     tokens = jax.random.randint(jax.random.key(1), (B, T), 0, V)
-    prefix = jnp.array([3, 2]) if config.visibility == "prefix" else None
+    prefix = jnp.array([3, 2]) if config.mask_pattern == "prefix" else None
     full = apply(params, config, tokens, prefix=prefix, **given)
     cache, said = new_cache(params, config, (B,), T, **given), []
     for piece, seen in ((tokens[:, :3], prefix), (tokens[:, 3:4], None), (tokens[:, 4:], None)):
@@ -323,7 +323,7 @@ def test_what_is_given_is_still_the_callers_afterwards():
 
 
 def test_a_prefix_model_sees_its_whole_prompt():
-    config = SMALL.replace(layers=2, visibility="prefix", positions=NoPositions())
+    config = SMALL.replace(layers=2, mask_pattern="prefix", positions=NoPositions())
     params = weights(config, 4, 2.0)
     prompt = jax.random.randint(jax.random.key(1), (ROWS, PROMPT), 0, WORDS)
     tokens, numbers = greedy(params, config, prompt, 2, prefix=jnp.full(ROWS, PROMPT))
@@ -471,7 +471,7 @@ def test_a_source_out_of_the_vocabulary_is_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"visibility": "full"}, 'visibility is "full".*expected a causal model'),
+        ({"mask_pattern": "bidirectional"}, 'mask_pattern is "bidirectional".*expected a causal model'),
         ({"norm_kind": LayerNorm(over="sequence")}, 'norm_kind.over is "sequence".*expected a causal model'),
         ({"head": Classifier(classes=3)}, r"head is Classifier.*expected Tokens\(\) and LanguageModel\(\)"),
         ({"inputs": Vectors(width=3)}, r"inputs are Vectors.*expected Tokens\(\) and LanguageModel\(\)"),

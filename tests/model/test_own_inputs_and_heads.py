@@ -84,7 +84,10 @@ SMALL = {"batch_size": 2, "evaluation_batches": 1}
 
 @pytest.mark.parametrize("run", [
     Run(model=MODEL.replace(inputs=SumOfHalves(), head=Hinge()), task=Copy(symbols=5, length=3, **SMALL)),
-    Run(model=MODEL.replace(inputs=Columns(), head=Classifier(classes=10), visibility="full"), task=Digits(**SMALL)),
+    Run(
+        model=MODEL.replace(inputs=Columns(), head=Classifier(classes=10), mask_pattern="bidirectional"),
+        task=Digits(**SMALL),
+    ),
     Run(model=MODEL.replace(inputs=AnyVectors(), head=ScaledIndex(length=3).head), task=ScaledIndex(length=3, **SMALL)),
 ], ids=["tokens", "images", "vectors"])  # fmt: skip
 def test_a_task_trains_and_judges_inputs_and_heads_of_ones_own(run):

@@ -23,11 +23,11 @@ from flaxformer.config import (
     Classifier,
     Dense,
     Elman,
+    Embeddings,
     LanguageModel,
     ModelConfig,
     NoHead,
     NoPositions,
-    Stream,
     TokenMixer,
     Tokens,
     Vectors,
@@ -152,7 +152,7 @@ def test_two_layers_are_torch_s_two_layers(golden, name):
     cell, _, activation = name.partition("-")
     mixer = Elman(activation=activation) if activation else CELLS[cell]
     weights, expected, x = part(golden, f"{name}/weights"), part(golden, f"{name}/gradients"), golden["x"]
-    like_torch = {"inputs": Stream(), "head": NoHead(), "d_model": x.shape[-1], "layers": 2}
+    like_torch = {"inputs": Embeddings(), "head": NoHead(), "d_model": x.shape[-1], "layers": 2}
     config = recurrent_model(mixer, **like_torch)
     params = model.init(jax.random.key(0), config)
     layers = [jax.tree.map(jnp.asarray, from_torch(weights, i, cell)) for i in range(2)]
@@ -203,7 +203,7 @@ def test_half_precision_weights_give_a_half_precision_state(config):
 
 @cells
 def test_the_gradient_sees_no_future_and_all_of_the_past(config):
-    config = config.replace(inputs=Stream())
+    config = config.replace(inputs=Embeddings())
     params, _ = model_and_tokens(config, "scanned")
     x = jax.random.normal(jax.random.key(2), (T, D))
     mixture = jax.random.normal(jax.random.key(3), (V,))
@@ -282,10 +282,10 @@ def check_pieces(config, layout):
 @in_some_layout
 def test_the_cache_has_one_size_and_no_limit(config, layout):
     params, tokens = model_and_tokens(config, layout)
-    small, large = (model.new_cache(params, config, (B,), slots) for slots in (1, 1000))
+    small, large = (model.new_cache(params, config, (B,), capacity) for capacity in (1, 1000))
     shapes = [leaf.shape for leaf in jax.tree.leaves(small)]
     assert shapes == [leaf.shape for leaf in jax.tree.leaves(large)]
-    assert small.slots is None
+    assert small.capacity is None
     for _ in range(3):
         logits, small = extend(params, config, tokens, small)
     assert shapes == [leaf.shape for leaf in jax.tree.leaves(small)]
@@ -294,7 +294,7 @@ def test_the_cache_has_one_size_and_no_limit(config, layout):
 
 def test_the_cache_of_a_model_with_attention_has_a_limit():
     params, tokens = model_and_tokens(HYBRID)
-    with pytest.raises(ValueError, match="0 of 3 slots are used; 7 more tokens do not fit"):
+    with pytest.raises(ValueError, match="0 of 3 positions are used; 7 more tokens do not fit"):
         model.extend(params, HYBRID, tokens, model.new_cache(params, HYBRID, (B,), 3))
 
 
@@ -462,14 +462,13 @@ def test_a_mask_is_refused_by_a_mixer_that_reads_none(name):
     forward(params, config, tokens, mask=None)
 
 
-@pytest.mark.parametrize("visibility", ["full", "prefix"])
+@pytest.mark.parametrize("mask_pattern", ["bidirectional", "prefix"])
 @pytest.mark.parametrize("name", MASKLESS)
-def test_only_causal_visibility_is_accepted_without_a_mask(name, visibility):
-    found = (
-        rf"visibility is \"{visibility}\"; expected \"causal\" with attention {name.split()[-1]}, which reads no mask"
-    )
+def test_only_a_causal_mask_pattern_is_accepted_without_a_mask(name, mask_pattern):
+    kind = name.split()[-1]
+    found = rf"mask_pattern is \"{mask_pattern}\"; expected \"causal\" with attention {kind}, which reads no mask"
     with pytest.raises(UserError, match=found):
-        MASKLESS[name].replace(visibility=visibility)
+        MASKLESS[name].replace(mask_pattern=mask_pattern)
 
 
 def test_a_mixer_without_mask_and_state_is_decoded_by_reading_the_prefix_again():
@@ -507,7 +506,10 @@ def test_cross_attention_must_be_given_to_a_recurrent_decoder():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ELMAN.replace(head=LanguageModel(tied=True), inputs=Stream()), r"head.tied is True; expected inputs"),
+        (
+            lambda: ELMAN.replace(head=LanguageModel(tied=True), inputs=Embeddings()),
+            r"head.tied is True; expected inputs",
+        ),
         (lambda: ELMAN.replace(inputs=Tokens(shared=True)), r"inputs.shared is True; expected"),
         (lambda: GRU(activation="relu"), r"GRU has no field 'activation'"),
         (lambda: Elman(activation="gelu"), r"Elman.activation is 'gelu'"),

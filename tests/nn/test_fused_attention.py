@@ -4,6 +4,8 @@ No GPU is needed: its arguments are checked by having XLA multiply them, its use
 """
 
 import ctypes
+import importlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +121,9 @@ def test_one_kernel_forward_and_one_backward_also_when_mapped(on_a_gpu, monkeypa
 
 
 def test_preload_loads_the_built_ins_and_nothing_where_there_are_none(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # the installed packages may have NVIDIA's libraries
+    for name in [name for name in sys.modules if name.split(".")[0] == "nvidia"]:
+        monkeypatch.delitem(sys.modules, name)
     assert cuda.preload() == []
     folder = tmp_path / "nvidia" / "cu13" / "lib"
     folder.mkdir(parents=True)
@@ -133,5 +137,7 @@ def test_preload_loads_the_built_ins_and_nothing_where_there_are_none(monkeypatc
         opened.append((path, mode))
 
     monkeypatch.setattr(ctypes, "CDLL", load)
+    importlib.invalidate_caches()
     assert [path.name for path in cuda.preload()] == ["libnvrtc-builtins.so.13.0"]
+    sys.modules.pop("nvidia")
     assert opened == [(str(folder / "libnvrtc-builtins.so.13.0"), ctypes.RTLD_GLOBAL)]

@@ -13,7 +13,7 @@ from matplotlib.mathtext import MathTextParser
 from study.tiny import LOWER, NORM, fill, tiny
 
 import flaxformer
-from flaxformer.report import tables, tex, words
+from flaxformer.report import phrasing, tables, tex
 from flaxformer.report.numbers import claimed, duration, exact, number, numbers
 from flaxformer.report.tables import Table
 from flaxformer.study import Claim, Probe
@@ -89,12 +89,12 @@ def test_a_claim_against_a_number_tells_the_value_and_what_is_claimed_of_it(tmp_
     found = measured(tmp_path, claims, values).claims
     mean, half = np.mean(values), 2.7764451 * np.std(values, ddof=1) / math.sqrt(5)  # t of 4 degrees of freedom
     interval = f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
-    assert [words.effect(claim) for claim in found] == [interval] * 3
-    assert [words.claimed(claim) for claim in found] == ["1 ± 0.1", "below 4.5", "above 3"]
+    assert [phrasing.effect(claim) for claim in found] == [interval] * 3
+    assert [phrasing.claimed(claim) for claim in found] == ["1 ± 0.1", "below 4.5", "above 3"]
     assert [claim.judgement.verdict for claim in found] == ["refuted", "supported", "supported"]
-    assert words.finding(found[0]) == f"{interval}, claimed 1 ± 0.1; p < 0.0001 after Holm"
+    assert phrasing.finding(found[0]) == f"{interval}, claimed 1 ± 0.1; p < 0.0001 after Holm"
     for claim in found:
-        np.testing.assert_allclose(words.values(claim), values, rtol=1e-12)
+        np.testing.assert_allclose(phrasing.values(claim), values, rtol=1e-12)
 
 
 @pytest.mark.parametrize("shift", [-3.0, 0.0, 3.0])
@@ -105,7 +105,7 @@ def test_the_region_of_a_claim_holds_its_interval_where_it_is_supported(tmp_path
         Claim("above", higher=QUANTITY, than=1, by=0.2),
     ]
     for claim in measured(tmp_path, claims, [1.02 + shift, 0.95 + shift, 1.03 + shift, 0.99 + shift]).claims:
-        (low, high), one = words.region(claim), words.measured(claim)
+        (low, high), one = phrasing.region(claim), phrasing.measured(claim)
         inside = low <= one.low and one.high <= high
         outside = one.high < low or one.low > high
         verdict = {(True, False): "supported", (False, True): "refuted", (False, False): "inconclusive"}
@@ -114,12 +114,12 @@ def test_the_region_of_a_claim_holds_its_interval_where_it_is_supported(tmp_path
 
 def test_what_is_exact_is_told_without_an_interval_or_a_test(tmp_path):
     analysis = measured(tmp_path, [Claim("none", equal=QUANTITY, to=0, within=1e-6)], [0.0], exact=True, unit="bytes")
-    assert words.finding(analysis.claims[0]) == "exactly 0 bytes, claimed 0 ± 1e-6"
-    assert words.verdict(analysis) == "Supported: none (exactly 0 bytes, claimed 0 ± 1e-6)."
+    assert phrasing.finding(analysis.claims[0]) == "exactly 0 bytes, claimed 0 ± 1e-6"
+    assert phrasing.verdict(analysis) == "Supported: none (exactly 0 bytes, claimed 0 ± 1e-6)."
     assert tables.quantities(analysis).rows == [["x", "0"]]
     assert list(tables.quantities(analysis).header) == ["quantity", "value (bytes)"]
     rounded = measured(tmp_path / "third", [Claim("a third", higher=QUANTITY, than=0)], [1 / 3], exact=True)
-    assert words.effect(rounded.claims[0]) == "0.333333"
+    assert phrasing.effect(rounded.claims[0]) == "0.333333"
 
 
 def losses(trial):
@@ -131,7 +131,7 @@ def test_the_answer_is_one_sentence_that_counts_the_claims_and_names_those_that_
     alike = Claim("norms are alike.", equal={"norm": "pre"}, to={"norm": "post"}, within=0.5)
 
     def answer(name, claims):
-        return words.verdict(analyse(fill(tmp_path / name, tiny(claims=claims), losses)))
+        return phrasing.verdict(analyse(fill(tmp_path / name, tiny(claims=claims), losses)))
 
     assert answer("three", [LOWER, wrong, alike]) == "2 of 3 claims are supported; refuted: low is better."
     assert answer("two", [LOWER, alike]) == "All 2 claims are supported."
@@ -153,13 +153,13 @@ def test_a_metric_without_a_good_direction_is_lower_or_higher(tmp_path):
         metric_unit="bits",
     )
     analysis = analyse(renamed(fill(tmp_path, study, lambda trial: 1.0)))
-    [said] = words.exploratory_findings(analysis)
+    [said] = phrasing.exploratory_findings(analysis)
     assert said.startswith("norm post is higher than pre: +0.50")
-    assert words.metric(analysis.study) == "entropy (bits)"
+    assert phrasing.metric(analysis.study) == "entropy (bits)"
     loss = analyse(
         fill(tmp_path / "loss", tiny(axes=(NORM,), claims=()), lambda trial: seen(trial.seed, trial.arm.name))
     )
-    assert "norm post is worse than pre" in words.exploratory_findings(loss)[0]
+    assert "norm post is worse than pre" in phrasing.exploratory_findings(loss)[0]
 
 
 def seen(seed, arm):

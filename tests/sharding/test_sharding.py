@@ -19,7 +19,7 @@ from flaxformer.params import path_name
 from flaxformer.sharding import Devices, device_put_global, parse_devices, replicated, shardings_of, weight_spec
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, StandardLibrary
-from flaxformer.tasks.spread import Spread
+from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training import Adafactor, Muon, Run, Training, evaluate, evaluation_params, start, train_chunk
 from flaxformer.weight_axes import axes
 
@@ -71,7 +71,7 @@ def spread(name, devices):
     shardings = shardings_of(jax.eval_shape(functools.partial(start, layout=layout), run), mesh)
     with jax.set_mesh(mesh):
         state = jax.jit(start, static_argnums=1, out_shardings=shardings)(run, layout)
-        source = Spread(device_put_global(run.task.load(), replicated(mesh)), mesh)
+        source = ShardedSource(device_put_global(run.task.load(), replicated(mesh)), mesh)
         advance = jax.jit(train_chunk, static_argnums=3, out_shardings=(shardings, replicated(mesh)))
         return state, source, advance.lower(state, run, source, STEPS).compile()
 

@@ -5,7 +5,7 @@ import time
 
 from study.tiny import INCIDENTAL, NORM, RATE, tiny
 
-from flaxformer.study import fitted, launch
+from flaxformer.study import launch, memory_fit
 from flaxformer.study.execution import Execution
 from flaxformer.study.store import Store
 
@@ -45,7 +45,7 @@ class Program:
 def use(monkeypatch, **changes):
     """Put the arithmetic in the place of programs, and leave git alone."""
     fake = type("Program", (Program,), changes)
-    monkeypatch.setattr(fitted, "Program", fake)
+    monkeypatch.setattr(memory_fit, "Program", fake)
     monkeypatch.setattr(launch, "provenance", provenance)
     return fake
 

@@ -11,7 +11,7 @@ from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, result
 
 from flaxformer.config import LayerNorm, RMSNorm
 from flaxformer.diagnostics import diagnose, summary
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
 from flaxformer.study.declarations import declare
@@ -352,7 +352,7 @@ def test_diagnostics_are_of_the_next_step_and_change_no_result(whole):
         state, _ = jax.jit(train_chunk, static_argnums=3)(state, run, source, 3)
         after[step] = state
     for i, step in enumerate((0, 3, 6)):
-        batch = source.batch(stream(jax.random.key(run.seed), "data"), step)
+        batch = source.batch(fold_in_name(jax.random.key(run.seed), "data"), step)
         expected = summary(diagnose(after[step], run, batch))
         assert {f"diagnostics/{key}_curve" for key in expected} == set(looks)
         for key, value in expected.items():

@@ -217,7 +217,7 @@ def test_the_best_go_on_and_equals_in_the_order_of_their_declaration():
 def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_path):
     trained = pretend(monkeypatch, by_rate)
     study, execution = halved(), Execution(output=tmp_path)
-    assert stages.ahead(study, execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
+    assert stages.remaining_work(study, execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
     assert len(list(stages.run(study, execution))) == len(trained) == 36 + 12 + 4
     rates = {
         (steps, norm): sorted({int(name.split("rate=")[1][0]) for name, n in trained if n == steps and norm in name})
@@ -234,7 +234,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
         assert row["validation_loss"] == by_rate(trial, row.get("stopped_at") or 27)
         assert row["status"] == ("stopped" if row.get("stopped_at") else "done")
     assert list(stages.run(study, execution)) == []
-    assert stages.ahead(study, execution) == (0, 0)
+    assert stages.remaining_work(study, execution) == (0, 0)
 
 
 @pytest.mark.slow
@@ -375,13 +375,13 @@ def optuna():
 def test_rounds_of_suggestions_come_nearer(optuna, monkeypatch, tmp_path):
     trained = pretend(monkeypatch, valley)
     study = search(rounds=4, samples=10)
-    assert stages.ahead(study, Execution(output=tmp_path)) == (80, 480)
+    assert stages.remaining_work(study, Execution(output=tmp_path)) == (80, 480)
     list(stages.run(study, Execution(output=tmp_path)))
     assert len(trained) == len({name for name, _ in trained}) == 4 * 10 * 2
     rows = Store(tmp_path).rows()
     losses = [rows[name]["validation_loss"] for name, _ in trained]
     assert np.mean(losses[-40:]) < np.mean(losses[:20]) - 0.3
-    assert stages.ahead(study, Execution(output=tmp_path)) == (0, 0)
+    assert stages.remaining_work(study, Execution(output=tmp_path)) == (0, 0)
     assert len(analyse(Store(tmp_path)).arms) == 40
 
 

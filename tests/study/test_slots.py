@@ -13,10 +13,10 @@ from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
 
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study import Axis, fitted
-from flaxformer.study.execute import Compiled, Execution, Finished, Told, execute
-from flaxformer.study.execution import FILLED, Slot
-from flaxformer.study.fitted import MemoryFittedProgram
+from flaxformer.study import Axis, memory_fit
+from flaxformer.study.execute import Compiled, Execution, Finished, Message, execute
+from flaxformer.study.execution import FILLED, DeviceGroup
+from flaxformer.study.memory_fit import MemoryFittedProgram
 from flaxformer.study.plan import groups
 from flaxformer.study.program import Program
 
@@ -52,7 +52,7 @@ class Fake:
     compiles = 1e9
     trains = 1e9
 
-    def __init__(self, group, slot, execution, members):
+    def __init__(self, group, device_group, execution, members):
         self.group, self.members, self.bytes = group, members, 100 * members * self.analysis
         self.made.append(members)
         if self.bytes > self.compiles:
@@ -69,10 +69,10 @@ class Fake:
 def fake(monkeypatch):
     """Programs that are fakes, on an accelerator."""
     kind = type("Fake", (Fake,), {"made": []})
-    monkeypatch.setattr(fitted, "Program", kind)
+    monkeypatch.setattr(memory_fit, "Program", kind)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(kind, "memory", 1e9, raising=False)
-    monkeypatch.setattr(Slot, "memory", property(lambda _: kind.memory))
+    monkeypatch.setattr(DeviceGroup, "memory", property(lambda _: kind.memory))
     return kind
 
 
@@ -99,7 +99,7 @@ def test_as_many_are_trained_at_a_time_as_the_compiler_says_will_fit(fake, memor
     assert sorted(set(fake.made), reverse=True) == made
     assert sizes(found) == expected
     assert set(rows_of(found)) == {trial.name for trial in TRIALS}
-    told = {event.text for event in found if isinstance(event, Told)}
+    told = {event.text for event in found if isinstance(event, Message)}
     assert len(told) == len(made) - 1
     assert all(f"{made[-1]} at a time on cpu:" in text and "memory ran out" in text for text in told)
 
@@ -110,7 +110,7 @@ def test_where_memory_runs_out_half_as_many_are_tried(fake, where, made):
     found = events(devices=1, group_size=5)
     assert fake.made == made
     assert sizes(found) == [1] * 6
-    told = [event.text for event in found if isinstance(event, Told)]
+    told = [event.text for event in found if isinstance(event, Message)]
     assert [text.split(": ")[1].split()[0] for text in told] == ["2", "1"]
     assert all("Out of memory while trying" in text for text in told)
 
@@ -144,7 +144,9 @@ def test_another_error_halves_nothing(fake, monkeypatch):
 
 def test_a_size_that_was_halved_is_kept_for_the_rest_of_the_group(fake):
     fake.trains = 250
-    fitting = MemoryFittedProgram(GROUP, Slot((jax.devices()[0],)), Execution(group_size=5), 1, lambda text: None)
+    fitting = MemoryFittedProgram(
+        GROUP, DeviceGroup((jax.devices()[0],)), Execution(group_size=5), 1, lambda text: None
+    )
     first = list(fitting.train(TRIALS[:5], lambda *_: None))
     second = list(fitting.train(TRIALS[5:], lambda *_: None))
     assert [trial for trial, _ in first + second] == TRIALS
@@ -176,9 +178,9 @@ def test_memory_is_that_of_the_smallest_device_of_a_slot():
         def memory_stats(self):
             return {"bytes_limit": self.limit} if self.limit else None
 
-    assert Slot((Device(100), Device(70))).memory == FILLED * 70
-    assert Slot((Device(100), Device(7, process_index=1))).memory == FILLED * 100
-    assert Slot((Device(0),)).memory > 1e18
+    assert DeviceGroup((Device(100), Device(70))).memory == FILLED * 70
+    assert DeviceGroup((Device(100), Device(7, process_index=1))).memory == FILLED * 100
+    assert DeviceGroup((Device(0),)).memory > 1e18
 
 
 @pytest.mark.parametrize(
@@ -198,11 +200,11 @@ def test_what_is_not_exact_is_refused(execution, message):
 
 def test_slots_are_devices_or_meshes_of_them():
     one, two = jax.devices()
-    assert [slot.devices for slot in Execution().slots()] == [(one,), (two,)]
-    assert [slot.devices for slot in Execution(devices=1).slots()] == [(one,)]
-    [both] = Execution(mesh=Devices(data=2)).slots()
+    assert [device_group.devices for device_group in Execution().device_groups()] == [(one,), (two,)]
+    assert [device_group.devices for device_group in Execution(devices=1).device_groups()] == [(one,)]
+    [both] = Execution(mesh=Devices(data=2)).device_groups()
     assert (both.devices, dict(both.mesh.shape)) == ((one, two), {"data": 2, "fsdp": 1, "tensor": 1})
-    assert [slot.devices for slot in Execution(mesh=Devices()).slots()] == [(one,), (two,)]
+    assert [device_group.devices for device_group in Execution(mesh=Devices()).device_groups()] == [(one,), (two,)]
     assert (Execution().where, Execution(mesh=Devices(data=2)).where) == ("2 devices", "1 × 2 devices")
 
 
@@ -215,7 +217,7 @@ def test_slots_are_devices_or_meshes_of_them():
 )
 def test_a_mesh_that_has_no_place_is_refused(execution, message):
     with pytest.raises(UserError, match=message):
-        Execution(**execution).slots()
+        Execution(**execution).device_groups()
 
 
 def test_a_batch_that_a_mesh_cannot_cut_is_refused():
@@ -226,8 +228,8 @@ def test_a_batch_that_a_mesh_cannot_cut_is_refused():
 
 @pytest.mark.slow
 def test_members_on_several_devices_tell_each_other_nothing():
-    _, slot = Execution().slots()
-    program = Program(GROUP, slot, Execution(chunk_steps=3), 1)
+    _, device_group = Execution().device_groups()
+    program = Program(GROUP, device_group, Execution(chunk_steps=3), 1)
     for compiled in (program._start, program._advance, program._evaluate):
         assert "num_partitions" not in compiled.as_text()
         assert COLLECTIVE.search(compiled.as_text()) is None
@@ -252,8 +254,8 @@ def test_members_on_a_mesh_give_what_one_device_does(axis, members):
         assert (row["status"], row["group_size"], row["device"]) == ("done", members, "cpu:0 and 1 more")
         for column in ("train_loss_curve", "validation_loss_curve"):
             np.testing.assert_allclose(row[column], alone[name][column], rtol=1e-4)
-    [slot] = Execution(mesh=mesh).slots()
-    program = Program(GROUP, slot, Execution(chunk_steps=3), members)
+    [device_group] = Execution(mesh=mesh).device_groups()
+    program = Program(GROUP, device_group, Execution(chunk_steps=3), members)
     assert COLLECTIVE.search(program._advance.as_text()) is not None
 
 
@@ -267,11 +269,11 @@ rows = rows_of(found)
 for name, row in rows.items():
     np.testing.assert_allclose(row["train_loss_curve"], alone[name]["train_loss_curve"], rtol=1e-4)
 assert {row["device"] for row in rows.values()} == {"cpu:0 and 1 more", "cpu:2 and 1 more"}, rows
-for slot in Execution(mesh=Devices(data=2)).slots():
-    advance = Program(GROUP, slot, Execution(chunk_steps=3), 1)._advance
+for device_group in Execution(mesh=Devices(data=2)).device_groups():
+    advance = Program(GROUP, device_group, Execution(chunk_steps=3), 1)._advance
     assert "num_partitions=2" in advance.as_text() and COLLECTIVE.search(advance.as_text())
     for sharding in jax.tree.leaves(advance.output_shardings):
-        assert sharding.device_set == set(slot.devices)
+        assert sharding.device_set == set(device_group.devices)
 assert set(rows) == set(alone)
 print("as one")
 """

@@ -19,7 +19,7 @@ from flaxformer.config import POST, PRE
 from flaxformer.report.write import write
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis, launch, leases, records
-from flaxformer.study.execute import Finished, Told
+from flaxformer.study.execute import Finished, Message
 from flaxformer.study.plan import groups
 from flaxformer.study.status import status
 from flaxformer.study.store import Store, read_lines
@@ -54,7 +54,7 @@ def trained(events):
 
 
 def told(events):
-    return " ".join(event.text for event in events if isinstance(event, Told))
+    return " ".join(event.text for event in events if isinstance(event, Message))
 
 
 def is_whole(root, whole):
@@ -286,13 +286,13 @@ def test_the_lease_of_a_dead_process_holds_nobody_up(whole, tmp_path):
 
 def test_a_worker_waits_for_what_others_hold_and_takes_over_when_they_fall_silent(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "POLL", 0.01)
-    monkeypatch.setattr(leases, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(leases, "HEARTBEAT", 0.5)  # long beside the work of the other group
     own = groups(STUDY.trials())[0]
     stale(tmp_path, own.name, [trial.name for trial in own.trials])
     path = tmp_path / "leases" / f"{own.name}.lease"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "far", "host": "far", "heartbeat": 0.05}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "far", "host": "far", "heartbeat": 0.5}))
     events = train(tmp_path)
-    waited = next(i for i, event in enumerate(events) if isinstance(event, Told) and "waiting" in event.text)
+    waited = next(i for i, event in enumerate(events) if isinstance(event, Message) and "waiting" in event.text)
     assert f"{own.name} by process {2**22 + 1} on far" in events[waited].text
     assert set(trained(events[:waited])) == {c for c in TRIALS if c not in {trial.name for trial in own.trials}}
     is_whole(tmp_path, whole)

@@ -22,9 +22,9 @@ WORKER = """
 import signal, sys
 from pathlib import Path
 from study import faults
-from flaxformer.study import fitted, launch, leases
+from flaxformer.study import memory_fit, launch, leases
 launch.POLL, leases.HEARTBEAT, launch.provenance = 0.05, 0.3, faults.provenance
-fitted.Program = type("Program", (faults.Program,), {"seconds": 0.25})
+memory_fit.Program = type("Program", (faults.Program,), {"seconds": 0.25})
 def stop(*_): raise KeyboardInterrupt
 for number in (signal.SIGTERM, signal.SIGUSR2): signal.signal(number, stop)
 try:

@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
 from flaxformer.diagnostics import diagnose
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError, replace_at
 from flaxformer.tasks import PairedFiles, PairedTokens
 from flaxformer.tasks.base import whole
@@ -31,7 +31,7 @@ def bucketed(files, form="paired", **changes):
         d_model=6,
         attention=Attention(heads=2),
         feed_forward=Dense(d_ff=5),
-        visibility="prefix",
+        mask_pattern="prefix",
     )
     return Run(model=model.with_encoder() if form == "paired" else model, task=task, training=Training(steps=2))
 
@@ -152,7 +152,7 @@ def test_a_run_is_trained_and_looked_at(files):
     after, metrics = jax.jit(train_chunk, static_argnums=3)(state, run, source, 2)
     assert int(after.diverged_at) == -1
     assert not np.array_equal(after.params.head.matrix, state.params.head.matrix)
-    found = diagnose(state, run, source.batch(stream(jax.random.key(0), "data"), 0))
+    found = diagnose(state, run, source.batch(fold_in_name(jax.random.key(0), "data"), 0))
     np.testing.assert_allclose(found.loss, metrics["loss"][0], rtol=1e-5)
 
 

@@ -162,7 +162,7 @@ def test_a_model_of_the_right_kind_takes_a_batch_and_others_are_refused(files, t
     config = ModelConfig(
         vocabulary=task.vocabulary, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=7)
     )
-    encoder, both = config.replace(visibility="full"), config.with_encoder()
+    encoder, both = config.replace(mask_pattern="bidirectional"), config.with_encoder()
     right, wrong = (encoder, both) if isinstance(task, MaskedTokens) else (both, config)
     output, targets = jax.eval_shape(answers, Run(model=right, task=task), task.load())
     assert output.shape == (*targets.shape, task.vocabulary)

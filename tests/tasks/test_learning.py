@@ -48,12 +48,14 @@ def test_an_encoder_decoder_learns_to_reverse():
 
 @pytest.mark.slow
 def test_a_prefix_language_model_learns_to_copy():
-    found = learn(TINY.replace(layers=2, visibility="prefix"), Copy(symbols=7, length=5, **SIZES), steps=300)
+    found = learn(TINY.replace(layers=2, mask_pattern="prefix"), Copy(symbols=7, length=5, **SIZES), steps=300)
     assert found["validation_loss"] < 0.3 * math.log(7)
 
 
 def test_digits_are_classified():
-    model = TINY.replace(inputs=Patches(height=8, width=8, size=2), head=Classifier(classes=10), visibility="full")
+    model = TINY.replace(
+        inputs=Patches(height=8, width=8, size=2), head=Classifier(classes=10), mask_pattern="bidirectional"
+    )
     model = model.replace(positions=LearnedPositions(max_length=16))
     found = learn(model, Digits(**SIZES), steps=300)
     assert found["validation_accuracy"] > 0.8
@@ -61,7 +63,7 @@ def test_digits_are_classified():
 
 def vectors(task, **changes):
     """A model for a task of vectors."""
-    return TINY.replace(inputs=task.inputs, head=task.head, visibility="full", **changes)
+    return TINY.replace(inputs=task.inputs, head=task.head, mask_pattern="bidirectional", **changes)
 
 
 @pytest.mark.slow
@@ -79,7 +81,7 @@ def test_a_position_blind_model_stays_at_its_floor_and_positions_or_a_mask_pass_
         for name, model in {
             "blind": blind,
             "positions": vectors(task),
-            "mask": blind.replace(visibility="causal", layers=2),
+            "mask": blind.replace(mask_pattern="causal", layers=2),
         }.items()
     }
     assert losses["blind"] == pytest.approx(floor, rel=0.08)
@@ -130,7 +132,7 @@ def test_pairs_of_lines_are_translated(files, tmp_path, form):
         validation_tenths=2,
         **SIZES,
     )
-    model = TINY.with_encoder() if form == "paired" else TINY.replace(layers=2, visibility="prefix")
+    model = TINY.with_encoder() if form == "paired" else TINY.replace(layers=2, mask_pattern="prefix")
     assert learn(model, task, 300)["validation_loss"] < 0.6 * math.log(len(WORDS))
 
 

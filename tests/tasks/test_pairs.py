@@ -148,7 +148,7 @@ def test_padding_counts_for_nothing(files, form):
         d_model=12,
         attention=Attention(heads=3),
         feed_forward=Dense(d_ff=7),
-        visibility="prefix",
+        mask_pattern="prefix",
     )
     config = config.with_encoder() if form == "paired" else config
     params = model.init(jax.random.key(0), config)

@@ -92,10 +92,10 @@ def test_the_fingerprint_sees_the_tokenizer_and_references_are_of_its_tokens(fil
         TextFiles(path=str(files / "one"), tokenizer=path and str(files / path), **HERE)
         for path in (None, "one.json", "two.json")
     )
-    prints = [task.fingerprint() for task in (bytes_, one, two)]
-    assert prints[0].items() <= prints[1].items()
-    assert len({prints[1]["tokenizer_sha256"], prints[2]["tokenizer_sha256"]}) == 2
-    assert prints[1]["train_tokens"] == one.tokens()[0].size < prints[1]["train_bytes"]
+    fingerprints = [task.fingerprint() for task in (bytes_, one, two)]
+    assert fingerprints[0].items() <= fingerprints[1].items()
+    assert len({fingerprints[1]["tokenizer_sha256"], fingerprints[2]["tokenizer_sha256"]}) == 2
+    assert fingerprints[1]["train_tokens"] == one.tokens()[0].size < fingerprints[1]["train_bytes"]
     evaluation = jax.device_get(one.load().evaluation())
     assert one.references() == count_model_losses(one.tokens()[0], evaluation.inputs, evaluation.targets, 14)
     assert one.references()["bigram"] < one.references()["unigram"] < np.log(14)

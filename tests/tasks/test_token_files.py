@@ -8,10 +8,10 @@ import pytest
 from flaxformer import model
 from flaxformer.config import GRU, Attention, Block, Dense, LearnedPositions, ModelConfig, recurrent_model
 from flaxformer.data import open_tokens, prepare
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError
 from flaxformer.tasks import MaskedTokens, TextFiles, TokenFiles, token_files
-from flaxformer.tasks.host import HostSource, ahead
+from flaxformer.tasks.host import HostSource, prefetch
 from flaxformer.tasks.text import TextSource, random_starts
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
 
@@ -82,15 +82,15 @@ def test_packed_windows_against_a_plain_loop(path):
     assert batch.weights.min() == 0
 
 
-@pytest.mark.parametrize("visibility", ["causal", "full"])
-def test_a_document_is_nothing_to_another_in_its_window(path, visibility):
+@pytest.mark.parametrize("mask_pattern", ["causal", "bidirectional"])
+def test_a_document_is_nothing_to_another_in_its_window(path, mask_pattern):
     config = ModelConfig(
         vocabulary=257,
         layers=2,
         d_model=12,
         attention=Attention(heads=3),
         feed_forward=Dense(d_ff=7),
-        visibility=visibility,
+        mask_pattern=mask_pattern,
     )
     config = config.replace(positions=LearnedPositions(max_length=29))
     batch = task_of(path, pack="documents").load().batch(KEY, 5)
@@ -134,7 +134,7 @@ def test_training_on_chunks_that_are_read_ahead_is_training_on_the_device(path, 
     held_out = task.load().evaluation()
     monkeypatch.setattr(token_files, "RESIDENT", 100)
     other, found = start(run), []
-    for chunk, steps in ahead(task.load(), stream(jax.random.key(0), "data"), 0, 4, 2):
+    for chunk, steps in prefetch(task.load(), fold_in_name(jax.random.key(0), "data"), 0, 4, 2):
         other, metrics = train(other, run, chunk, steps=steps)
         found.append(metrics["loss"])
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
@@ -144,12 +144,12 @@ def test_training_on_chunks_that_are_read_ahead_is_training_on_the_device(path, 
 def test_the_last_chunk_is_as_short_as_need_be(path, monkeypatch):
     monkeypatch.setattr(token_files, "RESIDENT", 100)
     source = task_of(path).load()
-    chunks = list(ahead(source, KEY, 3, 8, 2))
+    chunks = list(prefetch(source, KEY, 3, 8, 2))
     assert [(int(chunk.first), steps) for chunk, steps in chunks] == [(3, 2), (5, 2), (7, 1)]
     for chunk, steps in chunks:
         for step in range(int(chunk.first), int(chunk.first) + steps):
             np.testing.assert_array_equal(chunk.batch(KEY, step).inputs, source.batch(KEY, step).inputs)
-    assert list(ahead(source, KEY, 8, 8, 2)) == []
+    assert list(prefetch(source, KEY, 8, 8, 2)) == []
 
 
 def test_masked_tokens_of_a_file_are_those_of_the_device(path, monkeypatch):
@@ -159,7 +159,7 @@ def test_masked_tokens_of_a_file_are_those_of_the_device(path, monkeypatch):
     np.testing.assert_array_equal(near.segments, plain.segments)
     np.testing.assert_array_equal(near.positions, plain.positions)
     monkeypatch.setattr(token_files, "RESIDENT", 100)
-    (chunk, _), *_ = ahead(task.load(), KEY, 2, 4, 2)
+    (chunk, _), *_ = prefetch(task.load(), KEY, 2, 4, 2)
     jax.tree.map(np.testing.assert_array_equal, chunk.batch(KEY, 2), near)
 
 

@@ -39,7 +39,7 @@ def untrained(files, form, seed):
         d_model=8,
         attention=Attention(heads=2),
         feed_forward=Dense(d_ff=7),
-        visibility="prefix",
+        mask_pattern="prefix",
     )
     model = model.with_encoder() if form == "paired" else model
     params = jax.jit(init)(jax.random.key(seed), model)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
-from flaxformer.params import stream
+from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError, replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training, start, train_step
@@ -50,7 +50,7 @@ def test_each_micro_batch_draws_its_own_dropout():
     run = replace_at(RUN, {"model.dropout": 0.5})
     one = SOURCE.batch(jax.random.key(0), 0)
     two = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), one)
-    key = jax.random.fold_in(stream(jax.random.key(run.seed), "dropout"), 0)
+    key = jax.random.fold_in(fold_in_name(jax.random.key(run.seed), "dropout"), 0)
 
     @jax.jit
     def values(one, two):

@@ -30,7 +30,7 @@ from flaxformer.training import (
     Training,
     evaluation_params,
 )
-from flaxformer.training.by_layer import matrix_dimensions
+from flaxformer.training.per_layer import matrix_dimensions
 
 RATE, DECAY, STEPS = 0.3, 0.1, 4
 KINDS_OF_OPTIMIZER = [AdamW, SGD, Lion, Adopt, Lamb, Adafactor, Muon, ScheduleFree]

@@ -85,7 +85,7 @@ def test_the_states_of_a_recurrent_model_are_narrow(config):
 
 def run_of(config, precision="bfloat16"):
     form = "paired" if config.encoder else "joined"
-    prefix = {"model.visibility": "prefix"} if config.visibility == "prefix" else {}
+    prefix = {"model.mask_pattern": "prefix"} if config.mask_pattern == "prefix" else {}
     task = Copy(symbols=7, length=3, batch_size=4, evaluation_batches=1, form=form)
     return replace_at(Run(model=config, task=task, training=Training(precision=precision)), prefix)
 

@@ -63,7 +63,7 @@ BASE = ModelConfig(
     norm_kind=LayerNorm(epsilon=1e-5),
     positions=LearnedPositions(max_length=1),
     head=LanguageModel(tied=True, bias=True),
-    visibility="causal",
+    mask_pattern="causal",
 )
 BART = Family(
     name="bart",

@@ -40,7 +40,7 @@ BERT = Family(
         norm_kind=LayerNorm(),
         positions=LearnedPositions(max_length=1),
         head=LanguageModel(tied=True, bias=True, transform="gelu"),
-        visibility="full",
+        mask_pattern="bidirectional",
     ),
     attributes=(
         number("vocab_size", "vocabulary"),

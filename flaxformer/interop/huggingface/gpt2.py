@@ -35,7 +35,7 @@ GPT2 = Family(
         norm_kind=LayerNorm(),
         positions=LearnedPositions(max_length=1),
         head=LanguageModel(tied=True),
-        visibility="causal",
+        mask_pattern="causal",
     ),
     attributes=(
         number("vocab_size", "vocabulary"),

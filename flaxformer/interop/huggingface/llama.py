@@ -53,7 +53,7 @@ LLAMA = Family(
         norm_kind=RMSNorm(),
         positions=Rotary(),
         head=LanguageModel(),
-        visibility="causal",
+        mask_pattern="causal",
         feed_forward=Gated(),
     ),
     attributes=(

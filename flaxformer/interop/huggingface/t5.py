@@ -107,7 +107,7 @@ BASE = ModelConfig(
     norm_kind=RMSNorm(),
     positions=RelativeBuckets(),
     head=LanguageModel(tied=True, scale_exponent=0.5),
-    visibility="causal",
+    mask_pattern="causal",
     attention=Attention(scale_exponent=0.0, bias=False, out_bias=False),
     feed_forward=Dense(bias=False),
 )

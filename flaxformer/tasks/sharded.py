@@ -11,7 +11,7 @@ from flaxformer.sharding import BATCH
 from flaxformer.tasks.base import Source
 
 
-class Spread(Source):
+class ShardedSource(Source):
     """The same batches as the source's; each device has the examples of its place along data and fsdp."""
 
     source: Source

@@ -13,7 +13,7 @@ GATES = "gates"
 ALONE = "alone"
 
 
-def by_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+def vmap_over_layers(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """A transform that treats each weight alone, applied to each layer's own part of a stacked weight.
 
     Norms and factors of a weight (trust ratios, row and column means) are then those that unrolled layers have.

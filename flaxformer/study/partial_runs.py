@@ -25,7 +25,7 @@ from flaxformer.checkpoint import Checkpoints, SaveFailed
 from flaxformer.diagnostics import Diagnostics
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Trial
-from flaxformer.study.plan import Group, code_by_arm, digest, recipe
+from flaxformer.study.plan import ProgramGroup, code_by_arm, digest, recipe
 from flaxformer.study.store import Store
 from flaxformer.training.step import State
 
@@ -93,13 +93,13 @@ class PartialRun:
     def __init__(
         self,
         root: Path | None,
-        group: Group,
+        group: ProgramGroup,
         trials: Sequence[Trial],
         size: int,
         minutes: float,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
-        self._minutes, self._tell, self._group, self._trials = minutes, tell, group, trials
+        self._minutes, self._notify, self._group, self._trials = minutes, notify, group, trials
         self._saved = time.monotonic()
         self._kept: Checkpoints | None = None
         if root is not None and minutes:
@@ -115,7 +115,7 @@ class PartialRun:
         if self._kept is None:
             return 0, begun
         interval = self._group.example.training.interval
-        for step in reversed(distributed.told(self._kept.steps)):
+        for step in reversed(distributed.run_on_coordinator(self._kept.steps)):
             if step % chunk:
                 self._say(f"not gone on from step {step}: chunks have {chunk} steps now")
                 continue
@@ -125,7 +125,7 @@ class PartialRun:
                 self._say(f"not gone on from step {step}: {error}")
                 continue
             others = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
-            self._tell(f"{self._trials[0].name}{others}: goes on from step {step}")
+            self._notify(f"{self._trials[0].name}{others}: goes on from step {step}")
             return step, Progress.unpacked(tree)
         return 0, begun
 
@@ -141,7 +141,7 @@ class PartialRun:
     def remove(self) -> None:
         """Remove what is on disk, where there are results."""
         self._wait()
-        if self._kept is not None and distributed.is_first():
+        if self._kept is not None and distributed.is_coordinator():
             shutil.rmtree(self._kept.folder, ignore_errors=True)
 
     def _wait(self) -> None:
@@ -150,7 +150,7 @@ class PartialRun:
                 self._kept.wait()
 
     def _save_after(self, seconds: float, step: int, course: Progress) -> None:
-        if self._kept is None or not distributed.told(lambda: time.monotonic() - self._saved >= seconds):
+        if self._kept is None or not distributed.run_on_coordinator(lambda: time.monotonic() - self._saved >= seconds):
             return
         self._saved = time.monotonic()
         try:
@@ -159,16 +159,16 @@ class PartialRun:
             self._say(f"not saved: {error}")
 
     def _say(self, text: str) -> None:
-        self._tell(f"{self._group.name}: {text}")
+        self._notify(f"{self._group.name}: {text}")
 
 
-def identity(group: Group, trials: Sequence[Trial]) -> list[Any]:
+def identity(group: ProgramGroup, trials: Sequence[Trial]) -> list[Any]:
     """Return what decides the exact bits of trained members, except the data, which the study's folder records."""
     code = code_by_arm({trial.arm.name: trial.arm for trial in trials}.values(), group.measure, group.file)
     return [[recipe(trial, {}, code[trial.arm.name]), trial.seed] for trial in trials]
 
 
-def remove_of(store: Store, groups: Iterable[Group]) -> None:
+def remove_of(store: Store, groups: Iterable[ProgramGroup]) -> None:
     """Remove what is left of groups whose every trial has a result."""
     if not store.unfinished.exists():
         return

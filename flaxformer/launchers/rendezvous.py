@@ -37,7 +37,7 @@ def address_of(interface: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-def meet(folder: Path, name: str, interface: str, processes: int, process: int) -> None:
+def rendezvous(folder: Path, name: str, interface: str, processes: int, process: int) -> None:
     """Join the processes of a job into one run of JAX.
 
     The first takes a free port on the interface, listens there alone, and writes the address into the folder, which

@@ -10,14 +10,14 @@ from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, resul
 from flaxformer import files
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study import unfinished
-from flaxformer.study.execute import Execution, Finished, Told
-from flaxformer.study.fitted import MemoryFittedProgram
+from flaxformer.study import partial_runs
+from flaxformer.study.execute import Execution, Finished, Message
 from flaxformer.study.launch import run
+from flaxformer.study.memory_fit import MemoryFittedProgram
+from flaxformer.study.partial_runs import PartialRun
 from flaxformer.study.plan import groups
 from flaxformer.study.program import Program, Stopped
 from flaxformer.study.store import Store
-from flaxformer.study.unfinished import PartialRun
 
 RUN = replace_at(
     BASELINE,
@@ -41,7 +41,7 @@ def _compiled_once(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _worth_it(monkeypatch):
-    monkeypatch.setattr(unfinished, "MIN_SECONDS_TO_SAVE", 0.0)
+    monkeypatch.setattr(partial_runs, "MIN_SECONDS_TO_SAVE", 0.0)
 
 
 COMPILED = {}
@@ -51,7 +51,7 @@ def compiled(group, execution):
     """A group's program, once for all that is trained with it."""
     key = (id(group), str(execution))
     if key not in COMPILED:
-        COMPILED[key] = (group, MemoryFittedProgram(group, execution.slots()[0], execution, 1, print))
+        COMPILED[key] = (group, MemoryFittedProgram(group, execution.device_groups()[0], execution, 1, print))
     return COMPILED[key][1]
 
 
@@ -245,7 +245,7 @@ def test_a_study_goes_on_in_the_middle_of_a_run_and_leaves_nothing_behind(tmp_pa
     stray = root / "unfinished" / groups(STUDY.trials())[0].name / ("0" * 16)
     stray.mkdir(parents=True)
     events = list(run(STUDY, Execution(output=root, devices=1, chunk_steps=CHUNK)))
-    assert any(isinstance(event, Told) and "goes on from step" in event.text for event in events)
+    assert any(isinstance(event, Message) and "goes on from step" in event.text for event in events)
     assert 0 < sum(isinstance(event, Finished) for event in events) < len(STUDY.trials())
     assert results(Store(root).rows()) == results(Store(reference).rows())
     assert not (root / "unfinished").exists()

@@ -1,4 +1,4 @@
-"""As many members at a time as the memory of a slot holds."""
+"""As many members at a time as the memory of a device group holds."""
 
 import functools
 import traceback
@@ -7,31 +7,38 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import Execution, Slot
-from flaxformer.study.plan import Group
+from flaxformer.study.execution import DeviceGroup, Execution
+from flaxformer.study.partial_runs import PartialRun
+from flaxformer.study.plan import ProgramGroup
 from flaxformer.study.program import Program, Stopped
 from flaxformer.study.store import Row
-from flaxformer.study.unfinished import PartialRun
 
 
 class MemoryFittedProgram:
-    """A group's program on one slot, for as many members as fit: at first by the compiler's analysis of its memory.
+    """A group's program on one device group, for as many members as fit by the compiler's analysis of its memory.
 
     If memory still runs out, in a compilation or in training, half as many are used from then on.
 
     Args:
       group: what is trained.
-      slot: where.
+      device_group: where.
       execution: how.
-      slots: how many share the group.
+      device_groups: how many share the group.
       tell: hears, in a sentence, of every time that fewer are tried.
     """
 
-    def __init__(self, group: Group, slot: Slot, execution: Execution, slots: int, tell: Callable[[str], None]) -> None:
-        self.group, self.slot, self.execution, self.tell = group, slot, execution, tell
+    def __init__(
+        self,
+        group: ProgramGroup,
+        device_group: DeviceGroup,
+        execution: Execution,
+        device_groups: int,
+        notify: Callable[[str], None],
+    ) -> None:
+        self.group, self.device_group, self.execution, self.notify = group, device_group, execution, notify
         self.compile_seconds = 0.0
         self.program: Program | None = None
-        self._compile(execution.members(group.size, slots))
+        self._compile(execution.members(group.size, device_groups))
 
     def train(self, trials: Sequence[Trial], report: Callable[[int, int, int], None]) -> Iterator[tuple[Trial, Row]]:
         """Train trials, and give each its row, failed where an exception came.
@@ -45,7 +52,7 @@ class MemoryFittedProgram:
         while left and self.program is not None:
             members, cause = self.program.members, ""
             batch, how = left[:members], self.execution
-            kept = PartialRun(how.output, self.group, batch, members, how.save_minutes, self.tell)
+            kept = PartialRun(how.output, self.group, batch, members, how.save_minutes, self.notify)
             try:
                 rows = self.program.train(batch, functools.partial(report, len(batch)), kept)
             except Stopped:
@@ -68,14 +75,14 @@ class MemoryFittedProgram:
         while self.program is None:
             cause, fewer = "", members // 2
             try:
-                self.program = Program(self.group, self.slot, self.execution, members)
+                self.program = Program(self.group, self.device_group, self.execution, members)
             except Exception as error:
                 if members == 1 or not is_out_of_memory(error):
                     raise
                 cause = told(error)
             if self.program is not None:
                 self.compile_seconds += self.program.compile_seconds
-                need, memory = self.program.bytes, self.slot.memory
+                need, memory = self.program.bytes, self.device_group.memory
                 if members > 1 and self.execution.group_size is None and need > memory:
                     fewer = min(fewer, max(1, int(memory / need * members)))
                     cause, self.program = f"{members} need {need / 1e9:,.1f} GB of {memory / 1e9:,.1f}", None
@@ -85,7 +92,9 @@ class MemoryFittedProgram:
     def _fewer(self, members: int, cause: str) -> int:
         """The next number of members to try, when it is told."""
         members = power_of_two(members)
-        self.tell(f"{self.group.name}: {members} at a time on {self.slot} from here on, for memory ran out: {cause}")
+        self.notify(
+            f"{self.group.name}: {members} at a time on {self.device_group} from here on, for memory ran out: {cause}"
+        )
         return members
 
 

@@ -21,7 +21,7 @@ from flaxformer.study.plan import groups
 DONE, STOPPED = {"done": ""}, {"stopped": ""}
 
 
-def together(run: Callable[..., Iterator[Event]]) -> Callable[..., Iterator[Event]]:
+def on_all_processes(run: Callable[..., Iterator[Event]]) -> Callable[..., Iterator[Event]]:
     """`run(study, execution, …)`, for the processes of one job to call alike; of a lone process, as it is.
 
     An exception or an interrupt in one process stops all at their next chunk. One that comes between two of them, where
@@ -30,7 +30,7 @@ def together(run: Callable[..., Iterator[Event]]) -> Callable[..., Iterator[Even
 
     @functools.wraps(run)
     def in_every_process(study: Study, execution: Execution, *arguments: Any, **options: Any) -> Iterator[Event]:
-        if jax.process_count() > 1 and not distributed.is_first():
+        if jax.process_count() > 1 and not distributed.is_coordinator():
             return _follower(study, execution)
         events = run(study, execution, *arguments, **options)
         return events if jax.process_count() == 1 else _coordinator(events)
@@ -48,7 +48,7 @@ def _coordinator(events: Iterator[Event]) -> Iterator[Event]:
         last = {"error": str(error)}
         raise
     finally:
-        distributed.told(lambda: last)
+        distributed.run_on_coordinator(lambda: last)
 
 
 def _follower(study: Study, execution: Execution) -> Iterator[Event]:
@@ -61,10 +61,10 @@ def _follower(study: Study, execution: Execution) -> Iterator[Event]:
     whole = {group.name: group for group in groups(study.trials(), study.measure, study.file)}
     execution = dataclasses.replace(execution, output=execution.folder(study.name))
     try:
-        while isinstance(word := distributed.told(_nothing), list):
+        while isinstance(word := distributed.run_on_coordinator(_nothing), list):
             yield from execute([only(whole[name], trials) for name, trials in word], execution)
     except BaseException:
-        distributed.told(_nothing)  # all have stopped, and the first says its last word to those that listen
+        distributed.run_on_coordinator(_nothing)  # all have stopped: receive the coordinator's last message
         raise
     if "error" in word:
         raise UserError(f"the first process stopped: {word['error']}")
