@@ -340,7 +340,9 @@ class DrawingHead(Head):
 def test_a_components_draws_are_not_those_of_the_models_dropout():
     config = model(feed_forward=Draws(), dropout=0.5, layers=1)
     weights = init(jax.random.key(0), config)
-    call = jax.jit(lambda key: run(weights, config, TOKENS, {}, dropout_key=key, keep=True).intermediates)
+    call = jax.jit(
+        lambda key: run(weights, config, TOKENS, {}, dropout_key=key, return_intermediates=True).intermediates
+    )
     branch = call(jax.random.key(1)).blocks[0].feed_forward
     zero = float((branch.update == 0).mean())
     assert 0.6 < zero < 0.9  # ¾ of independent draws; ½ of equal ones
@@ -365,7 +367,7 @@ class Wide(FeedForward):
 def test_the_stream_keeps_its_precision_whatever_a_component_gives(layout):
     config = model(feed_forward=Wide())
     weights = jax.tree.map(lambda x: x.astype(jnp.bfloat16), init(jax.random.key(0), config, layout))
-    found = jax.eval_shape(lambda: run(weights, config, TOKENS, {}, keep=True).intermediates)
+    found = jax.eval_shape(lambda: run(weights, config, TOKENS, {}, return_intermediates=True).intermediates)
     assert all(
         branch.stream.dtype == jnp.bfloat16 for branch in (found.blocks[0].feed_forward, found.blocks[1].attention)
     )

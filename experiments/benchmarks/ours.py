@@ -50,7 +50,7 @@ def split(batch: int) -> int:
 def trainer(run: Run, chunk: int, devices: Devices | None = None, layout: Layout = "auto") -> Callable[[], Any]:
     """A function that trains `chunk` steps each time it is called; what it returns has to be waited for."""
     programs = Programs(run, layout, devices)
-    source = programs.spread(run.task.load())
+    source = programs.shard_source(run.task.load())
     key = fold_in_name(jax.random.key(run.seed), "data")
     steps, _ = next(programs.chunks(source, key, 0, chunk, chunk))
     state = programs.start()

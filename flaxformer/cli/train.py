@@ -137,7 +137,7 @@ class Price:
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True)
 
-    def told(self, steps_per_second: float) -> str:
+    def describe(self, steps_per_second: float) -> str:
         """Return the FLOP/s of the model, and their share of the peak."""
         flops = steps_per_second * self.flops
         share = "" if self.peak is None else f"  MFU {flops / self.peak:.1%}"
@@ -182,7 +182,7 @@ def follow(events: Iterable[Event], console: Console, run: Run, price: Price) ->
                         progress.console.print(f"going on after step {step:,}", highlight=False)
                 case Advanced(step, loss, steps, seconds):
                     rate = steps / max(seconds, 1e-9)
-                    now = f"loss {loss:.4f}  {rate * run.tokens_per_step:,.0f} tokens/s  {price.told(rate)}"
+                    now = f"loss {loss:.4f}  {rate * run.tokens_per_step:,.0f} tokens/s  {price.describe(rate)}"
                     progress.update(bar, completed=step, now=now)
                     if not console.is_terminal and time.monotonic() - told > SECONDS_BETWEEN_LINES:
                         told = time.monotonic()

@@ -118,7 +118,7 @@ def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
 
     def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
         batch = whole(source.batch(key, state.step))
-        loss, gradient, outcome = backward(state, run, batch, keep=True)
+        loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
         sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)
         sizes["output"] = of_output(outcome.output, batch, magnitude)
         return apply_gradients(state, run, loss, gradient, outcome.aux)[0], one_by_one(sizes)

@@ -48,7 +48,7 @@ def diagnose(state: State, run: Run, batch: AnyBatch) -> Diagnostics:
     Pure, and compiled when it is called. For a deep model, a state with scanned layers compiles fastest.
     """
     batch = whole(batch)
-    loss, gradient, outcome = backward(state, run, batch, keep=True)
+    loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
     after, _ = apply_gradients(state, run, loss, gradient, outcome.aux)
     kept = outcome.intermediates
     return Diagnostics(

@@ -76,7 +76,7 @@ def first_nonfinite(state: State, run: Run, batch: AnyBatch) -> NonFinite | None
 def _counts(state: State, run: Run, batch: AnyBatch) -> tuple[dict[str, Array], dict[str, Array]]:
     """[bad, of] of every activation and of every gradient, by place."""
     batch = whole(batch)
-    loss, gradient, outcome = backward(state, run, batch, keep=True)
+    loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
     forward = measured(outcome.intermediates, batch, _bad, STAGES)
     forward |= {"output": of_output(outcome.output, batch, _bad), "loss": _bad(loss)}
     return forward, sums(gradient, _bad)

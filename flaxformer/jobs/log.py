@@ -31,26 +31,26 @@ class Log:
     def __init__(self, folder: Path, step: int, trackers: Sequence[Callable[[Line], object]] = ()) -> None:
         self.path, self.trackers = folder / NAME, trackers
         kept = [line for line in read(self.path) if line["step"] <= step] if step else []
-        with _told(self.path):
+        with _recording(self.path):
             write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for line in kept if trackers else ():
-            self._tell(line)
+            self._write_to_trackers(line)
 
     def append(self, **line: Any) -> None:
         """Add one line; it is on the disk when this returns."""
-        with _told(self.path), self.path.open("a") as file:
+        with _recording(self.path), self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._tell(line)
+        self._write_to_trackers(line)
 
-    def _tell(self, line: Line) -> None:
+    def _write_to_trackers(self, line: Line) -> None:
         for tracker in self.trackers:
             tracker(line)
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _recording(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -52,7 +52,7 @@ class Programs:
         with self._there():
             return self._start(self.run, self.layout)
 
-    def spread(self, source: Source) -> Source:
+    def shard_source(self, source: Source) -> Source:
         """The data, whole on every device, whose batches are cut; or on the host."""
         if self.mesh is None or isinstance(source, HostSource):
             return source

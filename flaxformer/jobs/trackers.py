@@ -115,12 +115,12 @@ class WeightsAndBiases:
 
     def __call__(self, line: Line) -> None:
         for step, numbers in points(line):
-            self._tell(step, numbers)
+            self._write(step, numbers)
         if line["kind"] == "sample":
             text = (line["prompt"] + line["text"]).replace("&", "&amp;").replace("<", "&lt;")
-            self._tell(line["step"], {"sample": self._html(f"<pre>{text}</pre>")})
+            self._write(line["step"], {"sample": self._html(f"<pre>{text}</pre>")})
 
-    def _tell(self, step: int, values: dict[str, Any]) -> None:
+    def _write(self, step: int, values: dict[str, Any]) -> None:
         if step >= self._first:
             self._run.log(values, step=step)
 

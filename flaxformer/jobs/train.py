@@ -159,7 +159,7 @@ def _steps(
 ) -> Iterator[Advanced | Evaluated | Sampled | Saved | Diverged]:
     """From a state on: chunk by chunk, with what is due between them."""
     run, loaded = programs.run, programs.run.task.load()
-    source = programs.spread(loaded)
+    source = programs.shard_source(loaded)
     interval, saves = run.training.interval, job.save_every or run.training.interval
     metrics: dict[str, float] = {}
     with logging_to(run, job, step) as log:

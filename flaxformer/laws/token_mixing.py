@@ -57,7 +57,7 @@ class _NoMixing(TokenMixer):
 @fast_jit
 def _final(params: Any, config: Any, inputs: Any, given: Any, key: Any) -> Any:
     """Return the vectors before the head, or its output where it has one per token."""
-    outcome = model.run(params, config, inputs, given, dropout_key=key, keep=True)
+    outcome = model.run(params, config, inputs, given, dropout_key=key, return_intermediates=True)
     return outcome.output if config.head.pool == "none" else outcome.intermediates.final
 
 

@@ -46,7 +46,7 @@ def first_not_finite(subject: Subject, call: Call) -> str | None:
 
 
 def _run(params: Any, config: Any, inputs: Any, given: Any, key: Any) -> Any:
-    outcome = model.run(params, config, inputs, given, dropout_key=key, keep=True)
+    outcome = model.run(params, config, inputs, given, dropout_key=key, return_intermediates=True)
     return outcome.intermediates, outcome.output
 
 

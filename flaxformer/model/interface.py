@@ -38,7 +38,7 @@ def apply_with_intermediates(
     **given: Unpack[ForwardInputs],
 ) -> tuple[Float[Array, "..."], Any]:
     """`apply`, and what every stage produced, attention logits and weights too; under `jit` only what is used costs."""
-    outcome = run(params, config, inputs, given, dropout_key=dropout_key, keep=True)
+    outcome = run(params, config, inputs, given, dropout_key=dropout_key, return_intermediates=True)
     return outcome.output, outcome.intermediates
 
 

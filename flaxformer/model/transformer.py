@@ -146,7 +146,7 @@ def run(
     *,
     dropout_key: Array | None = None,
     cache: Cache | None = None,
-    keep: bool = False,
+    return_intermediates: bool = False,
     remat: str = "none",
     table: Array | None = None,
     last_only: bool = False,
@@ -157,7 +157,7 @@ def run(
       given: padding, positions, a source and so on.
       dropout_key: gives training behaviour; None evaluates.
       cache: the inputs follow its tokens.
-      keep: return the intermediates.
+      return_intermediates: whether the output holds them.
       remat: what a backward pass computes again, see `model.remat`.
       table: the embedding table that an encoder shares with its decoder.
       last_only: answer for the last real token of each sequence alone, [*batch, 1, …].
@@ -175,7 +175,7 @@ def run(
     positions, valid = given.get("positions"), given.get("valid")
     offset: Any = None
     if cache is None:
-        memory, memory_valid, encoder = _memory(params, config, given, dropout_key, keep, remat)
+        memory, memory_valid, encoder = _memory(params, config, given, dropout_key, return_intermediates, remat)
     else:
         tokens = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1]
         offset, memory, memory_valid, encoder = cache.used, None, cache.memory_valid, None
@@ -211,7 +211,7 @@ def run(
             valid=valid,
             offset=offset,
             training=dropout_key is not None,
-            return_intermediates=keep,
+            return_intermediates=return_intermediates,
         )
         x, first = normalise(params.embedding_norm, config.embedding_norm, x, context)
         x = embedded = dropout(keys["embedding"], config.dropout, x)
@@ -227,11 +227,14 @@ def run(
         output, said = config.head.answer(params.head, final, _table(params), context, config.norm_kind)
     aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
     aux = aux.merge(said.within("head")).merge(Aux() if encoder is None else encoder.aux.within("encoder"))
+    intermediates = None
+    if return_intermediates:
+        intermediates = Intermediates(embedded, kept, final, encoder and encoder.intermediates)  # type: ignore[arg-type]
     return ModelOutput(
         output=output,
         aux=aux,
         cache=None if cache is None else cache.replace(layers=layers),
-        intermediates=Intermediates(embedded, kept, final, encoder and encoder.intermediates) if keep else None,  # type: ignore[arg-type]
+        intermediates=intermediates,
     )
 
 
@@ -245,7 +248,7 @@ def _memory(
     config: ModelConfig,
     given: ForwardInputs,
     dropout_key: Array | None = None,
-    keep: bool = False,
+    return_intermediates: bool = False,
     remat: str = "none",
 ) -> tuple[Array | None, Array | None, ModelOutput | None]:
     """Return the memory of cross-attention, its real tokens, and the encoder's outcome where the encoder runs."""
@@ -253,7 +256,7 @@ def _memory(
     check_memory(config, given)
     if source is None or memory is not None:
         return memory, given.get("memory_valid"), None
-    encoder = _encoded(params, config, given, dropout_key, keep, remat)
+    encoder = _encoded(params, config, given, dropout_key, return_intermediates, remat)
     return encoder.output, given.get("source_valid"), encoder
 
 
@@ -262,7 +265,7 @@ def _encoded(
     config: ModelConfig,
     given: ForwardInputs,
     dropout_key: Array | None = None,
-    keep: bool = False,
+    return_intermediates: bool = False,
     remat: str = "none",
 ) -> ModelOutput:
     key = None if dropout_key is None else fold_in_name(dropout_key, "encoder")
@@ -274,7 +277,7 @@ def _encoded(
             given["source"],  # type: ignore[arg-type]
             {"valid": given.get("source_valid")},
             dropout_key=key,
-            keep=keep,
+            return_intermediates=return_intermediates,
             remat=remat,
             table=table,
         )

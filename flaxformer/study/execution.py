@@ -31,11 +31,11 @@ class DeviceGroup:
         others = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
         return f"{self.devices[0]}{others}"
 
-    def there(self) -> contextlib.AbstractContextManager[Any]:
+    def mesh_context(self) -> contextlib.AbstractContextManager[Any]:
         """Within, the mesh is known to what is compiled."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
-    def put(self, tree: Any) -> Any:
+    def device_put(self, tree: Any) -> Any:
         """Arrays, whole on every device of it."""
         return (
             jax.device_put(tree, self.devices[0])
@@ -43,10 +43,10 @@ class DeviceGroup:
             else device_put_global(tree, replicated(self.mesh))
         )
 
-    def spread(self, source: Source) -> Source:
+    def shard_source(self, source: Source) -> Source:
         """The data, whole on every device of it, whose batches are cut over them."""
-        there = self.put(source)
-        return there if self.mesh is None else ShardedSource(there, self.mesh)
+        placed = self.device_put(source)
+        return placed if self.mesh is None else ShardedSource(placed, self.mesh)
 
     @property
     def memory(self) -> float:

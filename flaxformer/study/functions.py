@@ -39,12 +39,12 @@ class Functions:
         def advance(state: State, run: Run, source: Source) -> tuple[State, dict[str, Array]]:
             return train_chunk(state, run, source, chunk)
 
-        def look(state: State, run: Run, source: Source) -> dict[str, Array]:
+        def measured(state: State, run: Run, source: Source) -> dict[str, Array]:
             params = evaluation_params(state, run)
             return evaluate(params, run, source) | dict(measure(params, run) if measure else {})
 
         self.start, self.advance, self.evaluate, self.diagnose = (
-            functools.partial(_mapped, function, members) for function in (begin, advance, look, _diagnose)
+            functools.partial(_mapped, function, members) for function in (begin, advance, measured, _diagnose)
         )
         self.tracing = threading.Lock()
         """Held while one of them is traced and lowered; whoever comes next finds it done."""

@@ -39,7 +39,7 @@ class Progress:
 
     states: State
     evaluations: list[dict[str, Array]]
-    looks: list[Diagnostics | None]
+    diagnostics: list[Diagnostics | None]
     losses: list[Array]
     """Of each chunk, [members, steps of it]."""
     seconds: float = 0.0
@@ -47,21 +47,25 @@ class Progress:
     def packed(self) -> dict[str, Any]:
         """All of it as one tree of arrays."""
         losses = np.concatenate([np.zeros((self.members, 0), np.float32), *self.losses], axis=1)
-        history = {"evaluations": _stacked(self.evaluations), "looks": _stacked(self.looks), "losses": losses}
+        history = {
+            "evaluations": _stacked(self.evaluations),
+            "diagnostics": _stacked(self.diagnostics),
+            "losses": losses,
+        }
         return {"states": self.states, "history": history, "seconds": np.float64(self.seconds)}
 
     def shapes(self, step: int, interval: int) -> dict[str, Any]:
         """The tree of the same members after so many steps."""
-        packed, looks = dataclasses.replace(self, losses=[]).packed(), 1 + step // interval
-        seen = {name: _at(packed["history"][name], 0) for name in ("evaluations", "looks")}
-        grown = jax.tree.map(lambda first: np.zeros((looks, *first.shape), first.dtype), seen)
+        packed, count = dataclasses.replace(self, losses=[]).packed(), 1 + step // interval
+        seen = {name: _at(packed["history"][name], 0) for name in ("evaluations", "diagnostics")}
+        grown = jax.tree.map(lambda first: np.zeros((count, *first.shape), first.dtype), seen)
         return packed | {"history": grown | {"losses": np.zeros((self.members, step), np.float32)}}
 
     @classmethod
     def unpacked(cls, tree: dict[str, Any]) -> Self:
         """The inverse of `packed`."""
-        history, looks = tree["history"], len(jax.tree.leaves(tree["history"]["evaluations"])[0])
-        evaluations, own = ([_at(history[name], i) for i in range(looks)] for name in ("evaluations", "looks"))
+        history, count = tree["history"], len(jax.tree.leaves(tree["history"]["evaluations"])[0])
+        evaluations, own = ([_at(history[name], i) for i in range(count)] for name in ("evaluations", "diagnostics"))
         return cls(tree["states"], evaluations, own, [history["losses"]], float(tree["seconds"]))
 
     @property
@@ -129,13 +133,13 @@ class PartialRun:
             return step, Progress.unpacked(tree)
         return 0, begun
 
-    def maybe_save(self, step: int, course: Progress) -> None:
+    def maybe_save(self, step: int, progress: Progress) -> None:
         """Save, beside the training, where that was last done long enough ago."""
-        self._save_after(60 * self._minutes, step, course)
+        self._save_after(60 * self._minutes, step, progress)
 
-    def stop(self, step: int, course: Progress) -> None:
+    def stop(self, step: int, progress: Progress) -> None:
         """Save before the process ends, where that is worth it."""
-        self._save_after(MIN_SECONDS_TO_SAVE, step, course)
+        self._save_after(MIN_SECONDS_TO_SAVE, step, progress)
         self._wait()
 
     def remove(self) -> None:
@@ -149,12 +153,12 @@ class PartialRun:
             with contextlib.suppress(SaveFailed):  # it was told when it failed
                 self._kept.wait()
 
-    def _save_after(self, seconds: float, step: int, course: Progress) -> None:
+    def _save_after(self, seconds: float, step: int, progress: Progress) -> None:
         if self._kept is None or not distributed.run_on_coordinator(lambda: time.monotonic() - self._saved >= seconds):
             return
         self._saved = time.monotonic()
         try:
-            self._kept.save(step, course.packed())
+            self._kept.save(step, progress.packed())
         except UserError as error:  # another process took the members over, and is further
             self._say(f"not saved: {error}")
 

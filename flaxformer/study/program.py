@@ -47,7 +47,7 @@ class Program:
             n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
         )
         began = time.perf_counter()
-        self.bytes, self.source = 0, device_group.spread(group.example.task.load())
+        self.bytes, self.source = 0, device_group.shard_source(group.example.task.load())
         runs = self.stacked(group.trials[:1])
         self.functions = functions_of(group.example, members, execution.layout, self.chunk, group.measure)
         state = whole = both = None
@@ -66,7 +66,7 @@ class Program:
     def _compile(
         self, function: Callable[..., Any], shardings: Any, *members: Any, donate: int | None = None
     ) -> Callable[..., Any]:
-        with self.device_group.there():
+        with self.device_group.mesh_context():
             with self.functions.tracing:
                 lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
             compiled = lowered.compile()
@@ -79,7 +79,7 @@ class Program:
         """The members' runs as one config of stacked leaves; a short batch repeats its last member."""
         runs = [trial.run for trial in trials]
         runs += runs[-1:] * (self.members - len(runs))
-        return self.device_group.put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
+        return self.device_group.device_put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
 
     def train(self, trials: Sequence[Trial], report: Callable[[int, int], None], kept: PartialRun) -> list[Row]:
         """Train the trials to their last step, in chunks, from where `kept` has them.
@@ -88,42 +88,43 @@ class Program:
         """
         began, steps, runs = time.perf_counter(), self.group.steps, self.stacked(trials)
         states = self._start(runs, self.source)
-        begun = Progress(states, [self._evaluate(states, runs, self.source)], [self._look(states, runs)], [])
-        step, course = kept.resume(begun, self.chunk)
-        before = course.seconds
+        begun = Progress(states, [self._evaluate(states, runs, self.source)], [self._diagnostics(states, runs)], [])
+        step, progress = kept.resume(begun, self.chunk)
+        before = progress.seconds
         report(step, 0)
         while step < steps:
-            self._go_on(course, runs, step := step + self.chunk)
-            course.seconds = before + time.perf_counter() - began
+            self._go_on(progress, runs, step := step + self.chunk)
+            progress.seconds = before + time.perf_counter() - began
             try:
                 report(self.chunk, self.chunk)
             except Stopped:
-                kept.stop(step, course)
+                kept.stop(step, progress)
                 raise
             if step < steps:
-                kept.maybe_save(step, course)
-        seen = (course.evaluations, course.looks, course.states.diverged_at)
-        course.evaluations, course.looks, diverged_at = jax.device_get(seen)
-        course.seconds = before + time.perf_counter() - began
+                kept.maybe_save(step, progress)
+        seen = (progress.evaluations, progress.diagnostics, progress.states.diverged_at)
+        progress.evaluations, progress.diagnostics, diverged_at = jax.device_get(seen)
+        progress.seconds = before + time.perf_counter() - began
         return [
-            self._row(trial, i, course, int(diverged_at[i])) | _told(course.looks, i) for i, trial in enumerate(trials)
+            self._row(trial, i, progress, int(diverged_at[i])) | _diagnostics_columns(progress.diagnostics, i)
+            for i, trial in enumerate(trials)
         ]
 
-    def _go_on(self, course: Progress, runs: Any, step: int) -> None:
+    def _go_on(self, progress: Progress, runs: Any, step: int) -> None:
         """Train a chunk, which ends at `step`, and look at the members where that is due."""
-        course.states, metrics = self._advance(course.states, runs, self.source)
-        course.losses.append(jax.device_get(metrics["loss"]))
+        progress.states, metrics = self._advance(progress.states, runs, self.source)
+        progress.losses.append(jax.device_get(metrics["loss"]))
         if step % self.group.example.training.interval == 0:
-            course.evaluations.append(self._evaluate(course.states, runs, self.source))
-            course.looks.append(self._look(course.states, runs))
+            progress.evaluations.append(self._evaluate(progress.states, runs, self.source))
+            progress.diagnostics.append(self._diagnostics(progress.states, runs))
 
-    def _look(self, states: State, runs: Any) -> Diagnostics | None:
+    def _diagnostics(self, states: State, runs: Any) -> Diagnostics | None:
         """The diagnostics of the next step, if they are wanted."""
         return self._diagnose(states, runs, self.source) if self._diagnose else None
 
-    def _row(self, trial: Trial, i: int, course: Progress, diverged_at: int) -> Row:
+    def _row(self, trial: Trial, i: int, progress: Progress, diverged_at: int) -> Row:
         steps, tokens = self.group.steps, trial.run.tokens_per_step * self.group.steps
-        evaluations = course.evaluations
+        evaluations = progress.evaluations
         return {
             "status": "done" if diverged_at == ALIVE else "diverged",
             "diverged_at": None if diverged_at == ALIVE else diverged_at,
@@ -131,9 +132,9 @@ class Program:
             **{f"initial_{name}": float(evaluations[0][name][i]) for name in evaluations[0]},
             "evaluated_at": list(range(0, steps + 1, trial.run.training.interval)),
             **_curves(evaluations, i),
-            "train_loss_curve": [float(loss) for chunk in course.losses for loss in chunk[i]],
-            "seconds": course.seconds,
-            "tokens_per_second": tokens * self.members / course.seconds,
+            "train_loss_curve": [float(loss) for chunk in progress.losses for loss in chunk[i]],
+            "seconds": progress.seconds,
+            "tokens_per_second": tokens * self.members / progress.seconds,
             "group_size": self.members,
             "chunk_steps": self.chunk,
             "device": str(self.device_group),
@@ -146,12 +147,12 @@ def _stacked_shardings(state: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), cut)
 
 
-def _curves(looks: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:
+def _curves(evaluations: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:
     """Each number of a member over the evaluations."""
-    return {f"{name}_curve": [float(look[name][i]) for look in looks] for name in looks[0]}
+    return {f"{name}_curve": [float(one[name][i]) for one in evaluations] for name in evaluations[0]}
 
 
-def _told(looks: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
+def _diagnostics_columns(diagnostics: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
     """A member's diagnostics as columns."""
-    own = [summary(jax.tree.map(operator.itemgetter(i), look)) for look in looks if look is not None]
+    own = [summary(jax.tree.map(operator.itemgetter(i), one)) for one in diagnostics if one is not None]
     return {f"diagnostics/{name}_curve": [float(one[name]) for one in own] for name in own[0]} if own else {}

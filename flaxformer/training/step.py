@@ -48,7 +48,9 @@ def start(run: Run, layout: Layout = "unrolled") -> State:
     return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average)
 
 
-def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = None, keep: bool = False) -> ModelOutput:
+def forward(
+    params: Any, run: Run, batch: Batch, dropout_key: Array | None = None, return_intermediates: bool = False
+) -> ModelOutput:
     """One call of the model on a batch, in the precision of the run and with its `remat`; the answer is float32."""
     precision = run.training.precision
     inputs, given = cast_inputs((batch.inputs, batch.given), precision)
@@ -58,13 +60,13 @@ def forward(params: Any, run: Run, batch: Batch, dropout_key: Array | None = Non
         inputs,
         given,
         dropout_key=dropout_key,
-        keep=keep,
+        return_intermediates=return_intermediates,
         remat=run.training.remat,
     )
 
 
 def summed_loss(
-    params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, keep: bool = False
+    params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, return_intermediates: bool = False
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ModelOutput]]:
     """Return the training loss as a sum over the scored targets; their count, and the result of the forward pass.
 
@@ -75,7 +77,7 @@ def summed_loss(
         keys = [None] * len(batch) if dropout_key is None else jax.random.split(dropout_key, len(batch))
         found = [summed_loss(params, run, part, key) for part, key in zip(batch, keys, strict=True)]
         return sum(total for total, _ in found), (sum(count for _, (count, _) in found), found[-1][1][1])  # type: ignore[return-value]
-    outcome = forward(params, run, batch, dropout_key, keep)
+    outcome = forward(params, run, batch, dropout_key, return_intermediates)
     total, count = run.model.head.training_loss(
         outcome.output, outcome.aux, batch.targets, batch.weights, run.training.label_smoothing
     )
@@ -88,10 +90,10 @@ def summed_loss(
 
 
 def loss(
-    params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, keep: bool = False
+    params: Any, run: Run, batch: AnyBatch, dropout_key: Array | None, return_intermediates: bool = False
 ) -> tuple[Float[Array, ""], ModelOutput]:
     """`summed_loss` divided by the count: the mean over the scored targets, and the result of the forward pass."""
-    total, (count, outcome) = summed_loss(params, run, batch, dropout_key, keep)
+    total, (count, outcome) = summed_loss(params, run, batch, dropout_key, return_intermediates)
     return total / jnp.maximum(count, 1), outcome
 
 
@@ -105,18 +107,20 @@ def train_step(state: State, run: Run, batch: AnyBatch) -> tuple[State, dict[str
     return apply_gradients(state, run, value, gradient, outcome.aux)
 
 
-def backward(state: State, run: Run, batch: AnyBatch, keep: bool = False) -> tuple[Float[Array, ""], Any, ModelOutput]:
+def backward(
+    state: State, run: Run, batch: AnyBatch, return_intermediates: bool = False
+) -> tuple[Float[Array, ""], Any, ModelOutput]:
     """The loss of the next step, its gradient (0 at what no gradient trains), and the result of the forward pass.
 
     With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
     """
     dropout_key = jax.random.fold_in(fold_in_name(jax.random.key(run.seed), "dropout"), state.step)
-    if not keep and (micro_batches(run) > 1 or isinstance(batch, tuple) or _by_device(run)):
+    if not return_intermediates and (micro_batches(run) > 1 or isinstance(batch, tuple) or _by_device(run)):
         value, gradient = accumulated(state.params, run, batch, dropout_key)
         outcome = ModelOutput(output=None)  # type: ignore[arg-type]
     else:
         of = jax.value_and_grad(loss, has_aux=True)
-        (value, outcome), gradient = of(state.params, run, whole(batch), dropout_key, keep)
+        (value, outcome), gradient = of(state.params, run, whole(batch), dropout_key, return_intermediates)
     trained = trained_mask(state.params, run.model)
     return value, jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained), outcome
 

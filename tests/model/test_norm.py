@@ -51,7 +51,7 @@ def test_running_statistics_move_by_the_momentum_in_training_and_stay_in_evaluat
     params = init(jax.random.key(0), config, layout)
     tokens = jax.random.randint(jax.random.key(1), (B, T), 0, 11)
     assert not run(params, config, tokens, {}).aux.weights
-    outcome = run(params, config, tokens, {}, dropout_key=jax.random.key(2), keep=True)
+    outcome = run(params, config, tokens, {}, dropout_key=jax.random.key(2), return_intermediates=True)
     changed = with_layout(changed_weights(params, outcome.aux.weights), "unrolled")
     first = changed.blocks[0].attention_connection.pre.running
     x = np.asarray(outcome.intermediates.embedded, np.float64).reshape(-1, D)

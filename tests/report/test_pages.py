@@ -14,7 +14,7 @@ from study.tiny import LOWER, fill, tiny
 from flaxformer.claims.record import Line, Record
 from flaxformer.claims.table import page
 from flaxformer.report import figures, index
-from flaxformer.report.drawing import COLUMN, PAGE, STYLE, look
+from flaxformer.report.drawing import COLUMN, PAGE, STYLE, style_of
 from flaxformer.report.effects import claims_figure
 from flaxformer.report.scores import arms_figure, curves_figure, quantities_figure
 from flaxformer.study import Axis, Claim, Probe
@@ -182,10 +182,10 @@ def test_claims_of_like_size_share_an_axis(tmp_path, style):
     assert len(claims_figure(analyse(store)).axes) == 1
 
 
-def test_looks_differ_without_colour():
-    looks = [look(i) for i in range(35)]
-    assert len({(one.marker, str(one.dashes)) for one in looks}) == 35
-    neighbours = itertools.pairwise(looks)
+def test_styles_differ_without_colour():
+    styles = [style_of(i) for i in range(35)]
+    assert len({(one.marker, str(one.dashes)) for one in styles}) == 35
+    neighbours = itertools.pairwise(styles)
     assert all(a.marker != b.marker and a.dashes != b.dashes and a.colour != b.colour for a, b in neighbours)
 
 

@@ -78,7 +78,7 @@ def test_the_states_of_a_recurrent_model_are_narrow(config):
     run = strong(run_of(config))
     state = jax.eval_shape(lambda: start(run, "scanned"))
     batch = jax.eval_shape(lambda: run.task.load().batch(jax.random.key(0), 0))
-    kept = jax.eval_shape(lambda state, batch: backward(state, run, batch, keep=True)[2], state, batch)
+    kept = jax.eval_shape(lambda state, batch: backward(state, run, batch, return_intermediates=True)[2], state, batch)
     assert {leaf.dtype for leaf in jax.tree.leaves(kept.intermediates)} == {jnp.dtype(NARROW)}
     assert kept.output.dtype == jnp.float32
 
@@ -122,7 +122,9 @@ def test_the_loss_is_close_to_that_in_float32(config):
 )  # fmt: skip
 def test_vectors_and_images_are_narrowed_too(model, task):
     run = Run(model=model, task=task, training=Training(precision="bfloat16"))
-    kept = jax.eval_shape(lambda: backward(start(run), run, task.load().batch(jax.random.key(0), 0), keep=True)[2])
+    kept = jax.eval_shape(
+        lambda: backward(start(run), run, task.load().batch(jax.random.key(0), 0), return_intermediates=True)[2]
+    )
     assert (kept.intermediates.embedded.dtype, kept.output.dtype) == (NARROW, jnp.float32)
 
 
