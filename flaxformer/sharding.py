@@ -187,12 +187,12 @@ def device_put_global(tree: Any, shardings: Any) -> Any:
     """Arrays that every process holds whole, laid over the devices of them all; one sharding may stand for a tree's."""
 
     def lay(sharding: NamedSharding, part: Any) -> Any:
-        return jax.tree.map(lambda leaf: laid(np.asarray(leaf), sharding), part)
+        return jax.tree.map(lambda leaf: from_process_local(np.asarray(leaf), sharding), part)
 
     return jax.tree.map(lay, shardings, tree)
 
 
-def laid(array: np.ndarray, sharding: Any) -> Array:
+def from_process_local(array: np.ndarray, sharding: Any) -> Array:
     """One such array."""
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 

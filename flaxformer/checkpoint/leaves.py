@@ -19,7 +19,7 @@ from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from flaxformer import distributed
 from flaxformer.model.layout import Periods
 from flaxformer.params import Parameters, path_name
-from flaxformer.sharding import laid
+from flaxformer.sharding import from_process_local
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +74,11 @@ def from_host(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             parts[index] = arrays[name]
         else:
             parts[index] = [*(parts[index] or []), arrays[name]]
-    whole = [np.stack(part) if isinstance(part, list) else part for part in parts]
-    return jax.tree.unflatten(structure, [_placed(array, leaf) for array, leaf in zip(whole, leaves, strict=True)])
+    complete = [np.stack(part) if isinstance(part, list) else part for part in parts]
+    return jax.tree.unflatten(structure, [_put_like(array, leaf) for array, leaf in zip(complete, leaves, strict=True)])
 
 
-def difference(found: Mapping[str, Leaf], wanted: Mapping[str, Leaf], whole: bool = True) -> str | None:
+def difference(found: Mapping[str, Leaf], wanted: Mapping[str, Leaf], complete: bool = True) -> str | None:
     """Return how the first leaf that differs from what is wanted differs; with `whole`, or that it has over."""
     for name, leaf in wanted.items():
         if name not in found:
@@ -87,7 +87,7 @@ def difference(found: Mapping[str, Leaf], wanted: Mapping[str, Leaf], whole: boo
             return f"checkpoint has {name} {list(found[name].shape)}, the config wants {list(leaf.shape)}"
         if found[name].dtype != leaf.dtype:
             return f"checkpoint has {name} in {found[name].dtype}, the config wants {leaf.dtype}"
-    if over := [name for name in found if name not in wanted] if whole else []:
+    if over := [name for name in found if name not in wanted] if complete else []:
         return f"checkpoint has {over[0]} {list(found[over[0]].shape)}, the config has none"
     return None
 
@@ -117,12 +117,12 @@ def _described(leaf: Any) -> Leaf:
     return Leaf(tuple(leaf.shape), str(leaf.dtype))
 
 
-def _placed(array: np.ndarray, like: Any) -> Any:
+def _put_like(array: np.ndarray, like: Any) -> Any:
     """The array as the leaf is: a random key, on the leaf's devices, or on the host."""
     if not isinstance(like, jax.Array | jax.ShapeDtypeStruct):
         return array
     if like.sharding is not None and not like.sharding.is_fully_addressable and not _is_key(like):
-        return laid(array, like.sharding)
+        return from_process_local(array, like.sharding)
     value = jax.random.wrap_key_data(jnp.asarray(array), impl=_key_kind(like)) if _is_key(like) else array
     # An array that no device was chosen for stays so, or it could not be used beside one that is elsewhere.
     chosen = like.committed if isinstance(like, jax.Array) else True

@@ -50,7 +50,7 @@ def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
     """Write down each case of a launch."""
     for outcome in outcomes:
         case = outcome.case
-        kept = {
+        own = {
             "number": case.number,
             "claim": case.claim,
             "source": case.source,
@@ -60,7 +60,7 @@ def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
             "failure": outcome.failure,
         }
         (root / case.name).mkdir(parents=True, exist_ok=True)
-        write_atomically(root / case.name / NAME, json.dumps(kept, indent=1, ensure_ascii=False).encode())
+        write_atomically(root / case.name / NAME, json.dumps(own, indent=1, ensure_ascii=False).encode())
 
 
 def holds_claims(root: Path) -> bool:
@@ -68,7 +68,7 @@ def holds_claims(root: Path) -> bool:
     return any(root.glob(f"*/{NAME}"))
 
 
-def kept(root: Path) -> list[Record]:
+def read_all(root: Path) -> list[Record]:
     """Every case of the folder, of this launch and of earlier ones, by number."""
     records = []
     for path in root.glob(f"*/{NAME}"):

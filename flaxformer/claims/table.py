@@ -76,7 +76,7 @@ def write(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> Path:
 
 def rewrite(root: Path) -> Path:
     """Write claims.md, claims.tex and index.html from the folder alone; returns the page's path."""
-    records = record.kept(root)
+    records = record.read_all(root)
     root.mkdir(parents=True, exist_ok=True)
     note = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
     write_atomically(root / "claims.md", (tables.markdown(table(records)) + note).encode())

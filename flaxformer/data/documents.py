@@ -103,7 +103,7 @@ class Texts:
                 if not more:
                     raise UserError(f"{file} became shorter while it was read")
                 data = rest + more
-                end = len(data) if start + len(data) >= stop else data.rfind(b"\n") + 1 or _whole(data)
+                end = len(data) if start + len(data) >= stop else data.rfind(b"\n") + 1 or _last_boundary(data)
                 if self.utf8:
                     _check_utf8(file, data[:end], start)
                 yield data[:end]
@@ -141,7 +141,7 @@ class Texts:
             yield _text_of(row, self.field, f"{self.source}, row {number}")
 
 
-def _whole(data: bytes) -> int:
+def _last_boundary(data: bytes) -> int:
     """Return where the last character of some UTF-8 begins; its end may be missing."""
     end = len(data) - 1
     while end > len(data) - 4 and end > 0 and data[end] & 0xC0 == 0x80:

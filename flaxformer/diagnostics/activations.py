@@ -41,7 +41,7 @@ def mean(
 
 
 def measured(
-    kept: Any, batch: Batch, measure: Measure, streams: Collection[str] = STREAMS
+    intermediates: Any, batch: Batch, measure: Measure, streams: Collection[str] = STREAMS
 ) -> dict[str, Float[Array, "*L"]]:
     """The measure of every activation of a call, by place; [L] for one in the layers.
 
@@ -49,12 +49,12 @@ def measured(
     "final" and so on; those of an encoder begin with "encoder/".
 
     Args:
-      kept: the intermediates of the call.
+      intermediates: of the call.
       batch: what was read; its padding is not real.
       streams: what is measured of each branch.
     """
     found: dict[str, Array] = {}
-    for place, node, valid in nodes(kept, batch):
+    for place, node, valid in nodes(intermediates, batch):
         of_one = functools.partial(_of_node, valid=valid, measure=measure, streams=streams)
         values = jax.vmap(of_one)(node) if in_layers(place) else of_one(node)
         found |= {place + name: value for name, value in values.items()}
@@ -81,13 +81,15 @@ def of_output(output: Array, batch: Batch, measure: Measure) -> Array:
     return measure(output, jnp.broadcast_to(batch.weights[..., None] > 0, output.shape))
 
 
-def nodes(kept: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Array, "*batch T"] | None]]:
+def nodes(intermediates: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Array, "*batch T"] | None]]:
     """Every activation outside of the branches and every branch: its place, itself, and which tokens are real.
 
     What is in the layers is stacked, if they are alike.
     """
-    whole = jax.tree_util.tree_leaves_with_path(stacked(kept), is_leaf=lambda node: isinstance(node, BranchActivations))
-    for path, node in whole:
+    leaves = jax.tree_util.tree_leaves_with_path(
+        stacked(intermediates), is_leaf=lambda node: isinstance(node, BranchActivations)
+    )
+    for path, node in leaves:
         place = path_name(path)
         yield place, node, batch.source_valid if place.startswith(ENCODER) else batch.valid
 

@@ -34,14 +34,14 @@ class AttentionStatistics(Node):
     """
 
 
-def attention_statistics(kept: Any, batch: Batch) -> dict[str, AttentionStatistics]:
+def attention_statistics(intermediates: Any, batch: Batch) -> dict[str, AttentionStatistics]:
     """The statistics of every attention of a call, by place: "blocks/attention", "blocks/cross_attention", "encoder/…".
 
     A branch has them if it gives logits and weights of pairs of tokens.
     """
     return {
         place: jax.vmap(of_one)(node) if in_layers(place) else of_one(node)
-        for place, node, valid in nodes(kept, batch)
+        for place, node, valid in nodes(intermediates, batch)
         if isinstance(node, BranchActivations) and scores(node).keys() == set(PAIRS)
         for of_one in [functools.partial(_of_layer, valid=valid)]
     }

@@ -14,7 +14,7 @@ from flaxformer.diagnostics.activations import magnitude, measured, of_output
 from flaxformer.diagnostics.places import one_by_one
 from flaxformer.params import fold_in_name
 from flaxformer.struct import Config, UserError, replace_at
-from flaxformer.tasks.base import Source, whole
+from flaxformer.tasks.base import Source, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, apply_gradients, backward, start
 
@@ -117,7 +117,7 @@ def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
     key = fold_in_name(jax.random.key(run.seed), "data")
 
     def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
-        batch = whole(source.batch(key, state.step))
+        batch = concat_parts(source.batch(key, state.step))
         loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
         sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)
         sizes["output"] = of_output(outcome.output, batch, magnitude)

@@ -8,7 +8,7 @@ from flaxformer.diagnostics.activations import measured, of_output, rms
 from flaxformer.diagnostics.attention import AttentionStatistics, attention_statistics
 from flaxformer.diagnostics.weights import norms
 from flaxformer.pytree import Node
-from flaxformer.tasks.base import AnyBatch, whole
+from flaxformer.tasks.base import AnyBatch, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, apply_gradients, backward
 
@@ -44,10 +44,10 @@ class Diagnostics(Node):
 def diagnose(state: State, run: Run, batch: AnyBatch) -> Diagnostics:
     """The diagnostics of the training step that would come next: same batch, same dropout, same optimizer.
 
-    A batch in buckets is taken `whole`, with other draws of dropout.
+    A batch in buckets is concatenated, with other draws of dropout.
     Pure, and compiled when it is called. For a deep model, a state with scanned layers compiles fastest.
     """
-    batch = whole(batch)
+    batch = concat_parts(batch)
     loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
     after, _ = apply_gradients(state, run, loss, gradient, outcome.aux)
     kept = outcome.intermediates

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int
 from flaxformer.diagnostics.activations import measured, of_output
 from flaxformer.diagnostics.places import ENCODER, in_layer, in_layers, layer_of, one_by_one
 from flaxformer.diagnostics.weights import sums
-from flaxformer.tasks.base import AnyBatch, whole
+from flaxformer.tasks.base import AnyBatch, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import State, backward
 
@@ -75,7 +75,7 @@ def first_nonfinite(state: State, run: Run, batch: AnyBatch) -> NonFinite | None
 @jax.jit
 def _counts(state: State, run: Run, batch: AnyBatch) -> tuple[dict[str, Array], dict[str, Array]]:
     """[bad, of] of every activation and of every gradient, by place."""
-    batch = whole(batch)
+    batch = concat_parts(batch)
     loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
     forward = measured(outcome.intermediates, batch, _bad, STAGES)
     forward |= {"output": of_output(outcome.output, batch, _bad), "loss": _bad(loss)}

@@ -43,13 +43,13 @@ class Programs:
         self._evaluate = jax.jit(_evaluate, **cut["whole"])
         self._weights = jax.jit(evaluation_params, **cut["whole"])
 
-    def _there(self) -> contextlib.AbstractContextManager[Any]:
+    def _mesh_context(self) -> contextlib.AbstractContextManager[Any]:
         """Within, the mesh is known to what is compiled."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def start(self) -> State:
         """The state before the first step."""
-        with self._there():
+        with self._mesh_context():
             return self._start(self.run, self.layout)
 
     def shard_source(self, source: Source) -> Source:
@@ -73,18 +73,18 @@ class Programs:
 
     def advance(self, state: State, source: Source, steps: int) -> tuple[State, dict[str, Any]]:
         """The state some steps later, and each step's metrics; the former state is used up."""
-        with self._there():
+        with self._mesh_context():
             return self._advance(state, self.run, source, steps)
 
     def evaluate(self, state: State, source: Source) -> dict[str, float]:
         """The metrics of the evaluation set."""
-        with self._there():
+        with self._mesh_context():
             found = jax.device_get(self._evaluate(state, self.run, source))
         return {name: float(value) for name, value in found.items()}
 
     def weights(self, state: State) -> Any:
         """The weights to sample from, whole on a device of this process."""
-        with self._there():
+        with self._mesh_context():
             weights = self._weights(state, self.run)
         return weights if self.mesh is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), weights)
 

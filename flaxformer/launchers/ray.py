@@ -59,7 +59,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
         waiting = {task.remote(str(path), index): index for index in range(len(payload.jobs))}
         while waiting:
             for done in ray.wait(list(waiting))[0]:
-                _told(ray, done, waiting.pop(done), console)
+                _report_end(ray, done, waiting.pop(done), console)
     finally:
         if own:
             ray.shutdown()
@@ -74,7 +74,7 @@ def _begin(ray: Any) -> None:
         ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1")
 
 
-def _told(ray: Any, done: Any, index: int, console: Console) -> None:
+def _report_end(ray: Any, done: Any, index: int, console: Console) -> None:
     try:
         console.print(f"task {index} has ended; {ray.get(done)} of its runs failed", highlight=False)
     except ray.exceptions.RayError as error:

@@ -15,7 +15,7 @@ from flaxformer.laws.law import TOLERANCES
 from flaxformer.laws.programs import equations, fast_jit
 from flaxformer.params import path_name
 from flaxformer.struct import Config
-from flaxformer.tasks.base import Batch, whole
+from flaxformer.tasks.base import Batch, concat_parts
 from flaxformer.training import Run, start
 from flaxformer.training.step import forward, train_step
 from flaxformer.training.step import loss as loss_of
@@ -56,7 +56,7 @@ class Subject:
     @functools.cached_property
     def _task_batch(self) -> Batch:
         with jax.enable_x64(False):
-            return jax.device_get(whole(self.run.task.load().batch(jax.random.key(self.seed), 0)))
+            return jax.device_get(concat_parts(self.run.task.load().batch(jax.random.key(self.seed), 0)))
 
     @functools.cached_property
     def batch(self) -> Batch:

@@ -95,8 +95,8 @@ def _searched(
     """The search for one prompt, mapped over the batch."""
     room = cache_capacity(config, prompt.shape[-1] + steps)
 
-    def one(whole: Any, own: Any) -> Beams:
-        (params, config, end, penalty), (prompt, valid, given) = whole, own
+    def one(shared: Any, own: Any) -> Beams:
+        (params, config, end, penalty), (prompt, valid, given) = shared, own
         fill = 0 if end is None else end
         cache, logits = read_prompt(params, config, prompt, valid, given, room)
         cache, logits = _own(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache), jnp.tile(logits, (beams, 1))

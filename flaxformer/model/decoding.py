@@ -181,8 +181,8 @@ def _begin(
     capacity: int,
     mesh: Mesh | None,
 ) -> _State:
-    def begin(whole: Any, rows: Any) -> _State:
-        (params, config), (row, prompt, valid, given) = whole, rows
+    def begin(shared: Any, rows: Any) -> _State:
+        (params, config), (row, prompt, valid, given) = shared, rows
         cache, logits = read_prompt(params, config, prompt, valid, given, capacity)
         return _outside(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
@@ -205,8 +205,8 @@ def _go_on(
     and what the model says after those is dropped.
     """
 
-    def go_on(whole: Any, state: _State) -> tuple[_State, Generation]:
-        step = functools.partial(_step, *whole)
+    def go_on(shared: Any, state: _State) -> tuple[_State, Generation]:
+        step = functools.partial(_step, *shared)
         state, (tokens, numbers, real) = jax.lax.scan(step, _inside(state), length=length)
         return _outside(state), Generation(tokens=tokens.T, lengths=real.sum(0), log_probabilities=numbers.T)
 

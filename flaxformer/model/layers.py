@@ -31,7 +31,7 @@ def run_layers(
     context: Context,
     key: Array | None,
     states: Any,
-    whole: Context | None,
+    cache_context: Context | None,
     remat: str,
 ) -> tuple[Any, Any, Aux, Any]:
     """The residual stream after all blocks; what each did, where it is asked for; their `Aux`; their decoding states.
@@ -45,7 +45,7 @@ def run_layers(
         (x, carried), (params, index, state) = stream, layer
         own_key = None if key is None else jax.random.fold_in(key, index)
         here = context.replace(layer=index, carried=carried)
-        every = None if whole is None else whole.replace(layer=index)
+        every = None if cache_context is None else cache_context.replace(layer=index)
         x, did, aux, state = block(all_gather_fsdp(params), own, x, here, own_key, state, every)
         kept = did if context.return_intermediates else None
         return (x, carried | aux.carried), (kept, aux.replace(intermediates={}, carried={}), state)

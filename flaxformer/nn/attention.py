@@ -163,7 +163,7 @@ def dot_product_attention(
     if mask is not None:
         key, value = without_unreachable(mask, key, value)
     q, k, v = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key), _heads_first(value)
-    spread = (_spread(mask, full, key.shape[-2]), _spread(bias, full, key.shape[-2]))
+    spread = (_broadcast_grouped(mask, full, key.shape[-2]), _broadcast_grouped(bias, full, key.shape[-2]))
     mixed = BACKENDS[implementation](q, k, v, *spread, scale=scale, logit_cap=logit_cap)
     return _heads_last(mixed, query.shape[:-1])
 
@@ -188,7 +188,8 @@ def dot_product_logits(
         (key,) = without_unreachable(mask, key)
     q, k = _grouped(_heads_first(query), key.shape[-2]), _heads_first(key)[:, :, None]
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return attention_logits(q, k, _spread(bias, full, key.shape[-2]), scale=scale, logit_cap=logit_cap).reshape(full)
+    grouped_bias = _broadcast_grouped(bias, full, key.shape[-2])
+    return attention_logits(q, k, grouped_bias, scale=scale, logit_cap=logit_cap).reshape(full)
 
 
 def dot_product_weights(
@@ -253,7 +254,7 @@ def _grouped(x: Shaped[Array, "B N T d"], key_value_heads: int) -> Shaped[Array,
     return x.reshape(x.shape[0], key_value_heads, x.shape[1] // key_value_heads, *x.shape[2:])
 
 
-def _spread(x: Array | None, full: tuple[int, ...], key_value_heads: int) -> Array | None:
+def _broadcast_grouped(x: Array | None, full: tuple[int, ...], key_value_heads: int) -> Array | None:
     """A mask or bias over all of [B, K, G, T, S]."""
     if x is None:
         return None

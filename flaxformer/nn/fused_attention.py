@@ -64,7 +64,7 @@ def unsupported_reason(call: AttentionCall) -> str | None:
         return "cuDNN needs a GPU of NVIDIA"
     unmet = next((words for words, met in CAPABILITIES.items() if not met(call)), None)
     why = self_check() if unmet is None else f"cuDNN takes {unmet}"
-    _tell(why)
+    _log_choice(why)
     return why
 
 
@@ -126,6 +126,6 @@ def _native(mask: Any) -> tuple[bool, int | None] | None:
 
 
 @functools.cache
-def _tell(why: str | None) -> None:
+def _log_choice(why: str | None) -> None:
     """Log, once each, what was chosen and why."""
     logger.info("attention by %s", "cuDNN" if why is None else f"plain products: {why}")

@@ -28,7 +28,7 @@ def render(analysis: Analysis, figures: dict[str, str], launches: Sequence[Row])
         f'<p class="answer {_worst(analysis)}">{escape(phrasing.verdict(analysis))}</p>',
         *drawn[:1],
         html.section("What was found", _claims(analysis)),
-        html.section("What nobody claimed, and is there all the same", _surprises(analysis)),
+        html.section("Exploratory findings", _exploratory_findings(analysis)),
         html.section("What this does not show", html.listed(analysis.limits)),
         *drawn[1:],
         *(html.section(table.title, html.table(table)) for table in tables.of(analysis)),
@@ -62,7 +62,7 @@ def _claims(analysis: Analysis) -> str:
     return f'<ul class="claims">{"".join(items)}</ul>' if items else ""
 
 
-def _surprises(analysis: Analysis) -> str:
+def _exploratory_findings(analysis: Analysis) -> str:
     if not analysis.exploratory_findings:
         return ""
     remark = f"Exploratory, among all {len(analysis.explorations)} one-step contrasts that no claim is about. "

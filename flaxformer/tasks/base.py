@@ -58,7 +58,7 @@ AnyBatch = Batch | tuple[Batch, ...]
 """Data of a training step: a batch, or the parts of one, each padded to a length of its own."""
 
 
-def whole(batch: AnyBatch) -> Batch:
+def concat_parts(batch: AnyBatch) -> Batch:
     """The parts as one batch [B, T], in their order, each padded to the longest with what is not valid and not scored.
 
     A batch without parts is as it is.
@@ -66,11 +66,11 @@ def whole(batch: AnyBatch) -> Batch:
     if isinstance(batch, Batch):
         return batch
 
-    def together(*parts: Array) -> Array:
+    def concat(*parts: Array) -> Array:
         longest = np.max([x.shape[1:] for x in parts], axis=0)
         return jnp.concatenate([jnp.pad(x, [(0, 0), *((0, n) for n in longest - x.shape[1:])]) for x in parts])
 
-    return jax.tree.map(together, *batch)
+    return jax.tree.map(concat, *batch)
 
 
 class Source(Node):

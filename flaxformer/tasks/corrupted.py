@@ -244,6 +244,6 @@ def _lengths(key: Array, total: int, parts: int) -> Int[Array, "parts"]:
     return jnp.bincount(part_of, length=parts)
 
 
-def _chosen(values: Int[Array, "n"], there: Bool[Array, "n"], count: int) -> Int[Array, "count"]:
+def _chosen(values: Int[Array, "n"], present: Bool[Array, "n"], count: int) -> Int[Array, "count"]:
     """The values at the `count` places that are there, in their order."""
-    return values[jnp.nonzero(there, size=count)[0]]
+    return values[jnp.nonzero(present, size=count)[0]]

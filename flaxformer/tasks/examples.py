@@ -56,7 +56,7 @@ def draw(key: Array, examples: Batch, count: int) -> Batch:
 def read_through(held_out: Batch, task: Task) -> Batch:
     """The evaluation set of a task, [evaluation_batches, batch_size, ...], from a table."""
     shape = (task.evaluation_batches, task.batch_size)
-    rows, counted = spread(len(held_out.inputs), shape[0] * shape[1])
+    rows, counted = evenly(len(held_out.inputs), shape[0] * shape[1])
     batch = take(held_out, jnp.asarray(rows).reshape(shape))
     counted = counted.reshape(shape + (1,) * (batch.weights.ndim - 2))
     return batch.replace(weights=batch.weights * counted)
@@ -72,7 +72,7 @@ def take(examples: Batch, rows: Int[Array, "*batch"]) -> Batch:
     return jax.tree.map(rows_of, examples)
 
 
-def spread(count: int, asked: int) -> tuple[np.ndarray, np.ndarray]:
+def evenly(count: int, asked: int) -> tuple[np.ndarray, np.ndarray]:
     """`asked` places among `count` rows, spread evenly, and 1 at those to be counted: no row counts twice."""
     if asked <= count:
         return np.linspace(0, count - 1, asked).astype(int), np.ones(asked, np.float32)

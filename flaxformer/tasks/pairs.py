@@ -95,7 +95,7 @@ class PairTask(Task):
         return self.batch_size // self.buckets * sum(map(sum, bucket_sizes(self)))
 
     def load(self) -> ExampleSource | BucketedSource:
-        sides = {side: self._kept(pairs) for side, pairs in self.sides().items()}
+        sides = {side: self._within_limits(pairs) for side, pairs in self.sides().items()}
         for side, pairs in sides.items():
             if not pairs:
                 found = f"{sum(map(len, sides.values()))} pairs of lines of 1 to {self.max_length} tokens"
@@ -135,10 +135,11 @@ class PairTask(Task):
     def counts(self) -> dict[str, int]:
         """Return the number of pairs to use, and the numbers dropped, by reason."""
         pairs = [pair for side in self.sides().values() for pair in side]
-        empty, kept = sum(not pair.source.size or not pair.target.size for pair in pairs), len(self._kept(pairs))
+        empty = sum(not pair.source.size or not pair.target.size for pair in pairs)
+        kept = len(self._within_limits(pairs))
         return {"pairs": kept, "dropped_empty": empty, "dropped_long": len(pairs) - empty - kept}
 
-    def _kept(self, pairs: list[Pair]) -> list[Pair]:
+    def _within_limits(self, pairs: list[Pair]) -> list[Pair]:
         """The pairs that are short enough and not empty."""
         sizes = [(pair, sorted((pair.source.size, pair.target.size))) for pair in pairs]
         return [pair for pair, (shorter, longer) in sizes if shorter and longer <= self.max_length]
@@ -175,7 +176,7 @@ class PairTask(Task):
 @functools.cache
 def bucket_sizes(task: PairTask) -> tuple[tuple[int, int], ...]:
     """S and T of each bucket of a task, the shortest first."""
-    return tuple(task._sizes(pairs) for pairs in task._cut(task._kept(task.sides()["training"])))
+    return tuple(task._sizes(pairs) for pairs in task._cut(task._within_limits(task.sides()["training"])))
 
 
 class TextPair(Config):

@@ -17,7 +17,7 @@ from flaxformer.params import fold_in_name
 from flaxformer.pytree import Node
 from flaxformer.sharding import cuts_batch_alone
 from flaxformer.struct import UserError
-from flaxformer.tasks.base import AnyBatch, Batch, Source, whole
+from flaxformer.tasks.base import AnyBatch, Batch, Source, concat_parts
 from flaxformer.training.micro_batches import micro_batches, separable
 from flaxformer.training.precision import cast_inputs, cast_params
 from flaxformer.training.run import Run
@@ -112,7 +112,7 @@ def backward(
 ) -> tuple[Float[Array, ""], Any, ModelOutput]:
     """The loss of the next step, its gradient (0 at what no gradient trains), and the result of the forward pass.
 
-    With `keep`, the intermediates too; then the batch is computed `whole`, be there micro-batches and buckets or not.
+    With `return_intermediates`, the batch is computed in one piece, whatever its micro-batches and buckets.
     """
     dropout_key = jax.random.fold_in(fold_in_name(jax.random.key(run.seed), "dropout"), state.step)
     if not return_intermediates and (micro_batches(run) > 1 or isinstance(batch, tuple) or _by_device(run)):
@@ -120,7 +120,7 @@ def backward(
         outcome = ModelOutput(output=None)  # type: ignore[arg-type]
     else:
         of = jax.value_and_grad(loss, has_aux=True)
-        (value, outcome), gradient = of(state.params, run, whole(batch), dropout_key, return_intermediates)
+        (value, outcome), gradient = of(state.params, run, concat_parts(batch), dropout_key, return_intermediates)
     trained = trained_mask(state.params, run.model)
     return value, jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained), outcome
 

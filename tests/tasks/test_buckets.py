@@ -13,7 +13,7 @@ from flaxformer.diagnostics import diagnose
 from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError, replace_at
 from flaxformer.tasks import PairedFiles, PairedTokens
-from flaxformer.tasks.base import whole
+from flaxformer.tasks.base import concat_parts
 from flaxformer.training import Run, Training, start, train_chunk
 from flaxformer.training.step import backward, loss, summed_loss
 
@@ -86,8 +86,8 @@ def test_a_batch_has_as_many_rows_of_each_bucket_drawn_from_all_of_it(files):
 
 def test_parts_together_are_the_rows_of_all(files):
     parts = bucketed(files).task.load().batch(jax.random.key(0), 0)
-    assert rows(whole(parts)) == [row for part in parts for row in rows(part)]
-    assert whole(parts[0]) is parts[0]
+    assert rows(concat_parts(parts)) == [row for part in parts for row in rows(part)]
+    assert concat_parts(parts[0]) is parts[0]
 
 
 def padded(parts):

@@ -33,7 +33,7 @@ from flaxformer.tasks import (
     StandardLibrary,
     TwoTargetAverage,
 )
-from flaxformer.tasks.examples import shuffled, spread
+from flaxformer.tasks.examples import evenly, shuffled
 from flaxformer.training import Run
 
 
@@ -116,10 +116,10 @@ def test_every_task_of_a_run_is_tested_here_and_has_no_leaves(files):
 
 
 def test_a_table_is_read_through_evenly_and_no_row_counts_twice():
-    places, counted = spread(11, 4)
+    places, counted = evenly(11, 4)
     np.testing.assert_array_equal(places, [0, 3, 6, 10])
     np.testing.assert_array_equal(counted, 1)
-    places, counted = spread(3, 5)
+    places, counted = evenly(3, 5)
     np.testing.assert_array_equal(places[counted > 0], [0, 1, 2])
     assert len(places) == 5
 

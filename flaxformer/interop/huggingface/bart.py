@@ -21,10 +21,10 @@ LOGITS_BIAS = Layout(
 )
 
 
-def _attention(there: str, here: str) -> tuple[Row, ...]:
+def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
     names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
-    maps = [row for name, path in names.items() for row in linear(f"{there}.{name}", f"{here}/{path}")]
-    return (*maps, *norm(f"{there}_layer_norm", f"{here}_connection/post_residual"))
+    maps = [row for name, path in names.items() for row in linear(f"{theirs}.{name}", f"{ours}/{path}")]
+    return (*maps, *norm(f"{theirs}_layer_norm", f"{ours}_connection/post_residual"))
 
 
 LAYER = (
