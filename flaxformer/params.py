@@ -10,6 +10,25 @@ that `flaxformer plan` prints are read off the declaration.
 
 A weight's random key is a function of its path and the seed: adding a weight never changes another, and two
 architectures start from bitwise equal values wherever they share a path and a shape.
+
+All random numbers of a run come from `jax.random.key(seed)` by these streams: `fold_in_name` folds in a name, and
+`jax.random.fold_in` an index.
+
+| stream | random numbers |
+| --- | --- |
+| parameters, path | a weight's initial value |
+| parameters, encoder, path | an encoder's |
+| data, step | a training batch: which examples, or which synthetic numbers |
+| data, step, corruption | its hidden tokens or spans |
+| dropout, step | all below; with micro-batches or devices that sum apart, also the index of the part or the device |
+| …, embedding | dropout of the embedded tokens |
+| …, blocks, layer, branch | dropout of a branch's update |
+| …, blocks, layer, branch, component | random numbers of its component (`Context.key`) |
+| …, head | random numbers of the head |
+| …, encoder, … | the same of an encoder |
+| samples, step | texts that a job samples at a step |
+
+Evaluation data are the same for every seed: they come from fixed keys.
 """
 
 import dataclasses

@@ -17,7 +17,7 @@ from typing import Any
 from sizes import Size, cores
 
 from flaxformer.bench import Benchmark, Way, Work, rate
-from flaxformer.bench.declare import Point
+from flaxformer.bench.declare import WorkPoint
 
 BASE = Size(length=64, batch=8, width=64, layers=2, heads=2)
 CHUNK = 10
@@ -33,7 +33,7 @@ def size_of(work: Work) -> Size:
     return dataclasses.replace(BASE, **{axis: getattr(BASE, axis) * factor}) if axis in SCALED else BASE
 
 
-def is_there(point: Point) -> bool:
+def is_there(point: WorkPoint) -> bool:
     """Whether the machine has the cores."""
     return point["axis"] != "cores" or point["factor"] <= cores()
 
@@ -96,7 +96,7 @@ def slope(costs: Mapping[int, float]) -> float:
     return statistics.linear_regression([*map(math.log, costs)], [*map(math.log, costs.values())]).slope
 
 
-def conclude(medians: Sequence[tuple[Point, str, Mapping[str, float]]]) -> list[str]:
+def conclude(medians: Sequence[tuple[WorkPoint, str, Mapping[str, float]]]) -> list[str]:
     """Slopes, and the efficiency of cores."""
     curves: dict[tuple[str, str], dict[int, Mapping[str, float]]] = {}
     for point, way, found in medians:

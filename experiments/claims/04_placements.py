@@ -30,7 +30,7 @@ from flaxformer.claims import Case
 from flaxformer.config import POST, PRE, SANDWICH, Attention, DeepNorm, ModelConfig
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, State, Training, start, train_step
+from flaxformer.training import AdamW, Run, Training, TrainState, start, train_step
 
 MODEL = ModelConfig(layers=16, d_model=32, attention=Attention(heads=2))
 WIRINGS = {
@@ -51,7 +51,7 @@ def frequencies() -> float:
 
 
 @jax.jit
-def first_step(state: State, run: Run, batch: Any) -> jax.Array:
+def first_step(state: TrainState, run: Run, batch: Any) -> jax.Array:
     """Root mean square of what one training step changes in the logits."""
     stepped, _ = train_step(state, run, batch)
     before, after = (model.apply(params, run.model, batch.inputs) for params in (state.params, stepped.params))

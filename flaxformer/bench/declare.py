@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Numbers = Mapping[str, Any]
 """Results of one way: numbers by name, and lists of numbers, which are kept and not shown."""
-Point = Mapping[str, Any]
+WorkPoint = Mapping[str, Any]
 """One value of each option."""
 
 
@@ -25,7 +25,7 @@ class Work:
       began: `time.monotonic()` when the process was started, before Python itself was.
     """
 
-    point: Point
+    point: WorkPoint
     scratch: Path
     began: float
 
@@ -57,7 +57,7 @@ class Way:
     needs: Sequence[str] = ()
     get: str = ""
     path: str = ""
-    takes_part: Callable[[Point], bool] = lambda point: True
+    takes_part: Callable[[WorkPoint], bool] = lambda point: True
     rehearsals: int = 0
 
     def missing(self, options: Mapping[str, Sequence[Any]]) -> str | None:
@@ -109,7 +109,7 @@ class Benchmark:
     limit: Limit | None = None
     along: str = ""
     rounds: int = 5
-    conclude: Callable[[Sequence[tuple[Point, str, Mapping[str, float]]]], Sequence[str]] = lambda medians: ()
+    conclude: Callable[[Sequence[tuple[WorkPoint, str, Mapping[str, float]]]], Sequence[str]] = lambda medians: ()
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Benchmark:
         """The way of this name."""
         return next(way for way in self.ways if way.name == name)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[WorkPoint]:
         """Every combination of the options' values."""
         for values in itertools.product(*self.options.values()):
             yield dict(zip(self.options, values, strict=True))

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from flaxformer.bench.declare import Benchmark
-from flaxformer.bench.results import Interval, Line, Measurement, lines, place
+from flaxformer.bench.results import Interval, Measurement, ResultLine, lines, place
 from flaxformer.bench.show import heading, number
 from flaxformer.report.drawing import GREY, PAGE, STYLE, style_of
 
@@ -37,9 +37,9 @@ def _whiskers(intervals: Sequence[Interval]) -> list[list[float]]:
     return [[one.median - one.low for one in intervals], [one.high - one.median for one in intervals]]
 
 
-def _along(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
+def _along(benchmark: Benchmark, found: Sequence[ResultLine]) -> Figure:
     along, styles = benchmark.along, {way.name: style_of(i) for i, way in enumerate(benchmark.ways)}
-    panels: dict[str, dict[str, list[Line]]] = {}
+    panels: dict[str, dict[str, list[ResultLine]]] = {}
     for line in found:
         rest = ", ".join(f"{name} {line.point[name]}" for name in benchmark.varied if name != along)
         panels.setdefault(rest, {}).setdefault(line.way, []).append(line)
@@ -68,7 +68,7 @@ def _along(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
     return figure
 
 
-def _dots(benchmark: Benchmark, found: Sequence[Line]) -> Figure:
+def _dots(benchmark: Benchmark, found: Sequence[ResultLine]) -> Figure:
     colours = {"ours": style_of(0).colour, "peer": style_of(1).colour, "limit": GREY}
     figure = Figure(figsize=(PAGE, 0.7 + 0.2 * len(found)), layout="constrained")
     axes = figure.subplots()

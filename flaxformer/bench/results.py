@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flaxformer.bench.declare import Benchmark, Point
+from flaxformer.bench.declare import Benchmark, WorkPoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Measurement:
     """One way at one point in one round: its numbers, or why there are none."""
 
     round: int
-    point: Point
+    point: WorkPoint
     way: str
     numbers: Mapping[str, Any] | None
     error: str | None = None
@@ -34,7 +34,7 @@ def interval(values: Sequence[float]) -> Interval | None:
     return Interval(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
-def by_round(measurements: Sequence[Measurement], point: Point, way: str, number: str) -> dict[int, float]:
+def by_round(measurements: Sequence[Measurement], point: WorkPoint, way: str, number: str) -> dict[int, float]:
     """One number of one way at one point, by the round in which it was measured."""
     return {
         one.round: float(one.numbers[number])
@@ -49,10 +49,10 @@ def quotients(over: Mapping[int, float], under: Mapping[int, float]) -> list[flo
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class ResultLine:
     """One way at one point: what was compared, its ratio to the reference, its share of the limit, other medians."""
 
-    point: Point
+    point: WorkPoint
     way: str
     compared: Interval | None
     ratio: Interval | None
@@ -61,7 +61,7 @@ class Line:
     errors: int
 
 
-def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[Line]:
+def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[ResultLine]:
     """A line for every way at every point where it was measured, in the order of the file."""
     found = []
     for point in benchmark.points():
@@ -72,7 +72,9 @@ def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[Lin
     return found
 
 
-def _line(benchmark: Benchmark, measurements: Sequence[Measurement], point: Point, way: str, errors: int) -> Line:
+def _line(
+    benchmark: Benchmark, measurements: Sequence[Measurement], point: WorkPoint, way: str, errors: int
+) -> ResultLine:
     def of(name: str, number: str) -> dict[int, float]:
         return by_round(measurements, point, name, number)
 
@@ -82,7 +84,7 @@ def _line(benchmark: Benchmark, measurements: Sequence[Measurement], point: Poin
         share = interval(quotients(of(way, number), of(benchmark.limit.way, number)))
     names = {number for one in measurements if one.way == way and one.numbers for number in one.numbers}
     medians = {number: interval(list(of(way, number).values())) for number in sorted(names)}
-    return Line(
+    return ResultLine(
         point,
         way,
         medians.get(benchmark.compared),
@@ -94,7 +96,7 @@ def _line(benchmark: Benchmark, measurements: Sequence[Measurement], point: Poin
 
 
 def faster(
-    benchmark: Benchmark, measurements: Sequence[Measurement], point: Point, way: str, than: str
+    benchmark: Benchmark, measurements: Sequence[Measurement], point: WorkPoint, way: str, than: str
 ) -> Interval | None:
     """Return how many times as fast as another a way is, round by round."""
     own, other = (by_round(measurements, point, name, benchmark.compared) for name in (way, than))
@@ -103,7 +105,7 @@ def faster(
 
 def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[str]:
     """At every point our fastest way against the fastest peer, by their medians; and what the file itself concludes."""
-    found, told = lines(benchmark, measurements), []
+    found, lines_of = lines(benchmark, measurements), []
     role = {way.name: way.role for way in benchmark.ways}
     fastest = min if benchmark.lower_is_better else max
     for point in benchmark.points():
@@ -114,13 +116,13 @@ def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> li
         }
         if len(best) == 2 and (ratio := faster(benchmark, measurements, point, best["ours"], best["peer"])):
             where = place(benchmark, point)
-            told.append(
+            lines_of.append(
                 f"{where + ': ' if where else ''}{best['ours']} is {ratio.median:.2f} × as fast as {best['peer']}, the "
                 f"fastest of the others ({ratio.low:.2f} to {ratio.high:.2f})"
             )
-    return [*told, *benchmark.conclude([(line.point, line.way, line.others) for line in found])]
+    return [*lines_of, *benchmark.conclude([(line.point, line.way, line.others) for line in found])]
 
 
-def place(benchmark: Benchmark, point: Point) -> str:
+def place(benchmark: Benchmark, point: WorkPoint) -> str:
     """Return the name that distinguishes a point from the others."""
     return ", ".join(f"{name} {point[name]}" for name in benchmark.varied)

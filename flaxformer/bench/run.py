@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flaxformer.bench.declare import Benchmark, Point, Way
+from flaxformer.bench.declare import Benchmark, Way, WorkPoint
 from flaxformer.bench.results import Measurement
 
 ENVIRONMENT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
@@ -27,7 +27,7 @@ class Measuring:
     """A way is about to be measured; round 0 is a rehearsal."""
 
     round: int
-    point: Point
+    point: WorkPoint
     way: str
 
 
@@ -52,7 +52,7 @@ def measure(benchmark: Benchmark, file: Path, ways: Sequence[Way], rounds: int) 
                             yield Measurement(number, point, way.name, numbers, error)
 
 
-def _in_a_process(file: Path, way: str, point: Point, scratch: Path) -> tuple[dict[str, Any] | None, str | None]:
+def _in_a_process(file: Path, way: str, point: WorkPoint, scratch: Path) -> tuple[dict[str, Any] | None, str | None]:
     """The numbers of a way that is measured in a fresh process; or None, and why."""
     answer = scratch / "answer.json"
     answer.unlink(missing_ok=True)

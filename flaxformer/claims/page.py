@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from flaxformer.claims.record import Line, Record
+from flaxformer.claims.record import Record, Statement
 from flaxformer.report import html, index, phrasing
 from flaxformer.report.numbers import duration
 from flaxformer.report.tables import Table
@@ -21,9 +21,9 @@ HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict")
 def render(root: Path, records: Sequence[Record]) -> str:
     """The page: how many hold, every claim with its evidence, and the list of all probes and studies."""
     counts = collections.Counter(line.verdict for one in records for line in one.lines)
-    told = ", ".join(f"{counts[word]} {word}" for word in (*phrasing.MARKS, "failed") if counts[word])
+    counted = ", ".join(f"{counts[word]} {word}" for word in (*phrasing.MARKS, "failed") if counts[word])
     n, seconds = len(records), sum(one.seconds for one in records)
-    total = f"{n} claim{'s' if n != 1 else ''} in {counts.total()} tested forms: {told or 'none yet'}."
+    total = f"{n} claim{'s' if n != 1 else ''} in {counts.total()} tested forms: {counted or 'none yet'}."
     parts = [
         "<h1>The claims, measured</h1>",
         f'<p class="answer">{escape(total)}</p>',
@@ -43,5 +43,5 @@ def _case(root: Path, one: Record) -> str:
     return f'{head}<p class="soft">{escape(one.source)} · {duration(one.seconds)}</p>{body}'
 
 
-def _link(root: Path, line: Line) -> str | None:
+def _link(root: Path, line: Statement) -> str | None:
     return report_path(Store(line.folder)).relative_to(root).as_posix() if line.folder else None

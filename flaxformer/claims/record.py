@@ -15,7 +15,7 @@ NAME = "case.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class Statement:
     """One tested form of a claim."""
 
     tested: str
@@ -36,7 +36,7 @@ class Record:
     source: str
     seconds: float
     quick: bool
-    lines: Sequence[Line]
+    lines: Sequence[Statement]
 
 
 def of(outcome: CaseResult, quick: bool) -> Record:
@@ -79,10 +79,10 @@ def read_all(root: Path) -> list[Record]:
     return sorted(records, key=lambda record: record.number)
 
 
-def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Line]:
+def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Statement]:
     """Every claim of the evidence, and what went wrong."""
     lines = [
-        Line(
+        Statement(
             claim.text,
             phrasing.effect(claim),
             phrasing.claimed(claim),
@@ -93,4 +93,4 @@ def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Line
         for folder, analysis in analyses
         for claim in analysis.claims
     ]
-    return lines + ([Line(failure, "–", "–", 0, "failed")] if failure else [])
+    return lines + ([Statement(failure, "–", "–", 0, "failed")] if failure else [])

@@ -20,7 +20,7 @@ COMMANDS = {
         "study.Plan",
         "Show a study's trials, programs, parameters, FLOPs, memory and time, before anything is trained.",
     ),
-    "run": ("study.Run", "Train every run of a study that is missing, then write and show its report."),
+    "run": ("study.RunStudy", "Train every run of a study that is missing, then write and show its report."),
     "status": ("study.Status", "Show how far a folder of results is, and who is at work on it."),
     "report": (
         "study.Report",

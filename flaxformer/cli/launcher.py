@@ -14,7 +14,7 @@ from flaxformer.study.execution import Execution
 from flaxformer.study.launch import missing, store_of
 
 if TYPE_CHECKING:
-    from flaxformer.cli.study import Run
+    from flaxformer.cli.study import RunStudy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LauncherArguments:
         return Options(workers=self.workers, slurm=self.slurm, ray=self.ray, interface=self.interface)
 
 
-def launched(run: "Run", study: Study, execution: Execution, console: Console) -> int:
+def launched(run: "RunStudy", study: Study, execution: Execution, console: Console) -> int:
     """Hand the study to a launcher; the exit code."""
     from flaxformer.cli.study import exit_code, show_report
 

@@ -106,7 +106,7 @@ class Plan(StudyArguments):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run(LauncherArguments, StudyArguments):
+class RunStudy(LauncherArguments, StudyArguments):
     """Train every run of a study that is missing, then write and show its report.
 
     Several of these commands, on any machines that see the folder, share the work.

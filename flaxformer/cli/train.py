@@ -20,7 +20,7 @@ from flaxformer import distributed, model, params
 from flaxformer.checkpoint import stopping
 from flaxformer.cli.options import FAILED, option
 from flaxformer.config import ModelConfig
-from flaxformer.jobs import Advanced, Diverged, Evaluated, Event, Job, Sampled, Saved, Started, check, train
+from flaxformer.jobs import Diverged, Evaluated, Job, JobEvent, Sampled, Saved, Started, StepsTaken, check, train
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import printable
 from flaxformer.jobs.train import devices_for
@@ -167,11 +167,11 @@ def modules_table(config: ModelConfig) -> Table:
     return table
 
 
-def follow(events: Iterable[Event], console: Console, run: Run, price: Price) -> bool:
+def follow(events: Iterable[JobEvent], console: Console, run: Run, price: Price) -> bool:
     """Show steps, loss, tokens per second, FLOP/s, MFU and time left; returns whether the run diverged."""
     columns = [TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"), BarColumn()]
     columns += [TextColumn("{task.fields[now]}"), TimeRemainingColumn()]
-    told, diverged = time.monotonic(), False
+    printed, diverged = time.monotonic(), False
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=run.training.steps, now="compiling")
         for event in events:
@@ -180,12 +180,12 @@ def follow(events: Iterable[Event], console: Console, run: Run, price: Price) ->
                     progress.update(bar, completed=step)
                     if step:
                         progress.console.print(f"going on after step {step:,}", highlight=False)
-                case Advanced(step, loss, steps, seconds):
+                case StepsTaken(step, loss, steps, seconds):
                     rate = steps / max(seconds, 1e-9)
                     now = f"loss {loss:.4f}  {rate * run.tokens_per_step:,.0f} tokens/s  {price.describe(rate)}"
                     progress.update(bar, completed=step, now=now)
-                    if not console.is_terminal and time.monotonic() - told > SECONDS_BETWEEN_LINES:
-                        told = time.monotonic()
+                    if not console.is_terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+                        printed = time.monotonic()
                         left = duration((run.training.steps - step) / rate)
                         console.print(f"step {step:,}: {now}, {left} left", highlight=False)
                 case Evaluated(step, metrics):

@@ -191,14 +191,14 @@ def _there_already(root: Path, recipe: dict[str, Any], texts: Iterable[Any]) -> 
     """Return what is there, if it is what would be written."""
     about = read_about(root)
     differing = {name: (about["recipe"].get(name), value) for name, value in recipe.items()}
-    told = [f"{name} {old} there, {new} asked" for name, (old, new) in differing.items() if old != new]
+    differences = [f"{name} {old} there, {new} asked" for name, (old, new) in differing.items() if old != new]
     identity = _Identity()
-    for document in () if told else texts:
+    for document in () if differences else texts:
         identity.document(document.name, document.tenth)
         for piece in document.pieces():
             identity.digest.update(piece)
-    if told or identity.digest.hexdigest() != about["source_sha256"]:
-        why = "; ".join(told) or "the sources have changed"
+    if differences or identity.digest.hexdigest() != about["source_sha256"]:
+        why = "; ".join(differences) or "the sources have changed"
         raise UserError(f"output is '{root}', which holds other data ({why}); expected a new place, or remove it")
     open_tokens.__wrapped__(str(root))
     return about

@@ -123,13 +123,13 @@ def _fingerprint(data: bytes) -> dict[str, str]:
 def as_said(decode: Callable[[Iterable[int]], str], pieces: Iterable[Iterable[int]]) -> Iterator[str]:
     """The text of tokens that come piece by piece: what each adds, a character once it is whole; last, what is left."""
     ids: list[int] = []
-    told = ""
+    decoded = ""
     for piece in pieces:
         ids += [int(token) for token in piece]
         text = decode(ids).rstrip("\N{REPLACEMENT CHARACTER}")
-        yield text[len(told) :]
-        told = text
-    yield decode(ids)[len(told) :]
+        yield text[len(decoded) :]
+        decoded = text
+    yield decode(ids)[len(decoded) :]
 
 
 def token_dtype(vocabulary: int) -> np.dtype:

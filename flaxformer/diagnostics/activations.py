@@ -13,7 +13,7 @@ from flaxformer.model.blocks import BranchActivations
 from flaxformer.params import path_name
 from flaxformer.tasks.base import Batch
 
-Measure = Callable[[Array, Bool[Array, "..."]], Array]
+Statistic = Callable[[Array, Bool[Array, "..."]], Array]
 """From an activation, and which of its entries are real, to a number."""
 STREAMS = ("update", "stream")
 """What a branch says, after its norm and gain, and the stream after it; more of a branch: its `input`, `logits` and
@@ -41,7 +41,7 @@ def mean(
 
 
 def measured(
-    intermediates: Any, batch: Batch, measure: Measure, streams: Collection[str] = STREAMS
+    intermediates: Any, batch: Batch, measure: Statistic, streams: Collection[str] = STREAMS
 ) -> dict[str, Float[Array, "*L"]]:
     """The measure of every activation of a call, by place; [L] for one in the layers.
 
@@ -62,7 +62,7 @@ def measured(
 
 
 def _of_node(
-    node: Any, valid: Bool[Array, "*batch T"] | None, measure: Measure, streams: Collection[str]
+    node: Any, valid: Bool[Array, "*batch T"] | None, measure: Statistic, streams: Collection[str]
 ) -> dict[str, Array]:
     if not isinstance(node, BranchActivations):
         return {"": measure(node, real_entries(node, valid))}
@@ -76,7 +76,7 @@ def _of_node(
     return found
 
 
-def of_output(output: Array, batch: Batch, measure: Measure) -> Array:
+def of_output(output: Array, batch: Batch, measure: Statistic) -> Array:
     """The measure of what the head says where it is scored: of the logits of a language model or a classifier."""
     return measure(output, jnp.broadcast_to(batch.weights[..., None] > 0, output.shape))
 

@@ -16,7 +16,7 @@ from flaxformer.params import fold_in_name
 from flaxformer.struct import Config, UserError, replace_at
 from flaxformer.tasks.base import Source, concat_parts
 from flaxformer.training.run import Run
-from flaxformer.training.step import State, apply_gradients, backward, start
+from flaxformer.training.step import TrainState, apply_gradients, backward, start
 
 GROWING = {"heads": ("d_head", "d_value"), "d_head": ("heads", "key_value_heads")}
 """Names of sizes that grow with the model's width, beside d_ff and d_memory, where the other is fixed."""
@@ -116,7 +116,7 @@ def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
     """mean |activation| by place in one layer each, [steps + 1]: of the forward pass of each training step."""
     key = fold_in_name(jax.random.key(run.seed), "data")
 
-    def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
+    def body(state: TrainState, _: None) -> tuple[TrainState, dict[str, Array]]:
         batch = concat_parts(source.batch(key, state.step))
         loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
         sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)

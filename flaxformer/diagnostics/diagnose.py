@@ -10,7 +10,7 @@ from flaxformer.diagnostics.weights import norms
 from flaxformer.pytree import Node
 from flaxformer.tasks.base import AnyBatch, concat_parts
 from flaxformer.training.run import Run
-from flaxformer.training.step import State, apply_gradients, backward
+from flaxformer.training.step import TrainState, apply_gradients, backward
 
 
 class Diagnostics(Node):
@@ -41,7 +41,7 @@ class Diagnostics(Node):
 
 
 @jax.jit
-def diagnose(state: State, run: Run, batch: AnyBatch) -> Diagnostics:
+def diagnose(state: TrainState, run: Run, batch: AnyBatch) -> Diagnostics:
     """The diagnostics of the training step that would come next: same batch, same dropout, same optimizer.
 
     A batch in buckets is concatenated, with other draws of dropout.

@@ -15,7 +15,7 @@ from flaxformer.diagnostics.places import ENCODER, in_layer, in_layers, layer_of
 from flaxformer.diagnostics.weights import sums
 from flaxformer.tasks.base import AnyBatch, concat_parts
 from flaxformer.training.run import Run
-from flaxformer.training.step import State, backward
+from flaxformer.training.step import TrainState, backward
 
 BRANCHES = ("attention", "cross_attention", "feed_forward")
 STAGES = ("input", "logits", "weights", "update", "stream")
@@ -56,7 +56,7 @@ class NonFinite:
         return f"{self.direction}, {what}{self.place} breaks first: {self.bad:,} of {self.of:,} numbers are not finite"
 
 
-def first_nonfinite(state: State, run: Run, batch: AnyBatch) -> NonFinite | None:
+def first_nonfinite(state: TrainState, run: Run, batch: AnyBatch) -> NonFinite | None:
     """The first place of the next training step that is not finite; None where all are.
 
     Forward in order: the embeddings; of each block's branches the normalised input, logits and weights of an attention,
@@ -73,7 +73,7 @@ def first_nonfinite(state: State, run: Run, batch: AnyBatch) -> NonFinite | None
 
 
 @jax.jit
-def _counts(state: State, run: Run, batch: AnyBatch) -> tuple[dict[str, Array], dict[str, Array]]:
+def _counts(state: TrainState, run: Run, batch: AnyBatch) -> tuple[dict[str, Array], dict[str, Array]]:
     """[bad, of] of every activation and of every gradient, by place."""
     batch = concat_parts(batch)
     loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)

@@ -20,7 +20,7 @@ SHOWN = 5
 """Problems that one message names."""
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """Layout of one of our weights in a file: its shape there, the way from there, and the way back, its inverse.
 
     axis: along which several weights stand one after the other in one tensor.
@@ -32,25 +32,25 @@ class Layout(NamedTuple):
     axis: int = 0
 
 
-MATRIX = Layout(
+MATRIX = TensorLayout(
     shape=lambda spec: (spec.fan_out, spec.fan_in),
     load=lambda weight, spec: weight.T.reshape(spec.shape),
     save=lambda weight, spec: weight.reshape(spec.fan_in, spec.fan_out).T,
 )
 """[out, in] there; [*in, *out] here, with the heads an axis of their own."""
-INPUT_FIRST = Layout(
+INPUT_FIRST = TensorLayout(
     shape=lambda spec: (spec.fan_in, spec.fan_out),
     load=lambda weight, spec: weight.reshape(spec.shape),
     save=lambda weight, spec: weight.reshape(spec.fan_in, spec.fan_out),
     axis=1,
 )
 """[in, out] there."""
-VECTOR = Layout(
+VECTOR = TensorLayout(
     shape=lambda spec: (spec.fan_out,),
     load=lambda weight, spec: weight.reshape(spec.shape),
     save=lambda weight, spec: weight.reshape(-1),
 )
-TABLE = Layout(
+TABLE = TensorLayout(
     shape=lambda spec: spec.shape,
     load=lambda weight, spec: weight,
     save=lambda weight, spec: weight,
@@ -58,47 +58,49 @@ TABLE = Layout(
 """As it is."""
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """A tensor of a file, by name, and the weights of ours that lie in it one after the other, by path."""
 
     name: str
     paths: tuple[str, ...]
-    layout: Layout
+    layout: TensorLayout
 
 
-def linear(name: str, path: str, layout: Layout = MATRIX) -> tuple[Row, Row]:
+def linear(name: str, path: str, layout: TensorLayout = MATRIX) -> tuple[TensorRow, TensorRow]:
     """A matrix and its bias."""
-    return Row(f"{name}.weight", (path,), layout), Row(f"{name}.bias", (f"{path}_bias",), VECTOR)
+    return TensorRow(f"{name}.weight", (path,), layout), TensorRow(f"{name}.bias", (f"{path}_bias",), VECTOR)
 
 
-def norm(name: str, path: str) -> tuple[Row, Row]:
+def norm(name: str, path: str) -> tuple[TensorRow, TensorRow]:
     """A norm's gain and bias."""
-    return Row(f"{name}.weight", (f"{path}/gain",), VECTOR), Row(f"{name}.bias", (f"{path}/bias",), VECTOR)
+    return TensorRow(f"{name}.weight", (f"{path}/gain",), VECTOR), TensorRow(f"{name}.bias", (f"{path}/bias",), VECTOR)
 
 
-def within(name: str, path: str, rows: Iterable[Row]) -> tuple[Row, ...]:
+def within(name: str, path: str, rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
     """The rows of a module that is part of another."""
-    return tuple(Row(name + row.name, tuple(path + own for own in row.paths), row.layout) for row in rows)
+    return tuple(TensorRow(name + row.name, tuple(path + own for own in row.paths), row.layout) for row in rows)
 
 
-def layers(name: str, path: str, rows: tuple[Row, ...], count: int) -> tuple[Row, ...]:
+def layers(name: str, path: str, rows: tuple[TensorRow, ...], count: int) -> tuple[TensorRow, ...]:
     """The rows of a stack of equal layers, numbered from 0."""
     return tuple(row for i in range(count) for row in within(f"{name}.{i}.", f"{path}/{i}/", rows))
 
 
-def declared(rows: Iterable[Row], specs: Any) -> list[Row]:
+def declared(rows: Iterable[TensorRow], specs: Any) -> list[TensorRow]:
     """The rows whose weights the config declares; a bias that is left out has none."""
     paths = _by_path(specs)
     return [row for row in rows if row.paths[0] in paths]
 
 
-def shapes(rows: Iterable[Row], specs: Any) -> dict[str, tuple[int, ...]]:
+def shapes(rows: Iterable[TensorRow], specs: Any) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor."""
     paths = _by_path(specs)
     return {row.name: _shape(row, paths) for row in rows}
 
 
-def from_tensors(rows: Iterable[Row], specs: ParametersT, state: Mapping[str, ArrayLike], what: str) -> ParametersT:
+def from_tensors(
+    rows: Iterable[TensorRow], specs: ParametersT, state: Mapping[str, ArrayLike], what: str
+) -> ParametersT:
     """The weights in float32.
 
     Raises:
@@ -118,7 +120,7 @@ def from_tensors(rows: Iterable[Row], specs: ParametersT, state: Mapping[str, Ar
     return jax.tree_util.tree_map_with_path(lambda path, spec: weights[path_name(path)], specs)
 
 
-def to_tensors(rows: Iterable[Row], specs: ParametersT, params: ParametersT, what: str) -> dict[str, np.ndarray]:
+def to_tensors(rows: Iterable[TensorRow], specs: ParametersT, params: ParametersT, what: str) -> dict[str, np.ndarray]:
     """The inverse of `from_tensors`.
 
     Raises:
@@ -159,7 +161,7 @@ def _by_path(tree: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _shape(row: Row, paths: Mapping[str, Spec]) -> tuple[int, ...]:
+def _shape(row: TensorRow, paths: Mapping[str, Spec]) -> tuple[int, ...]:
     parts = [list(row.layout.shape(paths[path])) for path in row.paths]
     whole, axis = parts[0], row.layout.axis
     whole[axis] = sum(part[axis] for part in parts)

@@ -29,7 +29,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.interop.tensors import (
     MATRIX,
     VECTOR,
-    Row,
+    TensorRow,
     declared,
     from_tensors,
     layers,
@@ -47,21 +47,21 @@ from flaxformer.params import declare
 __all__ = ["arguments_of", "config_of", "from_torch", "to_torch"]
 
 
-def _around(name: str, path: str) -> tuple[Row, ...]:
+def _around(name: str, path: str) -> tuple[TensorRow, ...]:
     """The norm of a branch, in the slot of pre-norm or in that of post-norm."""
     return norm(name, f"{path}_connection/pre") + norm(name, f"{path}_connection/post_residual")
 
 
 # A row counts where the config declares its weights: the other slot, or a bias that is left out, has none.
 SHARED = (
-    Row("in_proj_bias", ("query_bias", "key_bias", "value_bias"), VECTOR),
+    TensorRow("in_proj_bias", ("query_bias", "key_bias", "value_bias"), VECTOR),
     *linear("out_proj", "out"),
 )
-PACKED = (Row("in_proj_weight", ("query", "key", "value"), MATRIX), *SHARED)
+PACKED = (TensorRow("in_proj_weight", ("query", "key", "value"), MATRIX), *SHARED)
 SEPARATE = (
-    Row("q_proj_weight", ("query",), MATRIX),
-    Row("k_proj_weight", ("key",), MATRIX),
-    Row("v_proj_weight", ("value",), MATRIX),
+    TensorRow("q_proj_weight", ("query",), MATRIX),
+    TensorRow("k_proj_weight", ("key",), MATRIX),
+    TensorRow("v_proj_weight", ("value",), MATRIX),
     *SHARED,
 )
 FEED_FORWARD = linear("linear1", "feed_forward/up") + linear("linear2", "feed_forward/down")
@@ -81,16 +81,16 @@ DECODER_LAYER = (
 )
 
 
-def _stack(layer: tuple[Row, ...], config: ModelConfig) -> tuple[Row, ...]:
+def _stack(layer: tuple[TensorRow, ...], config: ModelConfig) -> tuple[TensorRow, ...]:
     return layers("layers", "blocks", layer, config.layers) + norm("norm", "final_norm")
 
 
-def _encoder_and_decoder(config: ModelConfig) -> tuple[Row, ...]:
+def _encoder_and_decoder(config: ModelConfig) -> tuple[TensorRow, ...]:
     encoder = _stack(ENCODER_LAYER, config.encoder)  # type: ignore[arg-type]  # this kind has one
     return within("encoder.", "encoder/", encoder) + within("decoder.", "", _stack(DECODER_LAYER, config))
 
 
-ROWS: dict[str, Callable[[ModelConfig], tuple[Row, ...]]] = {
+ROWS: dict[str, Callable[[ModelConfig], tuple[TensorRow, ...]]] = {
     "MultiheadAttention": lambda config: PACKED if config.sizes["d_memory"] in (0, config.d_model) else SEPARATE,
     "TransformerEncoderLayer": lambda config: ENCODER_LAYER,
     "TransformerDecoderLayer": lambda config: DECODER_LAYER,
@@ -149,7 +149,7 @@ def to_torch(kind: str, params: Any, config: ModelConfig) -> dict[str, np.ndarra
     return to_tensors(*_rows_and_specs(kind, config), unrolled, f"weights for torch.nn.{kind}")
 
 
-def _rows_and_specs(kind: str, config: ModelConfig) -> tuple[list[Row], Any]:
+def _rows_and_specs(kind: str, config: ModelConfig) -> tuple[list[TensorRow], Any]:
     """The tensors that the module has, and our weights; every weight has its place in one tensor."""
     arguments_of(kind, config)  # refuses what torch's module does not do
     own = SPECS[kind](config)

@@ -11,7 +11,7 @@ class Started:
 
 
 @dataclasses.dataclass(frozen=True)
-class Advanced:
+class StepsTaken:
     """Some steps were taken."""
 
     step: int
@@ -51,4 +51,4 @@ class Diverged:
     step: int
 
 
-Event = Started | Advanced | Evaluated | Sampled | Saved | Diverged
+JobEvent = Started | StepsTaken | Evaluated | Sampled | Saved | Diverged

@@ -11,7 +11,7 @@ from flaxformer.files import write_atomically
 from flaxformer.struct import UserError
 
 NAME = "log.jsonl"
-Line = dict[str, Any]
+LogLine = dict[str, Any]
 
 
 class Log:
@@ -28,7 +28,7 @@ class Log:
       UserError: it cannot be read, or not be written, as on a full disk; a line is then there whole or not at all.
     """
 
-    def __init__(self, folder: Path, step: int, trackers: Sequence[Callable[[Line], object]] = ()) -> None:
+    def __init__(self, folder: Path, step: int, trackers: Sequence[Callable[[LogLine], object]] = ()) -> None:
         self.path, self.trackers = folder / NAME, trackers
         kept = [line for line in read(self.path) if line["step"] <= step] if step else []
         with _recording(self.path):
@@ -44,7 +44,7 @@ class Log:
             os.fsync(file.fileno())
         self._write_to_trackers(line)
 
-    def _write_to_trackers(self, line: Line) -> None:
+    def _write_to_trackers(self, line: LogLine) -> None:
         for tracker in self.trackers:
             tracker(line)
 
@@ -58,7 +58,7 @@ def _recording(path: Path) -> Iterator[None]:
         raise UserError(f"{why}; the checkpoints stay, and the same command goes on from the newest") from error
 
 
-def read(path: Path) -> list[Line]:
+def read(path: Path) -> list[LogLine]:
     """The whole lines of a log; one that a kill cut short does not count.
 
     Raises:
@@ -68,7 +68,7 @@ def read(path: Path) -> list[Line]:
     return [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
 
 
-def _parsed(path: Path, number: int, line: bytes) -> Line:
+def _parsed(path: Path, number: int, line: bytes) -> LogLine:
     try:
         found = json.loads(line)
         if not isinstance(found["step"], int) or not isinstance(found["kind"], str):

@@ -13,7 +13,7 @@ from flaxformer.sharding import BATCH, Devices, device_put_global, replicated, s
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import HostSource, prefetch
 from flaxformer.tasks.sharded import ShardedSource
-from flaxformer.training import Run, State, evaluate, evaluation_params, start, train_chunk
+from flaxformer.training import Run, TrainState, evaluate, evaluation_params, start, train_chunk
 from flaxformer.training.micro_batches import check_batch
 
 
@@ -47,7 +47,7 @@ class Programs:
         """Within, the mesh is known to what is compiled."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
-    def start(self) -> State:
+    def start(self) -> TrainState:
         """The state before the first step."""
         with self._mesh_context():
             return self._start(self.run, self.layout)
@@ -71,23 +71,23 @@ class Programs:
             ):
                 yield ShardedSource(chunk, self.mesh), count
 
-    def advance(self, state: State, source: Source, steps: int) -> tuple[State, dict[str, Any]]:
+    def advance(self, state: TrainState, source: Source, steps: int) -> tuple[TrainState, dict[str, Any]]:
         """The state some steps later, and each step's metrics; the former state is used up."""
         with self._mesh_context():
             return self._advance(state, self.run, source, steps)
 
-    def evaluate(self, state: State, source: Source) -> dict[str, float]:
+    def evaluate(self, state: TrainState, source: Source) -> dict[str, float]:
         """The metrics of the evaluation set."""
         with self._mesh_context():
             found = jax.device_get(self._evaluate(state, self.run, source))
         return {name: float(value) for name, value in found.items()}
 
-    def weights(self, state: State) -> Any:
+    def weights(self, state: TrainState) -> Any:
         """The weights to sample from, whole on a device of this process."""
         with self._mesh_context():
             weights = self._weights(state, self.run)
         return weights if self.mesh is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), weights)
 
 
-def _evaluate(state: State, run: Run, source: Source) -> dict[str, Any]:
+def _evaluate(state: TrainState, run: Run, source: Source) -> dict[str, Any]:
     return evaluate(evaluation_params(state, run), run, source)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from flaxformer.data.extras import library
 from flaxformer.files import write_atomically
-from flaxformer.jobs.log import Line
+from flaxformer.jobs.log import LogLine
 from flaxformer.struct import UserError, canonical, canonical_text, did_you_mean
 from flaxformer.training import Run
 
@@ -32,14 +32,14 @@ PROJECT, SERVER = "flaxformer", "https://api.wandb.ai"
 class Backend(Protocol):
     """Receiver of every line of the log, closed at the end. Its exceptions are caught by the caller."""
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         """Show the line."""
 
     def close(self) -> None:
         """Write what is left."""
 
 
-def points(line: Line) -> Iterator[tuple[int, dict[str, float]]]:
+def points(line: LogLine) -> Iterator[tuple[int, dict[str, float]]]:
     """The numbers of a line by the step after which they were taken."""
     if line["kind"] == "steps":
         lists = {name: numbers for name, numbers in line.items() if isinstance(numbers, list)}
@@ -69,7 +69,7 @@ class TensorBoard:
         self._write(0, session_log=session)
         self._write(0, summary=self._summary.text("run", _quoted(canonical_text(run))))
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         for step, numbers in points(line):
             summary = self._numbers.Summary()
             for name, value in numbers.items():
@@ -80,7 +80,7 @@ class TensorBoard:
         self._events.flush()
 
     def _write(self, step: int, **what: Any) -> None:
-        self._events.write_event(self._proto.Event(step=step, wall_time=time.time(), **what))
+        self._events.write_event(self._proto.JobEvent(step=step, wall_time=time.time(), **what))
 
     def close(self) -> None:
         """Close the file."""
@@ -113,7 +113,7 @@ class WeightsAndBiases:
         )
         self._first = self._run.step if self._run.resumed else 0
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         for step, numbers in points(line):
             self._write(step, numbers)
         if line["kind"] == "sample":
@@ -141,7 +141,7 @@ class Tracker:
         self._backend: Backend | None = None
         self._backend = self._try(lambda: BACKENDS[name](folder, run))
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         if self._backend is not None:
             backend = self._backend
             self._try(lambda: backend(line))

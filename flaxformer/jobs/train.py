@@ -19,7 +19,7 @@ from flaxformer.checkpoint.config import NAME as CONFIG
 from flaxformer.checkpoint.config import check_config
 from flaxformer.files import locked
 from flaxformer.jobs import trackers
-from flaxformer.jobs.events import Advanced, Diverged, Evaluated, Event, Sampled, Saved, Started
+from flaxformer.jobs.events import Diverged, Evaluated, JobEvent, Sampled, Saved, Started, StepsTaken
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.programs import Programs
 from flaxformer.jobs.samples import Sample, sampler
@@ -28,7 +28,7 @@ from flaxformer.params import fold_in_name
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, classes_in
 from flaxformer.tasks.base import Source
-from flaxformer.training import Run, State
+from flaxformer.training import Run, TrainState
 from flaxformer.training.micro_batches import check_batch, kept_bytes, separable
 from flaxformer.training.step import ALIVE
 from flaxformer.user_code import code_digests, copy_sources, user_modules
@@ -118,7 +118,7 @@ def _code(run: Run, job: Job) -> dict[str, str]:
     return code_digests(classes_in(run), job.file)
 
 
-def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
+def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
     """Train a run to its last step, or until `stop` is asked, from its newest checkpoint if it has one.
 
     A run that was stopped, or killed, and goes on equals the uninterrupted one bit for bit on the same devices: batches
@@ -155,8 +155,8 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
 
 
 def _steps(
-    programs: Programs, job: Job, stop: Stop, checkpoints: Checkpoints, state: State, step: int
-) -> Iterator[Advanced | Evaluated | Sampled | Saved | Diverged]:
+    programs: Programs, job: Job, stop: Stop, checkpoints: Checkpoints, state: TrainState, step: int
+) -> Iterator[StepsTaken | Evaluated | Sampled | Saved | Diverged]:
     """From a state on: chunk by chunk, with what is due between them."""
     run, loaded = programs.run, programs.run.task.load()
     source = programs.shard_source(loaded)
@@ -169,12 +169,12 @@ def _steps(
             yield from events
         for chunk, steps in _chunks(programs, job, source, step, saves):
             began = time.perf_counter()
-            state, told = programs.advance(state, chunk, steps)
+            state, computed = programs.advance(state, chunk, steps)
             step += steps
-            told = {name: [float(x) for x in numbers] for name, numbers in jax.device_get(told).items()}
+            curves = {name: [float(x) for x in numbers] for name, numbers in jax.device_get(computed).items()}
             seconds = time.perf_counter() - began
-            log(kind="steps", step=step, seconds=seconds, **told)
-            yield Advanced(step, told["loss"][-1], steps, seconds)
+            log(kind="steps", step=step, seconds=seconds, **curves)
+            yield StepsTaken(step, curves["loss"][-1], steps, seconds)
             if step % interval == 0:
                 metrics, events = look(state, step)
                 yield from events
@@ -195,11 +195,11 @@ def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
     if not distributed.is_coordinator():
         yield lambda **line: None
         return
-    told = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
+    metrics = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
     try:
-        yield Log(job.output, step, told).append
+        yield Log(job.output, step, metrics).append
     finally:
-        for tracker in told:
+        for tracker in metrics:
             tracker.close()
 
 
@@ -215,7 +215,7 @@ class _Look:
     ) -> None:
         self.programs, self.source, self.log, self.sample = programs, source, log, sample
 
-    def __call__(self, state: State, step: int) -> tuple[dict[str, float], list[Evaluated | Sampled]]:
+    def __call__(self, state: TrainState, step: int) -> tuple[dict[str, float], list[Evaluated | Sampled]]:
         metrics = self.programs.evaluate(state, self.source)
         self.log(kind="evaluation", step=step, **metrics)
         events: list[Evaluated | Sampled] = [Evaluated(step, metrics)]

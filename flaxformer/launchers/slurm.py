@@ -113,7 +113,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
     executor = submitit.SlurmExecutor(folder=private(path.with_suffix("")), max_num_timeout=RESTARTS)
     executor.update_parameters(job_name=f"flaxformer-{path.parent.parent.name}", **asked)
     try:
-        jobs = executor.map_array(Job(str(path)), range(len(payload.jobs)))
+        jobs = executor.map_array(SlurmJob(str(path)), range(len(payload.jobs)))
     except submitit.core.utils.FailedJobError as error:
         said = " ".join(str(error).split())
         raise UserError(f"sbatch refused the jobs: {said}") from None
@@ -124,7 +124,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """Callable that submitit pickles; it holds the payload's path."""
 
     path: str

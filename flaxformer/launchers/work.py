@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.launchers.payload import read
-from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Message
+from flaxformer.study.execute import Compiled, Finished, Message, Progressed, StudyEvent
 from flaxformer.study.launch import run
 
 DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
@@ -34,9 +34,9 @@ def work(path: Path, index: int, console: Console) -> int:
     return report_events(events, console)
 
 
-def report_events(events: Iterable[Event], console: Console) -> int:
+def report_events(events: Iterable[StudyEvent], console: Console) -> int:
     """Say what happens, a line now and then; returns the number of runs that failed."""
-    began, told = time.monotonic(), float("-inf")
+    began, printed = time.monotonic(), float("-inf")
     done = failed = tokens = 0
     for event in events:
         match event:
@@ -45,15 +45,15 @@ def report_events(events: Iterable[Event], console: Console) -> int:
                 continue
             case Message(text):
                 console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
-            case Advanced(_, _, _, read):
+            case Progressed(_, _, _, read):
                 tokens += read
             case Finished(_, row):
                 done += 1
                 if row["status"] == "failed":
                     failed += 1
                     console.print(f"{row['trial']} failed: {row['cause']}", highlight=False, soft_wrap=True)
-        if done and time.monotonic() - told > SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            console.print(f"{done} runs, {tokens / (told - began):,.0f} tokens/s", highlight=False)
+        if done and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+            printed = time.monotonic()
+            console.print(f"{done} runs, {tokens / (printed - began):,.0f} tokens/s", highlight=False)
     console.print(f"{done} runs trained, {failed} failed", highlight=False)
     return failed

@@ -7,14 +7,14 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-Verdict = Literal["ok", "violated", "not applicable"]
+LawVerdict = Literal["ok", "violated", "not applicable"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """Result of one law: the verdict, and in words where and by how much it is violated, or why it does not apply."""
 
-    verdict: Verdict
+    verdict: LawVerdict
     words: str = ""
 
     @property

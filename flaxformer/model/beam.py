@@ -22,21 +22,21 @@ from flaxformer.struct import UserError
 class Beams(Node):
     """The best continuations of each prompt, best first."""
 
-    tokens: Int[Array, "*batch K steps"]
+    tokens: Int[Array, "*batch beams steps"]
     """After a continuation's end, `end` again and again."""
-    lengths: Int[Array, "*batch K"]
+    lengths: Int[Array, "*batch beams"]
     """Number of tokens that are real, `end` among them."""
-    scores: Float[Array, "*batch K"]
+    scores: Float[Array, "*batch beams"]
     """log P(tokens | prompt) / length^length_penalty, in nats; −∞, of length 0, where there are fewer continuations."""
 
 
 class _Search(Node):
-    """The search for one prompt: K hypotheses that go on, each with its own cache, and the K best that have ended."""
+    """The search for one prompt: hypotheses that go on, each with its own cache, and the best that have ended."""
 
     cache: Any
-    logits: Float[Array, "K V"]
-    tokens: Int[Array, "K steps"]
-    totals: Float[Array, "K"]
+    logits: Float[Array, "beams V"]
+    tokens: Int[Array, "beams steps"]
+    totals: Float[Array, "beams"]
     """log P(tokens | prompt)."""
     best: Beams
     done: Bool[Array, ""]
@@ -160,7 +160,9 @@ def _own(f: Callable[[Array], Array], cache: Any) -> Any:
     return jax.tree.map(lambda x: f(x) if x.ndim else x, cache)
 
 
-def _score(totals: Float[Array, "K"], length: int | Int[Array, ""], penalty: Float[Array, ""]) -> Float[Array, "K"]:
+def _score(
+    totals: Float[Array, "beams"], length: int | Int[Array, ""], penalty: Float[Array, ""]
+) -> Float[Array, "beams"]:
     return totals / jnp.power(jnp.float32(length), penalty)
 
 

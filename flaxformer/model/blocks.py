@@ -13,7 +13,7 @@ from flaxformer.model.cache import BlockState
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import Parameters, fold_in_name, subtree
-from flaxformer.parts.cache import Memory, Prefix, write
+from flaxformer.parts.cache import InputHistory, Memory, write
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
@@ -159,7 +159,7 @@ def call(
         if isinstance(memory, Memory):
             return *with_aux(branch.apply(weights, x, context.replace(source=memory.source))), state
         return *with_aux(branch.read(weights, x, memory, context)), state
-    if isinstance(state.attention, Prefix):
+    if isinstance(state.attention, InputHistory):
         result, own = read_again(branch, weights, x, state.attention, context, whole)  # type: ignore[arg-type]
     else:
         result, own = branch.step(weights, x, state.attention, context)
@@ -167,10 +167,15 @@ def call(
 
 
 def read_again(
-    mixer: TokenMixer, weights: Any, x: Float[Array, "*batch T D"], prefix: Prefix, context: Context, whole: Context
-) -> tuple[Any, Prefix]:
+    mixer: TokenMixer,
+    weights: Any,
+    x: Float[Array, "*batch T D"],
+    prefix: InputHistory,
+    context: Context,
+    whole: Context,
+) -> tuple[Any, InputHistory]:
     """The update of new tokens by a mixer without a decoding state: it reads all tokens so far from the start."""
     offset: Any = context.offset
     inputs = write(prefix.inputs, x, offset, axis=-2)
     y, _ = with_aux(mixer.apply(weights, inputs, whole))
-    return jax.lax.dynamic_slice_in_dim(y, offset, x.shape[-2], y.ndim - 2), Prefix(inputs)
+    return jax.lax.dynamic_slice_in_dim(y, offset, x.shape[-2], y.ndim - 2), InputHistory(inputs)

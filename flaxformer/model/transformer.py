@@ -18,7 +18,7 @@ from flaxformer.model.layout import Layout, laid_out
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import Parameters, declarations, declare, fold_in_name, initialise, subtree
-from flaxformer.parts.cache import Prefix
+from flaxformer.parts.cache import InputHistory
 from flaxformer.pytree import Node
 from flaxformer.sharding import all_gather_fsdp
 from flaxformer.struct import UserError
@@ -119,7 +119,7 @@ def new_cache(
             raise ValueError(
                 f"{kind} carries values across layers and has no decoding state; expected init_state, step"
             )
-        found = Prefix(jnp.zeros((*batch, capacity, config.d_model), dtype)) if found is None else found
+        found = InputHistory(jnp.zeros((*batch, capacity, config.d_model), dtype)) if found is None else found
         if memory is None:
             return BlockState(found)
         return BlockState(found, own.cross.source_state(block.cross_attention, memory, memory_valid, context))
@@ -127,7 +127,7 @@ def new_cache(
     layers = map_layers(state, params.blocks, config)
     states = jax.tree.leaves(layers, is_leaf=lambda node: isinstance(node, BlockState))
     has_capacity = any(own.attention.reads_mask for own in config.block_configs)
-    has_capacity |= any(isinstance(one.attention, Prefix) for one in states)
+    has_capacity |= any(isinstance(one.attention, InputHistory) for one in states)
     return Cache(
         layers=layers,
         used=jnp.int32(0),

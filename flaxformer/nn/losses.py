@@ -38,8 +38,8 @@ def correct(
 
 
 def squared_error(
-    outputs: Float[Array, "*batch numbers"],
-    targets: Float[Array, "*batch numbers"],
+    outputs: Float[Array, "*batch outputs"],
+    targets: Float[Array, "*batch outputs"],
     weights: Float[Array, "*batch"] | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum over tokens of w · mean_k (y_k − t_k)², in float32 or wider, and the sum of w.

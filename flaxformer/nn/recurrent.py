@@ -1,8 +1,8 @@
 """Recurrent cells: one step of each, and the scan over the tokens.
 
 The input products U x_t of all tokens are one matrix product, made before the scan; a step adds what depends on the
-state alone. Everywhere D is the width of the state and G counts the gates, each of which has a block of the matrices:
-inputs [*batch, G, D], recurrent [D, G, D].
+state alone. D is the width of the state; each gate has a block of the matrices: inputs [*batch, gates, D], recurrent
+[D, gates, D].
 """
 
 from collections.abc import Callable
@@ -78,13 +78,13 @@ def lstm_step(
 def scan_tokens(
     step: Callable[[Any, Array], Any],
     state: Any,
-    inputs: Float[Array, "*batch T G D"],
+    inputs: Float[Array, "*batch T gates D"],
     valid: Bool[Array, "*batch T"] | None = None,
 ) -> tuple[Float[Array, "*batch T D"], Any]:
     """state_t = step(state_{t−1}, inputs_t), one token after the other.
 
     Args:
-      step: from a tuple of arrays [*batch, D], h first, and inputs [*batch, G, D] to a tuple like it.
+      step: from a tuple of arrays [*batch, D], h first, and inputs [*batch, gates, D] to a tuple like it.
       state: the one before the first token.
       valid: False at padding, which leaves the state as it was; its inputs must be finite, so that gradients are.
 

@@ -276,7 +276,7 @@ def _per_query_head(key: Float[Array, "*batch S K H"], heads: int) -> Float[Arra
     return jnp.repeat(key, heads // key.shape[-2], axis=-2)
 
 
-def _frozen_logits(pattern: Float[Array, "N P P"], context: Context) -> Float[Array, "*#batch N T S"]:
+def _frozen_logits(pattern: Float[Array, "N pattern pattern"], context: Context) -> Float[Array, "*#batch N T S"]:
     query, key = context.query_positions, context.key_positions
     logits = pattern[:, query[..., :, None], key[..., None, :]]
     return jax.lax.stop_gradient(jnp.moveaxis(logits, 0, -3))

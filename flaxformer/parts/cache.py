@@ -15,13 +15,13 @@ class KeysValues(Node):
 
 
 class PackedKV(Node):
-    """`KeysValues` of a cache, [rows, slots, width]: a row is one key-value head of one sequence, sequences first."""
+    """Keys and values of a cache, [rows, capacity, width]: one row per key-value head of each sequence."""
 
-    key: Float[Array, "rows slots d_k"] | None
-    value: Float[Array, "rows slots d_v"]
+    key: Float[Array, "rows capacity d_k"] | None
+    value: Float[Array, "rows capacity d_v"]
 
     def unpack(self, batch: tuple[int, ...]) -> KeysValues:
-        """The same as [*batch, slots, K, width]."""
+        """The same as [*batch, capacity, K, width]."""
         key, value = (
             None if x is None else jnp.swapaxes(x.reshape(*batch, -1, *x.shape[-2:]), -3, -2)
             for x in (self.key, self.value)
@@ -47,7 +47,7 @@ class LayerCache(Node):
     def append(
         self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
     ) -> "LayerCache":
-        """The new tokens' keys and values written to the slots from `used` on; 0 for padding."""
+        """The new tokens' keys and values written to the capacity from `used` on; 0 for padding."""
         rows = pack(new, valid)
         return LayerCache(jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.own, rows))
 
@@ -56,14 +56,14 @@ class LayerCache(Node):
         return LayerCache(jax.tree.map(lambda x: longer(x, capacity, -2), self.own))
 
 
-class Prefix(Node):
+class InputHistory(Node):
     """Inputs so far of a mixer without a decoding state of its own, which it reads again at every step."""
 
     inputs: Float[Array, "*batch capacity D"]
 
-    def pad_to(self, capacity: int) -> "Prefix":
+    def pad_to(self, capacity: int) -> "InputHistory":
         """The same with room for more tokens."""
-        return Prefix(longer(self.inputs, capacity, -2))
+        return InputHistory(longer(self.inputs, capacity, -2))
 
 
 class Memory(Node):

@@ -217,7 +217,7 @@ class Patches(Inputs):
         return jnp.concatenate([first.astype(x.dtype), x], axis=-2)
 
 
-def patches(images: Float[Array, "*batch H W C"], kind: Patches) -> Float[Array, "*batch T D"]:
+def patches(images: Float[Array, "*batch height width channels"], kind: Patches) -> Float[Array, "*batch T D"]:
     """An image as the sequence of its squares, row by row, each flattened in (row, column, channel) order.
 
     Source: Dosovitskiy et al. 2021, section 3.1.

@@ -15,7 +15,7 @@ from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import without_padding
 from flaxformer.struct import static
 
-State = tuple[Float[Array, "*batch D"], ...]
+RecurrentState = tuple[Float[Array, "*batch D"], ...]
 """Decoding state of a cell: h, and the cell state c of an LSTM."""
 
 
@@ -45,17 +45,19 @@ class Recurrent(TokenMixer):
     def sizes(self, model: Any) -> dict[str, int]:
         return {"gates": self.gates, "d_state": model["d_model"], "d_hidden": model["d_model"]}
 
-    def next_state(self, weights: Any, state: State, inputs: Float[Array, "*batch gates D"]) -> State:
+    def next_state(self, weights: Any, state: RecurrentState, inputs: Float[Array, "*batch gates D"]) -> RecurrentState:
         """The state after one token, from the state before it and the token's U x_t + b."""
         raise NotImplementedError
 
-    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> State:
+    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> RecurrentState:
         return (jnp.zeros((*batch, weights.recurrent.shape[0]), dtype),) * self.arrays
 
     def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         return self.step(weights, x, self.init_state(weights, x.shape[:-2], 0, x.dtype), context)[0]
 
-    def step(self, weights: Any, x: Float[Array, "*batch T D"], state: State, context: Context) -> tuple[Array, State]:
+    def step(
+        self, weights: Any, x: Float[Array, "*batch T D"], state: RecurrentState, context: Context
+    ) -> tuple[Array, RecurrentState]:
         inputs = linear(without_padding(x, context), weights.input, weights.bias)
         y, last = scan_tokens(lambda *token: self.next_state(weights, *token), state, inputs, context.valid)
         return y, jax.tree.map(lambda new, old: new.astype(old.dtype), last, state)
@@ -69,7 +71,7 @@ class Elman(Recurrent):
 
     activation: str = static("tanh", choices=("tanh", "sigmoid", "relu"))
 
-    def next_state(self, weights: Any, state: State, inputs: Float[Array, "*batch gates D"]) -> State:
+    def next_state(self, weights: Any, state: RecurrentState, inputs: Float[Array, "*batch gates D"]) -> RecurrentState:
         return (elman_step(state[0], inputs, weights.recurrent, ACTIVATIONS[self.activation]),)
 
 
@@ -82,7 +84,7 @@ class GRU(Recurrent):
     gates: ClassVar[int] = 3
     has_candidate_bias: ClassVar[bool] = True
 
-    def next_state(self, weights: Any, state: State, inputs: Float[Array, "*batch gates D"]) -> State:
+    def next_state(self, weights: Any, state: RecurrentState, inputs: Float[Array, "*batch gates D"]) -> RecurrentState:
         return (gru_step(state[0], inputs, weights.recurrent, weights.candidate_bias),)
 
 
@@ -95,6 +97,6 @@ class LSTM(Recurrent):
     gates: ClassVar[int] = 4
     arrays: ClassVar[int] = 2
 
-    def next_state(self, weights: Any, state: State, inputs: Float[Array, "*batch gates D"]) -> State:
+    def next_state(self, weights: Any, state: RecurrentState, inputs: Float[Array, "*batch gates D"]) -> RecurrentState:
         hidden, cell = state
         return lstm_step(hidden, cell, inputs, weights.recurrent)

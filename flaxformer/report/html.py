@@ -147,6 +147,6 @@ def figure(svg: str, name: str, caption: str) -> str:
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
     width = float(re.search(r'width="([\d.]+)pt"', svg)[1])  # type: ignore[index]
     form = "column" if width < 300 else "page"
-    told = f"<figcaption>{escape(caption)}</figcaption>"
     label = f'role="img" aria-label="{escape(caption)}"'
-    return f'<figure class="{form}"><div class="sheet">{svg.replace("<svg", f"<svg {label}", 1)}</div>{told}</figure>'
+    sheet = f'<div class="sheet">{svg.replace("<svg", f"<svg {label}", 1)}</div>'
+    return f'<figure class="{form}">{sheet}<figcaption>{escape(caption)}</figcaption></figure>'

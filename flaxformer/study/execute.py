@@ -34,7 +34,7 @@ class Compiled:
 
 
 @dataclasses.dataclass(frozen=True)
-class Advanced:
+class Progressed:
     """Some members are further by some steps."""
 
     group: str
@@ -59,10 +59,10 @@ class Message:
     text: str
 
 
-Event = Compiled | Advanced | Finished | Message
+StudyEvent = Compiled | Progressed | Finished | Message
 
 
-def execute(groups: Sequence[ProgramGroup], execution: Execution, take: Take | None = None) -> Generator[Event]:
+def execute(groups: Sequence[ProgramGroup], execution: Execution, take: Take | None = None) -> Generator[StudyEvent]:
     """Train every trial of the groups; yields what happens, in the caller's thread, as it happens.
 
     `take` is asked before a group is first handed to a device, in that device's thread: it gives the group with the
@@ -78,7 +78,7 @@ def execute(groups: Sequence[ProgramGroup], execution: Execution, take: Take | N
     scheduler = Scheduler(
         groups, lambda group: execution.members(group.size, len(device_groups)), _agreed(groups, take)
     )
-    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    events: queue.SimpleQueue[StudyEvent | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(len(device_groups)) as pool:
         workers = [
             pool.submit(_work, device_group, len(device_groups), scheduler, execution, events.put)
@@ -108,7 +108,7 @@ def _work(
     device_groups: int,
     scheduler: Scheduler,
     execution: Execution,
-    emit: Callable[[Event], None],
+    emit: Callable[[StudyEvent], None],
 ) -> None:
     """One device group's worker: take a batch, compile if its group is new here, train it, say so."""
     program: MemoryFittedProgram | None = None
@@ -120,7 +120,7 @@ def _work(
         left = list(trials)
 
         def report(members: int, steps: int, trained: int, group: ProgramGroup = group) -> None:
-            emit(Advanced(group.name, members, steps, trained * members * group.example.tokens_per_step))
+            emit(Progressed(group.name, members, steps, trained * members * group.example.tokens_per_step))
             if _stops(scheduler):
                 raise Stopped
 

@@ -19,7 +19,7 @@ from flaxformer.study.declare import Measure
 from flaxformer.tasks.base import Source
 from flaxformer.training import evaluate, evaluation_params, start, train_chunk
 from flaxformer.training.run import Run
-from flaxformer.training.step import State
+from flaxformer.training.step import TrainState
 
 
 class Functions:
@@ -33,13 +33,13 @@ class Functions:
     """
 
     def __init__(self, members: int, layout: Layout, chunk: int, measure: Measure | None) -> None:
-        def begin(run: Run, source: Source) -> State:
+        def begin(run: Run, source: Source) -> TrainState:
             return start(run, layout)
 
-        def advance(state: State, run: Run, source: Source) -> tuple[State, dict[str, Array]]:
+        def advance(state: TrainState, run: Run, source: Source) -> tuple[TrainState, dict[str, Array]]:
             return train_chunk(state, run, source, chunk)
 
-        def measured(state: State, run: Run, source: Source) -> dict[str, Array]:
+        def measured(state: TrainState, run: Run, source: Source) -> dict[str, Array]:
             params = evaluation_params(state, run)
             return evaluate(params, run, source) | dict(measure(params, run) if measure else {})
 
@@ -56,7 +56,7 @@ def _mapped(function: Callable[..., Any], members: int, *arguments: Any) -> Any:
     return jax.lax.map(lambda member: function(*member, source), tuple(stacked), batch_size=batch_size)
 
 
-def _diagnose(state: State, run: Run, source: Source) -> Diagnostics:
+def _diagnose(state: TrainState, run: Run, source: Source) -> Diagnostics:
     return diagnose(state, run, source.batch(fold_in_name(jax.random.key(run.seed), "data"), state.step))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study import declarations, partial_runs
 from flaxformer.study.declare import Study, Trial
-from flaxformer.study.execute import Event, Finished, Message, execute
+from flaxformer.study.execute import Finished, Message, StudyEvent, execute
 from flaxformer.study.execution import Execution
 from flaxformer.study.leases import Leases
 from flaxformer.study.multihost import on_all_processes
@@ -85,7 +85,7 @@ def run(
     on_error: OnError = "continue",
     on_code_change: OnCodeChange = "refuse",
     submitted: Mapping[str, Any] | None = None,
-) -> Iterator[Event]:
+) -> Iterator[StudyEvent]:
     """Train every missing trial; each finished run is on disk before its event is yielded.
 
     Any number of processes may do so in one folder: each group is trained by the one that holds its lease. A process
@@ -169,7 +169,7 @@ class _Worker:
         self.left[group.name] = len(found[0].trials)
         return found[0]
 
-    def work(self, execution: Execution, alone: bool, stop: bool) -> Iterator[Event]:
+    def work(self, execution: Execution, alone: bool, stop: bool) -> Iterator[StudyEvent]:
         """Train the trials that no other process holds, in rounds, until every trial has its row."""
         patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
         while True:

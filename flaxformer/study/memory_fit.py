@@ -59,7 +59,7 @@ class MemoryFittedProgram:
                 raise
             except Exception as error:
                 if members > 1 and is_out_of_memory(error):
-                    cause = told(error)
+                    cause = error_line(error)
                 else:
                     rows = [failed(error) for _ in batch]
             if cause:  # out here, for the exception holds the arrays of the program that ran out of memory
@@ -79,7 +79,7 @@ class MemoryFittedProgram:
             except Exception as error:
                 if members == 1 or not is_out_of_memory(error):
                     raise
-                cause = told(error)
+                cause = error_line(error)
             if self.program is not None:
                 self.compile_seconds += self.program.compile_seconds
                 need, memory = self.program.bytes, self.device_group.memory
@@ -110,7 +110,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return of_device or isinstance(error, MemoryError)
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An exception in one line."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
@@ -118,5 +118,7 @@ def told(error: BaseException) -> str:
 def failed(error: BaseException) -> Row:
     """The row of a trial that an exception ended."""
     lines = "".join(traceback.format_exception(error))
-    cause = f"out of memory with one run at a time ({told(error)})" if is_out_of_memory(error) else told(error)
+    cause = (
+        f"out of memory with one run at a time ({error_line(error)})" if is_out_of_memory(error) else error_line(error)
+    )
     return {"status": "failed", "cause": cause, "error": lines}

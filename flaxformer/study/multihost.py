@@ -14,14 +14,14 @@ import jax
 from flaxformer import distributed
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Event, execute, only
+from flaxformer.study.execute import StudyEvent, execute, only
 from flaxformer.study.execution import Execution
 from flaxformer.study.plan import groups
 
 DONE, STOPPED = {"done": ""}, {"stopped": ""}
 
 
-def on_all_processes(run: Callable[..., Iterator[Event]]) -> Callable[..., Iterator[Event]]:
+def on_all_processes(run: Callable[..., Iterator[StudyEvent]]) -> Callable[..., Iterator[StudyEvent]]:
     """`run(study, execution, …)`, for the processes of one job to call alike; of a lone process, as it is.
 
     An exception or an interrupt in one process stops all at their next chunk. One that comes between two of them, where
@@ -29,7 +29,7 @@ def on_all_processes(run: Callable[..., Iterator[Event]]) -> Callable[..., Itera
     """
 
     @functools.wraps(run)
-    def in_every_process(study: Study, execution: Execution, *arguments: Any, **options: Any) -> Iterator[Event]:
+    def in_every_process(study: Study, execution: Execution, *arguments: Any, **options: Any) -> Iterator[StudyEvent]:
         if jax.process_count() > 1 and not distributed.is_coordinator():
             return _follower(study, execution)
         events = run(study, execution, *arguments, **options)
@@ -38,7 +38,7 @@ def on_all_processes(run: Callable[..., Iterator[Event]]) -> Callable[..., Itera
     return in_every_process
 
 
-def _coordinator(events: Iterator[Event]) -> Iterator[Event]:
+def _coordinator(events: Iterator[StudyEvent]) -> Iterator[StudyEvent]:
     """The first process's events; the others hear how it ended."""
     last = STOPPED
     try:
@@ -51,7 +51,7 @@ def _coordinator(events: Iterator[Event]) -> Iterator[Event]:
         distributed.run_on_coordinator(lambda: last)
 
 
-def _follower(study: Study, execution: Execution) -> Iterator[Event]:
+def _follower(study: Study, execution: Execution) -> Iterator[StudyEvent]:
     """Train what the first process says, until it says that this was all.
 
     Raises:

@@ -27,7 +27,7 @@ from flaxformer.struct import UserError
 from flaxformer.study.declare import Trial
 from flaxformer.study.plan import ProgramGroup, code_by_arm, digest, recipe
 from flaxformer.study.store import Store
-from flaxformer.training.step import State
+from flaxformer.training.step import TrainState
 
 MIN_SECONDS_TO_SAVE = 10.0
 """Seconds of training since the last save that are worth another where the process is told to stop."""
@@ -37,7 +37,7 @@ MIN_SECONDS_TO_SAVE = 10.0
 class Progress:
     """Progress of some members: their states, and their losses and evaluations so far."""
 
-    states: State
+    states: TrainState
     evaluations: list[dict[str, Array]]
     diagnostics: list[Diagnostics | None]
     losses: list[Array]

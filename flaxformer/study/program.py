@@ -19,7 +19,7 @@ from flaxformer.study.partial_runs import PartialRun, Progress
 from flaxformer.study.plan import ProgramGroup
 from flaxformer.study.store import Row
 from flaxformer.training import start
-from flaxformer.training.step import ALIVE, State
+from flaxformer.training.step import ALIVE, TrainState
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
@@ -118,7 +118,7 @@ class Program:
             progress.evaluations.append(self._evaluate(progress.states, runs, self.source))
             progress.diagnostics.append(self._diagnostics(progress.states, runs))
 
-    def _diagnostics(self, states: State, runs: Any) -> Diagnostics | None:
+    def _diagnostics(self, states: TrainState, runs: Any) -> Diagnostics | None:
         """The diagnostics of the next step, if they are wanted."""
         return self._diagnose(states, runs, self.source) if self._diagnose else None
 

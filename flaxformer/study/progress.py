@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from flaxformer.study.execute import Advanced, Compiled, Event, Finished, Message
+from flaxformer.study.execute import Compiled, Finished, Message, Progressed, StudyEvent
 
 SECONDS_BETWEEN_LINES = 15
 
 
-def follow(events: Iterable[Event], console: Console, runs: int, steps: int) -> int:
+def follow(events: Iterable[StudyEvent], console: Console, runs: int, steps: int) -> int:
     """Show runs, steps, tokens per second (since the first program was compiled) and time left.
 
     Returns:
@@ -32,7 +32,7 @@ def follow(events: Iterable[Event], console: Console, runs: int, steps: int) -> 
                     compiled += 1
                     message = f"compiled {group} for {device} in {seconds:.1f} s"
                     progress.console.print(message, style="dim", highlight=False)
-                case Advanced(_, trials, taken, read):
+                case Progressed(_, trials, taken, read):
                     tokens += read
                     progress.update(
                         bar, advance=trials * taken, rate=f"{tokens / max(now - began, 1e-9):,.0f} tokens/s"

@@ -17,7 +17,7 @@ from flaxformer.struct import UserError
 from flaxformer.study import launch, records
 from flaxformer.study.analysis import score
 from flaxformer.study.declare import Arm, Study, Trial
-from flaxformer.study.execute import Event
+from flaxformer.study.execute import StudyEvent
 from flaxformer.study.execution import Execution
 from flaxformer.study.halving import RUNGS, mean
 from flaxformer.study.launch import missing, store_of
@@ -40,7 +40,7 @@ class Rung(Study):
         return [Trial(arm, seed, self.until) for arm in self.arms() for seed in self.seeds]
 
 
-def run(study: Study, execution: Execution, **how: Any) -> Iterator[Event]:
+def run(study: Study, execution: Execution, **how: Any) -> Iterator[StudyEvent]:
     """Train every missing trial, stage by stage where the study has stages; see `launch.run`, which takes `how`."""
     if how.get("only") is not None and is_staged(study):
         raise UserError(f"study '{study.name}' is trained in stages; expected one without, to train some trials alone")
@@ -58,7 +58,7 @@ def is_staged(study: Study) -> bool:
     return isinstance(study, Search) or study.halving is not None
 
 
-def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[Event]:
+def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[StudyEvent]:
     """Train round by round; a round is written down before it is trained, and all rounds are one study."""
     store = store_of(search, execution)
     while True:
@@ -86,7 +86,7 @@ def resolve_study(study: Study, execution: Execution) -> Study:
     return study.of([point for points in rounds for point in points])
 
 
-def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[Event, None, bool]:
+def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[StudyEvent, None, bool]:
     """Train to every rung, and note in the study's folder which arms were stopped there; whether all was decided."""
     store = store_of(study, execution)
     declared = launch.declare(study, store, how.get("on_code_change", "refuse"))

@@ -49,7 +49,7 @@ class Corrupted(Task):
     def fingerprint(self) -> dict[str, Any]:
         return self.text.fingerprint()
 
-    def corrupt(self, key: Array, window: Int[Array, "L"]) -> Batch:
+    def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         """Return the inputs and targets of one window."""
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class MaskedTokens(Corrupted):
     def sequence_length(self) -> int:
         return self.text.length
 
-    def corrupt(self, key: Array, window: Int[Array, "L"]) -> Batch:
+    def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         place_key, kind_key, token_key = jax.random.split(key, 3)
         chosen = _some(place_key, window.size, self.chosen)
         kind = jax.random.uniform(kind_key, window.shape)
@@ -199,7 +199,7 @@ class SpanCorruption(Corrupted):
     def source_length(self) -> int:
         return self.text.length - self.cut + self.spans
 
-    def corrupt(self, key: Array, window: Int[Array, "L"]) -> Batch:
+    def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         cut = self._places(key)
         begins = cut & ~jnp.roll(cut, 1)  # the first token is never cut
         sentinels = self.end + jnp.cumsum(begins).astype(window.dtype)
@@ -210,7 +210,7 @@ class SpanCorruption(Corrupted):
         read = jnp.concatenate([jnp.full(1, self.start, window.dtype), said[:-1]])
         return Batch(inputs=read, targets=said, weights=jnp.ones(said.shape, jnp.float32), source=source)
 
-    def _places(self, key: Array) -> Bool[Array, "L"]:
+    def _places(self, key: Array) -> Bool[Array, "length"]:
         """True at the tokens that are cut out: stretches that stay and stretches that go in turn."""
         stay_key, go_key = jax.random.split(key)
         stay = _lengths(stay_key, self.text.length - self.cut, self.spans)

@@ -21,7 +21,7 @@ from flaxformer.training.schedule import (
     Schedule,
     learning_rate,
 )
-from flaxformer.training.step import State, evaluate, evaluation_params, start, train_chunk, train_step
+from flaxformer.training.step import TrainState, evaluate, evaluation_params, start, train_chunk, train_step
 
 __all__ = [
     "SGD",
@@ -40,7 +40,7 @@ __all__ = [
     "Run",
     "Schedule",
     "ScheduleFree",
-    "State",
+    "TrainState",
     "Training",
     "ZLoss",
     "evaluate",

@@ -27,7 +27,7 @@ from flaxformer.weight_axes import trained_mask
 ALIVE = -1
 
 
-class State(Node):
+class TrainState(Node):
     """State of a training run between two steps."""
 
     step: Int[Array, ""]
@@ -39,13 +39,15 @@ class State(Node):
     """The running mean of the weights after each step, under `Training.ema`; before the first, the weights."""
 
 
-def start(run: Run, layout: Layout = "unrolled") -> State:
+def start(run: Run, layout: Layout = "unrolled") -> TrainState:
     """The state before the first step."""
     params = model.init(jax.random.key(run.seed), run.model, layout)
     moments = run.optimizer.transformation(0.0).init(params)
     # A copy, so that both may be donated.
     average = None if run.training.ema is None else jax.tree.map(jnp.copy, params)
-    return State(step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average)
+    return TrainState(
+        step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average
+    )
 
 
 def forward(
@@ -97,7 +99,7 @@ def loss(
     return total / jnp.maximum(count, 1), outcome
 
 
-def train_step(state: State, run: Run, batch: AnyBatch) -> tuple[State, dict[str, Float[Array, ""]]]:
+def train_step(state: TrainState, run: Run, batch: AnyBatch) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """One optimiser step; metrics are the loss (nats), the global gradient norm and the learning rate.
 
     A step whose loss or gradient is not finite changes nothing, is recorded in `diverged_at`, and is the last one
@@ -108,7 +110,7 @@ def train_step(state: State, run: Run, batch: AnyBatch) -> tuple[State, dict[str
 
 
 def backward(
-    state: State, run: Run, batch: AnyBatch, return_intermediates: bool = False
+    state: TrainState, run: Run, batch: AnyBatch, return_intermediates: bool = False
 ) -> tuple[Float[Array, ""], Any, ModelOutput]:
     """The loss of the next step, its gradient (0 at what no gradient trains), and the result of the forward pass.
 
@@ -178,8 +180,8 @@ def _sums(run: Run, parts: int, params: Any, batch: AnyBatch, dropout_key: Array
 
 
 def apply_gradients(
-    state: State, run: Run, value: Float[Array, ""], gradient: Any, aux: Aux
-) -> tuple[State, dict[str, Float[Array, ""]]]:
+    state: TrainState, run: Run, value: Float[Array, ""], gradient: Any, aux: Aux
+) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """The other half of `train_step`: the state after a loss and a gradient, and the metrics.
 
     `aux` has the weights that the forward pass itself changed, such as running statistics.
@@ -201,11 +203,11 @@ def apply_gradients(
         (state.params, state.optimizer, state.average),
     )
     diverged_at = jnp.where(alive & ~finite, state.step, state.diverged_at)
-    state = State(step=state.step + 1, params=params, optimizer=moments, diverged_at=diverged_at, average=average)
+    state = TrainState(step=state.step + 1, params=params, optimizer=moments, diverged_at=diverged_at, average=average)
     return state, {"loss": value, "gradient_norm": norm, "learning_rate": rate}
 
 
-def averaged(state: State, run: Run, params: Any) -> Any:
+def averaged(state: TrainState, run: Run, params: Any) -> Any:
     """The average with the weights after step t = 1, 2 …: Σ_i ema^(t−i) w_i / Σ_i ema^(t−i), a mean from the first on.
 
     None where none is kept. Running statistics of a BatchNorm are averaged like weights.
@@ -218,7 +220,7 @@ def averaged(state: State, run: Run, params: Any) -> Any:
     return jax.tree.map(lambda mean, new: (1 - own) * mean + own * new, state.average, params)
 
 
-def evaluation_params(state: State, run: Run) -> Any:
+def evaluation_params(state: TrainState, run: Run) -> Any:
     """The weights to evaluate, to sample from and to publish: those that train, or the mean that the run keeps."""
     if state.average is not None:
         return state.average
@@ -227,11 +229,13 @@ def evaluation_params(state: State, run: Run) -> Any:
     return jax.tree.map(lambda own, other, train: other if train else own, state.params, mean, trained)
 
 
-def train_chunk(state: State, run: Run, source: Source, steps: int) -> tuple[State, dict[str, Float[Array, " steps"]]]:
+def train_chunk(
+    state: TrainState, run: Run, source: Source, steps: int
+) -> tuple[TrainState, dict[str, Float[Array, " steps"]]]:
     """Run `steps` training steps in one scan; the division of a run into chunks does not change the result."""
     key = fold_in_name(jax.random.key(run.seed), "data")
 
-    def body(state: State, _: None) -> tuple[State, dict[str, Array]]:
+    def body(state: TrainState, _: None) -> tuple[TrainState, dict[str, Array]]:
         return train_step(state, run, source.batch(key, state.step))
 
     return jax.lax.scan(body, state, length=steps)

@@ -19,7 +19,7 @@ from flaxformer.cli.train import Price, follow
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data import prepare
 from flaxformer.files import locked
-from flaxformer.jobs import Advanced, Diverged, Evaluated, Job, Sampled, Saved, Started, train
+from flaxformer.jobs import Diverged, Evaluated, Job, Sampled, Saved, Started, StepsTaken, train
 from flaxformer.jobs.log import Log, read
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
@@ -43,9 +43,9 @@ def trained(folder, run=RUN, stop_after=None, kill_after=None, **settings):
     stop, events = Stop(), []
     for event in train(run, Job(output=folder, **({"chunk_steps": 2} | settings)), stop):
         events.append(event)
-        if isinstance(event, Advanced) and event.step == stop_after:
+        if isinstance(event, StepsTaken) and event.step == stop_after:
             stop.by = 15
-        if isinstance(event, Advanced) and event.step == kill_after:
+        if isinstance(event, StepsTaken) and event.step == kill_after:
             break
     return events
 
@@ -74,7 +74,7 @@ def whole(tmp_path_factory):
 def test_a_run_tells_what_it_does(whole):
     folder, events = whole
     assert events[0] == Started(0)
-    assert [event.step for event in events if isinstance(event, Advanced)] == [2, 4, 6, 8, 10, 12]
+    assert [event.step for event in events if isinstance(event, StepsTaken)] == [2, 4, 6, 8, 10, 12]
     assert [event.step for event in events if isinstance(event, Evaluated)] == [0, 6, 12]
     assert [event.step for event in events if isinstance(event, Saved)] == [6, 12]
     assert Checkpoints(folder).steps() == [6, 12]
@@ -156,7 +156,7 @@ def test_a_run_that_diverges_ends_there(tmp_path):
     diverged = [event for event in events if isinstance(event, Diverged)]
     assert len(diverged) == 1
     assert events[-1] == diverged[0]
-    assert max(event.step for event in events if isinstance(event, Advanced)) < 12
+    assert max(event.step for event in events if isinstance(event, StepsTaken)) < 12
 
 
 def test_another_run_in_the_same_folder_is_refused(whole):
@@ -260,7 +260,7 @@ def test_progress_shows_loss_speed_and_share_of_the_peak(monkeypatch):
     price = Price(Cost(1, 1.0, 1, 1.0, 1.0), flops=2 * 10**9, device="NVIDIA H200", devices=Devices(), peak=1e12)
     events = [
         Started(0),
-        Advanced(2, 1.5, 2, 0.01),
+        StepsTaken(2, 1.5, 2, 0.01),
         Evaluated(2, {"validation_loss": 1.25}),
         Sampled(2, "a\x1b", "b\x07"),
     ]

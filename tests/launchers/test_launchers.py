@@ -15,7 +15,7 @@ from rich.console import Console
 from study.tiny import FILE, tiny
 
 from flaxformer.cli import _with_set, launcher, main
-from flaxformer.cli.study import Run
+from flaxformer.cli.study import RunStudy
 from flaxformer.launchers import (
     LAUNCHERS,
     Options,
@@ -285,14 +285,14 @@ def test_without_slurm_nothing_is_submitted(planned, monkeypatch):
 
 
 def test_a_pickled_job_is_a_name_a_path_and_nothing_else():
-    data = pickle.dumps(slurm.Job("/somewhere/one.json"))
-    assert pickle.loads(data) == slurm.Job("/somewhere/one.json")
+    data = pickle.dumps(slurm.SlurmJob("/somewhere/one.json"))
+    assert pickle.loads(data) == slurm.SlurmJob("/somewhere/one.json")
     assert len(data) < 150
 
 
 def test_a_job_is_submitted_again_as_it_was():
     pytest.importorskip("submitit")
-    job = slurm.Job("/somewhere/one.json")
+    job = slurm.SlurmJob("/somewhere/one.json")
     again = job.checkpoint(3)
     assert (again.function, again.args) == (job, (3,))
 
@@ -337,7 +337,7 @@ def test_processes_meet_where_the_first_says(tmp_path, monkeypatch):
 def test_words_of_slurm_are_no_overrides():
     words = ["a.py", "--slurm", "time=60", "nodes=2", "model.layers=3", "--ray", "cpus=2", "--seeds", "2", "seed=4"]
     rest = ["a.py", "--slurm", "time=60", "nodes=2", "--ray", "cpus=2", "--seeds", "2"]
-    assert _with_set(Run, words) == [*rest, "--set", "model.layers=3", "seed=4"]
+    assert _with_set(RunStudy, words) == [*rest, "--set", "model.layers=3", "seed=4"]
 
 
 @pytest.mark.parametrize(

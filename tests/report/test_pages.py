@@ -11,7 +11,7 @@ import matplotlib as mpl
 import pytest
 from study.tiny import LOWER, fill, tiny
 
-from flaxformer.claims.record import Line, Record
+from flaxformer.claims.record import Record, Statement
 from flaxformer.claims.table import page
 from flaxformer.report import figures, index
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE, style_of
@@ -65,8 +65,8 @@ def folder(tmp_path_factory):
         index.write_reports(root)
     index.write_index(root)
     lines = [
-        Line(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", root / "study"),
-        Line("b", "–", "–", 0, "failed"),
+        Statement(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", root / "study"),
+        Statement("b", "–", "–", 0, "failed"),
     ]
     (root / "claims.html").write_text(page.render(root, [Record(1, LONG, LONG, 12.0, True, lines)]))
     return root

@@ -26,8 +26,8 @@ from flaxformer.training import (
     Muon,
     Run,
     ScheduleFree,
-    State,
     Training,
+    TrainState,
     evaluation_params,
 )
 from flaxformer.training.per_layer import matrix_dimensions
@@ -311,7 +311,7 @@ def test_what_no_gradient_trains_is_evaluated_as_it_is():
     params = drawn(shapes(run.model), 0)
     chain = run.optimizer.transformation(RATE)
     moved = params.replace(embedding=params.embedding.replace(tokens=params.embedding.tokens + 1))
-    state = State(step=jnp.int32(1), params=moved, optimizer=chain.init(params), diverged_at=jnp.int32(-1))
+    state = TrainState(step=jnp.int32(1), params=moved, optimizer=chain.init(params), diverged_at=jnp.int32(-1))
     found = evaluation_params(state, run)
     np.testing.assert_array_equal(found.embedding.tokens, moved.embedding.tokens)
     np.testing.assert_allclose(found.head.matrix, params.head.matrix, rtol=1e-5, atol=1e-6)

@@ -5,23 +5,23 @@ import numpy as np
 from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
-from flaxformer.interop.tensors import TABLE, Layout, Row, layers, linear, norm, within
+from flaxformer.interop.tensors import TABLE, TensorLayout, TensorRow, layers, linear, norm, within
 
 OFFSET = 2
 """Rows before that of position 0, which no token reads; they are dropped, and written as 0."""
-POSITIONS = Layout(
+POSITIONS = TensorLayout(
     shape=lambda spec: (spec.shape[0] + OFFSET, spec.shape[1]),
     load=lambda weight, spec: weight[OFFSET:],
     save=lambda weight, spec: np.pad(weight, ((OFFSET, 0), (0, 0))),
 )
-LOGITS_BIAS = Layout(
+LOGITS_BIAS = TensorLayout(
     shape=lambda spec: (1, *spec.shape),
     load=lambda weight, spec: weight[0],
     save=lambda weight, spec: weight[None],
 )
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
+def _attention(theirs: str, ours: str) -> tuple[TensorRow, ...]:
     names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
     maps = [row for name, path in names.items() for row in linear(f"{theirs}.{name}", f"{ours}/{path}")]
     return (*maps, *norm(f"{theirs}_layer_norm", f"{ours}_connection/post_residual"))
@@ -36,20 +36,20 @@ LAYER = (
 )
 
 
-def _stack(config: ModelConfig) -> tuple[Row, ...]:
+def _stack(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
-        Row("embed_positions.weight", ("positions/table",), POSITIONS),
+        TensorRow("embed_positions.weight", ("positions/table",), POSITIONS),
         *norm("layernorm_embedding", "embedding_norm"),
         *layers("layers", "blocks", LAYER, config.layers),
     )
 
 
-def _rows(config: ModelConfig) -> tuple[Row, ...]:
+def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
-        Row("model.shared.weight", ("embedding/tokens",), TABLE),
+        TensorRow("model.shared.weight", ("embedding/tokens",), TABLE),
         *within("model.encoder.", "encoder/", _stack(config.encoder)),  # type: ignore[arg-type]  # this family has one
         *within("model.decoder.", "", _stack(config)),
-        Row("final_logits_bias", ("head/bias",), LOGITS_BIAS),
+        TensorRow("final_logits_bias", ("head/bias",), LOGITS_BIAS),
     )
 
 

@@ -3,7 +3,7 @@
 from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
 from flaxformer.interop.huggingface.attributes import activation, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
-from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, linear, norm
+from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm
 
 LAYER = (
     *linear("attention.self.query", "attention/query"),
@@ -17,17 +17,17 @@ LAYER = (
 )
 
 
-def _rows(config: ModelConfig) -> tuple[Row, ...]:
+def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
-        Row("bert.embeddings.word_embeddings.weight", ("embedding/tokens",), TABLE),
-        Row("bert.embeddings.position_embeddings.weight", ("positions/table",), TABLE),
-        Row("bert.embeddings.token_type_embeddings.weight", ("embedding/types",), TABLE),
+        TensorRow("bert.embeddings.word_embeddings.weight", ("embedding/tokens",), TABLE),
+        TensorRow("bert.embeddings.position_embeddings.weight", ("positions/table",), TABLE),
+        TensorRow("bert.embeddings.token_type_embeddings.weight", ("embedding/types",), TABLE),
         *norm("bert.embeddings.LayerNorm", "embedding_norm"),
         *layers("bert.encoder.layer", "blocks", LAYER, config.layers),
-        Row("cls.predictions.transform.dense.weight", ("head/transform/matrix",), MATRIX),
-        Row("cls.predictions.transform.dense.bias", ("head/transform/bias",), VECTOR),
+        TensorRow("cls.predictions.transform.dense.weight", ("head/transform/matrix",), MATRIX),
+        TensorRow("cls.predictions.transform.dense.bias", ("head/transform/bias",), VECTOR),
         *norm("cls.predictions.transform.LayerNorm", "head/transform/norm"),
-        Row("cls.predictions.bias", ("head/bias",), VECTOR),
+        TensorRow("cls.predictions.bias", ("head/bias",), VECTOR),
     )
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from flaxformer.config import LearnedPositions, ModelConfig, RelativeBuckets, Tokens, Xavier
 from flaxformer.interop.huggingface.attributes import FIXED, IGNORED, Attribute, Attributes
-from flaxformer.interop.tensors import Row
+from flaxformer.interop.tensors import TensorRow
 from flaxformer.interop.widths import explicit
 from flaxformer.struct import UserError, canonical, did_you_mean, differences, replace_at
 
-State = dict[str, np.ndarray]
+StateDict = dict[str, np.ndarray]
 """Tensors by name."""
 WIDTHS = ("d_ff", "d_head", "key_value_heads")
 """Fields that a config which is read has as numbers."""
@@ -38,7 +38,7 @@ class Family:
     architectures: tuple[str, ...]
     base: ModelConfig
     attributes: tuple[Attribute, ...]
-    rows: Callable[[ModelConfig], tuple[Row, ...]]
+    rows: Callable[[ModelConfig], tuple[TensorRow, ...]]
     fixed: dict[str, Any]
     ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
     settle: Callable[[dict[str, Any], Mapping[str, np.ndarray]], dict[str, Any]] = lambda attributes, state: attributes

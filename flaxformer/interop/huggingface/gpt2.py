@@ -3,12 +3,12 @@
 from flaxformer.config import PRE, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Tokens
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
-from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, Row, layers, linear, norm
+from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm
 
 LAYER = (
     *norm("ln_1", "attention_connection/pre"),
-    Row("attn.c_attn.weight", ("attention/query", "attention/key", "attention/value"), INPUT_FIRST),
-    Row("attn.c_attn.bias", ("attention/query_bias", "attention/key_bias", "attention/value_bias"), VECTOR),
+    TensorRow("attn.c_attn.weight", ("attention/query", "attention/key", "attention/value"), INPUT_FIRST),
+    TensorRow("attn.c_attn.bias", ("attention/query_bias", "attention/key_bias", "attention/value_bias"), VECTOR),
     *linear("attn.c_proj", "attention/out", INPUT_FIRST),
     *norm("ln_2", "feed_forward_connection/pre"),
     *linear("mlp.c_fc", "feed_forward/up", INPUT_FIRST),
@@ -16,13 +16,13 @@ LAYER = (
 )
 
 
-def _rows(config: ModelConfig) -> tuple[Row, ...]:
+def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
-        Row("transformer.wte.weight", ("embedding/tokens",), TABLE),
-        Row("transformer.wpe.weight", ("positions/table",), TABLE),
+        TensorRow("transformer.wte.weight", ("embedding/tokens",), TABLE),
+        TensorRow("transformer.wpe.weight", ("positions/table",), TABLE),
         *layers("transformer.h", "blocks", LAYER, config.layers),
         *norm("transformer.ln_f", "final_norm"),
-        Row("lm_head.weight", ("head/matrix",), MATRIX),
+        TensorRow("lm_head.weight", ("head/matrix",), MATRIX),
     )
 
 

@@ -8,28 +8,28 @@ import numpy as np
 from flaxformer.config import PRE, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary, Tokens
 from flaxformer.interop.huggingface.attributes import activation, choice, number, unused
 from flaxformer.interop.huggingface.family import Family
-from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, linear
+from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear
 from flaxformer.struct import UserError
 
 LAYER = (
-    Row("input_layernorm.weight", ("attention_connection/pre/gain",), VECTOR),
+    TensorRow("input_layernorm.weight", ("attention_connection/pre/gain",), VECTOR),
     *linear("self_attn.q_proj", "attention/query"),
     *linear("self_attn.k_proj", "attention/key"),
     *linear("self_attn.v_proj", "attention/value"),
     *linear("self_attn.o_proj", "attention/out"),
-    Row("post_attention_layernorm.weight", ("feed_forward_connection/pre/gain",), VECTOR),
+    TensorRow("post_attention_layernorm.weight", ("feed_forward_connection/pre/gain",), VECTOR),
     *linear("mlp.gate_proj", "feed_forward/gate"),
     *linear("mlp.up_proj", "feed_forward/up"),
     *linear("mlp.down_proj", "feed_forward/down"),
 )
 
 
-def _rows(config: ModelConfig) -> tuple[Row, ...]:
+def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
-        Row("model.embed_tokens.weight", ("embedding/tokens",), TABLE),
+        TensorRow("model.embed_tokens.weight", ("embedding/tokens",), TABLE),
         *layers("model.layers", "blocks", LAYER, config.layers),
-        Row("model.norm.weight", ("final_norm/gain",), VECTOR),
-        Row("lm_head.weight", ("head/matrix",), MATRIX),
+        TensorRow("model.norm.weight", ("final_norm/gain",), VECTOR),
+        TensorRow("lm_head.weight", ("head/matrix",), MATRIX),
     )
 
 

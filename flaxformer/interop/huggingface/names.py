@@ -5,11 +5,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flaxformer.interop.huggingface.family import Family, State
+from flaxformer.interop.huggingface.family import Family, StateDict
 from flaxformer.struct import UserError
 
 
-def normalize_names(family: Family, state: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> State:
+def normalize_names(
+    family: Family, state: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]
+) -> StateDict:
     """The tensors by the names of `expected`; what the family does not know keeps its own, for the caller to refuse.
 
     Raises:

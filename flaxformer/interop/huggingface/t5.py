@@ -19,46 +19,46 @@ from flaxformer.config import (
 )
 from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, choice, number, rate
 from flaxformer.interop.huggingface.family import Family
-from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, Row, layers, within
+from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, within
 from flaxformer.struct import UserError, replace_at
 
 SELF_ATTENTION = tuple(
-    Row(f"{there}.weight", (here,), MATRIX)
+    TensorRow(f"{there}.weight", (here,), MATRIX)
     for there, here in {"q": "query", "k": "key", "v": "value", "o": "out"}.items()
 )
 
 
-def _branch(number: int, module: str, name: str, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def _branch(number: int, module: str, name: str, rows: tuple[TensorRow, ...]) -> tuple[TensorRow, ...]:
     """A branch of a block, and the norm before it."""
-    gain = Row(f"layer.{number}.layer_norm.weight", (f"{name}_connection/pre/gain",), VECTOR)
+    gain = TensorRow(f"layer.{number}.layer_norm.weight", (f"{name}_connection/pre/gain",), VECTOR)
     return (*within(f"layer.{number}.{module}.", f"{name}/", rows), gain)
 
 
-def _feed_forward(config: ModelConfig) -> tuple[Row, ...]:
-    down = Row("wo.weight", ("down",), MATRIX)
+def _feed_forward(config: ModelConfig) -> tuple[TensorRow, ...]:
+    down = TensorRow("wo.weight", ("down",), MATRIX)
     if isinstance(config.feed_forward, Gated):
-        return Row("wi_0.weight", ("gate",), MATRIX), Row("wi_1.weight", ("up",), MATRIX), down
-    return Row("wi.weight", ("up",), MATRIX), down
+        return TensorRow("wi_0.weight", ("gate",), MATRIX), TensorRow("wi_1.weight", ("up",), MATRIX), down
+    return TensorRow("wi.weight", ("up",), MATRIX), down
 
 
-def _stack(config: ModelConfig) -> tuple[Row, ...]:
+def _stack(config: ModelConfig) -> tuple[TensorRow, ...]:
     attention = _branch(0, "SelfAttention", "attention", SELF_ATTENTION)
     cross = _branch(1, "EncDecAttention", "cross_attention", SELF_ATTENTION) if config.reads_memory else ()
     last = 2 if config.reads_memory else 1
     layer = attention + cross + _branch(last, "DenseReluDense", "feed_forward", _feed_forward(config))
     return (
-        Row("block.0.layer.0.SelfAttention.relative_attention_bias.weight", ("positions/table",), TABLE),
+        TensorRow("block.0.layer.0.SelfAttention.relative_attention_bias.weight", ("positions/table",), TABLE),
         *layers("block", "blocks", layer, config.layers),
-        Row("final_layer_norm.weight", ("final_norm/gain",), VECTOR),
+        TensorRow("final_layer_norm.weight", ("final_norm/gain",), VECTOR),
     )
 
 
-def _rows(config: ModelConfig) -> tuple[Row, ...]:
+def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
-        Row("shared.weight", ("embedding/tokens",), TABLE),
+        TensorRow("shared.weight", ("embedding/tokens",), TABLE),
         *within("encoder.", "encoder/", _stack(config.encoder)),  # type: ignore[arg-type]  # this family has one
         *within("decoder.", "", _stack(config)),
-        Row("lm_head.weight", ("head/matrix",), MATRIX),
+        TensorRow("lm_head.weight", ("head/matrix",), MATRIX),
     )
 
 
