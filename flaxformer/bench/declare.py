@@ -61,7 +61,7 @@ class Way:
     rehearsals: int = 0
 
     def missing(self, options: Mapping[str, Sequence[Any]]) -> str | None:
-        """Why it is left out, and how to get what is missing; None if nothing is."""
+        """Return why it is left out and how to install what is missing, or None."""
         if self.path and not options[self.path][0]:
             return f"{self.name} is left out: {self.path}=PATH is not given; {self.get}"
         absent = [module for module in self.needs if importlib.util.find_spec(module) is None]

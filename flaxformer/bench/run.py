@@ -19,7 +19,7 @@ from flaxformer.bench.results import Measurement
 ENVIRONMENT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 """Of every way's process: a first step includes compilation, unless the way itself turns the cache on."""
 WORDS = 3000
-"""How much of what a failed process said last is kept."""
+"""Characters of a failed process's last output that are kept."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,7 +113,7 @@ def _has_error(subject: Subject) -> bool:
 
 
 def _how_to_exempt(broken: Sequence[str]) -> str:
-    """How to declare that a component violates laws on purpose."""
+    """Return the line that declares that a component violates laws on purpose."""
     reasons = ", ".join(f'"{name}": "the reason"' for name in broken)
     return (
         "\nIf a component violates a law on purpose, say so in its class, with the reason:\n"

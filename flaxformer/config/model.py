@@ -49,7 +49,7 @@ class ModelConfig(Config):
 
     attention: TokenMixer = part(Attention())
     cross_attention: Attention | None = part(None)
-    """Of a model that reads a memory; None has the settings of `attention`."""
+    """Attention to a memory; None has the settings of `attention`."""
     feed_forward: FeedForward | None = part(Dense())
     positions: Positions = part(Sinusoidal())
     mask_pattern: str = static("causal", choices=("causal", "prefix", "bidirectional"))

@@ -23,7 +23,7 @@ SIDES = ("train", "validation")
 CHECKED_WHOLE = 2**28
 """Bytes up to which every byte of a file is checked each time it is opened: under a second."""
 SAMPLES, SAMPLE = 16, 2**20
-"""Of a larger file, as many places spread evenly, the first and last among them, and as many bytes at each."""
+"""Places checked of a larger file, evenly from the first to the last, and bytes at each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,12 +14,12 @@ from flaxformer.params import path_name
 from flaxformer.tasks.base import Batch
 
 Statistic = Callable[[Array, Bool[Array, "..."]], Array]
-"""From an activation, and which of its entries are real, to a number."""
+"""Function of an activation, and of which entries are real, that returns a number."""
 STREAMS = ("update", "stream")
-"""What a branch says, after its norm and gain, and the stream after it; more of a branch: its `input`, `logits` and
-`weights`, where it has them."""
+"""Measured of each branch: its update, after its norm and gain, and the residual stream after it. A branch also has its
+`input`, `logits` and `weights`."""
 PAIRS = ("logits", "weights")
-"""What a branch that compares tokens may hand back, for each head and pair of tokens."""
+"""Intermediates of a branch that compares tokens, for each head and pair of tokens."""
 
 
 def rms(x: Float[Array, "..."], real: Bool[Array, "..."]) -> Float[Array, ""]:

@@ -31,7 +31,7 @@ PEAKS: tuple[tuple[str, float | None, float], ...] = (
     ("TPU v5", 459.0, 459.0),
     ("TPU v6 lite", 918.0, 918.0),
 )
-"""What a device's kind holds, and its peak in TFLOP/s for products in bfloat16 and in float32, dense.
+"""Part of a device kind's name, and its peak in TFLOP/s for products in bfloat16 and in float32, dense.
 
 The first that fits counts. A product of float32 arrays is what XLA makes of it as it stands: TF32 on NVIDIA's tensor
 cores since Ampere, one pass in bfloat16 on a TPU. V100 has tensor cores for float16 alone. A device of TPU v2 and v3

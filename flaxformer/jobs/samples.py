@@ -17,7 +17,7 @@ from flaxformer.training import Run
 PROMPT = 16
 """Tokens that a continuation is given, or half a window where that is less."""
 TEMPERATURE = 0.8
-"""Of a continuation; a translation is the likeliest token each time."""
+"""Temperature of a continuation; a translation takes the likeliest token each time."""
 
 
 class Sample(NamedTuple):

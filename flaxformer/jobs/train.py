@@ -40,7 +40,7 @@ LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "sam
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """How a run is trained and kept; nothing here changes a number of it.
+    """Settings of training and saving a run, none of which changes its numbers.
 
     Args:
       output: its folder.
@@ -163,9 +163,9 @@ def _steps(
     interval, saves = run.training.interval, job.save_every or run.training.interval
     metrics: dict[str, float] = {}
     with logging_to(run, job, step) as log:
-        look = _Look(programs, source, log, sampler(run, loaded, job.samples))
+        evaluate = _Evaluation(programs, source, log, sampler(run, loaded, job.samples))
         if step == 0:
-            metrics, events = look(state, step)
+            metrics, events = evaluate(state, step)
             yield from events
         for chunk, steps in _chunks(programs, job, source, step, saves):
             began = time.perf_counter()
@@ -176,7 +176,7 @@ def _steps(
             log(kind="steps", step=step, seconds=seconds, **curves)
             yield StepsTaken(step, curves["loss"][-1], steps, seconds)
             if step % interval == 0:
-                metrics, events = look(state, step)
+                metrics, events = evaluate(state, step)
                 yield from events
             if asked := distributed.all_reduce_max(stop.by or 0):
                 stop.by = signal.Signals(asked)
@@ -195,15 +195,15 @@ def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
     if not distributed.is_coordinator():
         yield lambda **line: None
         return
-    metrics = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
+    attached = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
     try:
-        yield Log(job.output, step, metrics).append
+        yield Log(job.output, step, attached).append
     finally:
-        for tracker in metrics:
+        for tracker in attached:
             tracker.close()
 
 
-class _Look:
+class _Evaluation:
     """Evaluate, and draw a sample where the task has text; both go to the log."""
 
     def __init__(

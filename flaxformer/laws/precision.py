@@ -16,7 +16,7 @@ from flaxformer.laws.where import first_not_finite
 PRECISIONS = {"bfloat16": (jnp.bfloat16, 0.04), "float16": (jnp.float16, 0.01)}
 """Precisions, and how far their outputs may be from those in float64, as a share of their size."""
 AMPLIFICATION = 12
-"""How many times as far they may be as the outputs of rounded weights, of a model that magnifies small changes."""
+"""Ratio of the tolerance to the distance of the outputs of rounded weights, where a model magnifies small changes."""
 
 
 @law("precision", "float16 and bfloat16 give finite outputs, close to those in double precision")

@@ -55,11 +55,11 @@ CAPABILITIES: dict[str, Callable[[AttentionCall], bool]] = {
         _native(call.mask) is not None and (call.mask is None or call.lengths[0] == call.lengths[1])
     ),
 }
-"""What the kernel takes, in words, and whether a call is of that kind."""
+"""Conditions of the kernel, in words, each with its test of a call."""
 
 
 def unsupported_reason(call: AttentionCall) -> str | None:
-    """Why the kernel does not compute this call; None where it does."""
+    """Return why the kernel cannot compute this call, or None if it can."""
     if jax.default_backend() != "gpu":
         return "cuDNN needs a GPU of NVIDIA"
     unmet = next((words for words, met in CAPABILITIES.items() if not met(call)), None)
@@ -89,7 +89,7 @@ def fused_attention(
 
 @functools.cache
 def self_check() -> str | None:
-    """Why a small call, forward and backward, fails on this machine or strays from plain products; None if neither.
+    """Return why a small call, forward and backward, fails or differs from plain products on this machine, or None.
 
     On CUDA 13, cuDNN finds no kernel unless `flaxformer.cuda.preload` was called before JAX started.
     """

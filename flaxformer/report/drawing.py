@@ -62,9 +62,9 @@ def style_of(index: int) -> LineStyle:
     return LineStyle(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
 
 
-def dots_and_mean(ax: Axes, y: float, values: list[float], effect: Estimate, spread: float, style: LineStyle) -> None:
+def dots_and_mean(ax: Axes, y: float, values: list[float], effect: Estimate, height: float, style: LineStyle) -> None:
     """The mean over seeds with its 95 % interval, just above the height y, and every seed a dot below it."""
-    side = math.copysign(spread, ax.get_ylim()[0] - ax.get_ylim()[1])
+    side = math.copysign(height, ax.get_ylim()[0] - ax.get_ylim()[1])
     if len(values) > 1:
         heights = y + side * (0.75 + 0.25 * np.resize([-1.0, 1.0, 0.0], len(values)))
         ax.plot(values, heights, ".", ms=3.4, color=style.colour, alpha=0.6, mec="none", zorder=2)

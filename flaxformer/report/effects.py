@@ -23,7 +23,7 @@ SIDE = 0.12
 TINY = 1e-4
 """A stretch of the axis, relative to where it is, whose tick labels would be too long to be written in full."""
 WIDER = 6
-"""How many times the room that its smallest claim needs an axis may span."""
+"""Largest ratio of an axis's span to what its smallest claim needs."""
 
 
 @dataclasses.dataclass(frozen=True)

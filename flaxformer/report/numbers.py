@@ -12,26 +12,26 @@ PLAIN = (1e-3, 1e6)
 """Sizes that are written without a power of ten."""
 
 
-def numbers(values: Sequence[float | None], spread: float = math.nan, sign: str = "") -> list[str]:
+def numbers(values: Sequence[float | None], uncertainty: float = math.nan, sign: str = "") -> list[str]:
     """Numbers that share an uncertainty, such as a mean and the ends of its interval, with equal decimals.
 
     Args:
       values: what to print; None and NaN become "–".
-      spread: the uncertainty, of which two digits are shown; without one, SIGNIFICANT digits are.
+      uncertainty: the uncertainty, of which two digits are shown; without one, SIGNIFICANT digits are.
       sign: "+" to mark positive numbers too.
     """
-    sizes = [abs(value) for value in (*values, spread) if value is not None and math.isfinite(value)]
+    sizes = [abs(value) for value in (*values, uncertainty) if value is not None and math.isfinite(value)]
     size = max(sizes, default=0.0)
-    if not (math.isfinite(spread) and spread > 0) or size == 0:
+    if not (math.isfinite(uncertainty) and uncertainty > 0) or size == 0:
         return [_brief(value, SIGNIFICANT, sign) for value in values]
     power = 0 if PLAIN[0] <= size < PLAIN[1] else _exponent(size)
-    places = max(0, min(1 - _exponent(spread), MOST - 1 - _exponent(size)) + power)
+    places = max(0, min(1 - _exponent(uncertainty), MOST - 1 - _exponent(size)) + power)
     return [_fixed(value, places, power, sign) for value in values]
 
 
-def number(value: float | None, spread: float = math.nan, sign: str = "") -> str:
+def number(value: float | None, uncertainty: float = math.nan, sign: str = "") -> str:
     """One number; see `numbers`."""
-    return numbers([value], spread, sign)[0]
+    return numbers([value], uncertainty, sign)[0]
 
 
 def exact(value: float, sign: str = "") -> str:

@@ -91,7 +91,7 @@ class Analysis:
     rows: list[Row]
     arms: list[ArmSummary]
     quantities: list[ArmSummary]
-    """What a probe measured, or was derived from runs: labelled {"quantity": NAME}."""
+    """Quantities that a probe measured or that were derived from runs: labelled {"quantity": NAME}."""
     claims: list[JudgedClaim]
     explorations: list[Exploration]
 

@@ -100,7 +100,7 @@ class Trial:
 
 
 METRICS = ("validation_loss", "validation_accuracy")
-"""What every evaluation gives (accuracy only where there are classes)."""
+"""Numbers of every evaluation; accuracy only where there are classes."""
 Measure = Callable[[Any, Run], Mapping[str, Any]]
 """From a model's weights and its run to named numbers; traced."""
 Derive = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Any]]

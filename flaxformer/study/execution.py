@@ -1,4 +1,4 @@
-"""How a study is executed, apart from what it is; and the device groups that its runs are trained on."""
+"""Settings of executing a study, apart from its definition; and the device groups that train its runs."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from flaxformer.tasks.base import Source
 from flaxformer.tasks.sharded import ShardedSource
 
 FILLED = 0.8
-"""Of a device's memory, how much a program may take by the compiler's analysis, which does not see all."""
+"""Fraction of a device's memory that a program may take by the compiler's analysis, which does not see all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DeviceGroup:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How results are computed; nothing here changes a result, save in the last bits with `group_size` or `mesh`.
+    """Settings of computing results; none changes a result, but for the last bits with `group_size` or `mesh`.
 
     Args:
       output: the folder of results; runs/NAME by default.

@@ -235,7 +235,7 @@ class _Worker:
         return held is not None and any(trial.name not in held for trial in group.trials)
 
     def holders(self, group: ProgramGroup) -> list[str]:
-        """Who holds a group, in words."""
+        """Describe who holds a group."""
         return [
             f"{group.name} by process {lease.get('pid', '?')} on {lease.get('host', '?')}"
             for lease in self.leases.others(group.name)

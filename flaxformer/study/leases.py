@@ -32,8 +32,8 @@ LOCK_PATIENCE = 60.0
 NAME = re.compile(r"(?P<group>.+?)(\.(?P<share>[0-9a-f]{12}))?\.lease")
 
 Lease = dict[str, Any]
-"""What a lease file says: group, trials (None where it cannot be read: all), host, pid, started, heartbeat, token, and
-the file's own `path` and `mtime`."""
+"""Contents of a lease file: group, trials (None where it cannot be read: all), host, pid, started, heartbeat, token;
+and the file's own `path` and `mtime`."""
 
 
 def machine() -> str | None:

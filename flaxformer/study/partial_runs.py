@@ -41,7 +41,7 @@ class Progress:
     evaluations: list[dict[str, Array]]
     diagnostics: list[Diagnostics | None]
     losses: list[Array]
-    """Of each chunk, [members, steps of it]."""
+    """Losses of each chunk, [members, steps of the chunk]."""
     seconds: float = 0.0
 
     def packed(self) -> dict[str, Any]:

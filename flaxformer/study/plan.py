@@ -32,7 +32,7 @@ class ProgramGroup:
     name: str
     trials: tuple[Trial, ...]
     size: int
-    """How many trials the whole group has, also when `trials` are only those that are missing."""
+    """Number of trials of the whole group, also when `trials` are only those that are missing."""
     measure: Measure | None = None
     """Further numbers of a model, taken at every evaluation."""
     file: Path | None = None

@@ -142,7 +142,7 @@ class Program:
 
 
 def _stacked_shardings(state: Any, mesh: Mesh) -> Any:
-    """How the states of members lie on a mesh: each as one does alone, all of them on every device."""
+    """Return the shardings of stacked states: each member's as one run has alone, the member axis replicated."""
     cut = shardings_of(state, mesh)
     return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), cut)
 

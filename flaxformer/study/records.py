@@ -23,7 +23,7 @@ from flaxformer.struct import UserError
 Row = dict[str, Any]
 SEALED_LINE = re.compile(rb'(?s)(\{.*), "digest": "([0-9a-f]{16})"\}')
 SEAL = re.compile(rb"flaxformer:[0-9a-f]{32}")
-"""Where a Parquet file's own metadata hold its digest: that of the file with zeros in this place."""
+"""Place of a Parquet file's digest in its metadata; the digest is of the file with zeros there."""
 UNSEALED = b"flaxformer:" + b"0" * 32
 
 

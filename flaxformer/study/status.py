@@ -1,4 +1,4 @@
-"""How far a study is, from its folder alone: trials by what became of them, and who is at work."""
+"""Progress of a study, from its folder alone: trials by status, and the processes that hold them."""
 
 import time
 from collections import Counter
@@ -10,7 +10,7 @@ from flaxformer.study.leases import Lease, expiry, owner_is_gone, read_leases
 from flaxformer.study.store import STATUSES, Store
 
 STATES = (*STATUSES, "running", "missing")
-"""What a declared trial is; "running" where it has no result and a living owner holds it."""
+"""Status of a declared trial; "running" where it has no result and a living owner holds it."""
 
 
 def status(store: Store) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Store:
         self.root, self.worker = root, worker
         self.groups, self.leases, self.unfinished = root / "groups", root / "leases", root / "unfinished"
         self.corrupt_files: dict[str, str] = {}
-        """What reading found wrong: by the file's path in the folder."""
+        """Damage found in reading, by the file's path in the folder."""
 
     @property
     def declaration(self) -> Row:

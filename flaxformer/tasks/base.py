@@ -128,7 +128,7 @@ class Task(Config):
         return self.batch_size * self.tokens_read(model)
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
-        """Why a model cannot learn this task; a task of another kind than language modelling says otherwise."""
+        """Yield why a model cannot learn this task; a task that is not language modelling overrides it."""
         yield from self._token_problems("model", model)
         if model.head.predicts != "tokens":
             yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
@@ -148,11 +148,11 @@ class Task(Config):
             yield f"{where}.vocabulary is {model.vocabulary}; expected at least the task's {self.vocabulary} tokens"
 
     def length_problems(self, model: ModelConfig) -> Iterator[str]:
-        """Why the sequences are too long for a model."""
+        """Yield why the sequences are too long for a model."""
         yield from _too_long("model", model, self.sequence_length)
 
     def source_problems(self, model: ModelConfig) -> Iterator[str]:
-        """Why a model cannot read the task's source, or wants one that the task does not give."""
+        """Yield why a model cannot read the task's source, or needs one that the task does not give."""
         encoder = model.encoder
         if model.reads_memory and encoder is None:
             yield f"model.d_memory is {model.d_memory}; expected None, for no task gives a memory"

@@ -13,7 +13,7 @@ from flaxformer.training.schedule import Optimizer
 
 
 class Training(Config):
-    """How long to train, how often to look, and how a step is computed.
+    """Length of training, interval of evaluations, and how a step is computed.
 
     micro_batches: parts of a batch, computed one after another to save memory; the gradient is that of the whole
     batch, up to rounding, with other draws of dropout. None leaves it to `training.micro_batches`: one, but on a CPU.

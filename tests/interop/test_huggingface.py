@@ -492,7 +492,7 @@ UNLIKE = [
         r'feed_forward\.kind: ".*OwnDense" -> "Dense"',
     ),
     ("bart", {"cross_attention": Attention(heads=2, d_head=3)}, "cross_attention.d_head: 3 -> "),
-    ("gpt2", {"norm": SANDWICH}, r'norm\.post\.kind: "ModelNorm" -> \(absent\)'),
+    ("gpt2", {"norm": SANDWICH}, r'norm\.post_branch\.kind: "ModelNorm" -> \(absent\)'),
     ("gpt2", {"positions": Sinusoidal()}, "'positions.max_length': Sinusoidal has no field 'max_length'"),
     ("gpt2", {"attention.window": 3}, r"attention\.window: 3 -> null"),
     ("gpt2", {"attention.scale_exponent": 1.0}, r"attention\.scale_exponent is 1.0: 'scale_attn_weights' has no value"),

@@ -67,7 +67,7 @@ def said_by(function):
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 4, 5, 7, 24, 30])
 def test_every_trial_is_dealt_once(planned, jobs):
-    dealt = division.names(division.dealt(planned, jobs))
+    dealt = division.names(division.assign(planned, jobs))
     assert len(dealt) == min(jobs, 24)
     assert sorted(itertools.chain(*dealt)) == sorted(trial.name for group in planned for trial in group.trials)
     sizes = [len(job) for job in dealt]
@@ -79,12 +79,12 @@ def test_the_longest_groups_are_dealt_first():
         return dataclasses.replace(whole, name=name, trials=whole.trials[:trials])
 
     (whole,) = groups(tiny(axes=(tiny().axes[1],), claims=()).trials())
-    found = division.dealt([group("a", 1), group("b", 2), group("c", 3), group("d", 5)], 2)
+    found = division.assign([group("a", 1), group("b", 2), group("c", 3), group("d", 5)], 2)
     assert [[one.name for one in job] for job in found] == [["d", "a"], ["c", "b"]]
 
 
 def test_nothing_to_do_is_no_job():
-    assert division.dealt([], 3) == []
+    assert division.assign([], 3) == []
     assert division.shares([], 0) == []
 
 
@@ -173,7 +173,7 @@ def test_a_launch_declares_the_study_and_hands_over_what_is_missing(example, tmp
         handed.append((path, payload.read(path)))
         return False
 
-    monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, _: division.dealt(groups, 2), start))
+    monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, _: division.assign(groups, 2), start))
     example = dataclasses.replace(example, overrides=())
     study = example.study()
     for kind, options in (("local", Options(slurm=("time=5",))), ("loca", Options())):
