@@ -11,14 +11,14 @@ import polars as pl
 import pytest
 from study.tiny import FILE, cache_folder, fill, kept_programs, tiny
 
-from flaxformer import compilation_cache as keeping
 from flaxformer.cli import COMMANDS, _class, main
 from flaxformer.cli.study import StudyArguments
-from flaxformer.study import launch
-from flaxformer.study.declarations import declare
+from flaxformer.runner import launch
+from flaxformer.runner.program import Program
+from flaxformer.startup import compilation_cache as keeping
+from flaxformer.store.declarations import declare
+from flaxformer.store.store import Store
 from flaxformer.study.plan import declaration
-from flaxformer.study.program import Program
-from flaxformer.study.store import Store
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,13 +10,13 @@ import types
 import pytest
 from study.tiny import fill
 
+from flaxformer.store import records
+from flaxformer.store.declarations import declare
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError
-from flaxformer.study import records
 from flaxformer.study.analysis import analyse
-from flaxformer.study.declarations import declare
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
-from flaxformer.study.store import Store
 from flaxformer.user_code.search import code_digests
 
 HEAD = """

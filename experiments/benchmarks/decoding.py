@@ -36,7 +36,7 @@ def in_jax(name: str) -> Callable[[Work], dict[str, Any]]:
         import decoding_jax
         import jax
 
-        from flaxformer.study.execution import one_cpu_device_per_core
+        from flaxformer.startup.cpu_devices import one_cpu_device_per_core
 
         if name == "ours":
             one_cpu_device_per_core()

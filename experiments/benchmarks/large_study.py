@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer.store.declarations import declare
+from flaxformer.store.records import write_table
+from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Study
-from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
-from flaxformer.study.records import write_table
-from flaxformer.study.store import Store
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 

@@ -13,10 +13,10 @@ from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, Learne
 from flaxformer.jobs.programs import Programs
 from flaxformer.model.layout import Layout
 from flaxformer.params import fold_in_name
+from flaxformer.runner.execute import Compiled, Execution, Finished, execute
 from flaxformer.sharding import Devices
+from flaxformer.startup.cpu_devices import one_cpu_device_per_core
 from flaxformer.study import Study
-from flaxformer.study.execute import Compiled, Execution, Finished, execute
-from flaxformer.study.execution import one_cpu_device_per_core
 from flaxformer.study.plan import groups
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flaxformer.study.provenance import commit
+from flaxformer.store.provenance import commit
 
 PACKAGES = ("flaxformer", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformers", "x-transformers")
 VARIABLES = ("XLA_FLAGS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")

@@ -10,7 +10,7 @@ from flaxformer.report import html, index, phrasing
 from flaxformer.report.numbers import duration
 from flaxformer.report.tables import Table
 from flaxformer.report.write import report_path
-from flaxformer.study.store import Store
+from flaxformer.store.store import Store
 
 WEAKER = (
     "The quick form: fewer seeds, steps and arms than the declared evidence, and so weaker. Run it without --quick."

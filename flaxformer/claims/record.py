@@ -8,8 +8,8 @@ from pathlib import Path
 from flaxformer.claims.run import CaseResult
 from flaxformer.files import write_atomically
 from flaxformer.report import phrasing
+from flaxformer.store.store import Store
 from flaxformer.study.analysis import Analysis, analyse
-from flaxformer.study.store import Store
 
 NAME = "case.json"
 

@@ -12,14 +12,15 @@ from rich.text import Text
 
 from flaxformer.claims.case import Case, Evidence
 from flaxformer.report.write import write
+from flaxformer.runner.execute import Execution
+from flaxformer.runner.launch import missing, run
+from flaxformer.runner.probes import run_probe
+from flaxformer.runner.progress import follow
+from flaxformer.store.provenance import provenance
+from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis
-from flaxformer.study.execute import Execution
-from flaxformer.study.launch import missing, run
-from flaxformer.study.probe import Probe, run_probe
-from flaxformer.study.progress import follow
-from flaxformer.study.provenance import provenance
-from flaxformer.study.store import Store, read_lines
+from flaxformer.study.probe import Probe
 from flaxformer.user_code.changes import OnCodeChange
 
 

@@ -97,16 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = _class(name)
     if arguments is None:
-        importlib.import_module("flaxformer.compilation_cache").keep_compiled_programs()
+        importlib.import_module("flaxformer.startup.compilation_cache").keep_compiled_programs()
     return _called(command, name, words[1:])
 
 
 def _called(command: Any, name: str, words: Sequence[str]) -> int:
     """The exit code of a command; what a user can mend is one line."""
-    from flaxformer import cuda
     from flaxformer.interrupts import interrupt, interrupted
+    from flaxformer.startup import cuda
+    from flaxformer.startup.cpu_devices import one_cpu_device_per_core
     from flaxformer.struct import UserError
-    from flaxformer.study.execution import one_cpu_device_per_core
 
     console, errors = Console(), Console(stderr=True)
     interrupted.clear()

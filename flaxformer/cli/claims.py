@@ -11,7 +11,7 @@ from flaxformer.claims.case import find_cases
 from flaxformer.claims.run import run_case
 from flaxformer.claims.table import show, write
 from flaxformer.cli.options import FAILED, option
-from flaxformer.study.execute import Execution
+from flaxformer.runner.execute import Execution
 from flaxformer.user_code.changes import OnCodeChange
 
 

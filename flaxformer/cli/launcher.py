@@ -8,10 +8,10 @@ from rich.console import Console
 
 from flaxformer.cli.options import FAILED, option
 from flaxformer.launchers import Options, Payload, launch
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import missing, store_of
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
-from flaxformer.study.execution import Execution
-from flaxformer.study.launch import missing, store_of
 
 if TYPE_CHECKING:
     from flaxformer.cli.study import RunStudy

@@ -22,16 +22,16 @@ from flaxformer.model.layout import Layout
 from flaxformer.params import Spec
 from flaxformer.report import index, terminal
 from flaxformer.report.write import report_path, write
+from flaxformer.runner.execute import Execution, Finished
+from flaxformer.runner.launch import OnError, declare, missing, store_of
+from flaxformer.runner.progress import follow
+from flaxformer.runner.stages import describe_stages, is_staged, remaining_work, resolve_study, run
 from flaxformer.sharding import parse_devices
+from flaxformer.store.status import status
+from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import Execution, Finished
-from flaxformer.study.launch import OnError, declare, missing, store_of
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import cost, groups, slow_decoding
-from flaxformer.study.progress import follow
-from flaxformer.study.stages import describe_stages, is_staged, remaining_work, resolve_study, run
-from flaxformer.study.status import status
-from flaxformer.study.store import Store
 from flaxformer.user_code.changes import OnCodeChange
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="a Python file that defines `study`")]

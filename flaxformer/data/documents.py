@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer.data.corpus import tenth
-from flaxformer.data.extras import library
+from flaxformer.extras import library
 from flaxformer.struct import UserError
 
 PIECE = 2**20

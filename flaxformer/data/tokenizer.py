@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flaxformer.data.extras import library
+from flaxformer.extras import library
 from flaxformer.struct import UserError
 
 PIECE = 2**20

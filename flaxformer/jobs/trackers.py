@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from flaxformer.data.extras import library
+from flaxformer.extras import library
 from flaxformer.files import write_atomically
 from flaxformer.jobs.log import LogLine
 from flaxformer.struct import UserError, canonical, canonical_text, did_you_mean

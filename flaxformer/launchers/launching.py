@@ -10,12 +10,12 @@ from rich.console import Console
 from flaxformer.launchers import local, ray, slurm
 from flaxformer.launchers.division import Jobs, Options, names
 from flaxformer.launchers.payload import Payload, private
+from flaxformer.runner.launch import declare, missing, store_of
+from flaxformer.runner.stages import is_staged
+from flaxformer.store.provenance import code
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Study
-from flaxformer.study.launch import declare, missing, store_of
 from flaxformer.study.plan import ProgramGroup
-from flaxformer.study.provenance import code
-from flaxformer.study.stages import is_staged
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer.files import write_atomically
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import OnError
 from flaxformer.sharding import parse_devices
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
-from flaxformer.study.execution import Execution
-from flaxformer.study.launch import OnError
 from flaxformer.study.load import load_study
 from flaxformer.user_code.changes import OnCodeChange
 

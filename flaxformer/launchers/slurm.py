@@ -18,15 +18,15 @@ from typing import Any
 
 from rich.console import Console
 
-from flaxformer.compilation_cache import keep_compiled_programs
-from flaxformer.data.extras import library
+from flaxformer.extras import library
 from flaxformer.interrupts import interrupt
 from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
 from flaxformer.launchers.payload import Payload, private, read
 from flaxformer.launchers.rendezvous import rendezvous
 from flaxformer.launchers.work import work
+from flaxformer.startup.compilation_cache import keep_compiled_programs
+from flaxformer.startup.cpu_devices import one_cpu_device_per_core
 from flaxformer.struct import UserError
-from flaxformer.study.execution import one_cpu_device_per_core
 from flaxformer.study.plan import ProgramGroup
 
 MOST_JOBS = 1000

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.launchers.payload import read
-from flaxformer.study.execute import Compiled, Finished, Message, Progressed, StudyEvent
-from flaxformer.study.launch import run
+from flaxformer.runner.execute import Compiled, Finished, Message, Progressed, StudyEvent
+from flaxformer.runner.launch import run
 
 DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 """Exit codes of a worker's process."""

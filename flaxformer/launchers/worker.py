@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.compilation_cache import keep_compiled_programs
 from flaxformer.interrupts import interrupt
 from flaxformer.launchers.work import DONE, FAILED, INTERRUPTED, USER_ERROR, work
+from flaxformer.startup.compilation_cache import keep_compiled_programs
+from flaxformer.startup.cpu_devices import one_cpu_device_per_core
 from flaxformer.struct import UserError
-from flaxformer.study.execution import one_cpu_device_per_core
 
 
 def main() -> int:

@@ -8,10 +8,9 @@ from flaxformer.files import write_atomically
 from flaxformer.report import html, phrasing, provenance_text
 from flaxformer.report.tables import Table
 from flaxformer.report.write import report_path, write
+from flaxformer.store.store import RUNGS, Store, read_lines
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import analyse
-from flaxformer.study.halving import RUNGS
-from flaxformer.study.store import Store, read_lines
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 
 from flaxformer.report import html, phrasing, provenance_text, tables
+from flaxformer.store.store import Row
 from flaxformer.study.analysis import Analysis
-from flaxformer.study.store import Row
 
 CAPTIONS = {
     "claims": "The declared claims: each seed a dot, the mean with its 95 % t-interval above. Shaded is where the "

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flaxformer.report.numbers import duration
+from flaxformer.store.store import Row
 from flaxformer.struct import differences
 from flaxformer.study.analysis import Analysis
-from flaxformer.study.store import Row
 
 SHOWN = 5
 """Launches that are shown, the last ones."""

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer.report import phrasing, tables
+from flaxformer.store.status import STATES
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
-from flaxformer.study.status import STATES
 
 STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
 

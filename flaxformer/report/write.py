@@ -5,11 +5,11 @@ from pathlib import Path
 from flaxformer.files import write_atomically
 from flaxformer.report import tables
 from flaxformer.report.page import render
+from flaxformer.store.records import write_table
+from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis, analyse
 from flaxformer.study.claim import QUANTITY
-from flaxformer.study.records import write_table
-from flaxformer.study.store import Store, read_lines
 
 
 def write(store: Store) -> Analysis:

@@ -1,4 +1,4 @@
-"""The ablation engine: declare, search, plan, execute, share among processes, store, judge."""
+"""Declare studies and probes, search, plan and judge; nothing here trains."""
 
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Arm, Axis, Study, Trial

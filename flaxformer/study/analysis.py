@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+from flaxformer.store.store import Row, Store
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.statistics import (
     FEWEST_SEEDS,
@@ -18,7 +19,6 @@ from flaxformer.study.statistics import (
     proportion,
     with_verdicts,
 )
-from flaxformer.study.store import Row, Store
 
 MOST_DRAWN = 200
 """Arms that a figure of arms, the learning curves and a table in the terminal have room for."""

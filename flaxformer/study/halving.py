@@ -8,8 +8,6 @@ from typing import Literal
 from flaxformer.struct import UserError, did_you_mean
 
 Goal = Literal["lower", "higher"]
-RUNGS = "rungs"
-"""The folder, in a study's, of what every arm reached at each rung: DIR/rungs/STEP is a study's folder itself."""
 GOALS: tuple[Goal, ...] = ("lower", "higher")
 
 

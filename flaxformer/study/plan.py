@@ -15,10 +15,10 @@ import numpy as np
 import flaxformer
 from flaxformer import model, params
 from flaxformer.config import ModelConfig
+from flaxformer.store.store import FORMAT
 from flaxformer.struct import UserError, canonical, classes_in, did_you_mean
 from flaxformer.study.claim import QUANTITY
 from flaxformer.study.declare import METRICS, RESERVED, Arm, Measure, Study, Trial
-from flaxformer.study.store import FORMAT
 from flaxformer.tasks.base import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
 from flaxformer.training.micro_batches import micro_batches

@@ -2,20 +2,17 @@
 
 import dataclasses
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import flaxformer
 from flaxformer.files import digest_of
+from flaxformer.store.store import FORMAT
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.claim import QUANTITY, Claim
-from flaxformer.study.declarations import declare
 from flaxformer.study.declare import check_name, check_seeds
-from flaxformer.study.store import FORMAT, Row, Store
 from flaxformer.user_code import code_digests
-from flaxformer.user_code.changes import OnCodeChange
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,32 +83,6 @@ class Probe:
 def measured_by(code: Mapping[str, str]) -> str:
     """A digest of what tells a measurement from another: the package's semantics, and the user code behind it."""
     return digest_of(json.dumps([flaxformer.SEMANTICS, code], sort_keys=True).encode())
-
-
-def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse") -> Iterator[Row]:
-    """Measure every seed that is missing; each is on disk before it is yielded.
-
-    Args:
-      on_code_change: what to do with measurements whose code has changed since. "retrain" measures again; the old ones
-        stay in the folder and are not read.
-
-    Raises:
-      UserError: another process holds the folder, a claim is about a number that is not measured, or code changed.
-    """
-    with store.locked():
-        declaration = declare(store, probe.declaration(), on_code_change)
-        store.repair()
-        done = {row["seed"] for row in store.measurements(declaration)}
-        for seed in probe.seeds:
-            if seed in done:
-                continue
-            began = time.perf_counter()
-            values = {name: float(value) for name, value in probe.measure(seed).items()}
-            check_quantities(probe.claims, values)
-            seconds = time.perf_counter() - began
-            row = {"measured_by": declaration["measured_by"], "seed": seed, "seconds": seconds, "values": values}
-            store.append_measurement(row)
-            yield row
 
 
 def check_quantities(claims: Sequence[Claim], values: Mapping[str, float]) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer.data.extras import library
+from flaxformer.extras import library
 from flaxformer.files import write_atomically
+from flaxformer.store import records
+from flaxformer.store.store import Row, Store, read_lines
 from flaxformer.struct import UserError
-from flaxformer.study import records
 from flaxformer.study.analysis import score
 from flaxformer.study.declare import Study, Trial
 from flaxformer.study.halving import Goal, goal_of, mean
 from flaxformer.study.search import Choice, Integer, LogUniform, Point, Space, axis_of, check_space, named
-from flaxformer.study.store import Row, Store, read_lines
 
 FILE = "suggestions.jsonl"
 """In the study's folder: a line for each round, written before the round is trained."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse
 from flaxformer.study.halving import Goal, goal_of, mean, ranked
-from flaxformer.study.store import Store
 
 
 def tuned(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.config import ModelConfig
-from flaxformer.data.extras import library
+from flaxformer.extras import library
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Task
 from flaxformer.tasks.examples import ExampleSource, shuffled

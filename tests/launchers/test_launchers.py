@@ -29,12 +29,12 @@ from flaxformer.launchers import (
     slurm,
     work,
 )
+from flaxformer.runner.execution import Execution
 from flaxformer.sharding import Devices
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 from flaxformer.study import Axis
-from flaxformer.study.execution import Execution
 from flaxformer.study.plan import groups
-from flaxformer.study.store import Store
 
 WIDTHS = Axis("model.feed_forward.d_ff", {str(width): width for width in (5, 7, 11, 13)}, name="width")
 

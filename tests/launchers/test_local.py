@@ -11,7 +11,7 @@ import pytest
 from launchers.loopback import wait
 from study.tiny import FILE, results
 
-from flaxformer.study.store import Store
+from flaxformer.store.store import Store
 
 pytestmark = pytest.mark.slow
 LONG = ["--seeds", "2", "training.steps=15000", "training.evaluate_every=5000"]

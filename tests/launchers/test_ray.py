@@ -7,7 +7,7 @@ import sys
 import pytest
 from study.tiny import FILE, results
 
-from flaxformer.study.store import Store
+from flaxformer.store.store import Store
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("ray", reason="no Ray")

@@ -12,7 +12,7 @@ import pytest
 from launchers.loopback import cluster, wait, why_not
 from study.tiny import FILE, results
 
-from flaxformer.study.store import Store
+from flaxformer.store.store import Store
 
 pytest.importorskip("submitit", reason="no submitit")
 pytestmark = [

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer import cuda
 from flaxformer.nn import Causal, Padding, Segments, Window, dot_product_attention, fused_attention
 from flaxformer.nn.fused_attention import AttentionCall, unsupported_reason
+from flaxformer.startup import cuda
 
 B, T, N, K, D = 3, 10, 6, 3, 8
 MASKS = {

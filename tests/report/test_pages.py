@@ -17,12 +17,12 @@ from flaxformer.report import figures, index
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE, style_of
 from flaxformer.report.effects import claims_figure
 from flaxformer.report.scores import arms_figure, curves_figure, quantities_figure
+from flaxformer.runner.probes import run_probe
+from flaxformer.store.provenance import command, provenance
+from flaxformer.store.records import write_document, write_table
+from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Probe
 from flaxformer.study.analysis import analyse
-from flaxformer.study.probe import run_probe
-from flaxformer.study.provenance import command, provenance
-from flaxformer.study.records import write_document, write_table
-from flaxformer.study.store import Store
 
 LONG = "under a condition that takes many words to say, the first of the two arms ends below the second"
 RATES = Axis("optimizer.learning_rate", {f"a rate with a long label {i}": 10.0**-i for i in range(2, 5)}, name="rate")

@@ -10,11 +10,11 @@ from study.tiny import BASELINE, LOWER, NORM, RATE, fill, tiny
 
 from flaxformer.report import figures, terminal
 from flaxformer.report.write import write
+from flaxformer.store.records import write_table
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 from flaxformer.study import Claim
 from flaxformer.study.analysis import analyse
-from flaxformer.study.records import write_table
-from flaxformer.study.store import Store
 
 SVG_ALONE = {"svg": figures.STAMPS["svg"]}
 

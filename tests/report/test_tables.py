@@ -16,11 +16,11 @@ import flaxformer
 from flaxformer.report import phrasing, tables, tex
 from flaxformer.report.numbers import claimed, duration, exact, number, numbers
 from flaxformer.report.tables import Table
+from flaxformer.runner.probes import run_probe
+from flaxformer.store.records import write_table
+from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
-from flaxformer.study.probe import run_probe
-from flaxformer.study.records import write_table
-from flaxformer.study.store import Store
 
 QUANTITY = {"quantity": "x"}
 

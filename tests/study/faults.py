@@ -5,9 +5,9 @@ import time
 
 from study.tiny import INCIDENTAL, NORM, RATE, tiny
 
-from flaxformer.study import launch, memory_fit
-from flaxformer.study.execution import Execution
-from flaxformer.study.store import Store
+from flaxformer.runner import launch, memory_fit
+from flaxformer.runner.execution import Execution
+from flaxformer.store.store import Store
 
 STUDY = tiny(axes=(NORM, RATE), seeds=range(2), claims=())
 TRIALS = [trial.name for trial in STUDY.trials()]

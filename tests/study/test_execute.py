@@ -12,14 +12,14 @@ from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, result
 from flaxformer.config import LayerNorm, RMSNorm
 from flaxformer.diagnostics import diagnose, summary
 from flaxformer.params import fold_in_name
+from flaxformer.runner.execute import Compiled, Execution, Finished, execute
+from flaxformer.runner.launch import missing, run
+from flaxformer.runner.program import Program
+from flaxformer.store.declarations import declare
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
-from flaxformer.study.declarations import declare
-from flaxformer.study.execute import Compiled, Execution, Finished, execute
-from flaxformer.study.launch import missing, run
 from flaxformer.study.plan import groups
-from flaxformer.study.program import Program
-from flaxformer.study.store import Store
 from flaxformer.training import evaluate, start, train_chunk
 
 STUDY = tiny()

@@ -6,8 +6,8 @@ import jax
 import pytest
 from study.tiny import BASELINE, tiny
 
-from flaxformer.study import functions
-from flaxformer.study.execute import Compiled, Execution, Finished, execute
+from flaxformer.runner import functions
+from flaxformer.runner.execute import Compiled, Execution, Finished, execute
 from flaxformer.study.plan import groups
 
 

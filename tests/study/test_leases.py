@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from flaxformer.store import leases as module
+from flaxformer.store.leases import EXPIRY, Leases, born, read_lease, read_leases
 from flaxformer.struct import UserError
-from flaxformer.study import leases as module
-from flaxformer.study.leases import EXPIRY, Leases, born, read_lease, read_leases
 
 TRIALS = ["a", "b", "c"]
 

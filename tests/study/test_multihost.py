@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from study.tiny import FILE
 
-from flaxformer.study.store import Store
+from flaxformer.store.store import Store
 
 TWO = ["--coordinator", "127.0.0.1:{port}", "--processes", "2", "--process", "{process}", "--output", "{process}"]
 OVERRIDES = ["--seeds", "2"]

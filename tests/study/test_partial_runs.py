@@ -8,16 +8,16 @@ import pytest
 from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
 
 from flaxformer import files
+from flaxformer.runner import partial_runs
+from flaxformer.runner.execute import Execution, Finished, Message
+from flaxformer.runner.launch import run
+from flaxformer.runner.memory_fit import MemoryFittedProgram
+from flaxformer.runner.partial_runs import PartialRun
+from flaxformer.runner.program import Program, Stopped
 from flaxformer.sharding import Devices
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study import partial_runs
-from flaxformer.study.execute import Execution, Finished, Message
-from flaxformer.study.launch import run
-from flaxformer.study.memory_fit import MemoryFittedProgram
-from flaxformer.study.partial_runs import PartialRun
 from flaxformer.study.plan import groups
-from flaxformer.study.program import Program, Stopped
-from flaxformer.study.store import Store
 
 RUN = replace_at(
     BASELINE,

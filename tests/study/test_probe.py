@@ -10,15 +10,16 @@ from scipy import stats
 from study.tiny import RATE, tiny
 
 from flaxformer.report.write import write
+from flaxformer.runner.execute import Execution
+from flaxformer.runner.launch import run
+from flaxformer.runner.probes import run_probe
+from flaxformer.store.declarations import declare
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
-from flaxformer.study.declarations import declare
-from flaxformer.study.execute import Execution
-from flaxformer.study.launch import run
 from flaxformer.study.plan import declaration
-from flaxformer.study.probe import measured_by, run_probe
-from flaxformer.study.store import Store
+from flaxformer.study.probe import measured_by
 from flaxformer.user_code import code_digests
 
 SPREAD = [0.3, -0.1, 0.2, 0.0, -0.4, 0.1]

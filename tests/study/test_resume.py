@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from study.tiny import FILE, INCIDENTAL, cache_folder
 
-from flaxformer.study.store import Store
+from flaxformer.store.store import Store
 
 LONGER = ["training.steps=3000", "training.evaluate_every=1500", "--chunk-steps", "50"]
 """So that a kill comes in the middle of something."""

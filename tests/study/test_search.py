@@ -15,6 +15,11 @@ from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, result
 from flaxformer.cli import main
 from flaxformer.report import index
 from flaxformer.report import write as report_module
+from flaxformer.runner import launch, stages
+from flaxformer.runner.execute import Finished
+from flaxformer.runner.execution import Execution
+from flaxformer.store.status import status
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError, get_at
 from flaxformer.study import (
     Axis,
@@ -25,20 +30,14 @@ from flaxformer.study import (
     Points,
     Search,
     Uniform,
-    launch,
     sampled,
-    stages,
     tuned,
 )
 from flaxformer.study.analysis import analyse
-from flaxformer.study.execute import Finished
-from flaxformer.study.execution import Execution
 from flaxformer.study.halving import goal_of, ranked
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.search import coordinates
-from flaxformer.study.status import status
-from flaxformer.study.store import Store
 from flaxformer.study.suggest import suggest
 
 RATE = "optimizer.learning_rate"

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
 
+from flaxformer.runner import memory_fit
+from flaxformer.runner.execute import Compiled, Execution, Finished, Message, execute
+from flaxformer.runner.execution import FILLED, DeviceGroup
+from flaxformer.runner.memory_fit import MemoryFittedProgram
+from flaxformer.runner.program import Program
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study import Axis, memory_fit
-from flaxformer.study.execute import Compiled, Execution, Finished, Message, execute
-from flaxformer.study.execution import FILLED, DeviceGroup
-from flaxformer.study.memory_fit import MemoryFittedProgram
+from flaxformer.study import Axis
 from flaxformer.study.plan import groups
-from flaxformer.study.program import Program
 
 TRIALS = tiny(axes=(Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name="rate"),), claims=()).trials()
 [GROUP] = groups(TRIALS)

@@ -8,12 +8,12 @@ import pytest
 from study.tiny import BASELINE, NORM, tiny
 
 from flaxformer.files import write_atomically
+from flaxformer.store.declarations import declare
+from flaxformer.store.records import write_table
+from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis
-from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
-from flaxformer.study.records import write_table
-from flaxformer.study.store import Store, read_lines
 
 ROWS = [
     {"trial": "a", "status": "done", "diverged_at": None, "loss": 0.1 + 0.2, "curve": [1e-30, 3.0], "scale": "1/√d"},

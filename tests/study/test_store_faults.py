@@ -17,12 +17,14 @@ from flaxformer.cli import main
 from flaxformer.cli import study as commands
 from flaxformer.config import POST, PRE
 from flaxformer.report.write import write
+from flaxformer.runner import launch
+from flaxformer.runner.execute import Finished, Message
+from flaxformer.store import leases, records
+from flaxformer.store.status import status
+from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study import Axis, launch, leases, records
-from flaxformer.study.execute import Finished, Message
+from flaxformer.study import Axis
 from flaxformer.study.plan import groups
-from flaxformer.study.status import status
-from flaxformer.study.store import Store, read_lines
 
 OTHER = replace_at(STUDY.baseline, {"optimizer.beta2": 0.99})
 
@@ -449,7 +451,7 @@ def test_no_label_leads_out_of_the_folder_or_makes_a_name_too_long(tmp_path):
     assert all(path.resolve().is_relative_to(tmp_path) for path in tmp_path.rglob("*"))
 
 
-MALFORMED = [b"", b"[]", b"7", b"null", b'{"format": 2}', b'{"format": 2, "trials": 3, "recipes": {}}', b"[" * 9999]
+MALFORMED = [b"", b"[]", b"7", b"null", b'{"format": 3}', b'{"format": 3, "trials": 3, "recipes": {}}', b"[" * 9999]
 
 
 @pytest.mark.parametrize("text", MALFORMED)

@@ -13,16 +13,17 @@ from study import faults
 from study.faults import TRIALS, results, train
 from study.test_store_faults import is_whole
 
+from flaxformer.store.status import status
+from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError
-from flaxformer.study.status import status
-from flaxformer.study.store import Store, read_lines
 
 pytestmark = pytest.mark.slow
 WORKER = """
 import signal, sys
 from pathlib import Path
 from study import faults
-from flaxformer.study import memory_fit, launch, leases
+from flaxformer.runner import memory_fit, launch
+from flaxformer.store import leases
 launch.POLL, leases.HEARTBEAT, launch.provenance = 0.05, 0.3, faults.provenance
 memory_fit.Program = type("Program", (faults.Program,), {"seconds": 0.25})
 def stop(*_): raise KeyboardInterrupt

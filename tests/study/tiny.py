@@ -9,10 +9,10 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer.store.declarations import declare
+from flaxformer.store.store import Row, Store
 from flaxformer.study import Axis, Claim, Study, Trial
-from flaxformer.study.declarations import declare
 from flaxformer.study.plan import declaration
-from flaxformer.study.store import Row, Store
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import jax
 
+from flaxformer.runner import launch
+from flaxformer.runner.execute import StudyEvent
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import missing, store_of
+from flaxformer.store import records
+from flaxformer.store.store import LOCK_PATIENCE, RUNGS, Row, Store
 from flaxformer.struct import UserError
-from flaxformer.study import launch, records
 from flaxformer.study.analysis import score
 from flaxformer.study.declare import Arm, Study, Trial
-from flaxformer.study.execute import StudyEvent
-from flaxformer.study.execution import Execution
-from flaxformer.study.halving import RUNGS, mean
-from flaxformer.study.launch import missing, store_of
+from flaxformer.study.halving import mean
 from flaxformer.study.plan import groups
-from flaxformer.study.store import LOCK_PATIENCE, Row, Store
 from flaxformer.study.suggest import Search, record, recorded, suggest
 
 

@@ -5,9 +5,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from flaxformer.study.halving import RUNGS
-from flaxformer.study.leases import Lease, expiry, owner_is_gone, read_leases
-from flaxformer.study.store import STATUSES, Store
+from flaxformer.store.leases import Lease, expiry, owner_is_gone, read_leases
+from flaxformer.store.store import RUNGS, STATUSES, Store
 
 STATES = (*STATUSES, "running", "missing")
 """Status of a declared trial; "running" where it has no result and a living owner holds it."""

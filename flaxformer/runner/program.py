@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer.diagnostics import Diagnostics, summary
+from flaxformer.runner.execution import DeviceGroup, Execution
+from flaxformer.runner.functions import functions_of
+from flaxformer.runner.partial_runs import PartialRun, Progress
 from flaxformer.sharding import replicated, shardings_of
+from flaxformer.store.store import Row
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import DeviceGroup, Execution
-from flaxformer.study.functions import functions_of
-from flaxformer.study.partial_runs import PartialRun, Progress
 from flaxformer.study.plan import ProgramGroup
-from flaxformer.study.store import Row
 from flaxformer.training import start
 from flaxformer.training.step import ALIVE, TrainState
 

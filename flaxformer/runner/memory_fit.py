@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
+from flaxformer.runner.execution import DeviceGroup, Execution
+from flaxformer.runner.partial_runs import PartialRun
+from flaxformer.runner.program import Program, Stopped
+from flaxformer.store.store import Row
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import DeviceGroup, Execution
-from flaxformer.study.partial_runs import PartialRun
 from flaxformer.study.plan import ProgramGroup
-from flaxformer.study.program import Program, Stopped
-from flaxformer.study.store import Row
 
 
 class MemoryFittedProgram:

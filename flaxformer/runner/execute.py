@@ -14,13 +14,13 @@ import jax
 
 from flaxformer import distributed
 from flaxformer.interrupts import raise_if_interrupted
+from flaxformer.runner.execution import DeviceGroup, Execution
+from flaxformer.runner.memory_fit import MemoryFittedProgram, failed
+from flaxformer.runner.program import Stopped
+from flaxformer.runner.schedule import Scheduler, Take
+from flaxformer.store.store import Row
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import DeviceGroup, Execution
-from flaxformer.study.memory_fit import MemoryFittedProgram, failed
 from flaxformer.study.plan import ProgramGroup
-from flaxformer.study.program import Stopped
-from flaxformer.study.schedule import Scheduler, Take
-from flaxformer.study.store import Row
 from flaxformer.training.micro_batches import check_batch
 
 

@@ -23,10 +23,10 @@ from jaxtyping import Array
 from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints, SaveFailed
 from flaxformer.diagnostics import Diagnostics
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Trial
 from flaxformer.study.plan import ProgramGroup, code_by_arm, digest, recipe
-from flaxformer.study.store import Store
 from flaxformer.training.step import TrainState
 
 MIN_SECONDS_TO_SAVE = 10.0

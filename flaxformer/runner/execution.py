@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +153,3 @@ class Execution:
         device_groups = self.device_groups()
         each = len(device_groups[0].devices)
         return f"{len(device_groups)} devices" if each == 1 else f"{len(device_groups)} × {each} devices"
-
-
-def one_cpu_device_per_core() -> None:
-    """Split the CPU into one device per core, if JAX has not started yet: a small model keeps one core busy."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
-            jax.config.update("jax_num_cpu_devices", cores)

@@ -8,17 +8,18 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from flaxformer.runner import partial_runs
+from flaxformer.runner.execute import Finished, Message, StudyEvent, execute
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.multihost import on_all_processes
+from flaxformer.store import declarations
+from flaxformer.store.leases import Leases
+from flaxformer.store.provenance import provenance
+from flaxformer.store.store import LOCK_PATIENCE, Row, Store, check_file_name, is_finished
 from flaxformer.struct import UserError, did_you_mean
-from flaxformer.study import declarations, partial_runs
 from flaxformer.study.declare import Study, Trial
-from flaxformer.study.execute import Finished, Message, StudyEvent, execute
-from flaxformer.study.execution import Execution
-from flaxformer.study.leases import Leases
-from flaxformer.study.multihost import on_all_processes
 from flaxformer.study.plan import ProgramGroup, declaration, groups
 from flaxformer.study.probe import check_quantities
-from flaxformer.study.provenance import provenance
-from flaxformer.study.store import LOCK_PATIENCE, Row, Store, check_file_name, is_finished
 from flaxformer.user_code import copy_sources, user_modules
 from flaxformer.user_code.changes import OnCodeChange
 

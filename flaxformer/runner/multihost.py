@@ -12,10 +12,10 @@ from typing import Any
 import jax
 
 from flaxformer import distributed
+from flaxformer.runner.execute import StudyEvent, execute, only
+from flaxformer.runner.execution import Execution
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
-from flaxformer.study.execute import StudyEvent, execute, only
-from flaxformer.study.execution import Execution
 from flaxformer.study.plan import groups
 
 DONE, STOPPED = {"done": ""}, {"stopped": ""}

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable, Sequence
 
+from flaxformer.runner.execution import DeviceGroup
 from flaxformer.study.declare import Trial
-from flaxformer.study.execution import DeviceGroup
 from flaxformer.study.plan import ProgramGroup
 
 Take = Callable[[ProgramGroup], ProgramGroup | None]

@@ -3,11 +3,11 @@
 import itertools
 from collections.abc import Collection
 
+from flaxformer.store import records
+from flaxformer.store.leases import wait_for_dead_leases
+from flaxformer.store.records import DamagedError, Row
+from flaxformer.store.store import Store, is_finished
 from flaxformer.struct import UserError, differences
-from flaxformer.study import records
-from flaxformer.study.leases import wait_for_dead_leases
-from flaxformer.study.records import DamagedError, Row
-from flaxformer.study.store import Store, is_finished
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from flaxformer.study.execute import Compiled, Finished, Message, Progressed, StudyEvent
+from flaxformer.runner.execute import Compiled, Finished, Message, Progressed, StudyEvent
 
 SECONDS_BETWEEN_LINES = 15
 

@@ -23,12 +23,14 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from flaxformer.files import locked, set_aside, write_atomically
+from flaxformer.store import records
+from flaxformer.store.records import DamagedError, Row
 from flaxformer.struct import UserError
-from flaxformer.study import records
-from flaxformer.study.records import DamagedError, Row
 
-FORMAT = 2
+FORMAT = 3
 """Of study.json; raised when a folder cannot be read as before."""
+RUNGS = "rungs"
+"""Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
 LOCK_PATIENCE = 60.0
 """Seconds to wait for another process that writes what all share."""
 LINES = re.compile(r"(?P<group>.+?)(\.(?P<worker>[0-9a-f]{12}))?\.jsonl")

@@ -1,0 +1,35 @@
+"""Measuring of a probe: every seed that is missing, into the probe's folder."""
+
+import time
+from collections.abc import Iterator
+
+from flaxformer.store.declarations import declare
+from flaxformer.store.store import Row, Store
+from flaxformer.study.probe import Probe, check_quantities
+from flaxformer.user_code.changes import OnCodeChange
+
+
+def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse") -> Iterator[Row]:
+    """Measure every seed that is missing; each is on disk before it is yielded.
+
+    Args:
+      on_code_change: what to do with measurements whose code has changed since. "retrain" measures again; the old ones
+        stay in the folder and are not read.
+
+    Raises:
+      UserError: another process holds the folder, a claim is about a number that is not measured, or code changed.
+    """
+    with store.locked():
+        declaration = declare(store, probe.declaration(), on_code_change)
+        store.repair()
+        done = {row["seed"] for row in store.measurements(declaration)}
+        for seed in probe.seeds:
+            if seed in done:
+                continue
+            began = time.perf_counter()
+            values = {name: float(value) for name, value in probe.measure(seed).items()}
+            check_quantities(probe.claims, values)
+            seconds = time.perf_counter() - began
+            row = {"measured_by": declaration["measured_by"], "seed": seed, "seconds": seconds, "values": values}
+            store.append_measurement(row)
+            yield row

@@ -1,0 +1,1 @@
+"""Set-up of a process before JAX starts."""

@@ -1,0 +1,1 @@
+"""A study's folder of results: rows with digests, leases, declarations, provenance, status; no training."""
