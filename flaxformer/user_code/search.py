@@ -36,7 +36,7 @@ from flaxformer.user_code.statements import (
 CONSTANT = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
 DYNAMIC = {"eval", "exec", "globals", "locals", "__import__", "importlib"}
 """Names by which code reaches what its text does not name: all of its module counts where they are used."""
-NUMERIC = {"config", "data", "model", "nn", "params", "parts", "tasks", "training"}
+NUMERIC = {"component", "config", "data", "model", "nn", "params", "parts", "tasks", "training"}
 """The parts of this package that decide numbers."""
 WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "func")
 """Attributes under which methods, properties, partial and jitted functions hold the function that they wrap."""
