@@ -91,10 +91,10 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def remove(folder: Path, first: str, settle: float = 0.0) -> None:
-    """Remove a folder, and before all else the file in it that makes it count; links are not followed.
+    """Remove a folder, first of all the file in it that marks it as complete; links are not followed.
 
     Args:
-      settle: seconds in which threads that nobody can wait for may still make files in it.
+      settle: seconds in which threads that cannot be joined may still create files in it.
 
     Raises:
       OSError: the folder is a link, or something in it cannot be removed.

@@ -33,7 +33,7 @@ class Texts:
     """Source of documents; iterating reads them in an order that never changes.
 
     source: a text file, whose last `validation_tenths` become the validation text; a .jsonl (or .ndjson) or .parquet
-      file, a document a row; a folder, of whose files those that match `pattern` are read, each by its kind; or
+      file, one document per row; a folder, of whose files those that match `pattern` are read, each by its kind; or
       "hf:owner/name", a data set of the Hugging Face hub (streamed, with its `subset` and `split`).
     target: a second text file, whose line i translates line i of the first; then every line is a document, a line and
       its translation one after the other, both on the side that a hash of the two says.

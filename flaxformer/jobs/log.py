@@ -59,7 +59,7 @@ def _recording(path: Path) -> Iterator[None]:
 
 
 def read(path: Path) -> list[LogLine]:
-    """The whole lines of a log; one that a kill cut short does not count.
+    """Return the complete lines of a log, without a last line that a kill cut short.
 
     Raises:
       UserError: a line is damaged; the message says which.

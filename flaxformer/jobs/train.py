@@ -96,7 +96,7 @@ def devices_for(run: Run) -> Devices | None:
 
 
 def check(run: Run, job: Job) -> None:
-    """See, before anything is computed, that the folder is this run's or nobody's, and that the devices are there.
+    """Check, before anything is computed, that the folder is this run's or unused, and that the devices exist.
 
     Raises:
       UserError: it holds another run, and the message lists what differs; it cannot be written to; or the devices are

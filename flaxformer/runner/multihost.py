@@ -22,10 +22,10 @@ DONE, STOPPED = {"done": ""}, {"stopped": ""}
 
 
 def on_all_processes(run: Callable[..., Iterator[StudyEvent]]) -> Callable[..., Iterator[StudyEvent]]:
-    """`run(study, execution, …)`, for the processes of one job to call alike; of a lone process, as it is.
+    """Make `run(study, execution, …)` callable by all processes of one job alike; a single process runs it unchanged.
 
-    An exception or an interrupt in one process stops all at their next chunk. One that comes between two of them, where
-    nobody asks, is left to the coordination service of JAX, which ends the processes that wait for one that is gone.
+    An exception or an interrupt in one process stops all at their next chunk. Outside of chunks, the coordination service
+    of JAX ends the processes that wait for one that has ended.
     """
 
     @functools.wraps(run)

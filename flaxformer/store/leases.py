@@ -1,10 +1,10 @@
 """Leases: who trains which trials of a folder that any number of processes work on.
 
 A lease is a file in DIR/leases, made by exclusive creation: one process gets it. While its owner lives, a thread
-touches it every `heartbeat` seconds. Another process takes a lease for dead once it has itself seen it untouched for
-ten heartbeats by its own monotonic clock, so that clocks which jump or disagree change nothing; or at once, where the
-owner was a process of the same machine that is no more. Two owners at a time are possible all the same (one was
-suspended), and harmless: results are kept by trial, and are the same whoever trained it.
+touches it every `heartbeat` seconds. Another process considers a lease dead after it has seen it untouched for ten
+heartbeats by its own monotonic clock, so that clocks which jump or disagree have no effect; or at once, if the owner was
+a process of the same machine that has ended. Two owners at a time are possible (one was suspended) and harmless: results
+are stored by trial, and are the same whichever process trained it.
 """
 
 import contextlib

@@ -59,7 +59,7 @@ def trained(root, group=GROUP, stop_at=None, minutes=60.0, **execution):
     """Rows of a group's first two trials, what is told of them, and the steps; they may be stopped after so many."""
     how = Execution(**({"chunk_steps": CHUNK, "devices": 1} | execution))
     told, taken, fitted = [], [], compiled(group, how)
-    fitted.execution, fitted.tell = dataclasses.replace(how, output=root, save_minutes=minutes), told.append
+    fitted.execution, fitted.notify = dataclasses.replace(how, output=root, save_minutes=minutes), told.append
 
     def report(members, steps, here):
         taken.append((steps, here))
