@@ -1,9 +1,9 @@
 """SLURM: a job array with one group per job, submitted with submitit.
 
-submitit writes the batch script and receives the warning (SIGUSR2) that SLURM sends before a job's time is up; it pickles
-the path of the payload and a number, in a folder that only its owner can read. The job is then requeued and trains the
-trials that have no row, as it does after a lost node or a preemption. The study's folder, not SLURM, says whether a job
-is done.
+submitit writes the batch script and receives the warning (SIGUSR2) that SLURM sends before a job's time is up; it
+pickles the path of the payload and a number, in a folder that only its owner can read. The job is then requeued and
+trains the trials that have no row, as it does after a lost node or a preemption. The study's folder, not SLURM, says
+whether a job is done.
 """
 
 import dataclasses

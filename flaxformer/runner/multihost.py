@@ -24,8 +24,8 @@ DONE, STOPPED = {"done": ""}, {"stopped": ""}
 def on_all_processes(run: Callable[..., Iterator[StudyEvent]]) -> Callable[..., Iterator[StudyEvent]]:
     """Make `run(study, execution, …)` callable by all processes of one job alike; a single process runs it unchanged.
 
-    An exception or an interrupt in one process stops all at their next chunk. Outside of chunks, the coordination service
-    of JAX ends the processes that wait for one that has ended.
+    An exception or an interrupt in one process stops all at their next chunk. Outside of chunks, the coordination
+    service of JAX ends the processes that wait for one that has ended.
     """
 
     @functools.wraps(run)

@@ -2,9 +2,9 @@
 
 A lease is a file in DIR/leases, made by exclusive creation: one process gets it. While its owner lives, a thread
 touches it every `heartbeat` seconds. Another process considers a lease dead after it has seen it untouched for ten
-heartbeats by its own monotonic clock, so that clocks which jump or disagree have no effect; or at once, if the owner was
-a process of the same machine that has ended. Two owners at a time are possible (one was suspended) and harmless: results
-are stored by trial, and are the same whichever process trained it.
+heartbeats by its own monotonic clock, so that clocks which jump or disagree have no effect; or at once, if the owner
+was a process of the same machine that has ended. Two owners at a time are possible (one was suspended) and harmless:
+results are stored by trial, and are the same whichever process trained it.
 """
 
 import contextlib
