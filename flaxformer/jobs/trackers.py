@@ -80,7 +80,7 @@ class TensorBoard:
         self._events.flush()
 
     def _write(self, step: int, **what: Any) -> None:
-        self._events.write_event(self._proto.JobEvent(step=step, wall_time=time.time(), **what))
+        self._events.write_event(self._proto.Event(step=step, wall_time=time.time(), **what))
 
     def close(self) -> None:
         """Close the file."""
