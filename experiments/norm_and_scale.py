@@ -1,10 +1,11 @@
-"""Does pre-norm remove the need for learning-rate warm-up, and what does dividing by √d buy?
+"""Does pre-norm remove the need for learning-rate warm-up, and what is the effect of dividing by √d?
 
 Claims: Xiong et al. 2020 (pre-norm trains without warm-up); Vaswani et al. 2017, section 3.2.1, and "Transformers like
 a physicist" (the logits of unscaled attention grow with d); "Self-Attention and Transformers, a mathematical approach".
 Command: flaxformer run experiments/norm_and_scale.py
 Cost: 96 runs in 2 compiled programs, 2½ to 4 minutes on 2 CPU cores.
-Expected: all four claims supported; and, unclaimed, 1/d better than 1/√d under post-norm with warm-up.
+Expected: four of the five claims supported; whether warm-up is worth 0.02 nats under pre-norm stays open (it improves
+the loss by 0.014, 90 % interval 0.009 to 0.024).
 """
 
 from flaxformer.config import POST, PRE, Attention, Dense, LearnedPositions, ModelConfig, Tokens, Xavier
@@ -14,12 +15,12 @@ from flaxformer.training import AdamW, Linear, Run, Training
 
 study = Study(
     name="norm_and_scale",
-    question="Does pre-norm remove the need for learning-rate warm-up, and what does dividing by √d buy?",
+    question="Does pre-norm remove the need for learning-rate warm-up, and what is the effect of dividing by √d?",
     baseline=Run(
         model=ModelConfig(
             layers=6,
             d_model=64,
-            attention=Attention(heads=1),  # one head of width 64: at width 16 the scale hardly matters
+            attention=Attention(heads=1),  # one head of width 64; at width 16 the scale hardly matters
             feed_forward=Dense(d_ff=256),
             # The initialiser is part of the claim: Xavier matrices, unit-variance embeddings of tokens and positions.
             initializer=Xavier(),
@@ -35,8 +36,24 @@ study = Study(
         Axis("optimizer.warmup_steps", {"none": 0, "100": 100}, name="warmup"),
         Axis("model.attention.scale_exponent", {"1/√d": 0.5, "none": 0, "1/d": 1}, name="scale"),
     ],
-    seeds=range(8),
+    seeds=range(2000, 2008),
     claims=[
+        # The margin: 0.02 nats are 2 % of perplexity. A smaller gain is no need, since it is not worth one more number
+        # to tune; and this study calls two scales equal within the same margin. It was fixed before any run at the
+        # seeds above, which are new for this claim, but not in ignorance: at other seeds (from 1000), warm-up had
+        # improved pre-norm by 0.009 nats (95 % interval 0.003 to 0.015).
+        Claim(
+            "under pre-norm, warm-up changes the loss by less than 0.02 nats",
+            equal={"warmup": "100"},
+            to={"warmup": "none"},
+            where={"norm": "pre"},
+            within=0.02,
+            answers={
+                "supported": "Yes: with pre-norm, warm-up changes the loss by less than 0.02 nats.",
+                "refuted": "No: with pre-norm too, warm-up changes the loss by more than 0.02 nats.",
+                "inconclusive": "The study cannot tell whether pre-norm still gains 0.02 nats from warm-up.",
+            },
+        ),
         Claim(
             "without warm-up, pre-norm reaches a lower loss than post-norm",
             lower={"norm": "pre"},

@@ -1,6 +1,19 @@
 """Transformer ablations in JAX: a question is one short typed file, and its answer comes with its uncertainty."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flaxformer.report.reading import StudyResults
+
 SEMANTICS = 2
 """Bumped when the same config gives other numbers on purpose; results of different semantics are never mixed."""
 
 __version__ = "0.1.0"
+
+
+def results(folder: str | Path) -> "StudyResults":
+    """Return the results of a study's folder: rows, arms, claims, and the weights that were kept."""
+    from flaxformer.report.reading import StudyResults  # here, since importing the package is to be fast
+
+    return StudyResults(folder)

@@ -1,4 +1,4 @@
-"""Components: the parts of a model that a config chooses, each one class with its numbers, weights and function.
+"""Components: the exchangeable parts of a model, each one class with its numbers, weights and function.
 
 >>> class Dense(FeedForward):
 ...     d_ff: int = static(256)
@@ -8,148 +8,198 @@
 ...     def apply(self, weights, x, context):
 ...         return jax.nn.relu(x @ weights.up) @ weights.down
 
-A component's `apply` returns its result, or its result and an `Aux` with what else the step needs of it.
+`apply` returns the result, or a pair of the result and an `Aux` with further outputs for the training step.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import flax.struct
 import jax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from flaxformer.nn.dropout import dropout, part_key
 from flaxformer.nn.masks import Mask
 from flaxformer.params import Parameters, ParametersT, path_name
 from flaxformer.pytree import Node
 from flaxformer.struct import Config
 
+ResultT = TypeVar("ResultT")
+
 
 class Component(Config):
     """Base of every component: a config with weights of its own.
 
-    The axes of its weights are sizes of the model (`d_model`, `layers`, `vocabulary`, …) or its own static integer
-    fields by name; `sizes` adds those that follow from others.
+    The axes of its weights have sizes of the model (`d_model`, `layers`, `vocabulary`, …) or of the component's static
+    integer fields, by name; override `sizes` to compute further ones.
     """
 
     is_abstract: ClassVar[bool] = True
     exempt_from: ClassVar[Mapping[str, str]] = {}
-    """Laws (`flaxformer check`) that this component breaks on purpose, each with the reason."""
+    """Laws (`flaxformer check`) that the component breaks on purpose, with the reason for each."""
     mixes_batch: ClassVar[bool] = False
-    """True if the sequences of a batch depend on each other in training, or the call changes weights (`Aux.weights`):
-    the batch is then computed whole, never in micro-batches."""
+    """True if the sequences of a batch depend on each other in training, or if the call changes weights
+    (`Aux.weights`). Such a model is never trained in micro-batches."""
 
     class Weights(Parameters):
         """No weights."""
 
     def initial_carry(self, x: Float[Array, "*batch T D"]) -> dict[str, Array]:
-        """Values that this component hands from layer to layer, by name, as the first layer reads them.
+        """Return the initial values that the component passes from layer to layer, by name.
 
-        `x` is the stream before the first layer. In each layer, `Context.carried` has them as the layers before left
-        them, and an `Aux(carried={...})` replaces those that it names, in the same shapes.
+        Each layer reads the current values in `Context.carried`, and replaces those named in its
+        `Aux(carried={...})`; shapes must not change.
+
+        Args:
+          x: the residual stream before the first layer.
         """
         return {}
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of the axes that its weights name, given those of the model."""
+        """Return the sizes of the axes of the weights, given those of the model."""
         static = [field.name for field in dataclasses.fields(self) if not field.metadata["pytree_node"]]
         values = {name: getattr(self, name) for name in static}
         return {name: value for name, value in values.items() if type(value) is int}
 
 
-def overrides(kind: type, name: str, other: str) -> bool:
-    """True if a class has a method from further down in its line of classes than another one that belongs to it."""
-    line = [vars(own) for own in kind.__mro__]
-    return next(n for n, own in enumerate(line) if name in own) < next(n for n, own in enumerate(line) if other in own)
+def is_more_derived(kind: type, name: str, other: str) -> bool:
+    """True if a class takes the method `name` from a more derived class than the method `other`."""
+    depths = [next(n for n, base in enumerate(kind.__mro__) if method in vars(base)) for method in (name, other)]
+    return depths[0] < depths[1]
 
 
 class Aux(Node):
-    """Results of a call beside its output, by name; the names of nested parts are joined by "/".
+    """Outputs of a component beside its result, by name; names of nested parts are joined by "/".
 
-    losses: scalars to be added to the training loss, each a mean over the tokens that were read.
-    statistics: numbers for a study's `measure` and for diagnostics, which record them; those of a stack have an axis
-        of the layers that give them.
-    intermediates: activations, where `Context.return_intermediates` asks for them; `apply_with_intermediates` returns
-        those of a branch and of its norms as `blocks[i].feed_forward.intermediates`.
-    weights: weights that the call itself changed, such as running means, by their path.
-    carried: values for the layers that follow, by the names that `Component.initial_carry` gives them.
+    losses: scalars that are added to the training loss; each is a mean over the input tokens.
+    statistics: numbers that a study's `measure` and the diagnostics record; from a stack, with a leading axis of the
+        layers that give them.
+    intermediates: activations, if `Context.return_intermediates`; `apply_with_intermediates` returns those of a branch
+        and its norms as `blocks[i].feed_forward.intermediates`.
+    weights: new values of weights that the forward pass changes, such as running means, by path.
+    carried: values for later layers, by the names of `Component.initial_carry`.
     """
 
     losses: dict[str, Float[Array, "..."]] = flax.struct.field(default_factory=dict)
     statistics: dict[str, Array] = flax.struct.field(default_factory=dict)
-    intermediates: dict[str, Any] = flax.struct.field(default_factory=dict)
-    weights: dict[str, Any] = flax.struct.field(default_factory=dict)
+    intermediates: dict[str, PyTree] = flax.struct.field(default_factory=dict)
+    weights: dict[str, PyTree] = flax.struct.field(default_factory=dict)
     carried: dict[str, Array] = flax.struct.field(default_factory=dict)
 
     def within(self, name: str) -> "Aux":
-        """The same under the name of the part that gave it."""
-        found = self._mapped(lambda own: {f"{name}/{key}" if key else name: value for key, value in own.items()})
-        return found.replace(carried=self.carried)
+        """Return a copy with `name` before every name; those of `carried`, which all parts share, are unchanged."""
+
+        def prefixed(values: Mapping[str, PyTree]) -> dict[str, PyTree]:
+            return {f"{name}/{key}" if key else name: value for key, value in values.items()}
+
+        return Aux(
+            losses=prefixed(self.losses),
+            statistics=prefixed(self.statistics),
+            intermediates=prefixed(self.intermediates),
+            weights=prefixed(self.weights),
+            carried=self.carried,
+        )
 
     def merge(self, other: "Aux") -> "Aux":
-        """Both together."""
+        """Return the union of both; where a name is in both, the value of `other`."""
         return Aux(*(getattr(self, f.name) | getattr(other, f.name) for f in dataclasses.fields(self)))
 
-    def _mapped(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> "Aux":
-        return Aux(*(function(getattr(self, f.name)) for f in dataclasses.fields(self)))
 
-
-def with_aux(result: Any) -> tuple[Any, Aux]:
-    """A component's result and its `Aux`, empty where it gave none."""
+def with_aux(result: ResultT | tuple[ResultT, Aux]) -> tuple[ResultT, Aux]:
+    """Return what a component returned as a pair of result and `Aux`; the `Aux` is empty if it returned none."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Aux):
-        return result
-    return result, Aux()
+        return cast(tuple[ResultT, Aux], result)
+    return cast(ResultT, result), Aux()
+
+
+ComponentResult = Array | tuple[Array, Aux]
+"""Return value of a component: an array, or a pair of an array and further outputs."""
+
+
+class PositionScheme(Protocol):
+    """Position scheme, as far as an attention uses it; `parts.positions.Positions` documents the methods."""
+
+    @property
+    def reads_query(self) -> bool:
+        """True if the scheme has a `query_bias`."""
+
+    def rotate(self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]) -> Array:
+        """Return queries or keys with their positions in them."""
+
+    def query_bias(
+        self, weights: Any, query: Array, key: Array, query_positions: Array, key_positions: Array, mask: Array
+    ) -> Float[Array, "*batch N T S"] | None:
+        """Return what is added to the logits."""
 
 
 class Context(Node):
-    """Inputs that the components of a stack share in one call."""
+    """Inputs of one forward pass that the components of a stack share."""
 
     query_positions: Int[Array, "*batch T"]
     key_positions: Int[Array, "*batch S"]
     given_positions: tuple[Array, Array] | None = None
-    """The positions of queries and keys where they do not count from 0, for a window to measure between."""
+    """Positions of queries and keys, for a window to measure distances; None if both count from 0."""
     mask: Mask | None = None
     """Tokens that self-attention may read; None for all."""
     bias: Float[Array, "*batch N T S"] | None = None
     """Bias of the position scheme, added to the logits of self-attention."""
-    scheme: Any = None
-    """The position scheme, and its weights."""
-    scheme_weights: Any = None
+    scheme: PositionScheme | None = None
+    scheme_weights: Parameters | None = None
     source: Float[Array, "*batch S D"] | None = None
-    """Input of cross-attention; None in self-attention, which reads its own input."""
+    """Input of cross-attention; None in self-attention."""
     source_mask: Mask | None = None
     valid: Bool[Array, "*batch T"] | None = None
     """False at padding."""
     offset: Int[Array, ""] | None = None
-    """Entries of the decoding state that are written already; None without one."""
+    """Number of tokens in the decoding state; None without one."""
     carried: dict[str, Array] = flax.struct.field(default_factory=dict)
-    """Values handed on by components of earlier layers."""
+    """Values that components of earlier layers pass on."""
     key: Array | None = None
-    """A random key for the component's own draws in training; None in evaluation. The parts around a branch (its
-    norms, its residual rule) have the same one: of two that draw, one folds a number in."""
+    """Random key of the component in training; None in evaluation. Parts of a batch have different keys. The norms and
+    the residual rule of a branch get the same key: if two of them draw random numbers, one must fold in a number."""
+    batch_key: Array | None = None
+    """`key` of the whole batch, where this is a part of it (see `dropout`)."""
+    rows: Int[Array, " B"] | None = None
+    """Index of each example in the batch, in a micro-batch or on one of several devices; None for a whole batch."""
     layer: Int[Array, ""] | int | None = None
-    """The layer's index, from 0."""
+    """Index of the layer, from 0."""
     is_cross: bool = flax.struct.field(pytree_node=False, default=False)
-    """True if this is the context of cross-attention."""
+    """True in cross-attention."""
     training: bool = flax.struct.field(pytree_node=False, default=False)
     return_intermediates: bool = flax.struct.field(pytree_node=False, default=False)
     layers: int = flax.struct.field(pytree_node=False, default=0)
-    """Depth of the stack."""
+    """Number of layers."""
     reads_source: bool = flax.struct.field(pytree_node=False, default=False)
     """True if the stack has cross-attention."""
 
-    def of(self, branch: str) -> "Context":
-        """The context of one branch: only cross-attention has the source, which it reads without positions."""
+    def with_key(self, key: Array | None) -> "Context":
+        """Return the context of a component with this random key, which is that of the whole batch."""
+        own = None if key is None else part_key(key, self.rows)
+        return self.replace(key=own, batch_key=key)
+
+    def dropout(self, rate: float | Array | None, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """Return x with dropout in training; the mask of an example does not depend on the division of the batch.
+
+        Two calls in one component give the same mask for equal shapes.
+
+        Args:
+          x: an array whose first axis is the batch.
+        """
+        return dropout(self.batch_key, rate, x, self.rows)
+
+    def for_branch(self, branch: str) -> "Context":
+        """Return the context of one branch: only cross-attention reads the source, and it ignores positions."""
         if branch == "cross_attention":
             return self.replace(mask=self.source_mask, bias=None, scheme=None, scheme_weights=None, is_cross=True)
         return self.replace(source=None, source_mask=None)
 
 
-def changed_weights(params: ParametersT, changed: Mapping[str, Any]) -> ParametersT:
-    """The weights with those at some paths replaced, as `Aux.weights` names them."""
-    if not changed:
+def replace_weights(params: ParametersT, changes: Mapping[str, PyTree]) -> ParametersT:
+    """Return the weights with the values at the paths of `Aux.weights` replaced."""
+    if not changes:
         return params
-    leaves = {f"{path}/{path_name(own)}" if own else path: leaf
-              for path, tree in changed.items()
-              for own, leaf in jax.tree_util.tree_leaves_with_path(tree)}  # fmt: skip
+    leaves = {f"{path}/{path_name(inner)}" if inner else path: leaf
+              for path, tree in changes.items()
+              for inner, leaf in jax.tree_util.tree_leaves_with_path(tree)}  # fmt: skip
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.get(path_name(path), leaf), params)

@@ -1,37 +1,40 @@
-"""Several processes, one run: all compute, and the first alone touches the disk and the terminal.
+"""Several processes that train one run: all compute, and only the first reads and writes files and the terminal.
 
-Every process runs the same program on the same config and meets the others wherever devices exchange numbers, so that
-what one decides (a checkpoint to go on from, a signal that came), all have to learn before they act on it.
+Every process runs the same program on the same config, and waits for the others wherever devices communicate. A
+decision of one process (the checkpoint to resume from, a signal that it received) is therefore broadcast before any
+process acts on it.
 """
 
 import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from flaxformer.struct import UserError
 
+T = TypeVar("T")
 TIMEOUT = 300
 """Seconds that a process waits for the others to start."""
 
 
 def initialize(address: str | None = None, processes: int | None = None, process: int | None = None) -> None:
-    """Join the processes of this run, before JAX looks for devices; alone, do nothing.
+    """Connect the processes of this run, before JAX initializes its devices; for a single process, do nothing.
 
-    With none given, the tasks of one `srun` join, if they are several. On a node that runs one task, that task has all
-    the node's devices.
+    Without arguments, the tasks of one `srun` are connected if there are several. On a node that runs one task, that
+    task has all devices of the node.
 
     Args:
-      address: HOST:PORT, where the first process listens; "auto" has JAX find out (Cloud TPU, MPI, Kubernetes).
-      processes: how many there are.
-      process: which this one is, from 0.
+      address: HOST:PORT, where the first process listens; "auto" lets JAX find it (Cloud TPU, MPI, Kubernetes).
+      processes: number of processes.
+      process: number of this process, from 0.
 
     Raises:
-      UserError: an address that is none, or a number without the others.
+      UserError: a malformed address, or one of the three without the others.
     """
     if address is None and (processes, process) != (None, None):
         raise UserError(f"processes is {processes} and process {process} without a coordinator; expected HOST:PORT")
@@ -42,12 +45,12 @@ def initialize(address: str | None = None, processes: int | None = None, process
             raise UserError(f"coordinator is '{address}'; expected HOST:PORT, or auto")
         if processes is None or process is None or not 0 <= process < processes:
             raise UserError(
-                f"processes is {processes} and process {process}; expected how many there are, and which this one is, "
-                "counted from 0"
+                f"processes is {processes} and process {process}; expected the number of processes, and the number "
+                "of this one, from 0"
             )
-    # Two programs under way at once on a CPU would mix up what their processes tell each other.
+    # Two programs that run at once on a CPU would mix up the messages of their processes.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from who listens to it here
+    jax.config.update("jax_enable_preemption_service", False)  # it would replace our handler of SIGTERM
     jax.distributed.initialize(
         None if address == "auto" else address,
         processes,
@@ -64,34 +67,34 @@ def _slurm_devices() -> list[int] | None:
 
 
 def is_coordinator() -> bool:
-    """True if this process is the one that writes; a lone one is."""
+    """True if this is the first process, or the only one."""
     return jax.process_index() == 0
 
 
-def run_on_coordinator(work: Callable[[], Any]) -> Any:
-    """Return what `work` gives in the first process, in all of them; it runs there alone.
+def run_on_coordinator(work: Callable[[], T]) -> T:
+    """Call `work` in the first process alone, and return its result in all processes.
 
     Args:
-      work: returns what JSON can hold.
+      work: returns data that JSON can represent.
 
     Raises:
       UserError: the first process raised it, in all of them.
     """
     if jax.process_count() == 1:
         return work()
-    outcome: dict[str, Any] = {}
+    outcome: dict[str, object] = {}
     error: BaseException | None = None
     if is_coordinator():
         try:
             outcome = {"value": work()}
         except BaseException as raised:
             error, outcome = raised, {"error": str(raised)}
-    outcome = json.loads(_from_first(json.dumps(outcome).encode()))
+    received = json.loads(_from_first(json.dumps(outcome).encode()))
     if error is not None:
         raise error
-    if "error" in outcome:
-        raise UserError(f"the first process stopped: {outcome['error']}")
-    return outcome["value"]
+    if "error" in received:
+        raise UserError(f"the first process stopped: {received['error']}")
+    return received["value"]
 
 
 def _from_first(data: bytes) -> bytes:
@@ -100,7 +103,7 @@ def _from_first(data: bytes) -> bytes:
 
 
 def broadcast(array: np.ndarray) -> np.ndarray:
-    """The first process's array, bit for bit, in all of them; the others give one of its shape and dtype."""
+    """Return the first process's array, bit for bit, in all processes; the others pass one of its shape and dtype."""
     if jax.process_count() == 1:
         return array
     from jax.experimental import multihost_utils
@@ -110,7 +113,7 @@ def broadcast(array: np.ndarray) -> np.ndarray:
 
 
 def all_reduce_max(number: int) -> int:
-    """The highest of the numbers of all processes."""
+    """The maximum of a number over all processes."""
     if jax.process_count() == 1:
         return number
     from jax.experimental import multihost_utils
@@ -118,8 +121,8 @@ def all_reduce_max(number: int) -> int:
     return int(np.max(multihost_utils.process_allgather(np.array(number, np.int32))))
 
 
-def on_host(arrays: Sequence[Any]) -> list[Any]:
-    """Arrays that lie on the devices of all processes, as NumPy's; every process has to ask for them."""
+def on_host(arrays: Sequence[ArrayLike]) -> list[np.ndarray]:
+    """Copy arrays that are sharded over the devices of all processes to NumPy; every process must call this."""
     if jax.process_count() == 1:
         return list(jax.device_get(arrays))
     from jax.experimental import multihost_utils

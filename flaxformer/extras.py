@@ -1,16 +1,21 @@
-"""Libraries that only some tasks need."""
+"""Optional libraries: those that only some tasks and commands need."""
 
 import importlib
-from typing import Any
+from types import ModuleType
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 
-def library(module: str, extra: str, purpose: str) -> Any:
-    """The module, imported where it is used.
+def library(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import a module of an optional library and return it.
+
+    Args:
+      module: its name.
+      extra: the extra of this package that installs it.
+      purpose: what needs it, for the message.
 
     Raises:
-      UserError: it is not installed; the message names the extra that has it.
+      UserError: it is not installed; the message names the extra.
     """
     try:
         return importlib.import_module(module)

@@ -1,50 +1,75 @@
-"""Files that are durable, and folders that are removed without leaving them."""
+"""Durable writes, folder locks, digests of files, and safe removal of folders."""
 
+import ast
 import contextlib
 import fcntl
 import functools
+import glob
 import hashlib
 import itertools
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
+
+ABANDONED = 86_400.0
+"""Age in seconds from which on a temporary file has no writer any more."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, a kill or a loss of power sees the old content or the new, never a part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    flush(path.parent)
+    """Replace a file: after a crash or power loss, it has either the old content or the new, never a part of it."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(data)
 
 
 @contextlib.contextmanager
-def locked(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
-    """Hold a folder for one writer; the lock ends with the process, however it ends.
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield an empty file to write, which replaces `path` at the end; after an exception, `path` is as it was.
+
+    Its name is unpredictable, and it is created exclusively, so that no file or link of another's is written to.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    try:
+        yield temporary
+        flush(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush(path.parent)
+    _remove_abandoned(path)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the temporary files of writers of a file that were killed, once they are older than a day."""
+    for other in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - other.lstat().st_mtime > ABANDONED:
+                other.unlink()
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
+    """Lock a folder for one writer; the operating system releases the lock if the process dies.
 
     Args:
-      patience: seconds to wait for another process that holds it.
+      doing: activity of the process, for the error message of another one.
+      patience: seconds to wait for another process to release the lock.
 
     Raises:
-      UserError: another process holds it, or the folder cannot be written.
+      UserError: another process holds the lock, or the folder cannot be written.
     """
     end = time.monotonic() + patience
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        raise UserError(f"{folder} cannot be locked: {error.strerror}; expected a folder to write to") from None
+        raise UserError(f"{folder} cannot be locked: {error.strerror}; expected a writable folder") from None
     with os.fdopen(descriptor, "r+b") as file:
         while True:
             try:
@@ -57,13 +82,43 @@ def locked(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
         yield
 
 
+def find_experiment(path: Path) -> Path:
+    """Return the path if it exists, or else the package's own file or folder below `experiments/`, if it has one.
+
+    The studies, claims and benchmarks of the package are in `experiments/`, beside the package in a clone and inside it
+    in an installed wheel. With this, `flaxformer run experiments/norm_and_scale.py` works in any folder.
+    """
+    package = Path(__file__).resolve().parent
+    if path.exists() or path.parts[:1] != ("experiments",):
+        return path
+    return next((own for folder in (package, package.parent) if (own := folder / path).exists()), path)
+
+
+def declares(file: Path, name: str) -> bool:
+    """True if a file assigns a name at its top level; nothing is executed."""
+    try:
+        tree = ast.parse(find_experiment(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+
+
+def safe_name(text: str, distinct: str) -> str:
+    """Return a file name that begins with a text of at most 80 bytes and ends with a digest of `distinct`."""
+    safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in text)
+    safe = safe.lstrip(".").encode()[:80].decode(errors="ignore")
+    return f"{safe}-{hashlib.blake2b(distinct.encode(), digest_size=4).hexdigest()}"
+
+
 def digest_of(data: bytes) -> str:
-    """Data in 16 hexadecimal digits."""
+    """Return a BLAKE2b digest as 16 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Have a file's content, or a folder's list of names, on the disk when this returns."""
+    """Write the content of a file, or the list of names of a folder, from the cache to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -72,7 +127,7 @@ def flush(path: Path) -> None:
 
 
 def flush_all(folder: Path) -> None:
-    """Have everything in a folder, and the folder's own name, on the disk when this returns."""
+    """Write everything in a folder, and the folder's own name, from the cache to the disk."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
             flush(Path(path, name))
@@ -80,27 +135,28 @@ def flush_all(folder: Path) -> None:
     flush(folder.parent)
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """A digest of every file in a folder, by its path in it."""
-    kind = functools.partial(hashlib.blake2b, digest_size=16)
+def digest_files(folder: Path) -> dict[str, str]:
+    """Return a digest of every file in a folder, by path relative to the folder."""
+    algorithm = functools.partial(hashlib.blake2b, digest_size=16)
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, kind).hexdigest()
+            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, algorithm).hexdigest()
     return found
 
 
 def remove(folder: Path, first: str, settle: float = 0.0) -> None:
-    """Remove a folder, first of all the file in it that marks it as complete; links are not followed.
+    """Remove a folder, without following links.
 
     Args:
-      settle: seconds in which threads that cannot be joined may still create files in it.
+      first: name of the file that marks the folder as complete; it is removed first.
+      settle: seconds during which threads that cannot be joined may still create files in the folder.
 
     Raises:
-      OSError: the folder is a link, or something in it cannot be removed.
+      OSError: the folder is a link, or a file in it cannot be removed.
     """
     if folder.is_symlink():
-        raise OSError(f"{folder} is a symbolic link; it is left alone")
+        raise OSError(f"{folder} is a symbolic link and is not removed; expected a folder")
     if folder.exists():
         (folder / first).unlink(missing_ok=True)
         flush(folder)
@@ -114,7 +170,7 @@ def remove(folder: Path, first: str, settle: float = 0.0) -> None:
 
 
 def set_aside(path: Path, why: str) -> Path:
-    """Rename a file or folder to NAME.WHY, or the first of NAME.WHY.1, NAME.WHY.2, ... that is not there."""
+    """Rename a file or folder to NAME.WHY, or to the first of NAME.WHY.1, NAME.WHY.2, ... that does not exist."""
     names = itertools.chain([""], (f".{number}" for number in itertools.count(1)))
     target = next(other for name in names if not os.path.lexists(other := path.with_name(f"{path.name}.{why}{name}")))
     path.rename(target)
@@ -123,5 +179,5 @@ def set_aside(path: Path, why: str) -> Path:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that may still be written where the folder lies."""
+    """Return the free bytes of the file system that holds the folder."""
     return shutil.disk_usage(folder).free

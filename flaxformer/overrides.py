@@ -1,10 +1,11 @@
-"""Overrides: fields of a config changed by texts, as on a command line."""
+"""Overrides: changes of config fields given as text, as on a command line."""
 
 import ast
+import dataclasses
+import math
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any
 
 from flaxformer.struct import (
     Config,
@@ -22,7 +23,11 @@ from flaxformer.struct import (
 
 
 def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
-    """Apply `path=value` as written on a command line: `model.positions=LearnedPositions(max_length=64)`."""
+    """Apply overrides `path=value`, such as `model.positions=LearnedPositions(max_length=64)`.
+
+    Raises:
+      UserError: a text that is no override, an unknown path, or a value that its field does not accept.
+    """
     changes = {}
     for text in texts:
         path, equals, value = text.partition("=")
@@ -32,8 +37,8 @@ def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
     return replace_at(config, changes)
 
 
-def _hint_at(config: Config, path: str) -> Any:
-    """The type of the field at a path; of an item, that of its tuple's items."""
+def _hint_at(config: Config, path: str) -> object:
+    """Return the type of the field at a path; for an item of a tuple, the type of the items."""
     before, _, name = path.rpartition(".")
     parent = get_at(config, before) if before else config
     check_field(parent, name, path)
@@ -42,8 +47,8 @@ def _hint_at(config: Config, path: str) -> Any:
     return type_hints(type(parent))[name]
 
 
-def _parse(text: str, hint: Any, path: str) -> Any:
-    """Read a value by the type of its field."""
+def _parse(text: str, hint: object, path: str) -> object:
+    """Read a value according to the type of its field."""
     items = next((typing.get_args(kind)[0] for kind in alternatives(hint) if typing.get_origin(kind) is tuple), None)
     if items is not None and choices(items):
         return _parse_tuple(text, items, path)
@@ -54,13 +59,15 @@ def _parse(text: str, hint: Any, path: str) -> Any:
         text = text.capitalize()
     try:
         value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         return text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{path} is '{text}'; expected a finite number")
     return value if str not in alternatives(hint) or value is None else text
 
 
-def _parse_tuple(text: str, hint: Any, path: str) -> tuple[Any, ...]:
-    """Read configs as `(Block(...), Block(...))`, or one of them alone."""
+def _parse_tuple(text: str, hint: object, path: str) -> tuple[object, ...]:
+    """Read a tuple of configs, `(Block(...), Block(...))`, or a single one."""
     try:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
@@ -70,35 +77,44 @@ def _parse_tuple(text: str, hint: Any, path: str) -> tuple[Any, ...]:
 
 
 def _parse_config(
-    text: str, kinds: dict[str, type[Config]], named: dict[str, Any], path: str, may_be_none: bool
+    text: str, kinds: dict[str, type[Config]], named: dict[str, Config], path: str, may_be_none: bool
 ) -> Config | None:
-    """Read a part: a named value such as `post`, or a class with its fields such as `Sinusoidal(base=100)`."""
+    """Read a config: a named value such as `post`, or a class with its fields such as `Sinusoidal(base=100)`."""
     if text in named:
         return named[text]
     if may_be_none and text.lower() == "none":
         return None
-    own = [*(["none"] if may_be_none else []), *named, *(name for name in kinds if "." not in name)]
+    valid = [*(["none"] if may_be_none else []), *named, *(name for name in kinds if "." not in name)]
     try:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
         name = text.partition("(")[0]
-        wanted = f"; expected {name}(field=number, ...)" if name in kinds else did_you_mean(name, own)
-        raise UserError(f"{path} is '{text}'{wanted}") from None
+        expected = f"; expected {name}(field=number, ...)" if name in kinds else did_you_mean(name, valid)
+        raise UserError(f"{path} is '{text}'{expected}") from None
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     name = ast.unparse(call.func)
     if name not in kinds:
-        raise UserError(f"{path} is '{text}'{did_you_mean(name, own)}")
+        raise UserError(f"{path} is '{text}'{did_you_mean(name, valid)}")
     if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise UserError(f"{path} is '{text}'; expected {name}(field=number, ...)")
-    return kinds[name](**{str(word.arg): _field_value(word, kinds[name], path, text) for word in call.keywords})
+    given = {str(keyword.arg): _field_value(keyword, kinds[name], path, text) for keyword in call.keywords}
+    required = [field.name for field in dataclasses.fields(kinds[name]) if _is_required(field)]
+    if missing := [field for field in required if field not in given]:
+        fields = ", ".join(f"{field}=..." for field in required)
+        raise UserError(f"{path} is '{text}', without {', '.join(missing)}; expected {name}({fields})")
+    return kinds[name](**given)
 
 
-def _field_value(word: ast.keyword, kind: type[Config], path: str, text: str) -> Any:
-    """The value of one field in a class's parentheses: plain data, or a config in turn."""
-    hint = type_hints(kind).get(str(word.arg))
-    if choices(hint) and isinstance(word.value, ast.Call | ast.Name | ast.Tuple):
-        return _parse(ast.unparse(word.value), hint, f"{path}.{word.arg}")
+def _is_required(field: dataclasses.Field[object]) -> bool:
+    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _field_value(keyword: ast.keyword, kind: type[Config], path: str, text: str) -> object:
+    """Read the value of one field in `Class(field=value)`: plain data, or a nested config."""
+    hint = type_hints(kind).get(str(keyword.arg))
+    if choices(hint) and isinstance(keyword.value, ast.Call | ast.Name | ast.Tuple):
+        return _parse(ast.unparse(keyword.value), hint, f"{path}.{keyword.arg}")
     try:
-        return ast.literal_eval(word.value)
+        return ast.literal_eval(keyword.value)
     except (SyntaxError, ValueError):
         raise UserError(f"{path} is '{text}'; expected {kind.__name__}(field=number, ...)") from None

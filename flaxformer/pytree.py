@@ -1,44 +1,48 @@
-"""Dataclasses that JAX sees as trees."""
+"""Base of the package's pytree dataclasses."""
 
 import dataclasses
-from typing import Any, Self, dataclass_transform
+from collections.abc import Iterable
+from typing import ClassVar, Self, dataclass_transform
 
 import flax.struct
 import jax
+from jax.tree_util import GetAttrKey
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(flax.struct.field, dataclasses.field))
 class Node:
-    """Base of frozen dataclasses that are pytrees; a field of `flax.struct.field(pytree_node=False)` is structure.
+    """Base of frozen dataclasses that are pytrees; `flax.struct.field(pytree_node=False)` declares a static field.
 
-    As `flax.struct.PyTreeNode`, but that a class is part of its structure too. Flax registers its dataclasses by
-    `jax.tree_util.register_dataclass`, under which (jax 0.10.2) the structures of two classes whose fields agree, such
-    as `Xavier` and `LeCun`, compare equal: a compiled function may then run the program of the one for the other.
+    The difference to `flax.struct.PyTreeNode` is that the class belongs to the tree structure. Flax registers its
+    dataclasses with `jax.tree_util.register_dataclass`; there (jax 0.10.2), two classes with the same fields, such as
+    `Xavier` and `LeCun`, have equal structures, and a function compiled for one may run for the other.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
+
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
         super().__init_subclass__()
-        dataclasses.dataclass(frozen=True, **options)(cls)
+        dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
         leaves: list[str] = []
-        rest: list[str] = []
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-            (leaves if field.metadata.get("pytree_node", True) else rest).append(field.name)
-        keys = [jax.tree_util.GetAttrKey(name) for name in leaves]
+        static: list[str] = []
+        for field in dataclasses.fields(cls):
+            (leaves if field.metadata.get("pytree_node", True) else static).append(field.name)
+        keys = [GetAttrKey(name) for name in leaves]
 
-        def structure(node: Any) -> tuple[Any, ...]:
-            return tuple(getattr(node, name) for name in rest)
+        def static_values(node: Node) -> tuple[object, ...]:
+            return tuple(getattr(node, name) for name in static)
 
-        def flatten(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            return tuple(getattr(node, name) for name in leaves), structure(node)
+        def flatten(node: Node) -> tuple[tuple[object, ...], tuple[object, ...]]:
+            return tuple(getattr(node, name) for name in leaves), static_values(node)
 
-        def flatten_with_keys(node: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-            return [(key, getattr(node, name)) for key, name in zip(keys, leaves, strict=True)], structure(node)
+        def flatten_with_keys(node: Node) -> tuple[list[tuple[GetAttrKey, object]], tuple[object, ...]]:
+            return [(key, getattr(node, name)) for key, name in zip(keys, leaves, strict=True)], static_values(node)
 
-        def unflatten(aside: tuple[Any, ...], children: Any) -> Any:
-            return cls(**dict(zip(leaves, children, strict=True)), **dict(zip(rest, aside, strict=True)))
+        def unflatten(values: tuple[object, ...], children: Iterable[object]) -> Node:
+            return cls(**dict(zip(leaves, children, strict=True)), **dict(zip(static, values, strict=True)))
 
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
-    def replace(self, **changes: Any) -> Self:
-        """The same but for some fields."""
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+    def replace(self, **changes: object) -> Self:
+        """Return a copy with the given fields replaced."""
+        return dataclasses.replace(self, **changes)

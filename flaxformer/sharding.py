@@ -1,18 +1,19 @@
-"""Placement of a run's arrays: a mesh of devices, and one table from the names of axes to the axes of the mesh.
+"""Sharding of a run's arrays: a mesh of devices, and one table from the axes of weights to the axes of the mesh.
 
-A weight's axes are named where it is declared, so that the table decides for every weight, and for every moment of the
-optimizer, along which axis it is cut. The functions of the model and of the training step are the same on one device
-and on many; the compiler inserts what the devices have to tell each other (Xu et al. 2021, "GSPMD"):
+The axes of a weight are named where it is declared, and the table shards every weight, and every moment of the
+optimizer, along them. If two axes of a weight map to one axis of the mesh, only the first is sharded and the second is
+replicated (`replicated_axes` lists them). The functions of the model and of the training step are the same on one
+device and on many; the compiler inserts the communication (Xu et al. 2021, "GSPMD"):
 
 >>> mesh = Devices(data=2, fsdp=2, tensor=2).mesh()
 >>> shardings = shardings_of(jax.eval_shape(start, run), mesh)
 >>> with jax.set_mesh(mesh):
 ...     state = jax.jit(start, out_shardings=shardings)(run)
 
-| axis | cut along it | source |
+| axis | sharded along it | source |
 |---|---|---|
 | data | the batch | |
-| fsdp | the batch; weights and moments: a weight is gathered where it is used | Rajbhandari et al. 2020, "ZeRO" |
+| fsdp | the batch; weights and moments, gathered where a weight is used | Rajbhandari et al. 2020, "ZeRO" |
 | tensor | heads, d_ff, vocabulary: columns of one product, rows of the next | Shoeybi et al. 2019, "Megatron-LM" |
 """
 
@@ -21,18 +22,20 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jaxtyping import Array, PyTree
 
-from flaxformer.params import Parameters, ParametersT
+from flaxformer.params import Parameters, ParametersT, path_name
 from flaxformer.struct import UserError
 from flaxformer.weight_axes import Axes, axes
 
 T = TypeVar("T")
+SharedT = TypeVar("SharedT")
+RowsT = TypeVar("RowsT")
 
 RULES = {
     "heads": "tensor",
@@ -48,7 +51,7 @@ RULES = {
     "d_norm": "fsdp",
     "d_state": "fsdp",
 }
-"""Along which axis of the mesh an axis of a weight is cut; one that is not divisible, or not named here, is whole."""
+"""Axis of the mesh for each axis of a weight; axes that it does not divide, or that are absent, are replicated."""
 BATCH = PartitionSpec(("data", "fsdp"))
 """Partition of the leading axis of a batch."""
 
@@ -76,7 +79,7 @@ class Devices:
 
     @property
     def batch(self) -> int:
-        """Parts that a batch is cut into."""
+        """Number of parts that a batch is sharded into."""
         return self.data * self.fsdp
 
     def mesh(self) -> Mesh:
@@ -113,8 +116,11 @@ def parse_devices(text: str) -> Devices:
     return Devices(**found)
 
 
-def weight_spec(own: Axes, shape: tuple[int, ...], mesh: Any) -> PartitionSpec:
-    """Return a weight's partition: each axis by `RULES`; if two map to the same axis of the mesh, only the first."""
+def weight_spec(own: Axes, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+    """Return the partition of a weight by `RULES`.
+
+    If two axes of the weight map to one axis of the mesh, only the first that it divides is sharded.
+    """
     spec: list[str | None] = []
     for name, size in zip(own.names, shape, strict=True):
         along = RULES.get(name)
@@ -122,22 +128,40 @@ def weight_spec(own: Axes, shape: tuple[int, ...], mesh: Any) -> PartitionSpec:
     return PartitionSpec(*spec)
 
 
-def shardings_of(tree: Any, mesh: Mesh) -> Any:
+def replicated_axes(params: Parameters, mesh: Mesh | AbstractMesh) -> list[str]:
+    """The axes of weights that are replicated because another axis of the weight is sharded along their mesh axis.
+
+    Returns:
+      lines such as "attention/key: d_source, since d_model is sharded along fsdp", each once for all layers.
+    """
+    found: dict[str, None] = {}
+    named = jax.tree_util.tree_leaves_with_path(axes(params), is_leaf=lambda node: isinstance(node, Axes))
+    for (path, own), leaf in zip(named, jax.tree.leaves(params), strict=True):
+        spec = weight_spec(own, leaf.shape, mesh)
+        for name, along in zip(own.names, spec, strict=True):
+            rule = RULES.get(name)
+            if rule is not None and along is None and rule in spec and mesh.shape[rule] > 1:
+                weight = "/".join(part for part in path_name(path).split("/") if not part.isdigit())
+                found[f"{weight}: {name}, since {own.names[spec.index(rule)]} is sharded along {rule}"] = None
+    return list(found)
+
+
+def shardings_of(tree: PyTree, mesh: Mesh) -> PyTree[NamedSharding]:
     """A tree like a state (of arrays, or of their shapes), with the sharding of each array in it.
 
-    What an optimizer keeps for each weight lies as the weight does, if it has the weight's axes. All else is whole.
+    An array of an optimizer is sharded as its weight is, if it has the weight's axes. All others are replicated.
     """
-    whole = replicated(mesh)
+    replicated_sharding = replicated(mesh)
 
-    def cut(own: Axes, leaf: Any) -> NamedSharding:
-        alike = len(own.names) == len(leaf.shape)
-        return NamedSharding(mesh, weight_spec(own, leaf.shape, mesh)) if alike else whole
+    def sharding(own: Axes, leaf: Array) -> NamedSharding:
+        same_axes = len(own.names) == len(leaf.shape)
+        return NamedSharding(mesh, weight_spec(own, leaf.shape, mesh)) if same_axes else replicated_sharding
 
-    def node(found: Any) -> Any:
+    def node(found: PyTree) -> PyTree[NamedSharding]:
         if not isinstance(found, Parameters):
-            return whole
-        # In a weight's place an optimizer may keep nothing, or several arrays.
-        return jax.tree.map(lambda own, kept: jax.tree.map(functools.partial(cut, own), kept), axes(found), found)
+            return replicated_sharding
+        # In a weight's place an optimizer may have no array, or several.
+        return jax.tree.map(lambda own, leaf: jax.tree.map(functools.partial(sharding, own), leaf), axes(found), found)
 
     return jax.tree.map(node, tree, is_leaf=lambda found: isinstance(found, Parameters))
 
@@ -148,55 +172,58 @@ def cuts_batch_alone() -> bool:
     return not mesh.empty and 1 < mesh.shape.get("data", 1) == mesh.size
 
 
-def mesh_for_rows(rows: int) -> Mesh | None:
+def mesh_for_rows(rows: int) -> AbstractMesh | None:
     """The mesh within which this is called, if each of its devices can compute as many of the rows for itself."""
-    mesh = jax.sharding.get_mesh()
+    mesh = jax.sharding.get_abstract_mesh()
     return mesh if cuts_batch_alone() and rows % mesh.size == 0 else None
 
 
-def shard_map_batch(function: Callable[[Any, Any], T], whole: Any, rows: Any, mesh: Mesh | None) -> T:
-    """`function(whole, rows)`, where no row needs another: each device computes what it has of the leading axes.
+def shard_map_batch(
+    function: Callable[[SharedT, RowsT], T], shared: SharedT, rows: RowsT, mesh: AbstractMesh | None
+) -> T:
+    """`function(shared, rows)`, in which no row depends on another: each device computes its part of the rows.
 
-    Nothing is exchanged between devices, within loops neither. Without a mesh, it is one call.
+    Each device has all of `shared`, and the rows are divided along their leading axis. Nothing is exchanged
+    between devices, not even within loops. Without a mesh, it is one call.
     """
     if mesh is None:
-        return function(whole, rows)
+        return function(shared, rows)
     own = PartitionSpec("data")
     return jax.shard_map(function, mesh=mesh, in_specs=(PartitionSpec(), own), out_specs=own, check_vma=False)(
-        whole, rows
+        shared, rows
     )
 
 
 def all_gather_fsdp(params: ParametersT) -> ParametersT:
-    """The same weights, each whole along fsdp: where this is called, it is gathered, and its gradient is summed.
+    """All-gather the weights along fsdp; the backward pass reduces and scatters their gradients.
 
-    A stack of layers is left cut, for each layer to be gathered in its turn; without a mesh, all is left as it is.
+    Stacked layers stay sharded, so that each layer is gathered when it is used. Without a mesh, nothing changes.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape.get("fsdp", 1) == 1:
         return params
 
-    def whole(own: Axes, leaf: Array) -> Array:
+    def gather(own: Axes, leaf: Array) -> Array:
         spec = (None if along == "fsdp" else along for along in weight_spec(own, leaf.shape, mesh))
         return leaf if own.in_layer else jax.lax.with_sharding_constraint(leaf, PartitionSpec(*spec))
 
-    return jax.tree.map(whole, axes(params), params)
+    return jax.tree.map(gather, axes(params), params)
 
 
-def device_put_global(tree: Any, shardings: Any) -> Any:
-    """Arrays that every process holds whole, laid over the devices of them all; one sharding may stand for a tree's."""
+def device_put_global(tree: T, shardings: PyTree[NamedSharding]) -> T:
+    """Put arrays that every process holds in full on the devices of all processes; a sharding may stand for a tree."""
 
-    def lay(sharding: NamedSharding, part: Any) -> Any:
+    def put(sharding: NamedSharding, part: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: from_process_local(np.asarray(leaf), sharding), part)
 
-    return jax.tree.map(lay, shardings, tree)
+    return jax.tree.map(put, shardings, tree)
 
 
-def from_process_local(array: np.ndarray, sharding: Any) -> Array:
-    """One such array."""
+def from_process_local(array: np.ndarray, sharding: Sharding) -> Array:
+    """Put an array that every process holds in full on the devices of all processes."""
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of what every device has whole."""
+    """The sharding of an array of which every device has a copy."""
     return NamedSharding(mesh, PartitionSpec())

@@ -1,27 +1,28 @@
-"""Configs as pytrees: static fields choose the program, leaves are numbers that the program reads.
+"""Configs as pytrees: static fields select the compiled program, leaves are numbers that the program reads.
 
 >>> class Smoothing(Config):
-...     kind: str = static("uniform", choices=("uniform", "unigram"))   # another kind is another program
-...     amount: float | None = leaf(None, at_least=0, below=1)          # another amount is the same program
+...     kind: str = static("uniform", choices=("uniform", "unigram"))   # a new value compiles a new program
+...     amount: float | None = leaf(None, at_least=0, below=1)          # a new value reuses the program
 
-`None` means off and is part of the structure, so a feature that is off is not in the program at all.
-Two configs with equal `jax.tree.structure` therefore share one compiled function.
+`None` switches a feature off. It is part of the tree structure, so the program has no code for that feature.
+Two configs with equal `jax.tree.structure` share one compiled function.
 """
 
 import dataclasses
-import difflib
 import functools
-import json
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, overload
 
 import numpy as np
 
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.pytree import Node
 
-REQUIRED: Any = dataclasses.MISSING
+ValueT = TypeVar("ValueT")
+
+REQUIRED = dataclasses.MISSING
 BOUNDS = {
     "at_least": (lambda value, bound: value >= bound, "at least"),
     "above": (lambda value, bound: value > bound, "above"),
@@ -30,48 +31,77 @@ BOUNDS = {
 }
 
 
-class UserError(ValueError):
-    """A mistake that the user can mend; the command line prints its message alone and exits with code 2."""
+@overload
+def static(*, choices: Collection[str] | None = None, omit_default: bool = False, **bounds: float) -> Any: ...
+@overload
+def static(
+    default: ValueT, *, choices: Collection[str] | None = None, omit_default: bool = False, **bounds: float
+) -> ValueT: ...
+def static(
+    default: object = REQUIRED, *, choices: Collection[str] | None = None, omit_default: bool = False, **bounds: float
+) -> object:
+    """Declare a field that selects the program, such as a width, a depth or a kind: part of the tree structure.
+
+    Args:
+      default: the value if none is given; without it, the field is required.
+      choices: the valid strings; None allows any value of the field's type.
+      omit_default: True to leave the field out of the canonical form while it has its default: for a field that is
+        added to an existing class, so that the identity of earlier results stays the same.
+      bounds: limits of a number: at_least, above, at_most, below.
+    """
+    return _field(default, False, choices, bounds, omit_default)
 
 
-def static(default: Any = REQUIRED, *, choices: Collection[str] | None = None, **bounds: float) -> Any:
-    """A field that chooses the program: a width, a depth, a kind. It is part of the tree's structure."""
-    return _field(default, False, choices, bounds)
-
-
-def leaf(default: Any = REQUIRED, **bounds: float) -> Any:
-    """A number that the program reads, and that `vmap` may map; bounds: at_least, above, at_most, below."""
+@overload
+def leaf(**bounds: float) -> Any: ...
+@overload
+def leaf(default: ValueT, **bounds: float) -> ValueT: ...
+def leaf(default: object = REQUIRED, **bounds: float) -> object:
+    """Declare a number that the program reads and `vmap` may map over; bounds: at_least, above, at_most, below."""
     return _field(default, True, None, bounds)
 
 
-def part(default: Any = REQUIRED) -> Any:
-    """A nested config."""
-    return _field(default, True, None, {})
+@overload
+def part() -> Any: ...
+@overload
+def part(default: ValueT, *, omit_default: bool = False) -> ValueT: ...
+def part(default: object = REQUIRED, *, omit_default: bool = False) -> object:
+    """Declare a nested config; `omit_default` as in `static`."""
+    return _field(default, True, None, {}, omit_default)
 
 
-def _field(default: Any, node: bool, choices: Collection[str] | None, bounds: dict[str, float]) -> Any:
+def _field(
+    default: object,
+    is_node: bool,
+    choices: Collection[str] | None,
+    bounds: dict[str, float],
+    omit_default: bool = False,
+) -> object:
     if unknown := set(bounds) - set(BOUNDS):
-        raise TypeError(f"unknown bounds {sorted(unknown)}")
-    metadata = {"pytree_node": node, "choices": choices, "bounds": bounds}
+        raise TypeError(f"unknown bounds {sorted(unknown)}; expected {', '.join(BOUNDS)}")
+    metadata = {"pytree_node": is_node, "choices": choices, "bounds": bounds, "omit_default": omit_default}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Config(Node):
-    """Base of every config: a frozen keyword-only dataclass, a pytree, checked when it is built.
+    """Base of every config: a frozen keyword-only dataclass and pytree, checked on construction.
 
-    A class may name ready-made values in `named`, so that `model.norm=post` works on the command line.
+    A class may give predefined values in `named`, so that `model.norm=post` works on the command line.
+
+    Raises:
+      UserError: an unknown field, or a value of the wrong type, outside its bounds or not among its choices.
     """
 
-    named: ClassVar[dict[str, Any]] = {}
+    named: ClassVar[Mapping[str, "Config"]] = {}
     is_abstract: ClassVar[bool] = True
-    """True if a class, by its own definition, is only the base of others; subclasses do not inherit it."""
+    """True if the class is only a base of other classes; a subclass does not inherit this value."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__(kw_only=True)
         for field in dataclasses.fields(cls):
             if "pytree_node" not in field.metadata:
-                cls.is_abstract = True  # Python keeps a refused class among its base's subclasses
+                cls.is_abstract = True  # a rejected class remains in its base's __subclasses__
                 raise UserError(
                     f"{cls.__name__}.{field.name} is a plain field; expected static(...) for a choice of the program, "
                     "leaf(...) for a number that it reads, part(...) for a config, or ClassVar[...]"
@@ -79,28 +109,30 @@ class Config(Node):
         construct = cls.__init__
 
         @functools.wraps(construct)
-        def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807
+        def __init__(self: Config, *args: object, **values: object) -> None:  # noqa: N807
             names = [field.name for field in dataclasses.fields(cls)]
             for name in values:
                 if name not in names:
                     raise UserError(f"{cls.__name__} has no field '{name}'{did_you_mean(name, names)}")
             construct(self, *args, **values)
 
-        cls.__init__ = __init__  # type: ignore[method-assign]
+        cls.__init__ = __init__  # type: ignore[assignment, method-assign]
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value, hint = getattr(self, field.name), type_hints(type(self))[field.name]
             if isinstance(value, np.generic):
                 object.__setattr__(self, field.name, value := value.item())
-            if isinstance(value, str) and (own := named_values(hint)):
-                if value not in own:
-                    raise UserError(f"{type(self).__name__}.{field.name} is {value!r}{did_you_mean(value, list(own))}")
-                object.__setattr__(self, field.name, value := own[value])
+            if isinstance(value, str) and (named := named_values(hint)):
+                if value not in named:
+                    raise UserError(
+                        f"{type(self).__name__}.{field.name} is {value!r}{did_you_mean(value, list(named))}"
+                    )
+                object.__setattr__(self, field.name, value := named[value])
             if isinstance(value, list):
                 object.__setattr__(self, field.name, value := tuple(value))
-            # JAX rebuilds configs around tracers and placeholders: only a user's own values are checked.
-            if field.metadata.get("pytree_node", True) and not _is_given(value):
+            # JAX rebuilds configs with tracers and placeholders as leaves; these are not checked.
+            if field.metadata.get("pytree_node", True) and not _is_user_value(value):
                 continue
             where = f"{type(self).__name__}.{field.name}"
             if isinstance(value, int) and not isinstance(value, bool) and float in alternatives(hint):
@@ -111,69 +143,69 @@ class Config(Node):
             raise UserError(problem)
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong between fields that are each right; every message names field, value and expectation."""
+        """Yield one message per contradiction between fields, naming the field, its value and what was expected."""
         return iter(())
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
-def _is_given(value: Any) -> bool:
-    """True if a value is a user's own, not one with which JAX rebuilds a config."""
+def _is_user_value(value: object) -> bool:
+    """True if a value was given by the user; False if JAX put it there when it rebuilt the config."""
     if isinstance(value, tuple):
         return all(isinstance(item, Config) for item in value)
     return isinstance(value, bool | int | float | str | Config | None | type)
 
 
-type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
-"""The evaluated annotations of a class."""
+type_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
+"""Return the evaluated annotations of a class."""
 
 
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """`int | None` -> (int, NoneType); a plain type is its own only alternative."""
-    return typing.get_args(hint) if isinstance(hint, types.UnionType | typing._UnionGenericAlias) else (hint,)  # type: ignore[attr-defined]
+def alternatives(hint: object) -> tuple[Any, ...]:
+    """Return the members of a union type, `int | None` -> (int, NoneType); of another type, the type itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, Union) else (hint,)
 
 
-def did_you_mean(name: str, names: Collection[str]) -> str:
-    """The end of an error message: the nearest valid name, or all of them."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else f"; it has: {', '.join(names)}"
+def choices(hint: object) -> dict[str, type[Config]]:
+    """Return every concrete config class that a field of this type accepts, by name, including those of the user.
 
-
-def choices(hint: Any) -> dict[str, type[Config]]:
-    """Every config class that a field of this type may hold, by name: the package's, and those defined so far.
-
-    A class of the user's own is known by its name alone and by its module and name.
+    A class from outside the package is listed twice: by its name, and by its module and name.
     """
     found: dict[str, type[Config]] = {}
-    waiting = [kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)]
+    waiting = _config_classes(hint)
     for kind in waiting:
-        waiting += [own for own in kind.__subclasses__() if own not in waiting]
+        waiting += [subclass for subclass in kind.__subclasses__() if subclass not in waiting]
         if not vars(kind).get("is_abstract", False) and not kind.__name__.startswith("_"):
-            found |= {kind.__name__: kind, qualified_name(kind): kind}  # the latest of a name, as in Python
+            found |= {kind.__name__: kind, qualified_name(kind): kind}  # a redefined class replaces the older one
     return found
 
 
-def named_values(hint: Any) -> dict[str, Any]:
-    """The ready-made values that a field of this type takes by name; none for a field that takes text."""
-    kinds = alternatives(hint)
-    bases = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Config)]
-    own = {} if str in kinds else {id(kind.named): kind.named for kind in [*bases, *choices(hint).values()]}
-    return {name: value for named in own.values() for name, value in named.items()}
+def named_values(hint: object) -> dict[str, Config]:
+    """Return the predefined values that a field of this type accepts by name; none if the field accepts strings."""
+    if str in alternatives(hint):
+        return {}
+    tables = {id(kind.named): kind.named for kind in [*_config_classes(hint), *choices(hint).values()]}
+    return {name: value for table in tables.values() for name, value in table.items()}
 
 
-def _type_name(hint: Any) -> str:
+def _config_classes(hint: object) -> list[type[Config]]:
+    """Return the config classes among the alternatives of a type."""
+    return [kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)]
+
+
+def _type_name(hint: object) -> str:
     names = []
     for kind in alternatives(hint):
         if isinstance(kind, type) and issubclass(kind, Config):
-            own = [name for name in choices(kind) if "." not in name]
-            names.append(f"{', '.join(own)} or another {kind.__name__}" if own != [kind.__name__] else kind.__name__)
+            found = [name for name in choices(kind) if "." not in name]
+            only_itself = found == [kind.__name__]
+            names.append(kind.__name__ if only_itself else f"{', '.join(found)} or another {kind.__name__}")
         else:
             names.append("None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)))
     return " or ".join(names)
 
 
-def _check_type(where: str, value: Any, hint: Any) -> None:
+def _check_type(where: str, value: object, hint: object) -> None:
     for kind in alternatives(hint):
         inner, kind = typing.get_args(kind), typing.get_origin(kind) or kind
         if kind is tuple and isinstance(value, tuple) and inner[-1:] == (...,):
@@ -186,7 +218,7 @@ def _check_type(where: str, value: Any, hint: Any) -> None:
     raise UserError(f"{where} is {found}; expected {_type_name(hint)}")
 
 
-def _check_value(where: str, value: Any, metadata: Any) -> None:
+def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None:
     if metadata["choices"] is not None and isinstance(value, str) and value not in metadata["choices"]:
         raise UserError(f"{where} is {value!r}{did_you_mean(value, list(metadata['choices']))}")
     if not isinstance(value, bool) and isinstance(value, int | float):
@@ -197,7 +229,11 @@ def _check_value(where: str, value: Any, metadata: Any) -> None:
 
 
 def get_at(config: Config, path: str) -> Any:
-    """The value at a dotted path."""
+    """Return the value at a dotted path.
+
+    Raises:
+      UserError: the path names no field.
+    """
     value: Any = config
     for name in path.split("."):
         check_field(value, name, path)
@@ -205,30 +241,40 @@ def get_at(config: Config, path: str) -> Any:
     return value
 
 
-def replace_at(config: ConfigT, changes: Mapping[str, Any], within: str = "") -> ConfigT:
-    """The config with the values at dotted paths replaced, all at once; every check runs again on the result.
+def replace_at(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
+    """Return the config with the values at dotted paths replaced together; the result is checked again.
 
-    `within` is the path of the config itself, for messages.
+    Raises:
+      UserError: a path names no field, or the result is no valid config.
     """
-    inner: dict[str, dict[str, Any]] = {}
-    values: dict[str, Any] = {}
+    return cast(ConfigT, _replace_within(config, changes, ""))
+
+
+def _replace_within(node: object, changes: Mapping[str, object], within: str) -> object:
+    """Replace values below a config, or below a tuple of configs, whose own path is `within`."""
+    nested: dict[str, dict[str, object]] = {}
+    values: dict[str, object] = {}
     for path, value in changes.items():
         name, _, rest = path.partition(".")
-        check_field(config, name, within + path)
+        check_field(node, name, within + path)
         if rest:
-            inner.setdefault(name, {})[rest] = value
+            nested.setdefault(name, {})[rest] = value
         else:
             values[name] = value
-    for name, nested in inner.items():
-        now = config[int(name)] if isinstance(config, tuple) else getattr(config, name)
-        values[name] = replace_at(values.get(name, now), nested, f"{within}{name}.")
-    if isinstance(config, tuple):
-        return tuple(values.get(str(number), item) for number, item in enumerate(config))
-    return config.replace(**values)
+    for name, below in nested.items():
+        old = node[int(name)] if isinstance(node, tuple) else getattr(node, name)
+        values[name] = _replace_within(values.get(name, old), below, f"{within}{name}.")
+    if isinstance(node, tuple):
+        return tuple(values.get(str(number), item) for number, item in enumerate(node))
+    return cast(Config, node).replace(**values)
 
 
-def check_field(config: Any, name: str, path: str) -> None:
-    """Refuse a name that a config, or a number that a tuple of configs, does not have."""
+def check_field(config: object, name: str, path: str) -> None:
+    """Check that a config has the field `name`, or that a tuple of configs has the item of that number.
+
+    Raises:
+      UserError: it does not; the message quotes the whole `path`.
+    """
     if isinstance(config, tuple):
         if not name.isdigit() or int(name) >= len(config):
             raise UserError(f"'{path}': '{name}' is no item; expected a number from 0 to {len(config) - 1}")
@@ -240,61 +286,11 @@ def check_field(config: Any, name: str, path: str) -> None:
         raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")
 
 
-def canonical(config: Any) -> Any:
-    """A config as plain JSON data: every field by name, and the class of each part under "kind"."""
-    if isinstance(config, Config):
-        fields = {field.name: canonical(getattr(config, field.name)) for field in dataclasses.fields(config)}
-        return {"kind": qualified_name(type(config))} | fields
-    if isinstance(config, tuple):
-        return [canonical(item) for item in config]
-    if config is None or isinstance(config, bool | int | float | str):
-        return config
-    raise UserError(f"{config!r} has no canonical form; expected Python numbers, strings, None and configs")
-
-
 def qualified_name(kind: type) -> str:
-    """A class's name; of a class outside the package, with its module, such as "heads.MyAdamW".
+    """Return the name of a class; outside the package, with its module, such as "heads.MyAdamW".
 
-    A module loaded from a file counts by the file's name alone: its name is "heads@" and a digest of the path.
+    The module name of a study file ends in "@" and a digest of the file's path; that part is left out.
     """
     if kind.__module__.partition(".")[0] == "flaxformer":
         return kind.__name__
     return f"{kind.__module__.partition('@')[0]}.{kind.__qualname__}"
-
-
-def classes_in(config: Any) -> list[type]:
-    """The class of a config and of every config in it, each once."""
-    if isinstance(config, Config):
-        inside = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    else:
-        inside = list(config) if isinstance(config, tuple) else []
-    own = [type(config)] if isinstance(config, Config) else []
-    return list(dict.fromkeys([*own, *(kind for item in inside for kind in classes_in(item))]))
-
-
-def canonical_text(config: Any) -> str:
-    """`canonical` as one line of JSON with sorted keys: equal text, equal recipe."""
-    return json.dumps(canonical(config), sort_keys=True, ensure_ascii=False)
-
-
-def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Canonical data as {dotted path: value}."""
-    if not isinstance(data, dict):
-        return {prefix: data}
-    rows: dict[str, Any] = {}
-    for name, value in data.items():
-        rows |= flatten(value, f"{prefix}.{name}" if prefix else name)
-    return rows
-
-
-def differences(old: Any, new: Any) -> list[str]:
-    """Field by field, what two canonical data differ in, as lines `path: old -> new`."""
-    before, after = flatten(old), flatten(new)
-    paths = [*before, *(path for path in after if path not in before)]
-    absent = object()
-    shown = lambda rows, path: "(absent)" if rows.get(path, absent) is absent else json.dumps(rows[path])  # noqa: E731
-    return [
-        f"{path}: {shown(before, path)} -> {shown(after, path)}"
-        for path in paths
-        if before.get(path, absent) != after.get(path, absent)
-    ]

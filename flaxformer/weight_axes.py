@@ -1,83 +1,107 @@
-"""Properties of each weight of a tree, from its declaration: whether it decays, is trained, and its named axes."""
+"""Properties of each weight of a tree, from its declaration: weight decay, training, and named axes."""
 
 import dataclasses
-from typing import Any
+from typing import Literal
 
-from flaxformer.params import Parameters, ParametersT, attribute, component_of
-from flaxformer.struct import alternatives, type_hints
+from flaxformer.params import Parameters, ParametersT, SubtreeRule, WeightRule, rule_of
+from flaxformer.struct import Config, alternatives, type_hints
+from flaxformer.weight_specs import component_of, get_attribute
+
+Mark = Literal["decay", "trained"]
 
 
 def decay_mask(params: ParametersT) -> ParametersT:
-    """A tree like params with True at the weights that weight decay shrinks, by declaration."""
-    return _marked(params, None, None, {}, "decay")
+    """Return a tree like params with True at the weights that weight decay applies to."""
+    return _mark_weights(params, None, None, "decay")
 
 
-def trained_mask(params: ParametersT, config: Any) -> ParametersT:
-    """A tree like params with True at the weights that gradients change, by declaration."""
-    return _marked(params, config, config, {}, "trained")
+def trained_mask(params: ParametersT, config: Config) -> ParametersT:
+    """Return a tree like params with True at the weights that gradients change."""
+    return _mark_weights(params, config, config, "trained")
 
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """The named axes of a weight as it is held: of a stacked layer's, the first is "layers"."""
+    """Named axes of a weight as it is stored; the first axis of a stacked weight is "layers"."""
 
     names: tuple[str, ...]
     fan_in: tuple[str, ...]
-    """Those that are summed over when the weight is applied; none of a weight that is no linear map's."""
+    """Axes that are summed over when the weight is applied; empty if it is no linear map."""
     batch: tuple[str, ...]
-    """Those along which separate matrices are stacked."""
+    """Axes along which separate matrices are stacked."""
     in_layer: bool
-    """True if it belongs to a layer of a stack, in either layout."""
+    """True if the weight belongs to a layer of a stack, in either layout."""
 
     @property
     def stacked(self) -> bool:
-        """True if it holds all the layers of a stack."""
+        """True if the array holds the weights of several layers."""
         return self.names[:1] == ("layers",)
 
 
 def axes(params: ParametersT) -> ParametersT:
-    """A tree like params with the `Axes` of each weight, by declaration and layout."""
+    """Return a tree like params with the `Axes` of each weight."""
     return _axes(params, (), False)
 
 
-def _axes(node: Any, leading: tuple[str, ...], in_layer: bool) -> Any:
-    if type(node) is tuple:
-        return tuple(_axes(item, leading, in_layer) for item in node)
-    values: dict[str, Any] = {}
+def _axes(node: ParametersT, leading: tuple[str, ...], in_layer: bool) -> ParametersT:
+    values: dict[str, object] = {}
     for field in dataclasses.fields(node):
-        value, rule = getattr(node, field.name), field.metadata
+        value, rule = getattr(node, field.name), rule_of(field)
         if value is None:
             values[field.name] = None
-        elif "init" in rule:
+        elif isinstance(rule, WeightRule):
             kind, *_ = alternatives(type_hints(type(node))[field.name])
-            values[field.name] = Axes((*leading, *kind.dim_str.split()), rule["fan_in"], rule["batch_axis"], in_layer)
-        else:
-            repeated = rule["repeat"] is not None
-            is_stacked = rule["stacked"] or (repeated and type(value) is not tuple and not _holds_stacked(value))
-            values[field.name] = _axes(value, ("layers",) if is_stacked else leading, in_layer or repeated)
+            values[field.name] = Axes((*leading, *kind.dim_str.split()), rule.fan_in, rule.batch_axis, in_layer)
+        elif isinstance(rule, SubtreeRule):
+            repeated = rule.repeat is not None
+            is_in_layer = in_layer or repeated
+            is_stacked = rule.stacked or (repeated and not isinstance(value, tuple) and not _has_stacked_field(value))
+            outer = ("layers",) if is_stacked else leading
+            values[field.name] = (
+                tuple(_axes(item, outer, is_in_layer) for item in value)
+                if isinstance(value, tuple)
+                else _axes(value, outer, is_in_layer)
+            )
     return type(node)(**values)
 
 
-def _holds_stacked(node: Parameters) -> bool:
-    """True if it is the fields of a tree whose arrays have a leading axis of layers."""
-    return any(field.metadata.get("stacked") for field in dataclasses.fields(node))
+def _has_stacked_field(node: Parameters) -> bool:
+    """True if the tree declares a subtree whose arrays have a leading axis of layers."""
+    rules = [rule_of(field) for field in dataclasses.fields(node)]
+    return any(isinstance(rule, SubtreeRule) and rule.stacked for rule in rules)
 
 
-def _marked(node: Any, owner: Any, model: Any, rule: Any, mark: str) -> Any:
-    """A tree like node with each weight's mark, read off its declaration."""
-    if node is None:
-        return None
+def _mark_weights(node: ParametersT, owner: object, model: object, mark: Mark) -> ParametersT:
+    """Return a tree like node with a property of each weight's declaration.
+
+    Args:
+      owner: the component or config that declares the weights; None if the property does not depend on it.
+      model: the model config that the owner belongs to.
+    """
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(node):
+        value, rule = getattr(node, field.name), rule_of(field)
+        if value is None:
+            values[field.name] = None
+        elif isinstance(rule, WeightRule):
+            values[field.name] = get_attribute(owner, rule.decay if mark == "decay" else rule.trained)
+        elif isinstance(rule, SubtreeRule):
+            values[field.name] = _mark_subtree(value, rule, owner, model, mark)
+    return type(node)(**values)
+
+
+def _mark_subtree(
+    node: Parameters | tuple[Parameters, ...], rule: SubtreeRule, owner: object, model: object, mark: Mark
+) -> Parameters | tuple[Parameters, ...]:
+    """Apply `_mark_weights` to a nested tree, with the owner that its declaration names."""
+    repeated = None if owner is None or rule.repeat is None else get_attribute(owner, rule.repeat)
     if isinstance(node, tuple):
-        own = attribute(owner, rule["repeat"]) if owner is not None and rule.get("repeat") else None
-        each = own if isinstance(own, tuple) else (owner,) * len(node)
-        return tuple(_marked(item, one, one, {}, mark) for item, one in zip(node, each, strict=True))
-    if isinstance(node, Parameters):
-        if owner is not None and rule.get("component"):
-            owner = component_of(owner, model, rule["component"])
-        elif owner is not None and rule.get("config"):
-            owner = model = attribute(owner, rule["config"])
-        elif owner is not None and rule.get("repeat") and isinstance(own := attribute(owner, rule["repeat"]), tuple):
-            owner = model = own[0]  # layers that are stacked have one config, as far as weights go
-        fields = dataclasses.fields(node)
-        return type(node)(**{f.name: _marked(getattr(node, f.name), owner, model, f.metadata, mark) for f in fields})
-    return attribute(owner, rule[mark])
+        owners = repeated if isinstance(repeated, tuple) else (owner,) * len(node)
+        return tuple(_mark_weights(item, one, one, mark) for item, one in zip(node, owners, strict=True))
+    if owner is not None and rule.component is not None:
+        owner = component_of(owner, model, rule.component)
+    elif owner is not None and rule.config is not None:
+        owner = model = get_attribute(owner, rule.config)
+    elif isinstance(repeated, tuple):
+        owner = model = repeated[0]  # stacked layers have the same declarations
+    return _mark_weights(node, owner, model, mark)

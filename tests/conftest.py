@@ -1,9 +1,11 @@
-"""Shared by all tests: two CPU devices, no silent rank promotion, and shapes checked at run time in the mathematics.
+"""Settings of all tests: two CPU devices, no implicit rank promotion, shapes of `flaxformer.nn` checked at run time.
 
-Most tests compile a program to run it once, and so compile it with little optimisation; those of `training` and
-`study`, whose laws are about bits, are compiled as a user's programs are.
+Most tests compile a program to run it once, so it is compiled with little optimisation. The programs of tests/training,
+tests/study, tests/runner and tests/store, which compare bits, are compiled like those of a user.
 """
 
+import ctypes
+import gc
 import itertools
 import os
 import signal
@@ -16,19 +18,20 @@ from jaxtyping import install_import_hook
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("JAX_NUM_CPU_DEVICES", "2")))
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-CHECKED = ["attention", "linear", "losses", "norms", "positions", "recurrent"]
+CHECKED = ["attention", "dot_product", "heads", "kernels.packed", "kernels.products"]
+CHECKED += ["linear", "losses", "norms", "positions", "recurrent"]
 install_import_hook([f"flaxformer.nn.{name}" for name in CHECKED], "beartype.beartype")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts a background job so, and processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OPTIMISED = {"training", "study"}
+OPTIMISED = {"training", "study", "runner", "store"}
 compiled_with: dict[str, bool] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_as_it_is_used(request):
-    """How much XLA optimises, by the folder of the test; what was compiled otherwise is forgotten."""
+    """Set how much XLA optimises by the folder of the test, and forget what was compiled otherwise."""
     little = request.path.parent.name not in OPTIMISED
     if little != compiled_with.get("little"):
         compiled_with["little"] = little
@@ -36,15 +39,36 @@ def compiled_as_it_is_used(request):
         jax.clear_caches()
 
 
-MAPS = Path("/proc/self/maps")
+MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")
 MOST_MAPS = 35_000
 """Of the 65,530 memory maps that Linux allows a process; past them, XLA crashes in its next compilation."""
+MOST_BYTES = 2_000_000_000
+"""Resident memory at which compiled programs are forgotten; without this, a worker takes 4 to 5 GB."""
+MARGIN = 800_000_000
+"""Least growth between two such times, so that a large live test does not compile everything anew for each test."""
 tests_run = itertools.count(1)
+limit = {"bytes": MOST_BYTES}
+
+
+def resident_bytes():
+    return int(MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def forget_compiled_programs():
+    """Free compiled programs, and return the memory to the system, which the C library keeps otherwise."""
+    jax.clear_caches()
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 @pytest.fixture(autouse=True)
 def compiled_programs_are_few():
-    """Forget compiled programs, which hold several memory maps each, before there are too many."""
+    """Forget compiled programs, which hold memory and several memory maps each, before there are too many."""
     yield
-    if next(tests_run) % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
+    if not MAPS.exists():
+        return
+    full = resident_bytes() > limit["bytes"]
+    if full or (next(tests_run) % 20 == 0 and MAPS.read_bytes().count(b"\n") > MOST_MAPS):
+        forget_compiled_programs()
+        limit["bytes"] = max(MOST_BYTES, resident_bytes() + MARGIN)

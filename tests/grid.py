@@ -1,9 +1,9 @@
-"""The grid of architectures that the laws are tried on: every choice of every option, mixed with the others.
+"""Grid of architectures for tests of general properties: every choice of every option, in mixed combinations.
 
-A row of the grid takes one choice of each option; the options step at different paces, so that choices meet in ever new
-company. Choices that exclude one another are left out of a row in the order of the options.
+A row of the grid has one choice per option. Options cycle with different periods, so that combinations vary. If two
+choices contradict each other, the later one is left out of the row.
 
-A choice is a change of the config: values by dotted path, or a function of the config as it is so far.
+A choice is a change of the config: values by dotted path, or a function of the config.
 """
 
 import random
@@ -41,7 +41,7 @@ from flaxformer.config import (
     Tokens,
 )
 from flaxformer.model import init
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import lengths_to_valid
 from flaxformer.params import path_name
 from flaxformer.struct import UserError, replace_at
@@ -50,13 +50,13 @@ B, T, S, V = 2, 7, 5, 13  # distinct primes, so that a swapped axis fails
 BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
 PREFIX = 3
 DEFAULT, MORE = 9, 27
-"""Rows of the grid in which every choice occurs, and further rows of mixed choices."""
+"""Number of rows that contain every choice, and number of further rows of mixed choices."""
 SOME = 3
-"""Further rows that are `slow`; the rest are `exhaustive`."""
+"""Number of further rows that are `slow`; the rest are `exhaustive`."""
 
 
 def encoder_decoder(config):
-    """The config with an encoder, every size of which differs from the decoder's."""
+    """Return the config with an encoder all of whose sizes differ from the decoder's."""
     attention = config.attention.replace(heads=2, key_value_heads=1, d_head=None, d_value=None)
     feed_forward = None if config.feed_forward is None else config.feed_forward.replace(d_ff=11)
     return config.with_encoder(layers=1, d_model=8, attention=attention, feed_forward=feed_forward)
@@ -137,7 +137,7 @@ OPTIONS = {
 
 
 def mixed(choices: dict[str, str]) -> tuple[ModelConfig, list[str]]:
-    """The config with these choices, and their names; a choice that excludes an earlier one is left out."""
+    """Return the config with these choices, and their names; a choice that contradicts an earlier one is left out."""
     config, names = BASE, []
     for option, choice in choices.items():
         try:
@@ -149,7 +149,7 @@ def mixed(choices: dict[str, str]) -> tuple[ModelConfig, list[str]]:
 
 
 def apply_choice(config, choice):
-    """The config with a choice; values of the feed-forward network do not count where there is none."""
+    """Return the config with a choice; without a feed-forward network, its fields are ignored."""
     if callable(choice):
         return choice(config)
     has_network = config.feed_forward is not None
@@ -157,7 +157,7 @@ def apply_choice(config, choice):
 
 
 def _rows() -> list[dict[str, str]]:
-    """Each option's choices in turn, in a shuffled order: each as often as the others, and in mixed company."""
+    """Return rows in which each option cycles through its choices in a shuffled order."""
     dice, columns = random.Random(1), {}
     for option, choices in OPTIONS.items():
         columns[option] = [list(choices)[i % len(choices)] for i in range(DEFAULT)]
@@ -171,7 +171,7 @@ MIXED = [mixed(row) for row in ROWS]
 
 
 def rows(default):
-    """A parametrisation by all architectures, of which the first few are in the default run."""
+    """Return a parametrisation by all architectures, the first `default` of which run by default."""
 
     def marks(i):
         return () if i < default else pytest.mark.slow if i < DEFAULT + SOME else pytest.mark.exhaustive
@@ -186,7 +186,7 @@ grid, sparse_grid = rows(DEFAULT), rows(2)
 
 
 def random_weights(config, layout="unrolled"):
-    """Weights of the config's shapes, none of them at its initial zero or one, so that no bias or gain is invisible.
+    """Return random weights without initial zeros or ones, so that biases and gains have an effect.
 
     They are drawn by NumPy: `init` compiles a program for every shape, and no law is about its numbers.
     """
@@ -203,7 +203,7 @@ def random_weights(config, layout="unrolled"):
 
 
 def model_and_tokens(config, layout="unrolled"):
-    """Weights, tokens [B, T], and what else the model is given: a source, in part padding; a prefix."""
+    """Return weights, tokens [B, T], and further arguments: a source with padding, a prefix."""
     tokens = jax.random.randint(jax.random.key(1), (B, T), 0, config.vocabulary)
     given = {}
     if config.encoder is not None:

@@ -1,4 +1,4 @@
-"""Code that changed since results were made, from the command line: studies, jobs and probes."""
+"""Changed user code and results of older code, from the command line: studies, jobs and probes."""
 
 import contextlib
 import json
@@ -72,7 +72,7 @@ def call(capsys, *words):
 
 
 @pytest.mark.slow
-def test_a_study_is_refused_kept_or_retrained_when_its_code_changes(folder, capsys):
+def test_study_with_changed_code_is_refused_kept_or_retrained(folder, capsys):
     file, out = folder / "tiny.py", folder / "out"
     file.write_text(STUDY)
     assert call(capsys, "run", file, "--seeds", 1, "--output", out)[0] == 0
@@ -85,12 +85,12 @@ def test_a_study_is_refused_kept_or_retrained_when_its_code_changes(folder, caps
     assert "tiny.py: Own (changed)" in err
     code, shown, _ = call(capsys, "run", file, "--seeds", 1, "--output", out, "--on-code-change", "keep")
     assert code == 0
-    assert "2 results of the code before were kept" in " ".join(shown.split())
+    assert "results of the earlier code were kept: 2" in " ".join(shown.split())
     kept = pl.read_parquet(out / "results.parquet")
     different = [name for name in before.columns if kept[name].to_list() != before[name].to_list()]
     assert not different
     page = (out / "report.html").read_text()
-    assert "2 results of the code before were kept" in page
+    assert "results of the earlier code were kept: 2" in page
     copied = re.findall(r"flaxformer run code/([0-9a-f]+)/tiny\.py", page)
     texts = [(out / "code" / one / "tiny.py").read_text() for one in copied]
     assert texts == [STUDY, STUDY.replace("b1=0.9", "b1=0.5")]
@@ -104,7 +104,7 @@ def test_a_study_is_refused_kept_or_retrained_when_its_code_changes(folder, caps
 
 
 @pytest.mark.slow
-def test_the_copy_of_a_study_gives_its_numbers(folder, capsys):
+def test_copied_study_gives_equal_results(folder, capsys):
     (folder / "tiny.py").write_text(
         STUDY.replace("import optax\n", "import optax\nfrom beside import B1\n").replace("0.9, ", "B1, ")
     )
@@ -122,7 +122,7 @@ def test_the_copy_of_a_study_gives_its_numbers(folder, capsys):
 
 
 @pytest.mark.slow
-def test_a_job_is_refused_kept_or_retrained_when_its_code_changes(folder, capsys):
+def test_job_with_changed_code_is_refused_kept_or_retrained(folder, capsys):
     file, out = folder / "job.py", folder / "out"
     file.write_text(JOB)
     assert call(capsys, "train", file, "--output", out)[0] == 0
@@ -140,7 +140,7 @@ def test_a_job_is_refused_kept_or_retrained_when_its_code_changes(folder, capsys
     assert losses != [json.loads(line).get("loss") for line in first.splitlines()]
 
 
-def test_a_probe_is_refused_kept_or_measured_again_when_its_code_changes(folder):
+def test_probe_with_changed_code_is_refused_kept_or_measured_again(folder):
     (folder / "cases").mkdir()
     file = folder / "cases/01_two.py"
 
@@ -186,7 +186,7 @@ run = Run(
 
 
 @pytest.mark.slow
-def test_a_run_with_classes_of_ones_own_generates_from_its_folder_alone(folder, capsys):
+def test_run_with_user_classes_generates_from_its_folder_alone(folder, capsys):
     (folder / "text.txt").write_text("to be or not to be " * 200)
     (folder / "shape.py").write_text("def bend(x):\n    return 0.5 * x\n")
     (folder / "job.py").write_text(TEXT_JOB.replace("Path(__file__).parent", f"Path({str(folder)!r})"))

@@ -30,7 +30,7 @@ def test_every_experiment_loads_and_steps(file):
         assert abs(float(metrics["loss"]) - math.log(run.model.vocabulary)) < 2
 
 
-def test_there_are_experiments():
+def test_default_study_is_among_the_experiments():
     assert "norm_and_scale" in [file.stem for file in FILES]
 
 

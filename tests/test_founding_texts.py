@@ -1,4 +1,4 @@
-"""What the founding texts say, weighed by numbers: the tests that flaxformer/FOUNDING_TEXTS.md refers to."""
+"""Statements of the founding texts, checked by numbers: the tests that flaxformer/FOUNDING_TEXTS.md refers to."""
 
 import ast
 import functools
@@ -40,14 +40,16 @@ from flaxformer.config import (
     recurrent_model,
 )
 from flaxformer.model import apply, apply_with_intermediates, extend, new_cache, specs
-from flaxformer.model.transformer import Transformer
+from flaxformer.model.weights import Transformer
 from flaxformer.nn import Causal, dot_product_attention, layer_norm, sinusoidal
-from flaxformer.nn.attention import dot_product_weights, masked_softmax
-from flaxformer.params import CONSTANTS, count, declarations, table
+from flaxformer.nn.attention import masked_softmax
+from flaxformer.nn.dot_product import dot_product_weights
+from flaxformer.params import CONSTANTS, count, table
 from flaxformer.struct import UserError, replace_at
 from flaxformer.tasks import Copy
 from flaxformer.tasks.synthetic import next_token
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
+from flaxformer.weight_specs import declarations
 
 B, T, V = 2, 7, 13  # distinct primes, so that a swapped axis fails
 BASE = ModelConfig(vocabulary=V, layers=1, d_model=15, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))
@@ -338,7 +340,7 @@ def test_e21_heads_cost_no_products_but_exponentials():
 
 
 @pytest.mark.parametrize(("d_ff", "inner"), [(None, 60), (75, 75)])
-def test_e22_the_feed_forward_layer_is_four_times_as_wide_unless_told(d_ff, inner):
+def test_e22_the_feed_forward_layer_is_four_times_as_wide_by_default(d_ff, inner):
     shapes = {name: spec.shape for name, spec in table(specs(BASE.replace(feed_forward=Dense(d_ff=d_ff))))}
     assert shapes["blocks/0/feed_forward/up"] == (15, inner)
 
@@ -396,7 +398,7 @@ def test_e27_the_shift_is_in_the_task_and_the_target_is_a_word():
     assert batch.targets.tolist() == tokens[1:].tolist()
 
 
-def test_e28_a_row_of_one_hot_vectors_meets_the_table_from_the_left():
+def test_e28_one_hot_rows_multiply_the_table_from_the_left():
     config = BASE.replace(positions=NoPositions(), layers=0)
     params, tokens = weights(config), words(1, T)
     _, kept = see(params, config, tokens)
@@ -509,7 +511,7 @@ def test_a_sharp_look_up_takes_the_nearest_value_and_averages_ties():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_one_map_for_queries_and_keys_makes_likeness_symmetric(shared):
+def test_shared_query_and_key_map_gives_symmetric_logits(shared):
     config = BASE.replace(mask_pattern="bidirectional", attention=Attention(heads=3, share_query_key=shared))
     _, kept = see(weights(config), config, words(1, T))
     # log A is a symmetric matrix and a number a row: around any three places its asymmetry adds up to nothing.
@@ -533,6 +535,16 @@ def test_the_full_value_form_is_concatenation_and_a_matrix_with_v_h_o_h():
     assert count(specs(full)) - count(specs(factored)) == 3 * 15**2 - 2 * 15**2
 
 
+@pytest.mark.parametrize("sharing", ["loop", "group"])
+def test_one_block_can_serve_every_layer(sharing):
+    config = BASE.replace(layers=3, distinct_blocks=1, sharing=sharing)
+    params = weights(config)
+    assert count(specs(config)) == count(specs(BASE.replace(layers=1)))
+    repeated = params.replace(blocks=3 * params.blocks)
+    own = BASE.replace(layers=3)
+    close(forward(params, config, words(B, T)), forward(repeated, own, words(B, T)))
+
+
 def test_the_products_of_a_head_have_the_rank_of_its_width():
     config = BASE.replace(attention=NO_BIAS.replace(heads=3), **BARE)
     params = weights(config)
@@ -544,7 +556,7 @@ def test_the_products_of_a_head_have_the_rank_of_its_width():
         assert np.linalg.matrix_rank(logits, tol=1e-3) == 5
 
 
-def test_the_oven_and_the_bread():
+def test_word_order_is_visible_only_with_positions_or_two_causal_layers():
     told_apart = {}
     for name, config in {
         "no order": BASE.replace(mask_pattern="bidirectional", positions=NoPositions()),
@@ -595,7 +607,7 @@ def test_a_norm_stands_where_its_placement_says(norm):
     close(kept.final, layer_norm(stream) if norm.final else stream)
 
 
-def test_a_residual_branch_that_says_nothing_is_the_identity_with_gradient_one():
+def test_zero_residual_branch_is_the_identity_with_gradient_one():
     config = BASE.replace(
         inputs=Vectors(width=15), positions=NoPositions(), norm=NormPlacement(pre=True), head=NoHead()
     )
@@ -641,7 +653,7 @@ def test_every_bias_can_be_left_out_alone():
         assert count(specs(BASE)) - count(specs(replace_at(BASE, {path: False}))) == numbers, path
 
 
-def test_an_untrained_model_expects_every_word_alike():
+def test_untrained_model_predicts_words_uniformly():
     config = ModelConfig(vocabulary=257, layers=1, d_model=64, feed_forward=Dense(d_ff=67))
     params, tokens = weights(config, moved=0), jax.random.randint(jax.random.key(1), (4, 33), 0, 257)
     # Xavier logits have a variance of 2 d_model / (d_model + V), which adds half of it to the uniform loss.
@@ -679,7 +691,7 @@ def reach(config, length):
     return gradient[0] / gradient[-1]
 
 
-def test_the_first_token_is_far_away_in_a_recurrent_network_and_near_in_attention():
+def test_gradient_of_the_first_token_vanishes_in_recurrent_networks_not_in_attention():
     near, far = reach(RECURRENT, 4), reach(RECURRENT, 64)
     assert far < 1e-4 * near
     assert reach(ATTENTIVE, 64) > 1e-3
@@ -709,7 +721,7 @@ def test_every_erratum_and_every_mechanism_has_its_row_and_its_test():
         assert "::test_" in row[-1], row
     for row in MECHANISMS:
         assert len(row) == 5, row
-        assert "::test_" in row[-1] or "measured later" in row[-1] or row[-1] == "not there", row
+        assert "::test_" in row[-1], row
 
 
 def test_every_test_and_every_file_that_the_page_names_is_there():
@@ -731,6 +743,45 @@ def test_every_test_of_this_file_is_on_the_page():
     about_the_page = {name for name in own if "page" in name or "every_erratum" in name}
     unnamed = {name for name in own - about_the_page if f"tests/test_founding_texts.py::{name}`" not in PAGE}
     assert not unnamed
+
+
+PACKAGE = Path(flaxformer.__file__).parent
+ABSENT = [name for row in rows("Not implemented") for name in re.findall(r"`(\w+)`", row[-1])]
+
+
+def plain(name):
+    return name.lower().replace("_", "")
+
+
+@functools.cache
+def defined_names():
+    """Every module, class, function, argument, field and variable of the package, in lower case without underscores."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        found.add(plain(path.stem))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(plain(node.name))
+            elif isinstance(node, ast.arg):
+                found.add(plain(node.arg))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(plain(node.id))
+    return found
+
+
+def test_what_the_page_calls_not_implemented_is_not():
+    assert len(ABSENT) > len(rows("Not implemented")) > 0
+    assert [name for name in ABSENT if any(plain(name) in own for own in defined_names())] == []
+
+
+@pytest.mark.parametrize("name", ["dot_product_attention", "Transformer", "scale_exponent", "corrupted", "memory"])
+def test_the_names_of_the_page_would_be_found(name):
+    assert plain(name) in defined_names()
+
+
+def test_the_page_says_only_in_one_place_what_is_missing():
+    before = PAGE.split("## Not implemented")[0].split("## Errata")[1]
+    assert re.findall(r"not there|not implemented|not yet|later, |measured later", before) == []
 
 
 SETTINGS = re.findall(r"`((?:\w+Config\(|recurrent_model\(|[a-z_]+=)[^`]*)`", PAGE)

@@ -1,4 +1,4 @@
-"""Laws of every architecture: causality, symmetry, padding, independence, layouts, composed transformations."""
+"""Properties of every architecture: causality, symmetry, padding, independence, layouts, transformations."""
 
 import jax
 import jax.numpy as jnp
@@ -39,24 +39,24 @@ compiled = jax.jit(apply)
 
 
 def close(x, y, tolerance=2e-5):
-    """Equal up to rounding, which goes by the largest number."""
+    """Assert equality up to rounding relative to the largest number."""
     np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * max(1, np.abs(y).max()))
 
 
 def forward(params, config, tokens, valid=None, **given):
-    """`apply`, always with `valid`, so that the laws share one compiled program for each architecture."""
+    """Return `apply`, always with `valid`, so that the tests of an architecture share one compiled program."""
     valid = jnp.ones(tokens.shape, bool) if valid is None else valid
     return compiled(params, config, tokens, valid=valid, **given)
 
 
-def test_the_default_grid_has_every_choice():
+def test_the_default_grid_contains_every_choice():
     seen = {name for _, names in MIXED[:DEFAULT] for name in names}
     assert seen == {choice for choices in OPTIONS.values() for choice in choices}
 
 
 @jax.jit
 def sensitivity(params, config, tokens, given):
-    """|d output[t] / d (what was embedded at s)|, [T, T]: a random mixture of the logits, by token vectors."""
+    """Return |d y[t] / d x[s]|, [T, T], of a random combination y of the logits by the embeddings x."""
 
     def of_vectors(vectors):
         # A vocabulary of T words, one a place, makes the embedding table the sequence of vectors itself.
@@ -71,7 +71,7 @@ def sensitivity(params, config, tokens, given):
 
 
 @grid
-def test_the_gradient_sees_no_future_and_all_of_the_permitted_past(config):
+def test_the_gradient_reaches_exactly_the_tokens_that_the_mask_allows(config):
     params, tokens, given = model_and_tokens(config)
     seen = np.asarray(sensitivity(params, config, tokens, given)) > 0
     t, s = np.mgrid[:T, :T]
@@ -85,7 +85,7 @@ def test_the_gradient_sees_no_future_and_all_of_the_permitted_past(config):
 
 
 @sparse_grid
-def test_with_bidirectional_attention_the_future_is_seen(config):
+def test_bidirectional_attention_reads_later_tokens(config):
     config = replace_at(config, {"mask_pattern": "bidirectional", "attention.window": None})
     assert (np.asarray(sensitivity(*_with(config))) > 0).all()
 
@@ -95,7 +95,7 @@ def _with(config):
     return params, config, tokens, given
 
 
-def test_a_norm_over_the_sequence_leaks_the_future():
+def test_a_norm_over_the_sequence_depends_on_later_tokens():
     config = BASE.replace(norm_kind=LayerNorm(over="sequence"))
     seen = np.asarray(sensitivity(*_with(config))) > 0
     assert seen.all()
@@ -105,7 +105,7 @@ def test_a_norm_over_the_sequence_leaks_the_future():
 @pytest.mark.parametrize(
     "kind", [LayerNorm(affine="none"), RMSNorm(), BatchNorm(), LayerNorm(over="sequence")], ids=str
 )
-def test_without_positions_and_mask_a_permutation_of_the_input_permutes_the_output(norm, kind):
+def test_without_positions_and_mask_the_model_is_permutation_equivariant(norm, kind):
     config = BASE.replace(norm=norm, norm_kind=kind, positions=NoPositions(), mask_pattern="bidirectional")
     params, tokens, _ = model_and_tokens(config)
     order = jax.random.permutation(jax.random.key(2), T)
@@ -113,7 +113,7 @@ def test_without_positions_and_mask_a_permutation_of_the_input_permutes_the_outp
 
 
 @pytest.mark.parametrize("choice", ["causal mask", *(name for name in OPTIONS["positions"] if name != "no positions")])
-def test_every_position_scheme_and_the_causal_mask_break_the_symmetry(choice):
+def test_positions_and_causal_mask_break_permutation_equivariance(choice):
     config = BASE.replace(positions=NoPositions(), mask_pattern="bidirectional")
     config = config.replace(**({"mask_pattern": "causal"} if choice == "causal mask" else OPTIONS["positions"][choice]))
     params, tokens, _ = model_and_tokens(config)
@@ -123,7 +123,7 @@ def test_every_position_scheme_and_the_causal_mask_break_the_symmetry(choice):
 
 
 def with_padding(params, config, tokens, keep):
-    """Tokens whose padding is V − 1, with a NaN embedding where that is not a NaN elsewhere too; and `valid`."""
+    """Return weights, tokens and `valid`; padding has id V − 1, with a NaN embedding unless the table is shared."""
     table = params.embedding.tokens
     if not config.head.tied and config.inputs.lookup == "gather":
         table = table.at[V - 1].set(jnp.nan)
@@ -137,7 +137,7 @@ LENGTH = 4
 
 @grid
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_what_padding_is_changes_nothing_even_when_it_is_nan(config, side):
+def test_the_content_of_padding_does_not_change_the_output(config, side):
     params, tokens, given = model_and_tokens(config)
     keep = jnp.arange(T) < LENGTH if side == "right" else jnp.arange(T) >= T - LENGTH
     params, padded, valid = with_padding(params, config, tokens, keep)
@@ -148,7 +148,7 @@ def test_what_padding_is_changes_nothing_even_when_it_is_nan(config, side):
 
 
 @sparse_grid
-def test_padding_on_the_right_is_as_if_it_were_not_there(config):
+def test_padding_on_the_right_does_not_change_the_output(config):
     params, tokens, given = model_and_tokens(config)
     params, padded, valid = with_padding(params, config, tokens, jnp.arange(T) < LENGTH)
     alone = forward(params, config, padded[:, :LENGTH], **given)
@@ -159,14 +159,14 @@ ENCODER_DECODER = encoder_decoder(BASE)
 
 
 @grid
-def test_what_padding_of_the_source_is_changes_nothing(config):
+def test_the_content_of_source_padding_does_not_change_the_output(config):
     config = ENCODER_DECODER if config.encoder is None else config
     params, tokens, given = model_and_tokens(config)
     other = given | {"source": jnp.where(given["source_valid"], given["source"], (given["source"] + 1) % V)}
     np.testing.assert_array_equal(forward(params, config, tokens, **given), forward(params, config, tokens, **other))
 
 
-def test_padding_of_the_source_is_as_if_it_were_not_there():
+def test_source_padding_does_not_change_the_output():
     params, tokens, given = model_and_tokens(ENCODER_DECODER)
     alone = {"source": given["source"][:, :3], "source_valid": jnp.ones((B, 3), bool)}
     one, two = (forward(params, ENCODER_DECODER, tokens, **x)[0] for x in (given, alone))
@@ -174,7 +174,7 @@ def test_padding_of_the_source_is_as_if_it_were_not_there():
 
 
 @grid
-def test_sequences_of_a_batch_do_not_meet(config):
+def test_sequences_of_a_batch_are_independent(config):
     params, tokens, given = model_and_tokens(config)
     other = tokens.at[1].set((tokens[1] + 1) % V)
     np.testing.assert_array_equal(
@@ -182,7 +182,7 @@ def test_sequences_of_a_batch_do_not_meet(config):
     )
 
 
-def test_in_training_batch_norm_makes_the_sequences_of_a_batch_meet():
+def test_batch_norm_in_training_couples_the_sequences_of_a_batch():
     config, key = BASE.replace(norm_kind=BatchNorm()), jax.random.key(5)
     params, tokens, _ = model_and_tokens(config)
     other = tokens.at[1].set((tokens[1] + 1) % V)
@@ -207,13 +207,13 @@ def test_scanned_layers_equal_unrolled_ones(config):
 
 
 @sparse_grid
-def test_the_intermediates_are_the_stages(config):
+def test_intermediates_reproduce_the_output(config):
     params, tokens, given = model_and_tokens(config)
     logits, kept = jax.jit(apply_with_intermediates)(params, config, tokens, **given)
     close(logits, forward(params, config, tokens, **given))
     x = kept.embedded
     rule = config.residual
-    skip = rule.skip(config.layers, config.reads_memory) if isinstance(rule, DeepNorm) else 1
+    skip = rule.skip_gain(config.layers, config.reads_memory) if isinstance(rule, DeepNorm) else 1
     residual = {
         "attention": config.attention_residual,
         "cross_attention": True,
@@ -260,8 +260,8 @@ def test_transformations_compose(layout):
     assert jax.eval_shape(jax.vmap(gradient), exponents, keys).shape == (3,)
 
 
-def test_documents_packed_into_one_sequence_stay_apart():
-    """With segments, and positions that begin anew, each document has the logits that it has alone."""
+def test_packed_documents_are_independent():
+    """With segments and positions that restart, each document has the same logits as alone."""
     config = replace_at(BASE, {"positions": Sinusoidal(), "attention.window": 3})
     params, tokens, _ = model_and_tokens(config)
     document = jnp.array([[0, 0, 0, 1, 1, 1, 1]] * B)
@@ -271,7 +271,7 @@ def test_documents_packed_into_one_sequence_stay_apart():
     close(packed[:, 3:], forward(params, config, tokens[:, 3:]))
 
 
-def test_what_is_beyond_the_last_position_is_refused():
+def test_positions_beyond_max_length_are_rejected():
     config = BASE.replace(positions=LearnedPositions(max_length=5))
     params = init(jax.random.key(0), config)
     with pytest.raises(ValueError, match=r"7.*at most max_length 5"):
@@ -280,10 +280,10 @@ def test_what_is_beyond_the_last_position_is_refused():
         apply(params, config, jnp.zeros((1, 2), int), positions=jnp.array([4, 5]))
 
 
-def test_what_cross_attention_reads_is_asked_for_by_name():
+def test_a_missing_source_or_memory_is_named():
     config = ENCODER_DECODER
     params, tokens, _ = model_and_tokens(config)
-    with pytest.raises(ValueError, match=r"needs a source, or a memory.*given is \[\]"):
+    with pytest.raises(ValueError, match=r"needs source or memory; given are \[\]"):
         apply(params, config, tokens)
-    with pytest.raises(ValueError, match=r"needs neither.*given is \['source'\]"):
+    with pytest.raises(ValueError, match=r"needs neither source nor memory; given are \['source'\]"):
         apply(init(jax.random.key(0), BASE), BASE, tokens, source=tokens)

@@ -1,4 +1,4 @@
-"""Every config field does something: changing it changes the parameters, the loss, the update or the data."""
+"""Every config field has an effect: changing it changes the parameters, the loss, the update or the data."""
 
 import dataclasses
 import functools
@@ -71,6 +71,7 @@ from flaxformer.training import (
     Muon,
     Run,
     ScheduleFree,
+    Seeds,
     Training,
     ZLoss,
     evaluate,
@@ -100,12 +101,12 @@ PLAIN = BASE.replace(
 
 
 def on(base, **changes):
-    """A base with other parts."""
+    """Return a base with changed fields."""
     return replace_at(base, {name.replace("__", "."): value for name, value in changes.items()})
 
 
 def learning(task, **model):
-    """A base for another task."""
+    """Return a base for another task."""
     return PLAIN.replace(task=task, model=PLAIN.model.replace(**model))
 
 
@@ -152,6 +153,7 @@ OTHER = [
         "optimizer.final_fraction": 0.9, "optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.1,
         "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01,
         "loss_terms": (ZLoss(),),
+        "seeds": Seeds(init=1), "seeds.init": 1, "seeds.data": 1, "seeds.dropout": 1,
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
         "training.micro_batches": 2, "training.ema": 0.5, "training.precision": "bfloat16",
     }),
@@ -246,6 +248,9 @@ for _kind, _own in OPTIMIZERS.items():
     numbers = {"warmup_steps": 1.0, "final_fraction": 0.1, "weight_decay": 0.1, "clip": 0.1, "learning_rate": 0.1}
     fields = {f"optimizer.{name}": value for name, value in (SHARED | _own).items()}
     OTHER.append((on(BASE, optimizer=_kind(decay="linear", **numbers)), fields))
+for _, fields in OTHER:
+    if "task.evaluation_batches" in fields:
+        fields["task.evaluation_batch_size"] = 3
 BY_DESIGN = {
     (Tokens, "lookup"): "two ways to the same numbers",
     (ModelConfig, "d_memory"): "the caller gives a memory, a task does not",
@@ -257,7 +262,7 @@ BY_DESIGN = {
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
 ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task}
-"""Their fields are tested with the tasks."""
+"""Tasks whose fields are tested in tests/tasks."""
 
 
 def changes(path, value):
@@ -265,7 +270,7 @@ def changes(path, value):
 
 
 def marks_of(base, place):
-    """Every fifth field is in the default run of the tests (of the common runs) or in the slow one."""
+    """Return the marks: of every base, one field in five is tested by default or in the slow tests."""
     if place % 5:
         return pytest.mark.exhaustive
     return () if base in (BASE, PAIRED, RECURRENT) else pytest.mark.slow
@@ -284,7 +289,7 @@ CASES = [
 
 
 def shapes(run):
-    """The shapes of the parameters and of the evaluation data: what changes these needs no training to show."""
+    """Return the shapes of the parameters and of the evaluation data; if these change, no training is needed."""
     return jax.tree.map(
         lambda leaf: leaf.shape, jax.eval_shape(lambda: (start(run).params, run.task.load().evaluation()))
     )
@@ -298,7 +303,7 @@ def train(run, source, steps):
 
 @functools.cache
 def results(run):
-    """All numbers that a run produces: losses, final parameters, evaluation."""
+    """Return losses, final parameters and evaluation of a run."""
     return jax.tree.leaves(train(jax.tree.map(jnp.asarray, run), run.task.load(), run.training.steps))
 
 
@@ -319,17 +324,17 @@ def test_the_same_run_gives_the_same_result():
 
 
 @pytest.mark.slow
-def test_one_hot_products_and_lookups_give_the_same_result():
+def test_one_hot_and_gather_lookups_give_the_same_result():
     assert equal(results(PLAIN), results(on(PLAIN, model__inputs=Tokens(lookup="one-hot"))))
 
 
 def reachable():
-    """Every config class of the package, bases apart, that a run can hold."""
+    """Return every concrete config class of the package that a run can contain."""
     own = {kind for kind in classes_within(Run).values() if kind.__module__.startswith("flaxformer.")}
     return {kind for kind in own if not vars(kind).get("is_abstract", False)}
 
 
-def test_the_table_has_every_field_of_every_config_that_a_run_can_hold():
+def test_every_field_of_every_config_is_in_the_table():
     tried = set()
     for base, others in OTHER:
         for path in (p for paths in others for p in ([paths] if isinstance(paths, str) else paths)):

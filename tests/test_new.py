@@ -1,5 +1,7 @@
 """`flaxformer new`: each file that it writes loads, plans and takes a training step."""
 
+from pathlib import Path
+
 import jax
 import pytest
 
@@ -28,16 +30,30 @@ def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, 
 
 
 @pytest.mark.parametrize("name", ["My Idea", "class", "../x"])
-def test_a_name_that_is_no_module_is_refused(tmp_path, monkeypatch, capsys, name):
+def test_invalid_file_name_raises_an_error(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "study", name]) == 2
     assert f"name is '{name}'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_there_is_not_written_over(tmp_path, monkeypatch, capsys):
+def test_existing_file_is_not_overwritten(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "idea.py").write_text("mine")
     assert main(["new", "study", "idea.py"]) == 2
-    assert "idea.py is there already" in capsys.readouterr().err
+    assert "idea.py exists already" in capsys.readouterr().err
     assert (tmp_path / "idea.py").read_text() == "mine"
+
+
+def test_a_study_can_be_copied_under_a_new_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "study", "mine", "--like", "experiments/norm_and_scale.py"]) == 0
+    text = (tmp_path / "mine.py").read_text()
+    assert "norm_and_scale" not in text
+    assert "flaxformer run mine.py" in text
+    study = load_study(tmp_path / "mine.py")
+    assert study.name == "mine"
+    assert study.claims == load_study(Path("experiments/norm_and_scale.py")).claims
+    capsys.readouterr()
+    assert main(["new", "study", "yours", "--like", "experiments/training/mnist.py"]) == 2
+    assert "expected a Python file that defines `study`" in capsys.readouterr().err

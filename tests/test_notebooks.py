@@ -1,4 +1,4 @@
-"""Every notebook runs from its first cell to its last, made small, and is kept with what it showed."""
+"""Every notebook runs from first to last cell, with reduced sizes, and is stored with its outputs."""
 
 import json
 from pathlib import Path
@@ -19,11 +19,11 @@ SMALL = {
     "norm_placement": {"[2, 6, 12, 24], range(3)": "[2, 3], range(2)"},
     "your_own_ablation": {"STEPS = 300": "STEPS = 6", "seeds=range(5)": "seeds=range(2)", "layers=2,": "layers=1,"},
 }
-"""What each notebook would take longer over than it must."""
+"""Replacements that reduce the cost of each notebook."""
 
 
 def run(name):
-    """Execute a notebook's code; returns its names."""
+    """Execute the code of a notebook; return its variables."""
     names = {}
     for cell in NOTEBOOKS[name]["cells"]:
         if cell["cell_type"] == "code":
@@ -43,14 +43,14 @@ def _quietly(monkeypatch):
 
 @pytest.fixture
 def finished_study(tmp_path, monkeypatch):
-    """The default study's folder, as if it had been run."""
+    """Fill the output folder of the default study, as if it had been run."""
     study = load_study(ROOT / "experiments/norm_and_scale.py")
     store = fill(tmp_path / "norm_and_scale", study, lambda trial: 2.5 + 0.5 * (trial.arm.labels["norm"] == "post"))
     write(store)
     monkeypatch.setenv("STUDY", str(store.root))
 
 
-def test_there_are_three():
+def test_three_notebooks_exist():
     assert set(NOTEBOOKS) == set(SMALL)
     for name, changes in SMALL.items():
         text = "".join("".join(cell["source"]) for cell in NOTEBOOKS[name]["cells"])
@@ -58,7 +58,7 @@ def test_there_are_three():
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_is_kept_with_what_it_showed(name):
+def test_notebooks_are_stored_with_their_outputs(name):
     code = [cell for cell in NOTEBOOKS[name]["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell["outputs"]]

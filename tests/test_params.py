@@ -1,4 +1,4 @@
-"""Declarations: everything about a weight follows from its one line."""
+"""Parameters: shapes, counts, initial values and random keys that follow from the declarations."""
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from flaxformer.config import (
     Xavier,
 )
 from flaxformer.model import init, specs
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.params import count, stack, table, unstack
 from flaxformer.struct import replace_at
 
@@ -56,7 +56,7 @@ def test_shapes_and_counts_follow_the_declarations():
         (Normal(deviation=0.3), lambda fan_in, fan_out: 0.3),
     ],
 )
-def test_matrices_have_the_spread_that_the_initializer_gives_their_fans(initializer, std):
+def test_initial_std_of_matrices_follows_the_initializer(initializer, std):
     params = named(init(jax.random.key(0), CONFIG.replace(initializer=initializer)))
     fans = {"query": (48, 48), "value": (48, 20), "out": (60, 48), "up": (48, 96), "down": (96, 48)}
     for path, leaf in params.items():
@@ -68,8 +68,8 @@ def test_matrices_have_the_spread_that_the_initializer_gives_their_fans(initiali
     assert params["embedding/tokens"].std() == pytest.approx(1.0, rel=0.05)
 
 
-def test_a_weight_depends_on_its_path_alone():
-    """Adding weights, or blocks, or norms, changes no other weight's number."""
+def test_initial_weights_depend_only_on_path_and_key():
+    """Adding weights, blocks or norms does not change the initial values of other weights."""
     base = named(init(jax.random.key(0), CONFIG))
     changes = [
         {"norm": POST},
@@ -87,7 +87,7 @@ def test_a_weight_depends_on_its_path_alone():
             np.testing.assert_array_equal(base[path], other[path])
 
 
-def test_different_weights_and_different_keys_draw_different_numbers():
+def test_initial_values_differ_between_weights_and_between_keys():
     params = named(init(jax.random.key(0), CONFIG))
     random = [leaf.ravel()[:20] for leaf in params.values() if leaf.std() > 0]
     correlations = np.corrcoef(random) - np.eye(len(random))
@@ -96,19 +96,19 @@ def test_different_weights_and_different_keys_draw_different_numbers():
     assert not np.array_equal(params["head/matrix"], other["head/matrix"])
 
 
-def test_layouts_hold_the_same_numbers():
+def test_changing_the_layout_preserves_the_weights():
     params = init(jax.random.key(0), CONFIG)
     back = with_layout(with_layout(params, "scanned"), "unrolled")
     jax.tree.map(np.testing.assert_array_equal, params, back)
     jax.tree.map(np.testing.assert_array_equal, params.blocks, unstack(stack(params.blocks)))
 
 
-def test_a_tied_head_is_one_leaf_with_both_gradients():
+def test_a_tied_head_has_no_matrix_of_its_own():
     tied = CONFIG.replace(head=LanguageModel(tied=True))
     assert "head/matrix" not in named(init(jax.random.key(0), tied))
     assert count(specs(CONFIG)) - count(specs(tied)) == 48 * 101
 
 
-def test_empty_slots_are_not_in_the_tree():
-    assert not any("/stream/" in path for path, _ in table(specs(CONFIG.replace(norm=PRE))))
+def test_empty_norm_placements_have_no_weights():
+    assert not any("/post_residual/" in path for path, _ in table(specs(CONFIG.replace(norm=PRE))))
     assert not any("/pre/" in path or "final" in path for path, _ in table(specs(CONFIG.replace(norm=POST))))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer.checkpoint import Stop
-from flaxformer.data import prepare, tokenizer
+from flaxformer.data import prepare, read_tokenizer
 from flaxformer.jobs import Evaluated, Job, train
 from flaxformer.struct import replace_at
 from flaxformer.study.load import load, load_study
@@ -62,7 +62,7 @@ def recipe(file, data):
         return load(file, "run", Run)
 
 
-def test_there_are_recipes_and_the_page_has_a_line_for_each():
+def test_recipe_page_lists_every_recipe():
     names = [file.stem for file in RECIPES]
     assert {"shakespeare", "multi30k", "gpt2"} <= set(names)
     rows = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("| [")]
@@ -78,7 +78,7 @@ def test_a_recipe_loads_and_has_a_record(file, data):
         assert set(name.split("|")) & set(found), f"{file.name} has no line '{name}: …'"
 
 
-def test_the_delay_of_grokking_is_read_off_the_evaluations(data):
+def test_grokking_delay_follows_from_the_evaluations(data):
     study = load_study(FOLDER / "modular_addition.py")
     row = {
         "evaluated_at": [0, 50, 100, 150],
@@ -96,14 +96,14 @@ def test_words_are_lower_case_and_occur_twice(tmp_path):
     for name, text in (("a", "A man, a dog."), ("b", "The dog\nTHE cat; a man's")):
         (tmp_path / name).write_text(text)
     script("words").words([str(tmp_path / "a"), str(tmp_path / "b")]).save(str(tmp_path / "words.json"))
-    words = tokenizer(str(tmp_path / "words.json"))
+    words = read_tokenizer(str(tmp_path / "words.json"))
     assert words.vocabulary == 5
     the, man, comma, again, cat = words.encode(b"The MAN, the cat")
     assert (the, comma) == (again, cat)
     assert words.decode([the, man, comma]) == "the man"
 
 
-def test_no_sentence_of_the_test_is_trained_on():
+def test_training_set_has_no_test_sentence():
     lines = [f"sentence {i % 50}\ttranslation {i}\tsome licence" for i in range(100)]
     sides = script("split_pairs").split("\n".join(lines))
     train, test = ({source for source, _ in sides[side]} for side in ("train", "test"))

@@ -1,9 +1,10 @@
-"""Configs: what is structure, what is a number, and what a mistake is told."""
+"""Configs: static fields and leaves, validation messages, overrides by path, canonical text."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from flaxformer.canonical import canonical, canonical_text, differences
 from flaxformer.config import (
     POST,
     PRE,
@@ -18,17 +19,7 @@ from flaxformer.config import (
     Sinusoidal,
 )
 from flaxformer.overrides import override
-from flaxformer.struct import (
-    Config,
-    UserError,
-    canonical,
-    canonical_text,
-    differences,
-    get_at,
-    leaf,
-    replace_at,
-    static,
-)
+from flaxformer.struct import Config, UserError, get_at, leaf, replace_at, static
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run
 
@@ -56,7 +47,7 @@ def test_configs_pass_through_transformations():
     assert float(gradient.beta1) == 0.25
 
 
-def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
+def test_an_integer_for_a_float_field_gives_the_same_canonical_text():
     assert canonical_text(AdamW(learning_rate=1)) == canonical_text(AdamW(learning_rate=1.0))
 
 
@@ -84,6 +75,15 @@ def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
         (lambda: get_at(RUN, "seed.x"), "0 has no fields"),
         (lambda: override(RUN, ["model.layers"]), "'model.layers'; expected path=value"),
         (lambda: override(RUN, ["model.layers=two"]), "layers is 'two'; expected int"),
+        (
+            lambda: override(RUN, ["model.layers=99999999999999999999"]),
+            "layers is 9{20}; expected a number at most 100000",
+        ),
+        (
+            lambda: override(RUN, ["optimizer.learning_rate=1e400"]),
+            "learning_rate is '1e400'; expected a finite number",
+        ),
+        (lambda: override(RUN, ["task=TextFiles"]), r"'TextFiles', without path; expected TextFiles\(path=...\)"),
         (lambda: override(RUN, ["model.norm=psot"]), "model.norm is 'psot'; did you mean 'post'"),
         (lambda: override(RUN, ["model.positions=Sinusoidal(base=)"]), r"expected Sinusoidal\(field=number"),
         (lambda: override(RUN, ["model.positions=Sinusoidal(bass=3)"]), "no field 'bass'; did you mean 'base'"),
@@ -92,12 +92,12 @@ def test_whole_numbers_become_floats_so_that_equal_recipes_have_equal_texts():
         (lambda: override(RUN, ["model.feed_forward=Gatd(d_ff=3)"]), "did you mean 'Gated'"),
     ],
 )
-def test_a_mistake_is_told_with_field_value_and_expectation(make, message):
+def test_an_error_names_field_value_and_expectation(make, message):
     with pytest.raises(UserError, match=message):
         make()
 
 
-def test_a_ready_made_value_is_given_by_its_name():
+def test_a_named_value_is_accepted_as_a_string():
     assert ModelConfig(norm="post") == ModelConfig(norm=POST)
 
 
@@ -120,11 +120,11 @@ def test_a_ready_made_value_is_given_by_its_name():
         ("task=Copy(symbols=5)", "task", Copy(symbols=5)),
     ],
 )
-def test_any_field_can_be_overridden_by_its_path(text, path, value):
+def test_override_sets_the_field_at_a_path(text, path, value):
     assert get_at(override(RUN, [text]), path) == value
 
 
-def test_changes_that_need_each_other_are_made_together():
+def test_overrides_are_applied_together():
     changed = override(
         RUN, ["training.steps=30", "training.evaluate_every=15", "model.d_model=30", "model.attention.heads=5"]
     )
@@ -147,6 +147,6 @@ def test_differences_are_listed_field_by_field():
     assert differences(canonical(PRE), canonical(PRE)) == []
 
 
-def test_what_has_no_stable_text_has_no_identity():
+def test_canonical_rejects_arrays():
     with pytest.raises(UserError, match="no canonical form"):
         canonical(Example(amount=jnp.float32(0.5)))

@@ -1,4 +1,4 @@
-"""Identity of user code: every edit that can change a number is named, and no other edit is."""
+"""Digests of user code: every edit that can change a result is detected, and no other edit."""
 
 import gc
 import itertools
@@ -276,7 +276,7 @@ UNCHANGED = {
 
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch):
-    """What a study file does to tables, classes and imports is undone."""
+    """Undo changes of a study file to tables, classes and imports."""
     from flaxformer.nn.activations import ACTIVATIONS
     from flaxformer.training import AdamW, schedule
 
@@ -317,7 +317,7 @@ def filled(folder, output):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_edited_code_is_refused_by_name_and_can_be_kept(tmp_path, case):
+def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_path, case):
     files, change, name = CASES[case]
     write(tmp_path, files)
     filled(tmp_path, tmp_path / "out")
@@ -342,7 +342,7 @@ def test_edited_code_is_refused_by_name_and_can_be_kept(tmp_path, case):
 
 
 @pytest.mark.parametrize("case", UNCHANGED)
-def test_edits_that_change_no_number_retrain_nothing(tmp_path, case):
+def test_edits_without_effect_on_results_retrain_nothing(tmp_path, case):
     measure = MEASURE.replace("1.0 *", "smooth(x) *") + "from helper import smooth\n"
     write(tmp_path, {"own.py": study_text(measure, more="measure=measure,"), "helper.py": SMOOTH})
     filled(tmp_path, tmp_path / "out")
@@ -382,14 +382,14 @@ def test_code_may_change_while_there_are_no_results(tmp_path):
     assert "code_changes" not in json.loads((tmp_path / "out/study.json").read_text())
 
 
-def test_an_unknown_decision_is_refused(tmp_path):
+def test_unknown_decision_is_refused(tmp_path):
     write(tmp_path, CASES["subclass of an optimizer"][0])
     with pytest.raises(UserError, match="on_code_change is 'kep'; did you mean 'keep'"):
         declared(tmp_path, tmp_path / "out", on_code_change="kep")
 
 
-def test_modules_may_be_imported_meanwhile(tmp_path, monkeypatch):
-    """The search for code runs in threads of devices; others run, and import, whenever garbage is collected."""
+def test_search_allows_imports_in_other_threads(tmp_path, monkeypatch):
+    """The search runs in a thread per device; here, garbage collection triggers imports during the search."""
     write(tmp_path, CASES["subclass of an optimizer"][0])
     roots = [type(load_study(tmp_path / "own.py").baseline.optimizer)]
     expected, names = code_digests(roots), itertools.count()

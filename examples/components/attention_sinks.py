@@ -1,10 +1,10 @@
-"""Attention sink: a learned logit without a key in each softmax, for what a head does not need to read.
+"""Attention sink: a learned logit without a key in each softmax, so that a head need not attend to any token.
 
-The softmax spends a total weight of 1 on the keys even where none is relevant; trained models spend it on the first
-token of the sequence.
+The weights of a softmax sum to 1 even if no key is relevant; trained models then attend to the first token of the
+sequence.
 Claim: with a sink, a smaller share of the attention to tokens goes to the first token.
 Source: Miller 2023, "Attention Is Off By One" (a fixed sink of 0); OpenAI 2025, gpt-oss (a learned one per head); Gu et
-al. 2024, "When Attention Sink Emerges in Language Models" (what becomes of the first token).
+al. 2024, "When Attention Sink Emerges in Language Models" (attention to the first token).
 Command: flaxformer run examples/components/attention_sinks.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported, with a small difference: attention to the first token grows late in training.
@@ -25,17 +25,17 @@ from flaxformer.training import AdamW, Run, Training
 
 
 class SinkAttention(Attention):
-    """Attention with the weights A[t, s] = e^Z[t, s] / (e^sink + Σ_r e^Z[t, r]), and a learned sink for each head."""
+    """Attention with the weights A[t, s] = e^Z[t, s] / (e^sink + Σ_r e^Z[t, r]), and a learned sink per head."""
 
     class Weights(Attention.Weights):
-        """The weights of `Attention`, and the logit of each head's sink."""
+        """Weights of `Attention`, and one sink per head."""
 
         sink: Float[Array, "heads"] = param(value="initial_sink", decay=False)
 
     initial_sink: float = leaf(0.0)
 
     def normalize(
-        self, weights: Any, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*batch N T S"]
+        self, weights: Weights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*batch N T S"]
     ) -> Float[Array, "*batch N T S"]:
         sink = jnp.broadcast_to(weights.sink[:, None, None], (*logits.shape[:-1], 1))
         logits = jnp.concatenate([logits, sink], axis=-1)
@@ -44,7 +44,7 @@ class SinkAttention(Attention):
 
 
 def measure(params: Any, run: Run) -> dict[str, Array]:
-    """First token's share of the attention to tokens: the mean over layers, heads and later queries."""
+    """Return the share of the first token in the attention to tokens: mean over layers, heads and later queries."""
     tokens = run.task.load().evaluation().inputs[0]
     _, found = model.apply_with_intermediates(params, run.model, tokens)
     attention = jnp.stack([block.attention.weights for block in found.blocks])[..., 1:, :]
@@ -53,7 +53,7 @@ def measure(params: Any, run: Run) -> dict[str, Array]:
 
 study = Study(
     name="attention_sinks",
-    question="Does a learned sink take the place of the first token?",
+    question="Does a learned sink replace the first token?",
     baseline=Run(
         model=ModelConfig(layers=2, d_model=64, attention=Attention(heads=4), feed_forward=Dense(d_ff=128)),
         task=StandardLibrary(length=64, batch_size=16),

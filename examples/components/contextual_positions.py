@@ -1,4 +1,4 @@
-"""Contextual positions (CoPE): a key's distance is counted in tokens that the query finds worth counting.
+"""Contextual positions (CoPE): the distance of a key is a sum of gates that depend on the query.
 
 Claim: on source code, contextual positions reach a lower loss than learned absolute ones.
 Source: Golovneva et al. 2024, "Contextual Position Encoding: Learning to Count What's Important".
@@ -24,12 +24,12 @@ from flaxformer.training import AdamW, Run, Training
 class ContextualPositions(Positions):
     """q_t · e[p_ts] added to the logits, with the position p_ts = Σ of the gates σ(q_t · k_r / √d) over s ≤ r ≤ t.
 
-    e has a vector for each whole position up to `farthest`; between two, and beyond the last, the product is
-    interpolated. All layers and heads share e. For causal attention.
+    e has one vector per integer position up to `farthest`, which is also the largest position; between two positions,
+    the product is interpolated. All layers and heads share e. For causal attention.
     """
 
     class Weights(Parameters):
-        """A vector per whole position."""
+        """Table e, with one row per integer position."""
 
         table: Float[Array, "rows d_head"] = param(init="zeros", decay=False)
 
@@ -40,7 +40,7 @@ class ContextualPositions(Positions):
 
     def query_bias(
         self,
-        weights: Any,
+        weights: Weights,
         query: Float[Array, "*batch T N H"],
         key: Float[Array, "*batch S N H"],
         query_positions: Int[Array, "*batch T"],
@@ -62,7 +62,7 @@ class ContextualPositions(Positions):
 
 study = Study(
     name="contextual_positions",
-    question="Does it help to count distance in tokens that matter?",
+    question="Do contextual positions help a model of source code?",
     baseline=Run(
         model=ModelConfig(
             layers=3,

@@ -1,4 +1,4 @@
-"""Differential attention: each head subtracts one softmax map from another, so that attention they share cancels.
+"""Differential attention: each head subtracts one softmax map from another, so that their common part cancels.
 
 Claim: on associative recall, differential attention reaches a lower loss than softmax attention with the same matrices.
 Source: Ye et al. 2024, "Differential Transformer", section 2.1, and section 3.4 (retrieval of key information).
@@ -8,7 +8,6 @@ Expected: the claim supported.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -25,13 +24,13 @@ from flaxformer.training import AdamW, Run, Training
 class DifferentialAttention(Attention):
     """Heads (softmax(Q₁ K₁ᵀ · scale) − λ softmax(Q₂ K₂ᵀ · scale)) [V₁ V₂], each normalised, then mapped by W_O.
 
-    Two neighbouring heads of `Attention` are the two maps of one differential head, and their values are joined. All
+    Two neighbouring heads of `Attention` are the maps of a differential head, and their values are concatenated. All
     heads of a layer share λ = exp(q₁ · k₁) − exp(q₂ · k₂) + initial_lambda, with learned vectors of width d_head. The
     initial λ is the same in every layer, a variant of the paper (section 3.8) with the same results.
     """
 
     class Weights(Attention.Weights):
-        """The weights of `Attention`, and the vectors of λ, one row for each of the two maps."""
+        """Weights of `Attention`, and the vectors of λ, one row per map."""
 
         lambda_query: Float[Array, "maps d_head"] = param(std=0.1, decay=False)
         lambda_key: Float[Array, "maps d_head"] = param(std=0.1, decay=False)
@@ -42,29 +41,29 @@ class DifferentialAttention(Attention):
         yield from super().problems()
         for name, heads in (("heads", self.heads), ("key_value_heads", self.key_value_heads or self.heads)):
             if heads % 2:
-                yield f"{name} is {heads}; expected an even number, two for each differential head"
+                yield f"{name} is {heads}; expected an even number, two per differential head"
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         return super().sizes(model) | {"maps": 2}
 
     def normalize(
-        self, weights: Any, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*batch N T S"]
+        self, weights: Weights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*batch N T S"]
     ) -> Float[Array, "*batch N//2 T S"]:
         maps = super().normalize(weights, logits, mask)
         first, second = jnp.exp((weights.lambda_query * weights.lambda_key).sum(-1))
         return maps[..., 0::2, :, :] - (first - second + self.initial_lambda) * maps[..., 1::2, :, :]
 
     def combine(
-        self, weights: Any, attention: Float[Array, "*batch N//2 T S"], value: Array, mask: Mask | None
+        self, weights: Weights, attention: Float[Array, "*batch N//2 T S"], value: Array, mask: Mask | None
     ) -> Float[Array, "*batch T N d_v"]:
-        joined = value.reshape(*value.shape[:-2], value.shape[-2] // 2, 2 * value.shape[-1])
-        y = rms_norm(super().combine(weights, attention, joined, mask)) * (1 - self.initial_lambda)
+        pairs = value.reshape(*value.shape[:-2], value.shape[-2] // 2, 2 * value.shape[-1])
+        y = rms_norm(super().combine(weights, attention, pairs, mask)) * (1 - self.initial_lambda)
         return y.astype(value.dtype).reshape(*y.shape[:-2], 2 * y.shape[-2], y.shape[-1] // 2)
 
 
 study = Study(
     name="differential_attention",
-    question="Does differential attention retrieve better than softmax attention with the same matrices?",
+    question="Is differential attention better at retrieval than softmax attention with the same matrices?",
     baseline=Run(
         model=ModelConfig(vocabulary=16, layers=2, d_model=64, feed_forward=Dense(d_ff=128)),
         task=AssociativeRecall(pairs=4, queries=4, keys=8, values=8, batch_size=32),

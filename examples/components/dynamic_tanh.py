@@ -4,10 +4,8 @@ Claim: a model with DyT reaches the loss of one with LayerNorm up to 0.05 nats.
 Source: Zhu et al. 2025, "Transformers without Normalization", section 4.
 Command: flaxformer run examples/components/dynamic_tanh.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
-Expected: the claim supported, or left open where the seeds scatter as widely as the margin.
+Expected: the claim supported, or inconclusive if the standard error is as large as the margin.
 """
-
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -21,7 +19,7 @@ from flaxformer.training import AdamW, Run, Training
 
 
 class DynamicTanh(Norm):
-    """DyT(x) = γ ⊙ tanh(α x) + β with a learned number α, at first `initial`, and learned vectors γ and β."""
+    """DyT(x) = γ ⊙ tanh(α x) + β with a learned scalar α, initially `initial`, and learned vectors γ and β."""
 
     class Weights(Parameters):
         """α is `slope`, γ is `gain` and β is `bias`."""
@@ -32,7 +30,7 @@ class DynamicTanh(Norm):
 
     initial: float = leaf(0.5, above=0)
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         row = (1,) * (x.ndim - 1) + (-1,)
         y = weights.gain.reshape(row) * jnp.tanh(weights.slope * x) + weights.bias.reshape(row)
         return y.astype(x.dtype)
@@ -40,7 +38,7 @@ class DynamicTanh(Norm):
 
 study = Study(
     name="dynamic_tanh",
-    question="Can a learned tanh stand in for LayerNorm?",
+    question="Can a learned tanh replace LayerNorm?",
     baseline=Run(
         model=ModelConfig(layers=4, d_model=64, attention=Attention(heads=4), feed_forward=Dense(d_ff=256)),
         task=StandardLibrary(length=32, batch_size=16),
@@ -56,5 +54,5 @@ study = Study(
             within=0.05,
         ),
     ],
-    caveats=["The initial slope of 0.5 is the paper's for all but language models, which it tunes by width."],
+    caveats=["The initial slope of 0.5 is the paper's, which tunes it by width for language models."],
 )

@@ -1,10 +1,10 @@
-"""Gated delta rule: a linear attention that replaces what its state holds for a key, instead of adding to it.
+"""Gated delta rule: linear attention that replaces the value stored for a key, instead of adding to it.
 
 Claim: on associative recall after a short convolution, the delta rule reaches a lower loss than additive writes.
 Source: Yang et al. 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule", section 3 and table 2.
 Command: flaxformer run examples/components/gated_delta_rule.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
-Expected: the claim supported. With additive writes, the values of similar keys add up, and a query reads them all.
+Expected: the claim supported. With additive writes, a query reads the sum of the values of similar keys.
 """
 
 from typing import Any, ClassVar
@@ -29,15 +29,15 @@ class GatedDeltaRule(TokenMixer):
     """y_t = (norm(q_t S_t) ⊙ silu(x_t W_g)) W_O, with the state S_t = α_t S_{t−1} + k_tᵀ β_t (v_t − α_t k_t S_{t−1}).
 
     q and k are silu(x W), scaled to length 1; the strength β and the decay α are sigmoids with one number per head.
-    With delta=False, β_t v_t is added whatever S holds for k_t. Padding changes no state.
+    With delta=False, the update is k_tᵀ β_t v_t. Padding does not change the state.
 
-    All tokens are computed in parallel: with γ_t = α_1 ⋯ α_t, the values that are written solve the triangular system
-    u_t + β_t Σ_{s<t} (γ_t / γ_s) (k_t · k_s) u_s = β_t (v_t − γ_t k_t S_0). The paper (section 3.3) does so for chunks
-    of a long sequence. The short convolution of q, k and v in the paper is here a block before this one.
+    All tokens are computed in parallel: with γ_t = α_1 ⋯ α_t, the written values u solve the triangular system
+    u_t + β_t Σ_{s<t} (γ_t / γ_s) (k_t · k_s) u_s = β_t (v_t − γ_t k_t S_0). The paper (section 3.3) does this per chunk
+    of a long sequence. The paper's short convolution of q, k and v is a separate block here.
     """
 
     class Weights(Parameters):
-        """The maps into the heads, and W_O, out of them."""
+        """Matrices into the heads, and W_O out of them."""
 
         query: Float[Array, "d_model heads d_key"] = param(fan_in="d_model")
         key: Float[Array, "d_model heads d_key"] = param(fan_in="d_model")
@@ -55,16 +55,20 @@ class GatedDeltaRule(TokenMixer):
     delta: bool = static(True)
     initial_decay: float = leaf(4.0)
 
-    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> Array:
+    def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: Any) -> Array:
         return jnp.zeros((*batch, self.heads, self.d_key, self.d_value), jnp.promote_types(dtype, jnp.float32))
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         return self.step(weights, x, self.init_state(weights, x.shape[:-2], 0, x.dtype), context)[0]
 
-    def step(self, weights: Any, x: Float[Array, "*batch T D"], state: Array, context: Context) -> tuple[Array, Array]:
+    def step(
+        self, weights: Weights, x: Float[Array, "*batch T D"], state: Array, context: Context
+    ) -> tuple[Array, Array]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
-        x = jnp.where(valid[..., None], x, 0)  # k = 0 at padding, so that nothing is written
-        query, key = (unit(jax.nn.silu(linear(x, matrix, wide=True))) for matrix in (weights.query, weights.key))
+        x = jnp.where(valid[..., None], x, 0)  # k = 0 at padding, so that the state does not change
+        query, key = (
+            normalize_length(jax.nn.silu(linear(x, matrix, wide=True))) for matrix in (weights.query, weights.key)
+        )
         value, strength = linear(x, weights.value, wide=True), jax.nn.sigmoid(linear(x, weights.strength, wide=True))
         log_decay = jax.nn.log_sigmoid(linear(x, weights.decay, weights.decay_bias, wide=True))
         log_decay = jnp.where(valid[..., None], log_decay, 0)
@@ -84,15 +88,15 @@ class GatedDeltaRule(TokenMixer):
         return linear(y.astype(x.dtype), weights.out, contract=2), state
 
 
-def unit(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-    """The vector scaled to length 1; 0 stays 0."""
+def normalize_length(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+    """Scale vectors to length 1; 0 stays 0."""
     return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6)
 
 
 BLOCKS = (Block(attention=ShortConvolution()), Block(attention=GatedDeltaRule()))
 study = Study(
     name="gated_delta_rule",
-    question="Does the delta rule recall better than additive writes?",
+    question="Is the delta rule better at recall than additive writes?",
     baseline=Run(
         model=ModelConfig(vocabulary=64, layers=2, d_model=64, pattern=BLOCKS, feed_forward=Dense(d_ff=128)),
         task=AssociativeRecall(pairs=12, queries=8, keys=32, values=32, batch_size=32),
@@ -101,5 +105,5 @@ study = Study(
     ),
     axes=[Axis("model.pattern.1.attention.delta", {"additive": False, "delta": True}, name="write")],
     claims=[Claim("the delta rule lowers the loss", lower={"write": "delta"}, than={"write": "additive"})],
-    caveats=["One small model, one learning rate, and a task in which nothing has to be forgotten."],
+    caveats=["One small model, one learning rate, and a task that does not need forgetting."],
 )

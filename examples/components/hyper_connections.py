@@ -1,4 +1,4 @@
-"""Hyper-connections: several residual streams, which every branch reads from and writes to by learned weights.
+"""Hyper-connections: several residual streams, which every branch reads and updates with learned weights.
 
 Claims: four streams reach a lower loss than the plain residual connection, and than a single stream with the same
 learned weights.
@@ -7,8 +7,6 @@ Command: flaxformer run examples/components/hyper_connections.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported, by a small margin: the paper's models are 12 to 16 layers deep, these have four.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +23,12 @@ from flaxformer.training import AdamW, Run, Training
 class HyperConnections(Residual):
     """n residual streams H per token: a branch f reads α H, and H ← (I + A) H + β f(α H).
 
-    At first A is 0, β is 1, and α takes one stream, another in each layer: the sum of the streams is then that of the
-    plain rule, up to the factor n.
+    Initially, A is 0, β is 1, and α selects a single stream, a different one in each layer; the sum of the streams is
+    then n times the stream of the plain rule.
     """
 
     class Weights(Parameters):
-        """A is `mix`, β is `write`, and α is `read` added to its initial value."""
+        """A is `mix`, β is `write`, and α is `read` plus its initial value."""
 
         read: Float[Array, "streams"] = param(init="zeros", decay=False)
         mix: Float[Array, "streams streams"] = param(init="zeros", decay=False)
@@ -41,19 +39,23 @@ class HyperConnections(Residual):
     def begin(self, x: Float[Array, "*batch T D"], layers: int) -> Float[Array, "*batch T n D"]:
         return jnp.repeat(x[..., None, :], self.streams, axis=-2)
 
-    def read(self, weights: Any, stream: Float[Array, "*batch T n D"], context: Context) -> Float[Array, "*batch T D"]:
-        own = jax.nn.one_hot(context.layer % self.streams, self.streams)
-        return jnp.einsum("n,...nd->...d", own + weights.read, stream).astype(stream.dtype)
+    def read(self, weights: Weights, x: Float[Array, "*batch T n D"], context: Context) -> Float[Array, "*batch T D"]:
+        initial = jax.nn.one_hot(context.layer % self.streams, self.streams)
+        return jnp.einsum("n,...nd->...d", initial + weights.read, x).astype(x.dtype)
 
     def join(
-        self, weights: Any, stream: Float[Array, "*batch T n D"], update: Float[Array, "*batch T D"], context: Context
+        self,
+        weights: Weights,
+        x: Float[Array, "*batch T n D"],
+        update: Float[Array, "*batch T D"],
+        context: Context,
     ) -> Float[Array, "*batch T n D"]:
-        mixed = jnp.einsum("mn,...nd->...md", weights.mix, stream)
+        mixed = jnp.einsum("mn,...nd->...md", weights.mix, x)
         written = jnp.einsum("n,...d->...nd", weights.write, update)
-        return (stream + mixed + written).astype(stream.dtype)
+        return (x + mixed + written).astype(x.dtype)
 
-    def end(self, stream: Float[Array, "*batch T n D"]) -> Float[Array, "*batch T D"]:
-        return stream.sum(-2)
+    def end(self, x: Float[Array, "*batch T n D"]) -> Float[Array, "*batch T D"]:
+        return x.sum(-2)
 
 
 study = Study(
@@ -75,5 +77,5 @@ study = Study(
         Claim("four streams beat the plain rule", lower={"residual": "4 streams"}, than={"residual": "plain"}),
         Claim("four streams beat one", lower={"residual": "4 streams"}, than={"residual": "1 stream"}),
     ],
-    caveats=["The static form: the paper's dynamic one, whose weights depend on the token, gains more."],
+    caveats=["This is the static form; the paper's dynamic form, whose weights depend on the token, gains more."],
 )

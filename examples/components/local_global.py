@@ -1,12 +1,12 @@
-"""Local and global attention in one model: three layers that read a few tokens back, then one that reads all.
+"""Local and global attention in one model: three layers with a short window, then one without.
 
 Claims: on associative recall, a pattern of three local layers and a global one reaches a lower loss than local layers
 alone, and the loss of global layers alone up to 0.1 nats.
 Source: Gemma Team 2025 (Gemma 3 technical report, section 2: five local layers per global one); Beltagy et al. 2020.
 Command: flaxformer run examples/components/local_global.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
-Expected: both claims supported. A value follows its key, so that a local layer can join the two, and the global layer
-finds the pair; with local layers alone, the model reaches 4 · (3 − 1) = 8 of up to 14 tokens back.
+Expected: both claims supported. A value follows its key, so that a local layer can combine them, and the global layer
+finds the pair; four local layers read only 4 · (3 − 1) = 8 tokens back, of up to 14.
 """
 
 from flaxformer.config import Attention, Block, Dense, ModelConfig
@@ -15,11 +15,11 @@ from flaxformer.tasks import AssociativeRecall
 from flaxformer.training import AdamW, Run, Training
 
 LOCAL = Block(attention=Attention(window=3))
-GLOBAL = Block()  # as the model says: without a window
+GLOBAL = Block()  # the attention of the model, without a window
 
 study = Study(
     name="local_global",
-    question="Does one global layer in four do the work of four?",
+    question="Is one global layer in four as good as four?",
     baseline=Run(
         model=ModelConfig(vocabulary=16, layers=4, d_model=64, feed_forward=Dense(d_ff=128)),
         task=AssociativeRecall(pairs=4, queries=4, keys=8, values=8, batch_size=32),
@@ -43,7 +43,6 @@ study = Study(
         ),
     ],
     caveats=[
-        "Sequences of 15 tokens. What local layers are for, the memory and time that they save in long sequences, is "
-        "not measured here.",
+        "Sequences of 15 tokens; the memory and time that local layers save in long sequences are not measured here.",
     ],
 )

@@ -1,4 +1,4 @@
-"""Looped blocks: the weights of one block, used in every layer.
+"""Looped blocks: all layers share the weights of one block.
 
 Claims: a block that is applied four times reaches a lower loss than the same block applied once, and four blocks with
 weights of their own a lower one still.
@@ -19,7 +19,7 @@ ONCE = DISTINCT.replace(layers=1)
 
 study = Study(
     name="looped_block",
-    question="What does depth buy when all layers share their weights?",
+    question="Does depth help if all layers share their weights?",
     baseline=Run(
         model=DISTINCT,
         task=StandardLibrary(length=32, batch_size=16),
@@ -39,7 +39,5 @@ study = Study(
             than={"blocks": "1 block × 4"},
         ),
     ],
-    caveats=[
-        "The loop costs the computation of four layers: at equal computation, more weights may be the better buy."
-    ],
+    caveats=["The loop costs as much computation as four layers; at equal computation, more weights may be better."],
 )

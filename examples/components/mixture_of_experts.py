@@ -1,4 +1,4 @@
-"""Mixture of experts: each token is computed by the few experts that a router prefers, out of many.
+"""Mixture of experts: a router selects a few of many feed-forward networks per token.
 
 Claims: 8 experts of width 64, of which a token uses 2, reach a lower loss than a dense network of width 128; and with
 the balance loss, the busiest expert gets a smaller share of the tokens than without it.
@@ -32,12 +32,12 @@ class MixtureOfExperts(FeedForward):
     The gates are the router's probabilities, scaled to a sum of 1. The balance loss is balance · experts · Σ_e f_e P_e,
     where f_e is the share of the tokens that expert e gets, and P_e its mean probability.
 
-    No token is dropped, so that a token's result depends on no other token. All experts compute all tokens, and a gate
-    of 0 discards a result: simple, and fast for small experts.
+    No token is dropped, so that the result of a token does not depend on other tokens. All experts compute all tokens,
+    and a gate of 0 discards a result, which is fast only for small experts.
     """
 
     class Weights(Parameters):
-        """The router, and U and D of each expert."""
+        """Router, and the matrices U and D of each expert."""
 
         router: Float[Array, "d_model experts"] = param(fan_in="d_model")
         up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
@@ -53,7 +53,7 @@ class MixtureOfExperts(FeedForward):
         if self.active > self.experts:
             yield f"active is {self.active}; expected at most the number of experts, {self.experts}"
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         probability = jax.nn.softmax(linear(x, weights.router, wide=True))
@@ -62,20 +62,20 @@ class MixtureOfExperts(FeedForward):
         gates = jnp.einsum("...a,...ae->...e", gate / gate.sum(-1, keepdims=True), one_hot).astype(x.dtype)
         hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
         y = jnp.einsum("...ef,efd->...d", gates[..., None] * hidden, weights.down)
-        share = valid / jnp.maximum(valid.sum(), 1)  # of each token in a mean over all that are not padding
+        share = valid / jnp.maximum(valid.sum(), 1)  # weight of each token in a mean without padding
         load = jnp.einsum("...,...ae->e", share, one_hot) / self.active
         balance = self.balance * self.experts * (load * jnp.einsum("...,...e->e", share, probability)).sum()
         return y, Aux(losses={"balance": balance}, statistics={"load": load})
 
 
 def measure(params: Any, run: Run) -> dict[str, Array]:
-    """Share of the tokens that the busiest expert of any layer gets; 1 of a dense network."""
+    """Return the largest share of the tokens of any expert in any layer; 1 for a dense network."""
     statistics = model.run(params, run.model, run.task.load().evaluation().inputs[0], {}).aux.statistics
     return {"largest_load": statistics.get("blocks/feed_forward/load", jnp.ones(1)).max()}
 
 
 def derive(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Largest load with and without the balance loss, for a claim."""
+    """Return the largest load with and without the balance loss, for a claim."""
     return {name: rows[f"network={name}"]["largest_load"] for name in ("experts", "unbalanced")}
 
 
@@ -86,7 +86,7 @@ NETWORKS = {
 }
 study = Study(
     name="mixture_of_experts",
-    question="Do experts beat a dense network of the same active width, and what does the balance loss do?",
+    question="Are experts better than a dense network of the same active width, and does the balance loss work?",
     baseline=Run(
         model=ModelConfig(layers=2, d_model=32, attention=Attention(heads=2), feed_forward=NETWORKS["dense"]),
         task=StandardLibrary(length=32, batch_size=16),
@@ -102,5 +102,5 @@ study = Study(
         ),
         Claim("the balance loss evens the load", lower={"quantity": "experts"}, than={"quantity": "unbalanced"}),
     ],
-    caveats=["The experts have four times the parameters of the dense network: what is equal is the active width."],
+    caveats=["The experts have four times the parameters of the dense network; only the active width is equal."],
 )

@@ -1,11 +1,11 @@
-"""An optimizer of one's own: Signum, which takes the sign of the momentum.
+"""User-defined optimizer: Signum, whose update is the sign of the momentum.
 
 Claim: at the rates below, Signum reaches a lower loss than SGD with the same momentum.
 Source: Bernstein et al. 2018, algorithm 2 (Signum); Kunstner et al. 2023 (on Transformers, sign descent closes most of
 the gap between SGD and Adam).
 Command: flaxformer run examples/components/own_optimizer.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
-Expected: the claim supported; and, unclaimed, Signum near AdamW.
+Expected: the claim supported; Signum close to AdamW (not part of the claim).
 """
 
 from typing import Any
@@ -25,8 +25,8 @@ from flaxformer.training.schedule import Optimizer
 class Signum(Optimizer):
     """sign(m) with the running mean m ← momentum · m + (1 − momentum) · g of the gradient.
 
-    Rate, warm-up, decay, clipping and weight decay are those of every optimizer. All numbers may be traced: the state
-    must have the same shapes whatever they are.
+    Rate, warm-up, decay, clipping and weight decay are inherited. All numbers may be traced, so that the shapes of the
+    state must not depend on them.
     """
 
     momentum: float = leaf(0.9, at_least=0, below=1)
@@ -44,7 +44,7 @@ class Signum(Optimizer):
 
 study = Study(
     name="own_optimizer",
-    question="How far does the sign of the gradient go towards Adam?",
+    question="How close does the sign of the gradient come to Adam?",
     baseline=Run(
         model=ModelConfig(layers=3, d_model=64, attention=Attention(heads=4), feed_forward=Dense(d_ff=256)),
         task=StandardLibrary(length=32, batch_size=16),
@@ -61,5 +61,5 @@ study = Study(
         ),
     ],
     claims=[Claim("Signum reaches a lower loss than SGD", lower={"optimizer": "Signum"}, than={"optimizer": "SGD"})],
-    caveats=["One rate for each optimizer, none of them tuned: `flaxformer search` is there for that."],
+    caveats=["One rate per optimizer, and none of them is tuned."],
 )

@@ -1,8 +1,8 @@
-"""A task of one's own: the parity of a sequence of bits, asked for at the end or written out bit by bit.
+"""User-defined task: the parity of a sequence of bits, predicted at the end or after every bit.
 
-Claim: a model that reads and says the parity after every bit is right more often than one that says it at the end.
-Source: Nye et al. 2021 (scratchpads); Feng et al. 2023; Kim & Suzuki 2024 (parity is learned with its steps written
-out, and not without).
+Claim: a model that predicts the parity after every bit is more accurate than one that predicts it at the end.
+Source: Nye et al. 2021 (scratchpads); Feng et al. 2023; Kim & Suzuki 2024 (parity is learned with its intermediate
+steps, and not without).
 Command: flaxformer run examples/components/own_task.py
 Cost: 10 runs in 2 compiled programs, under a minute on 2 CPU cores.
 Expected: the claim supported: near 1 with the steps, and near ½, which is chance, without them.
@@ -23,7 +23,7 @@ from flaxformer.training import AdamW, Run, Training
 class Parity(SyntheticTask):
     """Random bits (tokens 0 and 1), then the parity of their sum (tokens 2 and 3), which is scored.
 
-    written: the parity of the bits so far follows every bit, and each is scored: b₁ p₁ b₂ p₂ … instead of b₁ b₂ … p.
+    written: insert the parity of the bits so far after every bit, and score each: b₁ p₁ b₂ p₂ … instead of b₁ b₂ … p.
     """
 
     bits: int = static(16, at_least=2)
@@ -47,7 +47,7 @@ class Parity(SyntheticTask):
 
 study = Study(
     name="own_task",
-    question="Is parity learned when its steps are written out?",
+    question="Is parity learned if its intermediate steps are given?",
     baseline=Run(
         model=ModelConfig(
             vocabulary=4, layers=2, d_model=64, attention=Attention(heads=4), feed_forward=Dense(d_ff=128)
@@ -60,11 +60,11 @@ study = Study(
     metric="validation_accuracy",
     claims=[
         Claim(
-            "parity is said rightly more often when its steps are written out",
+            "parity is predicted more accurately after every bit than at the end",
             higher={"parity": "after every bit"},
             than={"parity": "at the end"},
             by=0.1,
         ),
     ],
-    caveats=["Each parity is said with the right ones before it at hand (teacher forcing), not the model's own."],
+    caveats=["Each parity is predicted from the correct earlier ones (teacher forcing), not from the model's own."],
 )

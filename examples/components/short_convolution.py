@@ -1,4 +1,4 @@
-"""Short convolution: a causal depthwise convolution over the last few tokens in place of attention.
+"""Short convolution: a causal depthwise convolution over a few tokens, in place of attention.
 
 Claim: on the induction task, a model of a convolution layer and an attention layer reaches a lower loss than one of two
 attention layers.
@@ -7,7 +7,7 @@ attention language models balance the recall-throughput tradeoff" (short convolu
 Command: flaxformer run examples/components/short_convolution.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported, with a large difference. The second layer looks for the current token among the
-predecessors of earlier tokens; the convolution gives each token its predecessor, which attention has to learn first.
+predecessors of earlier tokens; the convolution provides the predecessors, which attention has to learn first.
 """
 
 from typing import Any, ClassVar
@@ -24,14 +24,14 @@ from flaxformer.training import AdamW, Run, Training
 
 
 class ShortConvolution(TokenMixer):
-    """y_t = Σ_{i < width} w_i ⊙ x_{t−i}, where each feature has a kernel of its own.
+    """y_t = Σ_{i < width} w_i ⊙ x_{t−i}, with one kernel w per feature.
 
-    Padding is skipped: the predecessors of a token are the tokens before it that are not padding. The decoding state
-    holds the last width − 1 of them, zeros at first.
+    Padding is skipped: x_{t−i} is the i-th earlier token that is not padding. The decoding state holds the last
+    width − 1 such tokens, initially zeros.
     """
 
     class Weights(Parameters):
-        """The kernels; the last row is for the token itself."""
+        """Kernels; the last row is for the token itself."""
 
         kernel: Float[Array, "width d_model"] = param(std="std")
 
@@ -39,33 +39,35 @@ class ShortConvolution(TokenMixer):
     width: int = static(4, at_least=2)
     std: float = leaf(0.5, at_least=0)
 
-    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> Array:
+    def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: Any) -> Array:
         return jnp.zeros((*batch, self.width - 1, weights.kernel.shape[-1]), dtype)
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         return self.step(weights, x, self.init_state(weights, x.shape[:-2], 0, x.dtype), context)[0]
 
-    def step(self, weights: Any, x: Float[Array, "*batch T D"], state: Array, context: Context) -> tuple[Array, Array]:
+    def step(
+        self, weights: Weights, x: Float[Array, "*batch T D"], state: Array, context: Context
+    ) -> tuple[Array, Array]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         order = jnp.argsort(~valid, axis=-1, stable=True)  # padding last
         tokens = jnp.concatenate([state.astype(x.dtype), take(x, order)], axis=-2)
-        before, count = jnp.cumsum(valid, axis=-1) - 1, valid.sum(-1)  # tokens before each one, and in all
+        before, count = jnp.cumsum(valid, axis=-1) - 1, valid.sum(-1)  # number of tokens before each one, and in total
         window = jnp.stack([take(tokens, before + i) for i in range(self.width)], axis=-2)
         y = jnp.einsum("...wd,wd->...d", window, weights.kernel).astype(x.dtype)
         last = jnp.stack([count + i for i in range(self.width - 1)], axis=-1)
         return y, take(tokens, last).astype(state.dtype)
 
 
-def take(x: Float[Array, "*batch T D"], places: Int[Array, "*batch P"]) -> Float[Array, "*batch P D"]:
-    """The tokens at these places of each sequence."""
-    return jnp.take_along_axis(x, places[..., None], axis=-2)
+def take(x: Float[Array, "*batch T D"], indices: Int[Array, "*batch P"]) -> Float[Array, "*batch P D"]:
+    """Return the tokens at these indices of each sequence."""
+    return jnp.take_along_axis(x, indices[..., None], axis=-2)
 
 
 ATTENTION = Attention(heads=4)
 study = Study(
     name="short_convolution",
-    question="Does a short convolution before an attention layer replace the attention layer there?",
+    question="Can a short convolution replace the first of two attention layers?",
     baseline=Run(
         model=ModelConfig(vocabulary=16, layers=2, d_model=64, pattern=(Block(attention=ATTENTION), Block())),
         task=Induction(symbols=16, length=16, batch_size=64),

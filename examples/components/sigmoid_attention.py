@@ -1,7 +1,7 @@
-"""Sigmoid attention: a sigmoid of each logit in place of the softmax over the keys, so that keys do not compete.
+"""Sigmoid attention: a sigmoid of each logit in place of the softmax over the keys.
 
 Claims: sigmoid attention reaches the loss of softmax attention up to 0.05 nats; and a lower loss with −log S added to
-the logits than without it, where S is the number of keys that a query may read.
+the logits than without it, where S is the number of keys that a query may attend to.
 Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", sections 3 and 5.
 Command: flaxformer run examples/components/sigmoid_attention.py
 Cost: 15 runs in 2 compiled programs, about a minute on 2 CPU cores.
@@ -22,7 +22,7 @@ from flaxformer.training import AdamW, Run, Training
 
 
 class SigmoidAttention(Attention):
-    """Y = Concat_h(σ(Q_h K_hᵀ · scale − length_bias · log S) V_h) W_O for a query that may read S keys."""
+    """Y = Concat_h(σ(Q_h K_hᵀ · scale − length_bias · log S) V_h) W_O for a query that may attend to S keys."""
 
     length_bias: float = leaf(1.0)
 

@@ -1,10 +1,10 @@
-"""Value residual: later layers attend to a mixture of their own values and those of the first layer (ResFormer).
+"""Value residual: later layers average their values with those of the first layer (ResFormer).
 
-Claim: with half of each value from the first layer, the loss is lower than with a layer's own values alone.
+Claim: with half of each value from the first layer, the loss is lower than with each layer's own values.
 Source: Zhou et al. 2024, "Value Residual Learning" (ResFormer; the form with equal, fixed shares).
 Command: flaxformer run examples/components/value_residual.py
 Cost: 10 runs in 1 compiled program, about a minute on 2 CPU cores.
-Expected: the claim supported; in the paper, the gain is there from the first thousands of steps on.
+Expected: the claim supported; in the paper, the gain is visible from the first thousands of steps on.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ from flaxformer.training import AdamW, Run, Training
 
 
 class ValueResidual(Attention):
-    """Attention with the values V ← (1 − share) V + share · V_1 of the same token, V_1 those of the first layer.
+    """Attention with the values V ← (1 − share) V + share · V_1 of the same token, with V_1 of the first layer.
 
-    V_1 is carried from layer to layer. A decoding state holds the mixed values, so that decoding needs nothing else.
+    V_1 is carried from layer to layer. The decoding state holds the averaged values.
     """
 
     share: float = leaf(0.5, at_least=0, at_most=1)
@@ -36,7 +36,7 @@ class ValueResidual(Attention):
         self, weights: Any, source: Float[Array, "*batch S D"], context: Context
     ) -> KeysValues | tuple[KeysValues, Aux]:
         own = super().keys_and_values(weights, source, context)
-        if context.is_cross:  # reads the encoder's tokens: the values that are carried belong to others
+        if context.is_cross:  # its tokens are the encoder's, and the carried values are not
             return own
         first = jnp.where(context.layer == 0, own.value, context.carried["first_value"])
         mixed = ((1 - self.share) * own.value + self.share * first).astype(own.value.dtype)
@@ -45,7 +45,7 @@ class ValueResidual(Attention):
 
 study = Study(
     name="value_residual",
-    question="Do later layers do better with the first layer's values beside their own?",
+    question="Do the first layer's values help later layers?",
     baseline=Run(
         model=ModelConfig(
             layers=4, d_model=64, attention=ValueResidual(heads=4, share=0), feed_forward=Dense(d_ff=256)
@@ -54,8 +54,8 @@ study = Study(
         optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
         training=Training(steps=400, evaluate_every=100),
     ),
-    # A number, not another class: all runs share one program, and a share of 0 is attention as it always was.
+    # Since the share is a number, all runs share one program; with a share of 0, this is plain attention.
     axes=[Axis("model.attention.share", {"none": 0.0, "half": 0.5})],
     claims=[Claim("the first layer's values lower the loss", lower={"share": "half"}, than={"share": "none"})],
-    caveats=["Four layers: the paper's argument, that deep layers lose the first values, is about more than ten."],
+    caveats=["Four layers; the paper's argument, that deep layers lose the first values, is about more than ten."],
 )

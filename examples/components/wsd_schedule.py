@@ -1,6 +1,6 @@
-"""A schedule of one's own: warm-up, stable, decay (WSD), whose length need not be known before its end.
+"""User-defined schedule: warm-up, stable, decay (WSD), which can be extended before the decay.
 
-Claims: WSD reaches a lower loss than a constant rate, and that of a cosine up to 0.03 nats.
+Claims: WSD reaches a lower loss than a constant rate, and the loss of a cosine up to 0.03 nats.
 Source: Hu et al. 2024, "MiniCPM", section 4; the form of the decay, 1 − √, from Hägele et al. 2024.
 Command: flaxformer run examples/components/wsd_schedule.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
@@ -18,13 +18,13 @@ from flaxformer.training import AdamW, Constant, Cosine, Run, Schedule, Training
 
 
 class WarmupStableDecay(Schedule):
-    """The peak rate to the last `share` of the steps; there it falls by 1 − √(how much of that is past)."""
+    """Peak rate until the last `share` of the steps, in which it falls as 1 − √(elapsed fraction of the decay)."""
 
     share: float = leaf(0.2, above=0, at_most=1)
 
     def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
-        past = jnp.clip((progress - (1 - self.share)) / self.share, 0, 1)
-        return 1 - jnp.sqrt(past)
+        elapsed = jnp.clip((progress - (1 - self.share)) / self.share, 0, 1)
+        return 1 - jnp.sqrt(elapsed)
 
 
 study = Study(

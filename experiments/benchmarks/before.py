@@ -1,9 +1,9 @@
-"""Speed of this checkout against another one of flaxformer, such as that of an earlier commit.
+"""Speed of this checkout of flaxformer against another one, such as an earlier commit.
 
 Command: git worktree add ../before COMMIT; flaxformer bench before checkout=../before
-Work: of each kind what the benchmark of that name measures, by the code and the benchmark of each checkout; `study` is
-    `flaxformer run experiments/norm_and_scale.py` from the shell's start to its end, with nothing compiled before.
-Cost: two processes of 15 to 40 s for each work in each round, and of 4 min for the study.
+Work: what the benchmark of that name measures, with the code and the benchmark file of each checkout; `study` is
+    `flaxformer run experiments/norm_and_scale.py` from the start of the process to its end, with an empty cache.
+Cost: per round, two processes of 15 to 40 s per kind of work, and of 4 min for the study.
 """
 
 import json

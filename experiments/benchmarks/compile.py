@@ -1,9 +1,9 @@
 """Time from the start of a process to the end of its first training step, against depth.
 
 Command: flaxformer bench compile depth=4,12,48
-Work: size S of `sizes.py` at other depths, on one device. Layers unrolled, or under one scan; with JAX's persistent
-cache filled by an unmeasured process (-cached), and without. Beside PyTorch, which compiles nothing, and Flax NNX.
-Cost: unrolled layers at depth 48 compile for a minute or more, in every round.
+Work: size S of `sizes.py` at several depths, on one device. Layers are unrolled or scanned, with the persistent cache
+of JAX filled by an unmeasured process (-cached) or without a cache. Peers: PyTorch, which compiles nothing, and Flax
+NNX. Cost: unrolled layers at depth 48 compile for a minute or more, in every round.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from flaxformer.bench import Benchmark, Way, Work, first_step
 
 
 def size_of(work: Work) -> Size:
-    """The size at a depth."""
+    """Return the size at a depth."""
     return dataclasses.replace(SIZES[work["size"]], layers=work["depth"])
 
 

@@ -1,12 +1,12 @@
-"""Speed of greedy decoding: ours with and without a cache, peers on the same model, and what the memory allows.
+"""Speed of greedy decoding: ours with and without a cache, peers on the same model, and the limit of the memory.
 
 Command: flaxformer bench decoding
-Work: 128 tokens after a prompt of 64, which is read too; the models of `sizes.py` with random weights, all cores.
-The limit is that of a machine that does nothing but move the bytes of every weight, and of the keys and values so far.
-Peers: pip install torch transformers x-transformers; git clone https://github.com/karpathy/nanoGPT, and nanogpt=PATH.
-nnx's cache takes a token at a time, the prompt's too; nnx-read-whole is the same with a prompt read by our code.
-Without a cache, all is read anew for each token: only what takes seconds is measured so.
-Cost: a process of 5 to 60 s for each way in each round; six sizes.
+Work: 128 tokens after a prompt of 64, with the time to read it; the models of `sizes.py` with random weights, all
+cores. The limit is the time to move the bytes of all weights and of the keys and values so far. Peers: pip install
+torch transformers x-transformers; git clone https://github.com/karpathy/nanoGPT, and nanogpt=PATH. The cache of nnx
+takes one token at a time, for the prompt too; nnx-read-whole reads the prompt with our code. Without a cache, the whole
+sequence is computed for each token; only points that take seconds are measured so. Cost: per round, one process of 5 to
+60 s per way and size; six sizes.
 """
 
 import dataclasses
@@ -104,7 +104,7 @@ def nanogpt(model: Any, steps: int) -> Callable[[Any], Any]:
 
 
 def seconds_without_cache(point: Any) -> bool:
-    """Whether decoding without a cache takes seconds rather than minutes."""
+    """True if decoding without a cache takes seconds rather than minutes."""
     return point["batch"] * (SIZES[point["size"]].width / 128) ** 2 <= 16
 
 

@@ -1,4 +1,4 @@
-"""Greedy decoding in JAX: ours with and without a cache, Flax NNX's, and what a machine's memory allows."""
+"""Greedy decoding in JAX: ours with and without a cache, Flax NNX's, and the limit of the memory."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from flaxformer.model.decoding import generate
 from flaxformer.sharding import Devices, replicated
 
 Decode = Callable[[], jax.Array]
-"""The tokens after a prompt, [B, steps], anew each time it is called."""
+"""Function that generates the tokens after a prompt, [B, steps]."""
 
 
 def ours(size: Size, prompt: jax.Array, steps: int, most: int | None = None) -> Decode:
@@ -50,9 +50,9 @@ def ours_without_cache(size: Size, prompt: jax.Array, steps: int) -> Decode:
 
 
 def flax_nnx(size: Size, prompt: jax.Array, steps: int, read_whole: bool = False) -> Decode:
-    """The cache of `nnx.MultiHeadAttention`, which takes a token at a time, in one compiled loop.
+    """The cache of `nnx.MultiHeadAttention`, which takes one token per call, in one compiled loop.
 
-    read_whole: the prompt is read in one call all the same, and its keys and values are written to the cache by us.
+    read_whole: read the prompt in one call nevertheless, and write its keys and values to the cache ourselves.
     """
     batch, length = prompt.shape
     model = Model(size, nnx.Rngs(0))

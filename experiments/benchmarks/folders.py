@@ -1,8 +1,8 @@
-"""How long `plan`, `status` and `report` take on a study of many trials, from the shell's start to the shell's end.
+"""Time of `plan`, `status` and `report` on a study of many trials, from the start of the process to its end.
 
 Command: flaxformer bench folders trials=200,1000,10000
-Work: `large_study.py`, of whose trials all are finished. A plan compiles its programs, or finds them (-cached) where an
-unmeasured plan left them in the cache of the command.
+Work: `large_study.py` with all trials finished. A plan compiles its programs, or reads them (-cached) from the cache of
+the command, filled by an unmeasured plan.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A study of many trials, for the benchmark `folders`: 2 norms × rates × 20 decays at 5 seeds, of a tiny model.
+"""Study of many trials for the benchmark `folders`: 2 norms × rates × 20 decays × 5 seeds of a tiny model.
 
-`python large_study.py DIR TRIALS` fills a folder of results of as many, untrained.
+`python large_study.py DIR TRIALS` fills an output folder with invented results of that many trials.
 """
 
 import random
@@ -20,7 +20,7 @@ CURVE = list(range(0, 101, 5))
 
 
 def study_of(trials: int) -> Study:
-    """So many trials, to the next 200."""
+    """Return a study of that many trials, rounded up to a multiple of 200."""
     rates = range(-(-trials // 200))
     return Study(
         name="large",

@@ -1,4 +1,4 @@
-"""The same model in Flax NNX, with its own attention, and Optax; trained by one jitted step with donated state."""
+"""The same model in Flax NNX, with the attention of NNX, and Optax; one jitted training step with donated state."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""flaxformer's side of the benchmarks: the run of a size, and its training as `flaxformer train` does it."""
+"""The flaxformer ways of the benchmarks: the run of a size, trained as by `flaxformer train`."""
 
 import math
 import time
@@ -10,9 +10,7 @@ from sizes import BETA2, CLIP, DECAY, LEARNING_RATE, Size, cores
 
 from flaxformer.bench import Work, rate
 from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig
-from flaxformer.jobs.programs import Programs
 from flaxformer.model.layout import Layout
-from flaxformer.params import fold_in_name
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
 from flaxformer.sharding import Devices
 from flaxformer.startup.cpu_devices import one_cpu_device_per_core
@@ -20,6 +18,8 @@ from flaxformer.study import Study
 from flaxformer.study.plan import groups
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training
+from flaxformer.training.compiled_run import CompiledRun
+from flaxformer.training.device_group import DeviceGroup
 
 
 def run_of(size: Size, steps: int = 200, **training: Any) -> Run:
@@ -49,15 +49,13 @@ def split(batch: int) -> int:
 
 def trainer(run: Run, chunk: int, devices: Devices | None = None, layout: Layout = "auto") -> Callable[[], Any]:
     """A function that trains `chunk` steps each time it is called; what it returns has to be waited for."""
-    programs = Programs(run, layout, devices)
-    source = programs.shard_source(run.task.load())
-    key = fold_in_name(jax.random.key(run.seed), "data")
-    steps, _ = next(programs.chunks(source, key, 0, chunk, chunk))
-    state = programs.start()
+    compiled = CompiledRun(run, DeviceGroup.of(devices), layout)
+    source, _ = next(compiled.chunks(run, 0, chunk, chunk))
+    state = compiled.start(run)
 
     def call() -> Any:
         nonlocal state
-        state, metrics = programs.advance(state, steps, chunk)
+        state, metrics = compiled.advance(state, run, chunk, source)
         return state, metrics
 
     return call

@@ -1,10 +1,10 @@
-"""What a training step costs against length, width, depth, heads, vocabulary, and the number of trials; and more cores.
+"""Cost of a training step against length, width, depth, heads, vocabulary and number of trials; and gain of more cores.
 
 Command: flaxformer bench scaling; one axis alone: flaxformer bench scaling axis=width factor=1,2,4,8
-Work: a small model, one of whose sizes is multiplied by `factor`; on axis "cores", the same work on so many cores, of
-which flaxformer takes one device, and flaxformer-mesh a host device each; on axis "trials", a study of so many runs.
-Concluded: slopes of log cost against log factor, beside the slope of the FLOPs, which is the cost of a machine whose
-speed is the same at every size; and the efficiency of n cores, the rate over n times that of one.
+Work: a small model with one size multiplied by `factor`; on axis "cores", the same work on that many cores, which
+flaxformer uses as one device and flaxformer-mesh as one device per core; on axis "trials", a study of that many runs.
+Conclusions: slopes of log cost against log factor, beside the slope of the FLOPs, which is the cost on a machine with
+the same speed at every size; and the efficiency of n cores, the rate divided by n times that of one core.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def size_of(work: Work) -> Size:
 
 
 def is_there(point: WorkPoint) -> bool:
-    """Whether the machine has the cores."""
+    """True if the machine has the cores."""
     return point["axis"] != "cores" or point["factor"] <= cores()
 
 
@@ -87,12 +87,12 @@ def torch(work: Work) -> dict[str, Any]:
 
 
 def counted(work: Work, steps: int) -> dict[str, Any]:
-    """What a call is counted as."""
+    """Return the units of one call, their name, and the seconds to measure for."""
     return {"units": steps, "name": "steps_per_second", "seconds": work["seconds"]}
 
 
 def slope(costs: Mapping[int, float]) -> float:
-    """Of log cost against log factor, by least squares."""
+    """Slope of log cost against log factor, by least squares."""
     return statistics.linear_regression([*map(math.log, costs)], [*map(math.log, costs.values())]).slope
 
 

@@ -1,4 +1,4 @@
-"""The models that the benchmarks train: a causal language model, pre-norm, GELU, no biases, tied embeddings."""
+"""Models of the benchmarks: a causal language model, pre-norm, GELU, no biases, tied embeddings."""
 
 import dataclasses
 import os
@@ -6,7 +6,8 @@ import os
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Length T, batch B, width D, layers L, heads H; feed-forward 4 D; V tokens. `chunk`: our steps a call."""
+    """Length T, batch B, width D, layers L, heads H; feed-forward 4 D; V tokens. `chunk`: steps per call of our
+    program."""
 
     length: int
     batch: int

@@ -1,12 +1,12 @@
-"""A study of trials × seeds as one program, against the same runs one after another.
+"""Study of trials × seeds as one program, against the same runs one after another.
 
-Command: flaxformer bench study; along width, without the slow processes:
+Command: flaxformer bench study; over width, without the slow ways:
     flaxformer bench study width=16,32,64,128 --only one-compilation study-1 study-2 study-4 study-8
-    and of a study that a file declares, of whose runs every tenth is measured as a process of its own:
+    for the study of a file, every tenth run of which is measured as a process of its own:
     flaxformer bench study file=experiments/norm_and_scale.py every=10 --only study-1 one-compilation processes
-Ways: study-N is `flaxformer run` with N members at a time on each device (N > 1 is vmap); one-compilation trains the
-runs in turn in one process, compiled once, on one device that has all cores; processes is a process a run, as a loop in
-a shell would have it; processes-cached shares JAX's persistent cache, which the first of them fills.
+Ways: study-N is `flaxformer run` with N runs at a time per device (N > 1 uses vmap); one-compilation trains the runs in
+turn in one process, compiled once, on one device with all cores; processes starts one process per run, like a loop in a
+shell; processes-cached shares the persistent cache of JAX, which the first process fills.
 Measured: seconds in all, from the start of the process, imports and compilation included; without these it is
     --compared training_seconds (not of processes, which pay for them in every run).
 """
@@ -33,7 +33,7 @@ def study_of(work: Work) -> Any:
 
 
 def finished(work: Work, runs: int, training: float) -> dict[str, Any]:
-    """What a way has measured at its end."""
+    """Return the measurements of a way at its end."""
     return {"seconds": work.since_start(), "training_seconds": training, "runs_per_hour": 3600 * runs / training}
 
 

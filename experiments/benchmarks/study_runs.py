@@ -1,4 +1,4 @@
-"""The runs of the study benchmark, trained without the study engine: one after another, or one a process."""
+"""The runs of the study benchmark, trained without the study engine: one after another, or one per process."""
 
 import dataclasses
 import functools

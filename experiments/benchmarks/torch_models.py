@@ -1,4 +1,4 @@
-"""The same models in PyTorch: written with its fused functions, from its own layers, and from packages of others."""
+"""The same models in PyTorch: with its fused functions, with its own layers, and from other packages."""
 
 import contextlib
 import importlib.util
@@ -14,7 +14,7 @@ from torch.nn import functional as f
 from flaxformer.bench import Work, rate
 
 Build = Callable[[Size], tuple[nn.Module, Callable[[nn.Module, torch.Tensor], torch.Tensor]]]
-"""The model of a size, and how it is called on tokens to give logits."""
+"""Function from a size to the model and the function from tokens to logits."""
 
 
 class Block(nn.Module):

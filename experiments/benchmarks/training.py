@@ -3,7 +3,7 @@
 Command: flaxformer bench training size=XS,S,M; on an accelerator size=gpt2
 Sizes: `sizes.py`; M is nanoGPT's character model. float32 (gpt2: bfloat16), AdamW, clipping, no dropout, all cores.
 Peers: pip install torch transformers x-transformers; git clone https://github.com/karpathy/nanoGPT, and nanogpt=PATH.
-Cost: a process of 10 to 30 s for each way in each round.
+Cost: per round, one process of 10 to 30 s per way.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from sizes import SIZES
 from flaxformer.bench import Benchmark, Limit, Way, Work
 
 MATRIX = {"float32": 2048, "bfloat16": 8192}
-"""The n of the product whose FLOP/s is taken for the peak."""
+"""Size n of the n × n matrix product whose FLOP/s is the peak."""
 
 
 def as_it_is(work: Work) -> dict[str, Any]:
     """`flaxformer train` without a word about devices: on a CPU, over a host device a core where that pays."""
     from ours import run_of, split, train
 
-    from flaxformer.jobs.train import devices_for
+    from flaxformer.training.device_group import default_devices
 
     size = SIZES[work["size"]]
     split(size.batch)
-    return train(work, size, devices_for(run_of(size)))
+    return train(work, size, default_devices(run_of(size)))
 
 
 def one_device(work: Work) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Trials per hour of `flaxformer run`, in one process and with worker processes, and the overhead per trial.
 
 Command: flaxformer bench workers
-Work: XS of `sizes.py` in two programs (pre- and post-norm), learning rates × seeds; with steps=1, almost nothing but
-what the engine spends on a trial. From the shell's start to the shell's end; compiled programs are kept from an
-unmeasured launch.
+Work: XS of `sizes.py` in two programs (pre- and post-norm), learning rates × seeds; with steps=1, the time is almost
+only the overhead per trial. Time is from the start of the process to its end, with programs compiled by an unmeasured
+launch.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
 """How large are the dot products of random vectors?
 
-The texts divide attention's logits by √d because q·k grows with d: for independent elements of mean 0 and variance σ²,
-one of them gives its variance as d·σ². The product of two such elements has variance σ²·σ², so the sum of d of them has
-d·σ⁴; the two agree at σ = 1 alone. Both forms are tested, at σ = ½ and 2, as the ratio of the measured variance to the
-one that is claimed; and the growth with d as the slope of log std against log d.
+The texts divide the logits of attention by √d because q·k grows with d. For independent elements of mean 0 and variance
+σ², one text gives the variance of q·k as d·σ². The product of two such elements has variance σ²·σ², so the sum over d
+of them has variance d·σ⁴; the two agree only at σ = 1. Both forms are tested at σ = ½ and 2, as the ratio of the
+measured to the claimed variance. The growth with d is tested as the slope of log std against log d.
 """
 
 import numpy as np
@@ -16,13 +16,13 @@ PAIRS = 4096
 
 
 def dot_products(rng: np.random.Generator, width: int, sigma: float = 1.0) -> np.ndarray:
-    """q·k of PAIRS independent pairs."""
+    """Return q·k for PAIRS independent pairs."""
     query, key = rng.normal(0, sigma, (2, PAIRS, width))
     return (query * key).sum(-1)
 
 
 def measure(seed: int) -> dict[str, float]:
-    """Sizes and variances, relative to what is claimed of them."""
+    """Return the growth with d, and variances relative to the claimed ones."""
     rng = np.random.default_rng(seed)
     sizes = [dot_products(rng, width).std() for width in WIDTHS]
     numbers = {"slope of log std against log d": float(np.polyfit(np.log(WIDTHS), np.log(sizes), 1)[0])}
@@ -41,10 +41,10 @@ case = Case(
             name="variance",
             question="What is the variance of the dot product of two random vectors?",
             measure=measure,
-            seeds=range(10),
+            seeds=range(20, 30),
             claims=[
                 Claim(
-                    "as written, variance d·σ² at σ = 2",
+                    "as written, “will have a variance of dσ²”, at σ = 2",
                     equal={"quantity": "variance / (d·σ²), σ = 2"},
                     to=1,
                     within=0.1,
@@ -62,7 +62,7 @@ case = Case(
                     within=0.1,
                 ),
                 Claim(
-                    "the size grows as √d: slope ½ on log axes",
+                    "as written, “grows roughly as √d”: slope ½ on log axes",
                     equal={"quantity": "slope of log std against log d"},
                     to=0.5,
                     within=0.02,

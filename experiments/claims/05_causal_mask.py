@@ -1,13 +1,13 @@
-"""Does a causal mask hide the future, and where must it act?
+"""Does a causal mask hide the future, and where must it be applied?
 
 The notes mask the future by a large negative constant in the logits, "or equivalently" by setting α_ij = 0 for j > i.
-Where the zeros stand decides. Inside the softmax (which is what the other texts do with −∞) no output depends on a
-later input: its gradient is 0, not small. Zeros put after the softmax leave the later tokens in its denominator: rows
-sum to less than one, and the future leaks. As written the equivalence fails; divided by their sums again, it holds.
+The position of the zeros decides. Inside the softmax (the −∞ of the other texts), no output depends on a later input:
+the gradient is exactly 0. Zeros after the softmax leave the later tokens in its denominator: rows sum to less than one,
+and the future leaks. The equivalence fails as written; with the rows divided by their sums again, it holds.
 
-The gradient is that of a whole untrained model, of every output with respect to every input, in both norm placements.
+The gradient is that of every output of a whole untrained model with respect to every input, in both norm placements.
 Two more models show that the measurement can find a leak: one without a mask, and one whose mask is causal but whose
-norm takes its statistics over the sequence, for a mask hides the future only if nothing but attention mixes tokens.
+norm takes its statistics over the sequence. A mask hides the future only if nothing but attention mixes tokens.
 
 Cost: no training, about 12 s on one CPU core; the quick form is the same.
 """
@@ -22,7 +22,7 @@ from flaxformer.claims import Case
 from flaxformer.config import POST, Attention, LayerNorm, ModelConfig, Regressor, Vectors
 from flaxformer.model import apply, init
 from flaxformer.nn import Causal, dot_product_attention
-from flaxformer.nn.attention import dot_product_weights
+from flaxformer.nn.dot_product import dot_product_weights
 from flaxformer.study import Claim, Probe
 
 LENGTH = 8
@@ -38,17 +38,17 @@ MODELS = {
 
 
 def influence(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> np.ndarray:
-    """The greatest |∂ output[t, i] / ∂ input[s, j]| over i and j, for every pair of tokens [t, s]."""
+    """Return the largest |∂ output[t, i] / ∂ input[s, j]| over i and j, for every pair of tokens [t, s]."""
     return np.abs(jax.jit(jax.jacrev(function))(inputs)).max((1, 3))
 
 
 def leak(influences: np.ndarray) -> float:
-    """The greatest influence of a later token on an earlier one."""
+    """Return the largest influence of a later token on an earlier one."""
     return np.triu(influences, 1).max()
 
 
 def through_models(seed: int) -> dict[str, float]:
-    """What leaks in each model, and the weakest influence that a token of the past has."""
+    """Return the influence of the future in each model, and the weakest influence of a token of the past."""
     inputs, numbers = jax.random.normal(jax.random.key(seed), (LENGTH, 3)), {}
     for name, config in MODELS.items():
         params = init(jax.random.key(seed), config)
@@ -59,7 +59,7 @@ def through_models(seed: int) -> dict[str, float]:
 
 
 def through_zeros(seed: int) -> dict[str, float]:
-    """Zeros after the softmax, and the same divided by the sums of the rows, against the mask."""
+    """Compare zeros after the softmax, with and without division by the sums of the rows, with the mask."""
     query, key, value = jax.random.normal(jax.random.key(seed), (3, LENGTH, 1, 16))
 
     def zeroed(key: jax.Array, normalised: bool = False) -> jax.Array:
@@ -77,7 +77,7 @@ def through_zeros(seed: int) -> dict[str, float]:
 
 
 def exactly_zero(text: str, quantity: str) -> Claim:
-    """Zero, not small: the margin is below any number that arithmetic in float32 would leave."""
+    """Return a claim of exact zero: the margin is below any rounding error of float32."""
     return Claim(text, equal={"quantity": quantity}, to=0, within=1e-30)
 
 
@@ -92,12 +92,22 @@ case = Case(
             seeds=[0],
             exact=True,
             claims=[
-                exactly_zero("masked, pre-norm: the gradient with respect to later inputs is 0", "future, pre-norm"),
-                exactly_zero("masked, post-norm: the gradient with respect to later inputs is 0", "future, post-norm"),
-                Claim("and the whole past is seen, pre-norm", higher={"quantity": "past, pre-norm"}, than=1e-6),
-                Claim("without a mask the future is seen", higher={"quantity": "future, no mask"}, than=1e-3),
+                exactly_zero(
+                    "as written, “no longer depends on future information”, pre-norm: the gradient is 0",
+                    "future, pre-norm",
+                ),
+                exactly_zero(
+                    "as written, “no longer depends on future information”, post-norm: the gradient is 0",
+                    "future, post-norm",
+                ),
                 Claim(
-                    "with a norm over the sequence, it leaks past the mask",
+                    "every output depends on the whole past, pre-norm", higher={"quantity": "past, pre-norm"}, than=1e-6
+                ),
+                Claim(
+                    "without a mask, outputs depend on the future", higher={"quantity": "future, no mask"}, than=1e-3
+                ),
+                Claim(
+                    "with a norm over the sequence, they do in spite of the mask",
                     higher={"quantity": "future, norm over the sequence"},
                     than=1e-3,
                 ),
@@ -108,17 +118,17 @@ case = Case(
             name="zeros",
             question="Is it equivalent to set the weights to zero after the softmax?",
             measure=through_zeros,
-            seeds=range(8),
+            seeds=range(20, 28),
             claims=[
                 Claim(
-                    "as written, zeroed weights give the output of the mask",
+                    "as written, “or equivalently, setting α_ij = 0”: zeroed weights give the output of the mask",
                     equal={"quantity": "difference, zeroed"},
                     to=0,
                     within=1e-4,
                 ),
                 Claim("zeroed weights leak the future", higher={"quantity": "future, zeroed"}, than=1e-3),
                 Claim(
-                    "corrected, zeroed and divided by their sum they do",
+                    "corrected: zeroed and divided by their sum, they do",
                     equal={"quantity": "difference, zeroed and normalised"},
                     to=0,
                     within=1e-4,

@@ -10,7 +10,7 @@ at 60). The first trade turns out at d = 64 almost exact, because 2 layers × (4
 In a pilot (seeds 100 to 102), 4d beat 1d with twice the layers by 0.04 nats at equal parameters, and lost to 1d in a
 wider model by 0.016: what is efficient depends on what gives the parameters up.
 
-Cost: 60 runs in 10 programs, about 190 CPU seconds; --quick, 8 runs in 2 programs, about 25.
+Cost: 80 runs in 10 programs, about 250 CPU seconds; --quick, 8 runs in 2 programs, about 25.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from flaxformer.training import AdamW, Run, Training
 
 
 def shape(times: int, layers: int = 2, d_model: int = 64) -> ModelConfig:
-    """A model whose feed-forward layers are `times` as wide as it is."""
+    """Return a model whose feed-forward layers are `times` as wide as the model."""
     feed_forward = Dense(d_ff=times * d_model)
     return ModelConfig(layers=layers, d_model=d_model, attention=Attention(heads=2), feed_forward=feed_forward)
 
@@ -42,7 +42,7 @@ WIDER = {f"{times}d": shape(times) for times in (1, 2, 5, 8)}
 
 
 def parameters(seed: int) -> dict[str, float]:
-    """Parameters of each shape of equal size, relative to those of 4d."""
+    """Return the parameters of each shape, relative to those of 4d."""
     return {
         f"parameters, {name}": count(model.specs(own)) / count(model.specs(EQUAL["4d"])) for name, own in EQUAL.items()
     }
@@ -70,23 +70,23 @@ trained = Study(
         training=Training(steps=200),
     ),
     axes=[Axis("model", {**EQUAL, **WIDER}, name="shape")],
-    seeds=range(6),
+    seeds=range(20, 28),
     claims=[
         Claim("with more parameters, 4d beats 1d", lower={"shape": "4d"}, than={"shape": "1d"}, by=0.02),
         Claim("with more parameters, 8d beats 4d", lower={"shape": "8d"}, than={"shape": "4d"}),
         Claim(
-            "as written, 5d: it is no different from 4d by 0.02 nats",
+            "the 5d of the text is no different from 4d by 0.02 nats",
             equal={"shape": "5d"},
             to={"shape": "4d"},
             within=0.02,
         ),
         Claim(
-            "at equal parameters, 4d beats 1d with twice the layers",
+            "a reading of “an efficient place”: at equal parameters, 4d beats 1d with twice the layers",
             lower={"shape": "4d"},
             than={"shape": "1d · 4 layers"},
         ),
         Claim(
-            "at equal parameters, 4d beats 1d in a wider model",
+            "a reading of “an efficient place”: at equal parameters, 4d beats 1d in a wider model",
             lower={"shape": "4d"},
             than={"shape": "1d · width 86"},
         ),

@@ -26,7 +26,7 @@ SCHEMES = {"no positions": NoPositions(), "rotary": Rotary(), "a bias on the dis
 
 
 def logits(query: np.ndarray, key: np.ndarray, config: ModelConfig) -> np.ndarray:
-    """Q Kᵀ / √(d/k) + bias, as a config's position scheme has them for its first head."""
+    """Return Q Kᵀ / √(d/k) + bias, with the position scheme of a config, for the first head."""
     places = jnp.arange(LENGTH)
     rotate = config.positions.rotate
     rotated = [np.asarray(rotate(jnp.asarray(x)[:, None], places), float)[:, 0] for x in (query, key)]
@@ -36,7 +36,7 @@ def logits(query: np.ndarray, key: np.ndarray, config: ModelConfig) -> np.ndarra
 
 
 def matrices(heads: int, seed: int) -> dict[str, np.ndarray]:
-    """What the first of several heads applies to random tokens."""
+    """Return the matrices that the first of several heads applies to random tokens."""
     config = LAYER.replace(attention=Attention(heads=heads))
     attention = init(jax.random.key(seed), config).blocks[0].attention
     query, key = (np.asarray(weight[:, 0], float) for weight in (attention.query, attention.key))
@@ -49,7 +49,7 @@ def matrices(heads: int, seed: int) -> dict[str, np.ndarray]:
 
 
 def measure(seed: int) -> dict[str, float]:
-    """The rank of every matrix with 1, 2, 4 and 8 heads, of 48, 24, 12 and 6 numbers."""
+    """Return the rank of every matrix with 1, 2, 4 and 8 heads, of width 48, 24, 12 and 6."""
     return {
         f"{name}, {heads} heads" if heads > 1 else f"{name}, one head": np.linalg.matrix_rank(matrix)
         for heads in (1, 2, 4, 8)
@@ -58,7 +58,7 @@ def measure(seed: int) -> dict[str, float]:
 
 
 def has_rank(text: str, quantity: str, rank: int) -> Claim:
-    """The rank is this whole number."""
+    """Return a claim that a quantity is equal to an integer rank."""
     return Claim(text, equal={"quantity": quantity}, to=rank, within=0.5)
 
 

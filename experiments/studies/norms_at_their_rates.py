@@ -1,7 +1,8 @@
 """Which norm placement is better when each is trained at its own best learning rate?
 
-The rates are those that rates_of_norms.py chose, read from its folder; its seeds are not among those reported here,
-because the best of many rates looks better on the seeds that chose it than on others.
+The rates were chosen by rates_of_norms.py and are read from its output folder. Its seeds are not reported here, because
+the best of many rates looks better on the seeds that chose it than on others. For the same reason, the loss is that of
+the test data: the rates were chosen by the validation loss.
 Command: flaxformer run experiments/studies/norms_at_their_rates.py
 Cost: 16 runs in 2 compiled programs, under a minute on 2 CPU cores.
 Expected: supported; on 5 other seeds, which suggested the claim, pre-norm was better by 0.10 nats (0.04 to 0.15).
@@ -31,9 +32,10 @@ study = Study(
         )
     ],
     seeds=SEEDS,
+    metric="test_loss",
     claims=[
         Claim(
-            "each at its best rate, pre-norm reaches a lower loss than post-norm",
+            "each at its best rate, pre-norm reaches a lower test loss than post-norm",
             lower={"norm": "pre"},
             than={"norm": "post"},
         )

@@ -1,7 +1,7 @@
-"""At which learning rate does each norm placement train best?  Tuning, on seeds that are reported nowhere.
+"""At which learning rate does each norm placement train best? Tuning, on seeds that no study reports.
 
 Command: flaxformer run experiments/studies/rates_of_norms.py, then norms_at_their_rates.py beside it
-Cost: 80 trainings, of which 64 are stopped early, in 2 compiled programs; under a minute on 2 CPU cores.
+Cost: 80 runs, 64 of which are stopped early, in 2 compiled programs; under a minute on 2 CPU cores.
 """
 
 from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig

@@ -1,13 +1,15 @@
-"""A masked language model of bytes: 15 % of the places of each 64 are hidden, and said from both sides.
+"""A masked language model of bytes: 15 % of the positions of each window of 64 are hidden and predicted from both
+sides.
 
 Data: the source of Python's standard library, as installed: nothing to download.
 Command: flaxformer train experiments/training/masked_language_model.py
 Cost: 4 min on 2 CPU cores; 851,457 weights, 2,000 steps of 2,048 bytes.
-Baseline: our own; below the loss of a bigram model, which sees the byte before, and far below a unigram model's. On the
-    20,480 places that are scored (a tenth of which are read as they are, a tenth as another byte): unigram 3.148 nats
-    and 29.7 % right (always a space), bigram 2.546 nats and 36.5 %. The two losses are `run.task.references()`.
-Measured: 1.647 nats and 56.0 % right (seed 0); 270 CPU seconds.
-Choices: rate and steps on seed 100. Another Python has another standard library, and other numbers by some hundredths.
+Baseline: our own; below the loss of a bigram model, which sees the byte before, and far below that of a unigram model.
+    On the 20,480 scored positions (a tenth of which are read unchanged, a tenth as another byte): unigram 3.148 nats
+    and 29.7 % accuracy (always a space), bigram 2.546 nats and 36.5 %. The two losses are `run.task.references()`.
+Measured: 1.647 nats and 56.0 % accuracy (seed 0); 270 CPU seconds.
+Choices: rate and steps on seed 100. Another version of Python has another standard library; its numbers differ by
+    some hundredths.
 """
 
 from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Tokens

@@ -1,6 +1,6 @@
 """German to English, captions of images (Multi30k), by an encoder-decoder of 3 + 3 layers.
 
-Data: github.com/multi30k/dataset, for research that is not commercial, and a vocabulary of its words:
+Data: github.com/multi30k/dataset, for non-commercial research, and a vocabulary of its words:
     git clone https://github.com/multi30k/dataset data/multi30k-dataset; mkdir data/multi30k
     for f in train val test_2016_flickr; do for l in de en; do
         gunzip -c data/multi30k-dataset/data/task1/raw/$f.$l.gz > data/multi30k/$f.$l; done; done
@@ -9,15 +9,16 @@ Command: flaxformer train experiments/training/multi30k.py
     flaxformer generate runs/multi30k --input data/multi30k/test_2016_flickr.de --beams 4 > data/multi30k/translated
     sacrebleu data/multi30k/test_2016_flickr.en -i data/multi30k/translated --lowercase --confidence
     training.steps=454 trains for two epochs.
-Cost: 8 min an epoch on 2 CPU cores, of 227 steps of 128 pairs (5,400 tokens with padding); 8 epochs are meant for a
-    GPU. 14,497,869 weights.
+Cost: 8 min per epoch on 2 CPU cores, with 227 steps of 128 pairs (5,400 tokens with padding); 8 epochs need a GPU.
+    14,497,869 weights.
 Published: validation perplexity 20.5, 9.9, 7.3, 6.1, 5.5, 5.2, 5.1, 5.1 by epoch; test 5.3, BLEU 36.5 (bentrevett/
     pytorch-seq2seq, tutorial 6). Perplexity is exp(validation loss).
 Measured: perplexity on the validation set 21.9 and 10.5 after one and two epochs, on the test set 21.8 and 10.6 (seed
-    0, trained on nine tenths of the pairs, tables of deviation 0.012); expected 18 to 23 and 9 to 11.
-Deviations: an epoch is 227 batches of pairs drawn with replacement, a quarter of each from each quarter of the lengths;
-    one vocabulary of 13,642 words for both languages, by signs and spaces rather than by spaCy's rules, where the
-    published model has 7,853 German and 5,893 English ones; tables are drawn as wide as there.
+    0, trained on nine tenths of the pairs, embeddings of standard deviation 0.012); expected 18 to 23 and 9 to 11.
+Deviations: an epoch is 227 batches of pairs drawn with replacement, a quarter of each batch from each quartile of the
+lengths;
+    one vocabulary of 13,642 words for both languages, split at signs and spaces rather than by the rules of spaCy; the
+    published model has 7,853 German and 5,893 English words; embeddings have the initial size of the published model.
 """
 
 from flaxformer.config import POST, Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Tokens

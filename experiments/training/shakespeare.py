@@ -1,16 +1,16 @@
-"""A character model of the size of nanoGPT's CPU configuration: 4 layers, 4 heads, width 128, 2,000 steps.
+"""Character model of the size of nanoGPT's CPU configuration: 4 layers, 4 heads, width 128, 2,000 steps.
 
 Data: tiny Shakespeare, 1,115,394 characters, the last tenth held out:
     curl --create-dirs -o data/shakespeare.txt \
         https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
-    Any other text will do: task.path=FILE.
+    For another text: task.path=FILE.
 Command: flaxformer train experiments/training/shakespeare.py
 Cost: 50 s on 2 CPU cores; 828,544 weights, 1.5 million characters.
-Published: 1.88 nats a character after 2,000 steps (nanoGPT's README, "I only have a macbook").
+Published: 1.88 nats per character after 2,000 steps (nanoGPT's README, "I only have a macbook").
 Measured: 1.867 and 1.880 (seeds 0 and 1); expected 1.86 to 1.93. 47 s of training each.
-Deviations: tokens are bytes, of which the text has 65, so that 191 rows of the table are never read; weight decay
-    spares embeddings; the matrices that end a branch are drawn like the others, not 1/√(2L) as large; validation is on
-    4,800 windows spread evenly over the held-out text, where nanoGPT draws 20 batches.
+Deviations: tokens are bytes, of which the text has 65, so 191 rows of the table are never read; weight decay
+    excludes embeddings; the output matrices of branches are drawn like the others, not 1/√(2L) as large; validation is
+    on 4,800 windows spread evenly over the held-out text, where nanoGPT draws 20 batches.
 """
 
 from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal, Tokens

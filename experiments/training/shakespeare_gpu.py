@@ -1,10 +1,10 @@
-"""A character model of the size of nanoGPT's GPU configuration: 6 layers, 6 heads, width 384, 5,000 steps.
+"""Character model of the size of nanoGPT's GPU configuration: 6 layers, 6 heads, width 384, 5,000 steps.
 
 Data: tiny Shakespeare, as in shakespeare.py.
 Command: flaxformer train experiments/training/shakespeare_gpu.py
-Cost: 10,818,432 weights, 1.17 TFLOP a step, 5.9 × 10¹⁵ in all: minutes on a GPU, 14 hours and more on 2 CPU cores.
+Cost: 10,818,432 weights, 1.17 TFLOP per step, 5.9 × 10¹⁵ in all: minutes on a GPU, 14 hours and more on 2 CPU cores.
 Published: best validation loss 1.4697 (nanoGPT's README); after it the model overfits.
-Measured: nothing yet, for want of a GPU; planned only.
+Measured: not yet; only planned, without a GPU.
     Expected: the least of the 20 evaluations from 1.46 to 1.49, and a rise after it.
 Deviations: as in shakespeare.py; bfloat16 without a scaler; checkpoints keep the best of the evaluations.
 """

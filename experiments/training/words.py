@@ -1,6 +1,6 @@
-"""A vocabulary of words: a tokenizer.json of all that occur at least twice in some files, in lower case.
+"""Vocabulary of words: a tokenizer.json of all lower-case words that occur at least twice in some files.
 
-A word is a run of letters and digits, or of other signs, and ends at a space; all other words are one, [UNK].
+A word is a sequence of letters and digits, or of other signs, and ends at a space; rarer words are [UNK].
 
 Command: python experiments/training/words.py data/multi30k/words.json data/multi30k/train.de data/multi30k/train.en
 """
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 
 def words(files: list[str], at_least: int = 2) -> Tokenizer:
-    """The words of the files, the most frequent first."""
+    """Return a tokenizer of the words of files, the most frequent first."""
     model = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     model.normalizer = normalizers.Lowercase()
     model.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -1,7 +1,7 @@
-"""Benchmarks: ways to do the same work, each in a process of its own, in turn, compared round by round.
+"""Benchmarks: several ways to do the same work, each measured in its own process and compared round by round.
 
-A benchmark is one typed file that ends in `benchmark = Benchmark(...)`; `flaxformer bench NAME` runs it. What a file
-declares itself with needs the standard library alone, so that a way's start and memory are its own:
+A benchmark is one typed file that ends in `benchmark = Benchmark(...)`; `flaxformer bench NAME` runs it. The classes
+and functions exported here import the standard library only, so they add nothing to the start time and memory of a way:
 
 >>> def numpy_sum(work):
 ...     import numpy

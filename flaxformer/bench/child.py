@@ -1,20 +1,31 @@
-"""The process of one way: `python -m flaxformer.bench.child`, with one JSON word; writes what was measured to a file.
+"""Process that measures one way: `python -m flaxformer.bench.child JSON`; it writes the numbers to a file.
 
-Peak memory is that of this process alone, or of its largest child. Linux's ru_maxrss begins with that of the process
-that forked (it outlives `exec`), so the high-water mark of the process's own memory is read where there is one.
+Peak memory is that of this process or of its largest child. On Linux, ru_maxrss starts at the value of the parent
+process (it survives `exec`), so the high-water mark in /proc/self/status is read where it exists.
 """
 
 import json
 import resource
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from flaxformer.bench.declare import Work, read
+from flaxformer.bench.declare import Work, WorkPoint, read
+
+
+class ProcessArguments(TypedDict):
+    """Arguments of the process, as JSON: a way of a file, where to measure it, and the file for its numbers."""
+
+    file: str
+    way: str
+    point: WorkPoint
+    scratch: str
+    answer: str
+    began: float
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident memory so far of this process, or of a child of it that has ended."""
+    """Largest resident memory so far of this process or of a child process that has ended."""
     unit = 1 if sys.platform == "darwin" else 1024
     own, status = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, Path("/proc/self/status")
     if status.exists():
@@ -23,7 +34,7 @@ def peak_memory_bytes() -> int:
     return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit)
 
 
-def main(task: dict[str, Any]) -> None:
+def main(task: ProcessArguments) -> None:
     """Measure one way at one point."""
     way = read(Path(task["file"])).way(task["way"])
     work = Work(task["point"], Path(task["scratch"]), task["began"])

@@ -1,32 +1,34 @@
-"""Finding the benchmarks of a folder, and reading what the user changes about one."""
+"""Search for the benchmarks of a folder, and changes to one from the command line."""
 
 import dataclasses
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from flaxformer.bench.declare import Benchmark, Way, read
+from flaxformer.bench.declare import Benchmark, OptionValues, Way, read
+from flaxformer.files import find_experiment
 from flaxformer.struct import UserError, did_you_mean
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """The files of a folder that say `benchmark = Benchmark(...)`, by name.
+    """Return the files of a folder that define `benchmark = Benchmark(...)`, by name.
 
     Raises:
-      UserError: there are none.
+      UserError: the folder has none.
     """
-    files = {file.stem: file for file in sorted(folder.glob("*.py")) if "\nbenchmark = " in file.read_text()}
+    files = {
+        file.stem: file for file in sorted(find_experiment(folder).glob("*.py")) if "\nbenchmark = " in file.read_text()
+    }
     if not files:
         raise UserError(f"'{folder}' holds no benchmarks; expected a folder of files that define `benchmark`")
     return files
 
 
 def load(folder: Path, name: str) -> tuple[Benchmark, Path]:
-    """The benchmark of a name, and its file.
+    """Return the benchmark of a name and its file.
 
     Raises:
-      UserError: there is none, or an error in its file, told with its line.
+      UserError: no benchmark has this name, or its file raises an error; the message has the line.
     """
     files = find(folder)
     if name not in files:
@@ -41,12 +43,14 @@ def load(folder: Path, name: str) -> tuple[Benchmark, Path]:
 
 
 def changed(benchmark: Benchmark, words: Sequence[str], quick: bool) -> Benchmark:
-    """The benchmark with options of the command line, as in size=S,M, over those of `quick`, over its own.
+    """Return the benchmark with options from the command line, such as size=S,M.
+
+    They take precedence over the values of `quick`, and those over the values of the file.
 
     Raises:
-      UserError: no such option, or a value of another kind than those that the file has.
+      UserError: the benchmark has no such option, or a value has another type than those of the file.
     """
-    options: dict[str, Sequence[Any]] = dict(benchmark.options) | (dict(benchmark.quick) if quick else {})
+    options = dict(benchmark.options) | (dict(benchmark.quick) if quick else {})
     for word in words:
         name, _, text = word.partition("=")
         if name not in options:
@@ -56,22 +60,20 @@ def changed(benchmark: Benchmark, words: Sequence[str], quick: bool) -> Benchmar
     return dataclasses.replace(benchmark, options=options)
 
 
-def _as(kind: type, name: str, text: str) -> Any:
+def _as(kind: type, name: str, text: str) -> object:
     if kind is str:
         return text
     try:
         return kind(text)
     except ValueError:
-        raise UserError(f"{name} is '{text}'; expected {kind.__name__}, or several with commas between") from None
+        raise UserError(f"{name} is '{text}'; expected {kind.__name__}, or several separated by commas") from None
 
 
-def chosen(
-    benchmark: Benchmark, only: Sequence[str], options: Mapping[str, Sequence[Any]]
-) -> tuple[list[Way], list[str]]:
-    """The ways to measure, and a line for each that is left out because something is missing.
+def chosen(benchmark: Benchmark, only: Sequence[str], options: OptionValues) -> tuple[list[Way], list[str]]:
+    """Return the ways to measure, and a message for each that is left out because something is missing.
 
     Raises:
-      UserError: `only` names no way of this benchmark.
+      UserError: `only` has a name that no way of this benchmark has.
     """
     names = [way.name for way in benchmark.ways]
     for name in only:

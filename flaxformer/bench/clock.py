@@ -1,36 +1,39 @@
-"""Measurement of a rate within a process: asynchronous work is waited for, and compilation is not counted."""
+"""Measurement of a rate within a process, without compilation and with asynchronous work completed."""
 
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from flaxformer.bench.declare import Work
+
+Called = TypeVar("Called")
 
 WARM_UP, WINDOWS = 2, 3
 
 
 def rate(
     work: Work,
-    call: Callable[[], Any],
+    call: Callable[[], Called],
     *,
     units: float,
     name: str,
-    ready: Callable[[Any], Any] = lambda result: result,
+    ready: Callable[[Called], object] = lambda result: result,
     seconds: float = 3.0,
-) -> dict[str, Any]:
-    """Units of work a second: the median of 3 windows of about `seconds` in all.
+) -> dict[str, float | list[float]]:
+    """Return units of work per second: the median of 3 windows that take about `seconds` together.
 
-    The first call, with what it compiles, gives `first_step_seconds` since the process was started, and is not in the
-    rate; nor are the two calls after it. Calls of one window follow each other without waiting, as a training loop's
-    do, and the last is waited for.
+    The first call, which compiles, gives `first_step_seconds` (since the start of the process) and does not count
+    towards the rate; nor do the next two calls, which warm up. Within a window, calls are dispatched without waiting,
+    as in a training loop, and the window ends when the last result is ready.
 
     Args:
-      work: as the way was given it.
-      call: does the work once; how much is `units`.
-      name: of the rate.
-      ready: waits until what a call returned is there, such as `jax.block_until_ready` or a synchronisation.
-      seconds: of all windows.
+      work: argument of the way.
+      call: function that does `units` of work.
+      units: amount of work per call.
+      name: name of the rate in the result.
+      ready: function that waits for the result of a call, such as `jax.block_until_ready`.
+      seconds: duration of all windows together.
     """
     ready(call())
     first = work.since_start()
@@ -49,8 +52,8 @@ def rate(
 
 
 def first_step(
-    work: Work, call: Callable[[], Any], *, ready: Callable[[Any], Any] = lambda result: result
-) -> dict[str, Any]:
-    """Seconds from the start of the process, imports and compilation included, to the end of one call."""
+    work: Work, call: Callable[[], Called], *, ready: Callable[[Called], object] = lambda result: result
+) -> dict[str, float | list[float]]:
+    """Return the seconds from the start of the process to the end of one call, with imports and compilation."""
     ready(call())
     return {"first_step_seconds": work.since_start()}

@@ -1,4 +1,4 @@
-"""Declaration of a benchmark: its ways, its work, and what is compared. The standard library alone."""
+"""Declaration of a benchmark: its ways, its work and the number compared. Imports the standard library only."""
 
 import dataclasses
 import importlib.util
@@ -9,20 +9,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-Numbers = Mapping[str, Any]
-"""Results of one way: numbers by name, and lists of numbers, which are kept and not shown."""
+Numbers = Mapping[str, float | Sequence[float]]
+"""Results of one way: numbers by name, and lists of numbers, which are stored but not shown."""
 WorkPoint = Mapping[str, Any]
-"""One value of each option."""
+"""One value per option."""
+OptionValues = Mapping[str, Sequence[Any]]
+"""Values of each option."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Arguments of a way: one value of each option, `work["size"]`, and where it stands.
+    """Argument of a way: one value per option, such as `work["size"]`, a scratch folder, and the start time.
 
     Args:
-      point: the options.
-      scratch: a folder that lives as long as the command, and is the way's own: for caches and files.
-      began: `time.monotonic()` when the process was started, before Python itself was.
+      point: value of each option.
+      scratch: folder of this way alone, for caches and files; it is removed when the command ends.
+      began: `time.monotonic()` just before the process was started.
     """
 
     point: WorkPoint
@@ -33,7 +35,7 @@ class Work:
         return self.point[name]
 
     def since_start(self) -> float:
-        """Seconds since the process was started, imports included."""
+        """Seconds since the process was started, with imports."""
         return time.monotonic() - self.began
 
 
@@ -43,12 +45,13 @@ class Way:
 
     Args:
       name: one word, for --only and the table.
-      measure: called once in a process of its own; it imports what it needs inside.
-      role: whether it is ours, a peer's, or a limit that the machine sets.
-      needs: modules without which it is left out; how to `get` them is said then.
-      path: the option that holds the path of what it needs; left out where that is empty.
-      takes_part: at which points it is measured.
-      rehearsals: unmeasured calls before the first round, which fill a cache.
+      measure: function that is called once in a process of its own and imports what it needs.
+      role: this package's ("ours"), another library's ("peer"), or a limit of the machine ("limit").
+      needs: modules that must be installed; otherwise the way is left out.
+      get: how to install what is missing, for the message.
+      path: name of the option that holds a path that the way needs; without it the way is left out.
+      takes_part: predicate of the points at which the way is measured.
+      rehearsals: unmeasured processes before the first round, for example to fill a cache.
     """
 
     name: str
@@ -60,7 +63,7 @@ class Way:
     takes_part: Callable[[WorkPoint], bool] = lambda point: True
     rehearsals: int = 0
 
-    def missing(self, options: Mapping[str, Sequence[Any]]) -> str | None:
+    def missing(self, options: OptionValues) -> str | None:
         """Return why it is left out and how to install what is missing, or None."""
         if self.path and not options[self.path][0]:
             return f"{self.name} is left out: {self.path}=PATH is not given; {self.get}"
@@ -70,7 +73,7 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """Share that every way has of the `number` that one of them, `way`, reaches; `words` is the column's heading."""
+    """Reference value: each way is shown as a share of the `number` of `way`, in a column headed `words`."""
 
     number: str
     way: str
@@ -79,31 +82,31 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Ways to do the same work, and what is compared.
+    """Several ways to do the same work, and the number that compares them.
 
     Args:
-      question: one line.
-      ways: each is measured at every point.
-      options: the values of each; points are their product. The user changes them by NAME=VALUE,VALUE.
-      quick: values for a first look, instead of those.
-      compared: the number that ratios are of.
-      reference: the way that ratios are to; a ratio above 1 is faster than it.
-      lower_is_better: the number is a time rather than a rate.
-      columns: headings of the compared and of further numbers to show; names that end in _bytes are shown in MB, in
-        flops_per_second in GFLOP/s.
-      limit: what the share of a limit is of.
-      along: the option on the figure's horizontal axis, where it has several values.
+      question: the question in one line.
+      ways: the ways; each is measured at every point.
+      options: values per option; the points are their product. NAME=VALUE,VALUE on the command line changes them.
+      quick: values for --quick, in place of those.
+      compared: name of the number that is compared.
+      reference: name of the way in the denominator of ratios; above 1 is faster than it.
+      lower_is_better: true where the number is a time rather than a rate.
+      columns: headings of the compared number and of further ones to show; names that end in _bytes are shown in MB,
+        in flops_per_second in GFLOP/s.
+      limit: reference value of which shares are shown, if any.
+      along: option on the horizontal axis of the figure, if it has several values.
       rounds: how often each way is measured at each point.
-      conclude: sentences from the medians: a list of (point, way name, {number: median}).
-      name: the file's name, filled in when it is read.
+      conclude: function from the medians, a list of (point, name of the way, {number: median}), to sentences.
+      name: name of the file, filled in when it is read.
     """
 
     question: str
     ways: Sequence[Way]
-    options: Mapping[str, Sequence[Any]]
+    options: OptionValues
     compared: str
     reference: str
-    quick: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    quick: OptionValues = dataclasses.field(default_factory=dict)
     lower_is_better: bool = False
     columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limit: Limit | None = None
@@ -123,31 +126,32 @@ class Benchmark:
             raise ValueError(f"quick has {sorted(unknown)}; expected names of options {list(self.options)}")
 
     def way(self, name: str) -> Way:
-        """The way of this name."""
+        """Return the way of this name."""
         return next(way for way in self.ways if way.name == name)
 
     def points(self) -> Iterator[WorkPoint]:
-        """Every combination of the options' values."""
+        """Yield every combination of the values of the options."""
         for values in itertools.product(*self.options.values()):
             yield dict(zip(self.options, values, strict=True))
 
     @property
     def varied(self) -> list[str]:
-        """Options of several values, which tell points apart."""
+        """Options with several values, which distinguish points."""
         return [name for name, values in self.options.items() if len(values) > 1]
 
 
 def read(file: Path) -> Benchmark:
-    """The `benchmark` of a file, as it stands; modules beside the file can be imported from then on.
+    """Execute a file and return its `benchmark`; modules beside the file can be imported from then on.
 
     Raises:
-      whatever the file raises; AttributeError where it has no `benchmark`.
+      AttributeError: the file defines no `benchmark`.
+      Exception: any error that the file raises.
     """
     spec = importlib.util.spec_from_file_location(f"benchmark_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
         raise ImportError(f"'{file}' is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their own module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     sys.path.append(str(file.resolve().parent))
     spec.loader.exec_module(module)
     found: Benchmark = module.benchmark

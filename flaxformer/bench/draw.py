@@ -1,9 +1,8 @@
-"""A benchmark's results as a figure."""
+"""Figure of the results of a benchmark."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -13,16 +12,18 @@ from matplotlib.ticker import NullFormatter
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Interval, Measurement, ResultLine, lines, place
 from flaxformer.bench.show import heading, number
-from flaxformer.report.drawing import GREY, PAGE, STYLE, style_of
+from flaxformer.report.colours import GREY
+from flaxformer.report.drawing import PAGE, STYLE, style_of
 
 ACROSS = 4
-"""Panels in a row."""
+"""Panels per row."""
 
 
 def draw(path: Path, benchmark: Benchmark, measurements: Sequence[Measurement]) -> None:
-    """The compared number, median and least to largest, as svg and png: along an option, or a line for each way.
+    """Write the compared number, its median and range, as SVG and PNG.
 
-    Along an option, axes are logarithmic, and what else varies has a panel for each of its values.
+    If the benchmark has an option `along`, the figure plots the number against it on logarithmic axes, with one panel
+    per combination of the other options; otherwise it has one line per way and point.
     """
     found = [line for line in lines(benchmark, measurements) if line.compared]
     with matplotlib.rc_context(STYLE):
@@ -50,8 +51,8 @@ def _along(benchmark: Benchmark, found: Sequence[ResultLine]) -> Figure:
         for way, own in curves.items():
             intervals, style = [line.compared for line in own if line.compared], styles[way]
             x, middle = [line.point[along] for line in own], [one.median for one in intervals]
-            fmt: Any = {"fmt": style.marker, "ls": style.dashes, "color": style.colour, "ms": 3, "capsize": 2}
-            axes.errorbar(x, middle, _whiskers(intervals), **fmt)
+            bars = _whiskers(intervals)
+            axes.errorbar(x, middle, bars, fmt=style.marker, ls=style.dashes, color=style.colour, ms=3, capsize=2)
         ticks = sorted({line.point[along] for own in curves.values() for line in own})
         axes.set(xscale="log", yscale="log", title=rest, xlabel=along.replace("_", " "))
         axes.set_xticks(ticks, [str(tick) for tick in ticks])

@@ -1,4 +1,4 @@
-"""On what it was measured. No backend of JAX is started here: it would take the accelerator from the ways."""
+"""Description of the machine. It starts no backend of JAX, which would reserve the accelerator."""
 
 import datetime
 import os
@@ -6,7 +6,6 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from flaxformer.store.provenance import commit
 
@@ -14,8 +13,8 @@ PACKAGES = ("flaxformer", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "t
 VARIABLES = ("XLA_FLAGS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
 
 
-def machine() -> dict[str, Any]:
-    """Cores, processor, accelerators, versions, commit and date, as plain data."""
+def machine() -> dict[str, object]:
+    """Return cores, processor, accelerators, versions, commit and date as plain data."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "measured": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -33,7 +32,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The model of the CPU."""
+    """Return the model of the CPU."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -41,7 +40,7 @@ def processor() -> str:
 
 
 def memory_bytes() -> int | None:
-    """Memory of the machine, where the system says it."""
+    """Return the memory of the machine in bytes, or None where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -49,7 +48,7 @@ def memory_bytes() -> int | None:
 
 
 def accelerators() -> list[str]:
-    """NVIDIA's devices with their drivers, as their own tool names them; empty without it."""
+    """Return the NVIDIA devices and drivers that nvidia-smi lists; empty without it."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()

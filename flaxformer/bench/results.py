@@ -1,27 +1,27 @@
-"""Summary of the measurements of all rounds: medians, spreads, and ratios taken round by round."""
+"""Summary of the measurements of all rounds: medians, ranges, and ratios within each round."""
 
 import dataclasses
+import operator
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from flaxformer.bench.declare import Benchmark, WorkPoint
+from flaxformer.bench.declare import Benchmark, Numbers, WorkPoint
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One way at one point in one round: its numbers, or why there are none."""
+    """Numbers of one way at one point in one round, or the error."""
 
     round: int
     point: WorkPoint
     way: str
-    numbers: Mapping[str, Any] | None
+    numbers: Numbers | None
     error: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """The median of some rounds, the least and the largest of them."""
+    """Median, minimum and maximum over rounds."""
 
     median: float
     low: float
@@ -30,27 +30,28 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """Median and range of at least one value; None of none."""
+    """Return the median and range of values; None without any."""
     return Interval(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def by_round(measurements: Sequence[Measurement], point: WorkPoint, way: str, number: str) -> dict[int, float]:
-    """One number of one way at one point, by the round in which it was measured."""
+    """Return one number of one way at one point, by round."""
     return {
-        one.round: float(one.numbers[number])
+        one.round: float(value)
         for one in measurements
-        if one.point == point and one.way == way and one.numbers and isinstance(one.numbers.get(number), int | float)
+        if one.point == point and one.way == way and one.numbers
+        if isinstance(value := one.numbers.get(number), int | float)
     }
 
 
 def quotients(over: Mapping[int, float], under: Mapping[int, float]) -> list[float]:
-    """a / b of every round that has both: what drifts from round to round drifts for both, and falls out."""
+    """Return over / under for each round that has both, so that drift between rounds cancels."""
     return [over[number] / under[number] for number in sorted(over) if under.get(number)]
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultLine:
-    """One way at one point: what was compared, its ratio to the reference, its share of the limit, other medians."""
+    """Summary of one way at one point: compared number, ratio to the reference, share of the limit, other medians."""
 
     point: WorkPoint
     way: str
@@ -62,7 +63,7 @@ class ResultLine:
 
 
 def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[ResultLine]:
-    """A line for every way at every point where it was measured, in the order of the file."""
+    """Return one line per way and point that was measured, in the order of the file."""
     found = []
     for point in benchmark.points():
         for way in benchmark.ways:
@@ -98,29 +99,35 @@ def _line(
 def faster(
     benchmark: Benchmark, measurements: Sequence[Measurement], point: WorkPoint, way: str, than: str
 ) -> Interval | None:
-    """Return how many times as fast as another a way is, round by round."""
+    """Return how many times as fast as another way a way is, within each round."""
     own, other = (by_round(measurements, point, name, benchmark.compared) for name in (way, than))
     return interval(quotients(other, own) if benchmark.lower_is_better else quotients(own, other))
 
 
 def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[str]:
-    """At every point our fastest way against the fastest peer, by their medians; and what the file itself concludes."""
-    found, lines_of = lines(benchmark, measurements), []
+    """Compare the fastest way of this package with the fastest peer at each point; then the conclusions of the file."""
+    found, sentences = lines(benchmark, measurements), []
     role = {way.name: way.role for way in benchmark.ways}
     fastest = min if benchmark.lower_is_better else max
     for point in benchmark.points():
         best = {
-            side: fastest(own, key=lambda line: line.compared.median).way  # type: ignore[union-attr]
+            side: fastest(own, key=operator.itemgetter(0))[1]
             for side in ("ours", "peer")
-            if (own := [one for one in found if one.point == point and role[one.way] == side and one.compared])
+            if (
+                own := [
+                    (one.compared.median, one.way)
+                    for one in found
+                    if one.point == point and role[one.way] == side and one.compared
+                ]
+            )
         }
         if len(best) == 2 and (ratio := faster(benchmark, measurements, point, best["ours"], best["peer"])):
             where = place(benchmark, point)
-            lines_of.append(
+            sentences.append(
                 f"{where + ': ' if where else ''}{best['ours']} is {ratio.median:.2f} × as fast as {best['peer']}, the "
-                f"fastest of the others ({ratio.low:.2f} to {ratio.high:.2f})"
+                f"fastest peer ({ratio.low:.2f} to {ratio.high:.2f})"
             )
-    return [*lines_of, *benchmark.conclude([(line.point, line.way, line.others) for line in found])]
+    return [*sentences, *benchmark.conclude([(line.point, line.way, line.others) for line in found])]
 
 
 def place(benchmark: Benchmark, point: WorkPoint) -> str:

@@ -1,4 +1,4 @@
-"""Measuring: every way in a process of its own, the ways in turn, round by round."""
+"""Measurement: each way in a process of its own, the ways in turn, round by round."""
 
 import contextlib
 import dataclasses
@@ -11,20 +11,20 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from flaxformer.bench.declare import Benchmark, Way, WorkPoint
+from flaxformer.bench.child import ProcessArguments
+from flaxformer.bench.declare import Benchmark, Numbers, Way, WorkPoint
 from flaxformer.bench.results import Measurement
 
 ENVIRONMENT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-"""Of every way's process: a first step includes compilation, unless the way itself turns the cache on."""
+"""Environment of each process: the first step includes compilation unless the way enables the cache itself."""
 WORDS = 3000
-"""Characters of a failed process's last output that are kept."""
+"""Characters of the last output of a failed process that are kept."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measuring:
-    """A way is about to be measured; round 0 is a rehearsal."""
+    """Event: a way is about to be measured; round 0 is a rehearsal."""
 
     round: int
     point: WorkPoint
@@ -32,10 +32,10 @@ class Measuring:
 
 
 def measure(benchmark: Benchmark, file: Path, ways: Sequence[Way], rounds: int) -> Iterator[Measuring | Measurement]:
-    """Every way once a round at every point, one after another; yields what happens, as it happens.
+    """Measure each way once per round and point, one after another; yield events as they happen.
 
-    A way that fails says so in its measurement, is tried again in the next round, and the others go on. Closing the
-    iterator (or an exception in the caller) ends the process that is running.
+    If a way fails, its measurement has the error; the other ways go on, and it is tried again in the next round.
+    Closing the iterator, or an exception in the caller, ends the running process.
     """
     with tempfile.TemporaryDirectory(prefix="flaxformer-bench-") as folder:
         for number in range(rounds + 1):
@@ -52,13 +52,19 @@ def measure(benchmark: Benchmark, file: Path, ways: Sequence[Way], rounds: int) 
                             yield Measurement(number, point, way.name, numbers, error)
 
 
-def _in_a_process(file: Path, way: str, point: WorkPoint, scratch: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """The numbers of a way that is measured in a fresh process; or None, and why."""
+def _in_a_process(file: Path, way: str, point: WorkPoint, scratch: Path) -> tuple[Numbers | None, str | None]:
+    """Return the numbers of a way that is measured in a fresh process, or None and the error."""
     answer = scratch / "answer.json"
     answer.unlink(missing_ok=True)
-    task = {"file": str(file), "way": way, "point": dict(point), "scratch": str(scratch), "answer": str(answer)}
     with tempfile.TemporaryFile() as said:
-        task["began"] = time.monotonic()  # type: ignore[assignment]
+        task = ProcessArguments(
+            file=str(file),
+            way=way,
+            point=dict(point),
+            scratch=str(scratch),
+            answer=str(answer),
+            began=time.monotonic(),
+        )
         process = subprocess.Popen(
             [sys.executable, "-m", "flaxformer.bench.child", json.dumps(task)],
             stdout=said,
@@ -71,11 +77,11 @@ def _in_a_process(file: Path, way: str, point: WorkPoint, scratch: Path) -> tupl
             code = process.wait()
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with what it has started itself
+                os.killpg(process.pid, signal.SIGKILL)  # and the processes that it started
             process.wait()
             raise
         if code == 0 and answer.exists():
             return json.loads(answer.read_text()), None
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
-        return None, f"exit code {code}: {text[-WORDS:] or 'it said nothing'}"
+        return None, f"exit code {code}: {text[-WORDS:] or 'no output'}"

@@ -1,25 +1,22 @@
-"""A benchmark's results as a table in the terminal, and as JSON."""
+"""Results of a benchmark as a table in the terminal and as JSON."""
 
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.table import Table
-from rich.text import Text
 
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Interval, Measurement, conclusions, lines
 from flaxformer.files import write_atomically
+from flaxformer.report.tables import Table
 
 UNITS = {"_bytes": 1e6, "flops_per_second": 1e9}
-"""By how much a number is divided where it is shown, by how its name ends: MB and GFLOP/s."""
+"""Divisor of a shown number by the end of its name: MB and GFLOP/s."""
 
 
 def number(value: float | None, name: str = "") -> str:
-    """Three digits or more, in its unit; a dash for none."""
+    """Format a number in its unit with at least three digits; None is a dash."""
     if value is None or math.isnan(value):
         return "–"
     value /= next((unit for end, unit in UNITS.items() if name.endswith(end)), 1)
@@ -27,7 +24,7 @@ def number(value: float | None, name: str = "") -> str:
 
 
 def ranged(one: Interval | None, name: str = "", digits: int | None = None) -> str:
-    """The median, and the least to the largest in brackets."""
+    """Format a median, with the range in brackets."""
     if one is None:
         return "–"
     median, low, high = (
@@ -42,35 +39,34 @@ def heading(benchmark: Benchmark) -> str:
 
 
 def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
-    """A row for each way at each point."""
+    """Return a table with one row per way and point."""
     found = lines(benchmark, measurements)
-    shown = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    ratio, limit = f"× {benchmark.reference}", benchmark.limit.words if benchmark.limit else ""
     headings = [*benchmark.varied, "way", heading(benchmark)]
-    headings += [f"× {benchmark.reference}"] if any(line.ratio for line in found) else []
-    headings += [benchmark.limit.words] if benchmark.limit and any(line.share for line in found) else []
+    headings += [ratio] if any(line.ratio for line in found) else []
+    headings += [limit] if limit and any(line.share for line in found) else []
     columns = [name for name in benchmark.columns if name != benchmark.compared]
     columns = [name for name in columns if any(name in line.others for line in found)]
-    for i, words in enumerate([*headings, *(benchmark.columns[name] for name in columns)]):
-        left = i <= len(benchmark.varied)
-        shown.add_column(words, justify="left" if left else "right", no_wrap=left, overflow="fold")
+    rows = []
     for line in found:
-        cells = [*(str(line.point[name]) for name in benchmark.varied), line.way]
+        failed = f" (failed {line.errors} ×)" if line.errors else ""
+        cells = [*(str(line.point[name]) for name in benchmark.varied), line.way + failed]
         cells.append(ranged(line.compared, benchmark.compared))
-        if f"× {benchmark.reference}" in headings:
-            cells.append(ranged(line.ratio, digits=2))
-        if benchmark.limit and benchmark.limit.words in headings:
-            cells.append(ranged(line.share, digits=2))
-        cells += [number(line.others.get(name), name) for name in columns]
-        if line.errors:
-            cells[len(benchmark.varied)] += f" (failed {line.errors} ×)"
-        shown.add_row(*map(Text, cells))
-    return shown
+        cells += [ranged(line.ratio, digits=2)] if ratio in headings else []
+        cells += [ranged(line.share, digits=2)] if limit and limit in headings else []
+        rows.append([*cells, *(number(line.others.get(name), name) for name in columns)])
+    headings += [benchmark.columns[name] for name in columns]
+    return Table("", headings, rows, len(benchmark.varied) + 1)
 
 
 def keep(
-    path: Path, benchmark: Benchmark, measurements: Sequence[Measurement], about: dict[str, Any], left_out: list[str]
+    path: Path,
+    benchmark: Benchmark,
+    measurements: Sequence[Measurement],
+    about: Mapping[str, object],
+    left_out: list[str],
 ) -> None:
-    """Write every number that was measured, and what they say, where and how."""
+    """Write all measured numbers, their summary and conditions as JSON."""
     data = {
         "benchmark": benchmark.name,
         "question": benchmark.question,

@@ -1,43 +1,51 @@
-"""The steps of one run: saved in a thread, published when they are durable and verified, kept by age and by merit."""
+"""Checkpoints of one run: saved in a thread, published when durable and verified; the newest and the best are kept."""
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import logging
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import SupportsFloat, TypeVar
 
 import numpy as np
+from jaxtyping import PyTree
 
 from flaxformer import distributed, files
-from flaxformer.checkpoint import storage
-from flaxformer.checkpoint.errors import Damaged, SaveFailed, line
-from flaxformer.checkpoint.leaves import Leaf, described, difference, digest, from_first, from_host, on_host
+from flaxformer.checkpoint.errors import DamagedStepError, SaveError, first_line
+from flaxformer.checkpoint.leaves import (
+    Leaf,
+    broadcast_arrays,
+    copy_from_host,
+    copy_to_host,
+    describe_leaves,
+    digest,
+    first_difference,
+)
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
+from flaxformer.checkpoint.steps import read_arrays, read_marker, step_numbers, write_step
 from flaxformer.struct import UserError
 
 LOG = logging.getLogger(__name__)
-NUMBERS = "state"
 MARGIN = 16 * 2**20
-"""Bytes that are to stay free beside a save, and a tenth of it: metadata, logs, and the rest of the run."""
+"""Bytes that must stay free on the disk, beside a tenth of the save's size: for metadata, logs and other files."""
+TreeT = TypeVar("TreeT")
 
 
 class Checkpoints:
-    """The checkpoints in a folder, which is read again for every question.
+    """Checkpoints in a folder, which is read anew by every call.
 
     Args:
-      folder: of the run; made at the first save. One run may write to it at a time, any number of processes may read.
-        Of a run of several processes, all call `save` and `restore`, and the first alone reads and writes.
-      keep_last: how many of the newest steps stay; at least 1.
-      keep_best: how many of the best steps stay beside them, by the metric; a step without it, or for which it is not
-        finite, is none of them.
-      metric: the name, in what `save` is given, of what decides which is best.
-      lower_is_better: whether it is a loss.
-      report: is given one line for each thing that went wrong and was dealt with: a failed save, a step set aside.
+      folder: the run's folder, created by the first save. One run may write to it at a time; any number of processes
+        may read. If a run has several processes, all call `save` and `restore`, and only the first reads and writes.
+      keep_last: number of newest steps to keep; at least 1.
+      keep_best: number of best steps by the metric to keep beside them; steps whose metric is missing or not finite are
+        not among them.
+      metric: name, among the metrics passed to `save`, of the one that ranks the steps.
+      lower_is_better: whether a lower metric is better, as for a loss.
+      report: called with one line for each problem that was handled: a failed save, a damaged step.
     """
 
     def __init__(
@@ -62,239 +70,217 @@ class Checkpoints:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def save(self, step: int, state: Any, metrics: Mapping[str, Any] | None = None) -> None:
-        """Copy the state to the host, and save it while the caller goes on.
+    def save(self, step: int, state: PyTree, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
+        """Copy a state to the host, and save it in the background.
 
-        A save that is still under way is waited for first. One that fails (no space left, a disk that gives back other
-        numbers than it was given) leaves no trace and removes nothing; it is reported at once, and raised by `wait`.
+        A previous save that is still in progress is waited for first. If a save fails (the disk is full, or data read
+        back differ from those written), it leaves no files and removes none; the failure is reported at once and raised
+        by `wait`.
 
         Args:
-          step: later than every published one; the newest may be given again with the same numbers.
+          step: a step after every published one, or the newest again with the same state.
           state: a tree of arrays.
-          metrics: numbers to keep with it, and to tell the best by.
+          metrics: numbers to save with it, among them the one that ranks the steps.
 
         Raises:
-          UserError: a step before one that the folder holds: it would be another run's past.
+          UserError: the folder has a later step.
         """
         step = operator.index(step)
         if step < 0:
             raise ValueError(f"step is {step}; expected at least 0")
-        distributed.run_on_coordinator(lambda: self._expect_later(step))
-        numbers = {name: float(value) for name, value in (metrics or {}).items()}
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-        arrays, leaves = on_host(state), described(state)
+        distributed.run_on_coordinator(lambda: self._check_order(step))
+        values = {name: float(value) for name, value in (metrics or {}).items()}
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        arrays, leaves = copy_to_host(state), describe_leaves(state)
         if distributed.is_coordinator():
             self._pending = self._thread.submit(self._save, step, leaves, arrays, finite)
 
     def wait(self) -> None:
-        """Return when nothing is being saved.
+        """Wait for the save in progress, if there is one.
 
         Raises:
-          SaveFailed: a save has failed since the last call.
+          SaveError: a save has failed since the last call.
         """
-        self._settle()
+        self.finish_save()
         failures, self._failures = self._failures, []
         if failures:
-            raise SaveFailed("\n".join(failures))
+            raise SaveError("\n".join(failures))
 
-    def _expect_later(self, step: int) -> None:
-        self._settle()
-        newest = max(self.steps(), default=-1)
-        if step < newest:
-            raise UserError(f"{self.folder} holds step {newest}; expected a step from there on, not {step}")
-
-    def _settle(self) -> None:
+    def finish_save(self) -> None:
+        """Wait for the save in progress, if there is one, without raising its failure."""
         if self._pending is not None:
             self._pending.result()
             self._pending = None
+
+    def _check_order(self, step: int) -> None:
+        """Refuse a step that is earlier than the newest."""
+        self.finish_save()
+        newest = max(self.steps(), default=-1)
+        if step < newest:
+            raise UserError(f"{self.folder} holds step {newest}; expected a step from there on, not {step}")
 
     def _save(
         self, step: int, leaves: dict[str, Leaf], arrays: dict[str, np.ndarray], metrics: dict[str, float | None]
     ) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._clear()
+            self._remove_unfinished()
             digests = {name: digest(array) for name, array in arrays.items()}
             self._publish(Marker(step, metrics, leaves, digests, {}), arrays)
         except Exception as error:
-            self._failures.append(f"step {step} was not saved in {self.folder}: {line(error)}")
+            self._failures.append(f"step {step} was not saved in {self.folder}: {first_line(error)}")
             self._report(self._failures[-1])
             return
         try:
-            self._prune()
+            self._remove_old()
         except OSError as error:
-            self._report(f"an old step could not be removed: {line(error)}")
+            self._report(f"an old step could not be removed: {first_line(error)}")
 
     def _publish(self, marker: Marker, arrays: dict[str, np.ndarray]) -> None:
-        """Write, flush, read back, compare; and only then say that the step is there."""
-        target = self.folder / str(marker.step)
-        if self._is_there(marker):
+        """Write a step, unless it is published already."""
+        if self._is_published(marker):
             return
         size = sum(array.nbytes for array in arrays.values())
         needed, free = size + size // 10 + MARGIN, files.free_bytes(self.folder)
         if free < needed:
             raise OSError(f"the disk is full: a save needs {needed:,} bytes free, {free:,} are")
-        target.mkdir()
-        try:
-            storage.write(target / NUMBERS, {name: array for name, array in arrays.items() if array.size})
-            files.flush_all(target)
-            marker = dataclasses.replace(marker, files=files.contents(target / NUMBERS))
-            self._verified(marker, marker.leaves)
-            files.write_atomically(target / MARKER, marker.encoded())
-        except BaseException:
-            with contextlib.suppress(OSError):  # the next save removes what is left; what went wrong is what is told
-                files.remove(target, MARKER, settle=0.5)
-            raise
+        write_step(self.folder, marker, arrays)
 
-    def _is_there(self, marker: Marker) -> bool:
-        """True if the step is published with these numbers; one that is damaged is set aside."""
-        if marker.step not in self._numbered(published=True):
+    def _is_published(self, marker: Marker) -> bool:
+        """True if the step is published with the same arrays; a damaged step is renamed and does not count.
+
+        Raises:
+          UserError: the step is published with other arrays.
+        """
+        if marker.step not in step_numbers(self.folder, published=True):
             return False
         try:
-            held = self._marker(marker.step)
-            if held.digests != marker.digests:
-                raise UserError("the step is there with other numbers")
-            self._verified(held, held.leaves)
-        except Damaged as damage:
-            self._set_aside(marker.step, damage)
+            former = read_marker(self.folder, marker.step)
+            if former.digests != marker.digests:
+                raise UserError("the step exists with another state")
+            read_arrays(self.folder, former, former.leaves)
+        except DamagedStepError as error:
+            self._set_aside(marker.step, error)
             return False
         return True
 
-    def _clear(self) -> None:
-        """Remove the steps that a kill left unfinished."""
-        for step in self._numbered(published=False):
+    def _remove_unfinished(self) -> None:
+        """Remove steps without a marker, left by a process that was killed."""
+        for step in step_numbers(self.folder, published=False):
             files.remove(self.folder / str(step), MARKER)
             self._report(f"removed step {step} of {self.folder}, which was never finished")
 
-    def _prune(self) -> None:
+    def _remove_old(self) -> None:
+        """Remove published steps that are neither among the newest nor among the best."""
         markers = self._markers()
-        kept = {*list(markers)[-self.keep_last :], *self._ranked(markers)[: self.keep_best]}
+        remaining = {*list(markers)[-self.keep_last :], *self._ranked(markers)[: self.keep_best]}
         for step in markers:
-            if step not in kept:
+            if step not in remaining:
                 files.remove(self.folder / str(step), MARKER)
 
     # --- reading -----------------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        """The published steps, in order, whose markers are whole."""
+        """Return the published steps with a valid marker, in order."""
         return list(self._markers())
 
+    def damaged(self) -> list[str]:
+        """Return the names of the damaged steps: those that were renamed, and those whose marker is damaged."""
+        renamed = [path.name for path in self.folder.glob("*.corrupt*") if path.is_dir()]
+        valid = self._markers()
+        return sorted(renamed + [str(step) for step in step_numbers(self.folder, published=True) if step not in valid])
+
     def best(self) -> int | None:
-        """The published step with the best metric; the first of equals; None where none has one."""
+        """Return the published step with the best metric, the first of equals; None if no step has the metric."""
         return next(iter(self._ranked(self._markers())), None)
 
     def metrics(self, step: int) -> dict[str, float | None]:
         """Return the metrics saved with a published step; None for those that were not finite."""
         markers = self._markers()
-        self._expect(step, markers)
+        self._check_exists(step, markers)
         return markers[step].metrics
 
-    def restore(self, like: Any, step: int | None = None, *, whole: bool = True) -> tuple[int, Any]:
-        """The newest step whose every number is as it was saved, and its state; or a given step, or nothing.
+    def holds_weights_alone(self, step: int | None = None) -> bool:
+        """Return True if a step, by default the newest, holds the weights of a model and no other training state."""
+        markers = self._markers()
+        marker = markers.get(max(markers, default=-1) if step is None else step)
+        return marker is not None and all(name.startswith("params/") for name in marker.leaves)
 
-        A step that does not verify is renamed to STEP.corrupt and reported, and the one before it is tried.
+    def restore(self, like: TreeT, step: int | None = None, *, partial: bool = False) -> tuple[int, TreeT]:
+        """Read a step, by default the newest that matches its digests, and return it with its state.
+
+        A step that does not match its digests is renamed to STEP.corrupt and reported; without `step`, the one before
+        it is tried.
 
         Args:
-          like: a tree of arrays or `jax.ShapeDtypeStruct`s: the structure, layout and devices of the result.
-          step: one of `steps`.
-          whole: whether the checkpoint may hold nothing else; without, `{"params": ...}` reads the weights alone.
+          like: a tree of arrays or `jax.ShapeDtypeStruct`s with the structure, layout and devices of the result.
+          step: one of `steps()`.
+          partial: allow the checkpoint to have other leaves too, so that `{"params": ...}` reads only the weights.
 
         Raises:
-          UserError: no step that can be read; or a step of another architecture, which is left where it is: the message
-            names the first leaf that differs.
+          UserError: no step can be read; or the step is of another architecture, and the message names the first leaf
+            that differs.
         """
         arrays: dict[str, np.ndarray] = {}
-        wanted = described(like)
-        found = distributed.run_on_coordinator(lambda: self._newest(wanted, step, whole, arrays))
-        return found, from_host(like, from_first(arrays, wanted))
+        expected = describe_leaves(like)
+        found = distributed.run_on_coordinator(lambda: self._read_newest(expected, step, partial, arrays))
+        return found, copy_from_host(like, broadcast_arrays(arrays, expected))
 
-    def _newest(self, wanted: dict[str, Leaf], step: int | None, whole: bool, arrays: dict[str, np.ndarray]) -> int:
-        """The step to restore, whose arrays are added to `arrays`."""
-        self._settle()
-        there = self._numbered(published=True)
+    def _read_newest(
+        self, expected: dict[str, Leaf], step: int | None, partial: bool, arrays: dict[str, np.ndarray]
+    ) -> int:
+        """Add the arrays of the step to restore to `arrays`, and return the step."""
+        self.finish_save()
+        published = step_numbers(self.folder, published=True)
         if step is not None:
-            self._expect(step, there)
-        for lost in self._numbered(published=False):
-            if step is None and lost > max(there, default=-1):
-                self._report(f"step {lost} of {self.folder} is ignored: it was never published")
-        damages = []
-        for candidate in reversed(there) if step is None else [step]:
+            self._check_exists(step, published)
+        for unpublished in step_numbers(self.folder, published=False):
+            if step is None and unpublished > max(published, default=-1):
+                self._report(f"step {unpublished} of {self.folder} is ignored: it was never published")
+        problems = []
+        for candidate in reversed(published) if step is None else [step]:
             try:
-                arrays |= self._read(candidate, wanted, whole)
+                arrays |= self._read(candidate, expected, partial)
                 return candidate
-            except Damaged as damage:
-                damages.append(self._set_aside(candidate, damage))
-        raise UserError("\n".join([f"{self.folder} holds no checkpoint that can be read", *damages]))
+            except DamagedStepError as error:
+                problems.append(self._set_aside(candidate, error))
+        raise UserError("\n".join([f"{self.folder} holds no checkpoint that can be read", *problems]))
 
-    def _expect(self, step: int, there: Collection[int]) -> None:
-        if step not in there:
-            held = ", ".join(map(str, there)) or "none"
-            raise UserError(f"{self.folder} holds no step {step}; it holds: {held}")
+    def _check_exists(self, step: int, steps: Collection[int]) -> None:
+        if step not in steps:
+            listed = ", ".join(map(str, steps)) or "none"
+            raise UserError(f"{self.folder} holds no step {step}; it holds: {listed}")
 
-    def _read(self, step: int, wanted: dict[str, Leaf], whole: bool) -> dict[str, np.ndarray]:
-        marker = self._marker(step)
-        if unlike := difference(marker.leaves, wanted, whole):
-            raise UserError(f"step {step} of {self.folder} is of another architecture: {unlike}")
-        return self._verified(marker, wanted)
-
-    def _verified(self, marker: Marker, names: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
-        """The arrays on disk, each of which is as the marker says."""
-        folder, empty = self.folder / str(marker.step) / NUMBERS, [n for n, leaf in names.items() if 0 in leaf.shape]
-        try:
-            there = files.contents(folder)
-            for name, wanted in marker.files.items():
-                if there.get(name) != wanted:
-                    raise Damaged(f"{NUMBERS}/{name} {'has changed' if name in there else 'is missing'}")
-            found = storage.read(folder, [name for name in names if name not in empty])
-        except (MemoryError, Damaged):
-            raise
-        except Exception as error:
-            raise Damaged(f"it cannot be read ({line(error)})") from error
-        found |= {name: np.zeros(names[name].shape, names[name].dtype) for name in empty}
-        for name, leaf in names.items():
-            if (found[name].shape, str(found[name].dtype)) != (leaf.shape, leaf.words):
-                held = f"{found[name].dtype}{list(found[name].shape)}"
-                raise Damaged(f"{name} is {held}, not {leaf.words}{list(leaf.shape)}")
-            if digest(found[name]) != marker.digests[name]:
-                raise Damaged(f"{name} does not match its digest")
-        return found
+    def _read(self, step: int, expected: dict[str, Leaf], partial: bool) -> dict[str, np.ndarray]:
+        marker = read_marker(self.folder, step)
+        if difference := first_difference(marker.leaves, expected, partial):
+            raise UserError(f"step {step} of {self.folder} is of another architecture: {difference}")
+        return read_arrays(self.folder, marker, expected)
 
     def _markers(self) -> dict[int, Marker]:
-        """The markers that are whole, in order of their steps."""
+        """Return the valid markers in order of their steps."""
         found = {}
-        for step in self._numbered(published=True):
-            with contextlib.suppress(Damaged):
-                found[step] = self._marker(step)
+        for step in step_numbers(self.folder, published=True):
+            with contextlib.suppress(DamagedStepError):
+                found[step] = read_marker(self.folder, step)
         return found
 
-    def _marker(self, step: int) -> Marker:
-        try:
-            return Marker.decoded((self.folder / str(step) / MARKER).read_bytes(), step)
-        except OSError as error:
-            raise Damaged(f"{MARKER} cannot be read ({error})") from None
-
-    def _numbered(self, published: bool) -> list[int]:
-        """The steps in the folder, in order, with or without a marker; links do not count."""
-        paths = self.folder.iterdir() if self.folder.is_dir() else ()
-        own = [path for path in paths if path.name.isdecimal() and path.name.isascii()]
-        own = [path for path in own if str(int(path.name)) == path.name and path.is_dir() and not path.is_symlink()]
-        return sorted(int(path.name) for path in own if (path / MARKER).exists() == published)
-
     def _ranked(self, markers: Mapping[int, Marker]) -> list[int]:
-        """The steps that have the metric, the best first; the first of equals."""
-        values = {step: marker.metrics.get(self.metric) for step, marker in markers.items()}
+        """Return the steps that have the metric, best first, earlier ones first among equals."""
         sign = 1 if self.lower_is_better else -1
-        return sorted((n for n, value in values.items() if value is not None), key=lambda n: sign * values[n])  # type: ignore[operator]
+        values = {step: marker.metrics.get(self.metric) for step, marker in markers.items()}
+        ranks = {step: sign * value for step, value in values.items() if value is not None}
+        return sorted(ranks, key=ranks.__getitem__)
 
-    def _set_aside(self, step: int, damage: Damaged) -> str:
-        """Rename a step so that it no longer counts; what was wrong and what became of it, in words."""
-        source, fate = self.folder / str(step), "it is being removed"
+    def _set_aside(self, step: int, error: DamagedStepError) -> str:
+        """Rename a damaged step so that it no longer counts, and return and report what happened."""
+        source, action = self.folder / str(step), "it is being removed"
         try:
-            # Without its marker, it is for another process, which has published a later step, to remove.
+            # Without a marker, the step is being removed by another process, which has published a later one.
             if (source / MARKER).exists():
-                fate = f"it is now {files.set_aside(source, 'corrupt').name}"
-        except OSError as error:
-            fate = f"it could not be renamed ({error})"
-        message = f"step {step} of {self.folder} is corrupt: {damage}; {fate}"
+                action = f"it is now {files.set_aside(source, 'corrupt').name}"
+        except OSError as failure:
+            action = f"it could not be renamed ({failure})"
+        message = f"step {step} of {self.folder} is corrupt: {error}; {action}"
         self._report(message)
         return message

@@ -1,30 +1,34 @@
-"""The run beside its checkpoints, so that a folder says by itself what model its numbers are of."""
+"""The run of a folder, written beside its checkpoints, so that the folder alone determines the model."""
 
 import dataclasses
 import itertools
-import json
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
-from flaxformer.files import write_atomically
-from flaxformer.struct import (
-    Config,
-    UserError,
-    alternatives,
-    canonical,
-    did_you_mean,
-    differences,
-    qualified_name,
-    type_hints,
-)
+from flaxformer.canonical import Json, canonical, differences
+from flaxformer.digests import DamagedError, read_document, write_document
+from flaxformer.struct import Config, UserError, alternatives, did_you_mean, qualified_name, type_hints
 from flaxformer.training.run import Run
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange
 
 NAME = "config.json"
-FORMAT = 1
+FORMAT = 2
+"""Version of config.json; raised when older files cannot be read."""
+
+
+class ConfigFile(TypedDict):
+    """Content of config.json."""
+
+    format: int
+    run: Json
+    """The run, as `struct.canonical` gives it."""
+    code: dict[str, str] | None
+    """Digests of user code by the name of the definition."""
+    source: str | None
+    code_changes: NotRequired[list[changes.CodeChange]]
 
 
 def write_config(
@@ -34,54 +38,57 @@ def write_config(
     on_code_change: OnCodeChange = "refuse",
     source: str | None = None,
 ) -> None:
-    """Write the run into the folder, which is made if need be; nothing happens where it is there already.
+    """Write a run into a folder, which is created if it does not exist. Do nothing if the folder has the same run.
 
     Args:
-      code: digests of the user's code that the run uses, by name.
-      source: where in the folder the file that declares the run is copied, such as "code/0123456789abcdef/mine.py".
-      on_code_change: what to do where it has changed since: "refuse"; "keep" what is there and record the change; or
-        "retrain", which moves what is there to superseded/N.
+      folder: the folder.
+      run: the run.
+      code: digests of the user code that the run uses, by the name of the definition.
+      on_code_change: what to do if that code has changed: "refuse"; "keep" the folder's results and record the change;
+        or "retrain", which moves them to superseded/N.
+      source: path in the folder of the copied file that declares the run, such as "code/0123456789abcdef/mine.py".
 
     Raises:
-      UserError: the folder is another run's, or of other code; the message lists what differs.
+      UserError: the folder has another run, or results of other code; the message lists what differs.
     """
     folder, code = Path(folder), dict(code or {})
     changed = check_config(folder, run, code, on_code_change)
-    old = _document(folder) if (folder / NAME).exists() else None
+    old = _read_document(folder) if (folder / NAME).exists() else None
     if old is not None and not changed:
         return
     history = [] if old is None else old.get("code_changes", [])
     if changed:
-        history = [*history, changes.entry(on_code_change, {changes.DERIVED: changed}, 1)]
+        history = [*history, changes.record_decision(on_code_change, {changes.DERIVED: changed}, 1)]
         if on_code_change == "retrain":
-            _supersede(folder)
+            supersede(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"format": FORMAT, "run": canonical(run), "code": code, "source": source}
-    data |= {"code_changes": history} if history else {}
-    write_atomically(folder / NAME, json.dumps(data, indent=1, ensure_ascii=False).encode())
+    data: ConfigFile = {"format": FORMAT, "run": canonical(run), "code": code, "source": source}
+    if history:
+        data["code_changes"] = history
+    write_document(folder / NAME, dict(data))
 
 
 def check_config(folder: Path, run: Run, code: Mapping[str, str], on_code_change: OnCodeChange) -> list[str]:
-    """The user code of a folder's run that has changed since; nothing is written.
+    """Return the definitions of user code that have changed since the folder's results were made. Write nothing.
 
     Raises:
-      UserError: the folder is another run's, or of other code where `on_code_change` is "refuse".
+      UserError: the folder has another run; or `on_code_change` is "refuse" and code has changed.
     """
-    changes.check(on_code_change)
+    changes.check_decision(on_code_change)
     if not (folder / NAME).exists():
         return []
-    old = _document(folder)
-    if unlike := differences(old["run"], canonical(run)):
-        lines = "\n".join(f"  {line}" for line in unlike)
+    old = _read_document(folder)
+    if changed_fields := differences(old["run"], canonical(run)):
+        lines = "\n".join(f"  {line}" for line in changed_fields)
         raise UserError(f"{folder} holds another run:\n{lines}\nGive another folder, or remove this one.")
-    changed = changes.differing(old.get("code") or {}, code)
+    changed = changes.compare_digests(old.get("code") or {}, code)
     if changed and on_code_change == "refuse":
-        raise UserError(changes.message(folder, {changes.DERIVED: changed}, "a run"))
+        raise UserError(changes.refusal(folder, {changes.DERIVED: changed}, "a run"))
     return changed
 
 
-def _supersede(folder: Path) -> None:
-    """Move all that is in a folder to superseded/N in it; copies of code stay, for they are named by their digest."""
+def supersede(folder: Path) -> None:
+    """Move a folder's contents to superseded/N inside it, except copies of code, which are named by their digest."""
     number = next(n for n in itertools.count(1) if not (folder / "superseded" / str(n)).exists())
     target = folder / "superseded" / str(number)
     target.mkdir(parents=True)
@@ -90,62 +97,76 @@ def _supersede(folder: Path) -> None:
             path.rename(target / path.name)
 
 
-def config_of(folder: str | Path, classes: Mapping[str, type[Config]] | None = None) -> Run:
-    """The run whose checkpoints the folder holds.
+def read_config(folder: str | Path, classes: Mapping[str, type[Config]] | None = None) -> Run:
+    """Read the run of a folder.
 
     Args:
-      folder: as given to `write_config`.
-      classes: config classes of your own that it may name, by qualified name, such as {"tasks.Shifted": Shifted} for a
-        class in tasks.py (see `struct.qualified_name`); the package's own are known.
+      folder: the folder that `write_config` wrote to.
+      classes: user classes that the file may name, by qualified name, such as {"tasks.Shifted": Shifted} for a class
+        in tasks.py (see `struct.qualified_name`). Classes of this package, and subclasses of them that have been
+        imported, need not be given.
 
     Raises:
-      UserError: no such file, one that is damaged or of another format, or one with a class or field not known here.
+      UserError: the file is missing, damaged or of another format, or names an unknown class or field.
     """
-    run = from_canonical(_document(Path(folder))["run"], classes_within(Run) | dict(classes or {}), "run")
+    run = from_canonical(_read_document(Path(folder))["run"], classes_within(Run) | dict(classes or {}), "run")
     if not isinstance(run, Run):
         raise UserError(f"{Path(folder) / NAME} holds a {type(run).__name__}; expected a Run")
     return run
 
 
-def source_of(folder: str | Path) -> Path | None:
-    """The folder's copy of the file that declares its run, where there is one."""
-    source = _document(Path(folder)).get("source")
+def source_of(folder: str | Path, root: str | Path | None = None) -> Path | None:
+    """Return the path of the copy of the file that declares a folder's run; None if there is none.
+
+    Args:
+      folder: the folder of config.json.
+      root: the folder of code/, if it is another.
+    """
+    source = _read_document(Path(folder)).get("source")
     parts = Path(source).parts if isinstance(source, str) else ()
     is_inside = len(parts) > 2 and parts[0] == "code" and ".." not in parts
-    return Path(folder, *parts) if is_inside else None
+    return Path(root or folder, *parts) if is_inside else None
 
 
 def classes_within(root: type[Config]) -> dict[str, type[Config]]:
-    """Every config class that a field of `root` may hold, at any depth, by name: what a file may name, and no more.
+    """Return every config class that a field of `root` may hold, at any depth, by its qualified name.
 
-    Of classes of one name, such as those that a notebook's cell defined twice, the latest.
+    A file may name these classes and no others. If two user classes have the same name, as when a notebook cell is run
+    twice, the later one is returned.
     """
     found: dict[str, type[Config]] = {}
-    waiting: list[Any] = [root]
+    queue: list[object] = [root]
     seen: set[type] = set()
-    for kind in waiting:
+    for kind in queue:
         if not (isinstance(kind, type) and issubclass(kind, Config)):
-            waiting += typing.get_args(kind)
+            queue += typing.get_args(kind)
         elif kind not in seen:
             seen.add(kind)
             other = found.setdefault(qualified_name(kind), kind)
             if other is not kind and kind.__module__.startswith("flaxformer."):
                 raise TypeError(f"two config classes are named {kind.__name__}; expected one")
-            found[qualified_name(kind)] = kind  # the latest of the user's own, as in Python
-            waiting += [*type_hints(kind).values(), *kind.__subclasses__()]
+            found[qualified_name(kind)] = kind
+            hints = type_hints(kind)
+            queue += [*(hints[field.name] for field in dataclasses.fields(kind)), *kind.__subclasses__()]
     return found
 
 
-def from_canonical(data: Any, classes: Mapping[str, type[Config]], where: str = "config") -> Any:
-    """The inverse of `struct.canonical`, for data from a file: it names only these classes, and all their fields.
+def from_canonical(data: object, classes: Mapping[str, type[Config]], where: str = "config") -> object:
+    """Return the value whose `canonical` form is `data`, which may come from a file.
+
+    Args:
+      data: JSON data, in which configs are dictionaries with their class under "kind" and with all their fields,
+        except those with `omit_default`.
+      classes: the classes that it may name.
+      where: path of the value in error messages.
 
     Raises:
-      UserError: a class or field that is not known, a field that is absent, or a value that a field cannot have.
+      UserError: an unknown class or field, a missing field, or a value that a field cannot have.
     """
     if isinstance(data, list):
         return tuple(from_canonical(item, classes, f"{where}.{number}") for number, item in enumerate(data))
     if not isinstance(data, dict):
-        return data
+        return cast(ConfigFile, data)
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in classes:
         raise UserError(f"{where} is of kind {kind!r}{did_you_mean(str(kind), list(classes))}")
@@ -155,22 +176,26 @@ def from_canonical(data: Any, classes: Mapping[str, type[Config]], where: str = 
         if name not in names:
             raise UserError(f"{where}: {kind} has no field '{name}'{did_you_mean(name, names)}")
         if name not in data:
-            raise UserError(f"{where}, a {kind}, lacks '{name}'; expected every field: another version wrote it")
+            if fields[name].metadata.get("omit_default"):
+                continue
+            raise UserError(
+                f"{where}, a {kind}, has no '{name}'; expected every field (was it written by another version?)"
+            )
         is_tuple = any(typing.get_origin(one) is tuple for one in alternatives(type_hints(classes[kind])[name]))
         if isinstance(data[name], list) and not is_tuple:
             raise UserError(f"{where}.{name} is {data[name]!r}; expected one value")
-    return classes[kind](**{name: from_canonical(data[name], classes, f"{where}.{name}") for name in names})
+    given = [name for name in names if name in data]
+    return classes[kind](**{name: from_canonical(data[name], classes, f"{where}.{name}") for name in given})
 
 
-def _document(folder: Path) -> dict[str, Any]:
+def _read_document(folder: Path) -> ConfigFile:
     path = folder / NAME
     try:
-        data = json.loads(path.read_bytes())
+        data = read_document(path)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} holds no run (no {NAME}); expected the output folder of a training run") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}); expected JSON") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or "run" not in data:
-        found = data.get("format") if isinstance(data, dict) else None
-        raise UserError(f"{path} is in format {found!r}; expected {FORMAT}")
-    return data
+    except DamagedError as error:
+        raise UserError(f"{path} is damaged ({error}); expected it as it was written: restore it from a copy") from None
+    if data.get("format") != FORMAT or "run" not in data:
+        raise UserError(f"{path} is in format {data.get('format')!r}; expected {FORMAT}")
+    return cast(ConfigFile, data)

@@ -3,14 +3,14 @@
 from flaxformer.struct import UserError
 
 
-class Damaged(Exception):  # noqa: N818
-    """Error of a step on disk that is damaged."""
+class DamagedStepError(Exception):
+    """A step on disk is damaged."""
 
 
-class SaveFailed(UserError):  # noqa: N818
-    """Steps that could not be saved, and why; those saved earlier are still there."""
+class SaveError(UserError):
+    """Steps could not be saved, for the reasons in the message; steps that were saved before still exist."""
 
 
-def line(error: BaseException) -> str:
-    """The first line of what an error says, or what it is."""
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 300 characters; the name of its class if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,25 +1,29 @@
-"""The leaves of a state as they lie on disk: named by their path, one a layer whatever the layout, on the host.
+"""Leaves of a state in their form on disk: host arrays named by their path, one per layer in both layouts.
 
-The stacked weights of scanned layers [L, ...] lie on disk as `blocks/0/...` to `blocks/(L − 1)/...`, as unrolled ones
-do, and so do the optimizer's moments, wherever all leaves of such a tree have the leading axis L; so what one layout
-wrote, the other reads. Scanned layers that differ (`Periods`) lie there likewise, each under its number in the stack.
-A random key lies there as its words, with its kind in the dtype: `key<threefry2x32>`.
+Stacked weights of scanned layers [L, ...] are stored as `blocks/0/...` to `blocks/(L − 1)/...`, like unrolled ones, and
+so are the optimizer's moments, if all leaves of such a tree have the leading axis L. A checkpoint that one layout wrote
+can therefore be read in the other. Scanned layers that differ (`Periods`) are stored by their index in the stack too. A
+random key is stored as its words, with its generator in the dtype: `key<threefry2x32>`.
 """
 
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
 from flaxformer import distributed
 from flaxformer.model.layout import Periods
-from flaxformer.params import Parameters, path_name
+from flaxformer.params import Parameters, SubtreeRule, path_name, rule_of
 from flaxformer.sharding import from_process_local
+
+TreeT = TypeVar("TreeT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +34,16 @@ class Leaf:
     dtype: str
 
     @property
-    def words(self) -> str:
-        """The dtype of the numbers."""
+    def storage_dtype(self) -> str:
+        """The dtype of the stored array: that of a random key's words for a key."""
         return "uint32" if self.dtype.startswith("key<") else self.dtype
 
 
-def described(tree: Any) -> dict[str, Leaf]:
-    """Every leaf by its name on disk; the tree holds arrays, or `jax.ShapeDtypeStruct`s."""
-    leaves = [_described(leaf) for leaf in jax.tree.leaves(tree)]
+def describe_leaves(tree: PyTree) -> dict[str, Leaf]:
+    """Return shape and dtype of every leaf by its name on disk; leaves are arrays or `jax.ShapeDtypeStruct`s."""
+    leaves = [_describe(leaf) for leaf in jax.tree.leaves(tree)]
     rows = {}
-    for name, index, layer in _rows(tree):
+    for name, index, layer in _stored_names(tree):
         if name in rows:
             raise ValueError(f"two leaves are named {name}; expected one")
         leaf = leaves[index]
@@ -47,90 +51,100 @@ def described(tree: Any) -> dict[str, Leaf]:
     return rows
 
 
-def on_host(tree: Any) -> dict[str, np.ndarray]:
-    """A copy of every leaf by its name on disk, which nothing that happens to the tree afterwards can change.
+def copy_to_host(tree: PyTree) -> dict[str, np.ndarray]:
+    """Return a copy of every leaf by its name on disk, independent of later changes to the tree.
 
-    Of several processes, each has to ask for it, and gets it whole.
+    With several processes, all must call this function, and each gets complete arrays.
     """
     leaves = jax.tree.leaves(tree)
     words = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
-    # Not np.asarray, which would keep signals waiting until the device is done. On a CPU it is a view.
+    # np.asarray would return a view on a CPU, and would block signals until the device has finished.
     arrays = [np.array(array) for array in distributed.on_host(words)]
-    return {name: arrays[index] if layer is None else arrays[index][layer, ...] for name, index, layer in _rows(tree)}
+    return {
+        name: arrays[index] if layer is None else arrays[index][layer, ...]
+        for name, index, layer in _stored_names(tree)
+    }
 
 
-def from_first(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
-    """The arrays of the first process, in all of them."""
-    here = {name: arrays[name] if name in arrays else np.zeros(leaf.shape, leaf.words) for name, leaf in leaves.items()}
-    return {name: distributed.broadcast(array) for name, array in here.items()}
+def broadcast_arrays(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
+    """Return the arrays of the first process, in every process."""
+    own = {
+        name: arrays[name] if name in arrays else np.zeros(leaf.shape, leaf.storage_dtype)
+        for name, leaf in leaves.items()
+    }
+    return {name: distributed.broadcast(array) for name, array in own.items()}
 
 
-def from_host(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """A tree like `like`, in its layout and on its devices, of the arrays that `on_host` gave."""
+def copy_from_host(like: TreeT, arrays: Mapping[str, np.ndarray]) -> TreeT:
+    """Return the tree that `copy_to_host` copied, with the structure, layout and devices of `like`."""
     leaves, structure = jax.tree.flatten(like)
-    parts: list[Any] = [None] * len(leaves)
-    for name, index, layer in _rows(like):
-        if layer is None:
-            parts[index] = arrays[name]
-        else:
-            parts[index] = [*(parts[index] or []), arrays[name]]
-    complete = [np.stack(part) if isinstance(part, list) else part for part in parts]
+    parts: list[list[np.ndarray]] = [[] for _ in leaves]
+    is_stacked = [False] * len(leaves)
+    for name, index, layer in _stored_names(like):
+        parts[index].append(arrays[name])
+        is_stacked[index] = layer is not None
+    complete = [np.stack(part) if stacked else part[0] for part, stacked in zip(parts, is_stacked, strict=True)]
     return jax.tree.unflatten(structure, [_put_like(array, leaf) for array, leaf in zip(complete, leaves, strict=True)])
 
 
-def difference(found: Mapping[str, Leaf], wanted: Mapping[str, Leaf], complete: bool = True) -> str | None:
-    """Return how the first leaf that differs from what is wanted differs; with `whole`, or that it has over."""
-    for name, leaf in wanted.items():
+def first_difference(found: Mapping[str, Leaf], expected: Mapping[str, Leaf], partial: bool = False) -> str | None:
+    """Return in words how the first leaf differs from the expected one; None if all agree.
+
+    Args:
+      found: the leaves of a checkpoint.
+      expected: the leaves of the config.
+      partial: ignore leaves that are not expected.
+    """
+    for name, leaf in expected.items():
         if name not in found:
-            return f"checkpoint has no {name}, the config wants {list(leaf.shape)}"
+            return f"checkpoint has no {name}, the config has {list(leaf.shape)}"
         if found[name].shape != leaf.shape:
-            return f"checkpoint has {name} {list(found[name].shape)}, the config wants {list(leaf.shape)}"
+            return f"checkpoint has {name} {list(found[name].shape)}, the config has {list(leaf.shape)}"
         if found[name].dtype != leaf.dtype:
-            return f"checkpoint has {name} in {found[name].dtype}, the config wants {leaf.dtype}"
-    if over := [name for name in found if name not in wanted] if complete else []:
-        return f"checkpoint has {over[0]} {list(found[over[0]].shape)}, the config has none"
+            return f"checkpoint has {name} in {found[name].dtype}, the config has {leaf.dtype}"
+    if others := [] if partial else [name for name in found if name not in expected]:
+        return f"checkpoint has {others[0]} {list(found[others[0]].shape)}, the config has none"
     return None
 
 
 def digest(data: np.ndarray | bytes) -> str:
-    """BLAKE2b of the bytes, 128 bits in hexadecimal."""
+    """Return the BLAKE2b digest of the bytes, 128 bits in hexadecimal."""
     own = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else data
     return hashlib.blake2b(own, digest_size=16).hexdigest()
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: object) -> bool:
     return jax.dtypes.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
-def _key_kind(leaf: Any) -> Any:
-    """The random number generator of a key, or of the shape of one, which alone does not tell."""
-    kinds: list[Any] = []
-    jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), leaf)
-    return kinds[0]
+def _key_generator(leaf: jax.Array | jax.ShapeDtypeStruct) -> str:
+    """Return the name of the random number generator of a key or of a key's `ShapeDtypeStruct`."""
+    names: list[str] = []
+    jax.eval_shape(lambda key: names.append(str(jax.random.key_impl(key))), leaf)
+    return names[0]
 
 
-def _described(leaf: Any) -> Leaf:
-    if _is_key(leaf):
-        return Leaf(jax.eval_shape(jax.random.key_data, leaf).shape, f"key<{_key_kind(leaf)}>")
-    if not hasattr(leaf, "dtype"):
-        leaf = np.asarray(leaf)
-    return Leaf(tuple(leaf.shape), str(leaf.dtype))
+def _describe(leaf: ArrayLike | jax.ShapeDtypeStruct) -> Leaf:
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and _is_key(leaf):
+        return Leaf(jax.eval_shape(jax.random.key_data, leaf).shape, f"key<{_key_generator(leaf)}>")
+    array = leaf if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else np.asarray(leaf)
+    return Leaf(tuple(array.shape), str(array.dtype))
 
 
-def _put_like(array: np.ndarray, like: Any) -> Any:
-    """The array as the leaf is: a random key, on the leaf's devices, or on the host."""
+def _put_like(array: np.ndarray, like: ArrayLike | jax.ShapeDtypeStruct) -> jax.Array | np.ndarray:
+    """Return an array in the form of a leaf: as a random key, on the leaf's devices, or on the host."""
     if not isinstance(like, jax.Array | jax.ShapeDtypeStruct):
         return array
     if like.sharding is not None and not like.sharding.is_fully_addressable and not _is_key(like):
         return from_process_local(array, like.sharding)
-    value = jax.random.wrap_key_data(jnp.asarray(array), impl=_key_kind(like)) if _is_key(like) else array
-    # An array that no device was chosen for stays so, or it could not be used beside one that is elsewhere.
-    chosen = like.committed if isinstance(like, jax.Array) else True
-    return jax.device_put(value, like.sharding if chosen else None)
+    value = jax.random.wrap_key_data(jnp.asarray(array), impl=_key_generator(like)) if _is_key(like) else array
+    # An uncommitted array must stay uncommitted, or it could not be combined with arrays on other devices.
+    is_committed = like.committed if isinstance(like, jax.Array) else True
+    return jax.device_put(value, like.sharding if is_committed else None)
 
 
-def _rows(tree: Any) -> Iterator[tuple[str, int, int | None]]:
-    """Name on disk, number of the leaf, and which of the layers that are stacked in it, or None."""
+def _stored_names(tree: PyTree) -> Iterator[tuple[str, int, int | None]]:
+    """Yield (name on disk, index of the leaf, index in its leading axis of layers); without such an axis, None."""
     depths: dict[int, int | None] = {}
     for index, (path, _) in enumerate(jax.tree_util.tree_leaves_with_path(tree)):
         stack = _stack_on(path, tree, depths)
@@ -144,18 +158,18 @@ def _rows(tree: Any) -> Iterator[tuple[str, int, int | None]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Stack:
-    """A tree of stacked layers on the path of a leaf: every `period`-th layer from number `place` on."""
+    """A tree of stacked layers on the path of a leaf: every `period`-th layer from index `place` on."""
 
     begin: int
     end: int
-    """Between the two, the path says which place of the period it is; nothing where the period is 1."""
+    """path[begin:end] is the place in the period; it is empty if the period is 1."""
     depth: int
     period: int = 1
     place: int = 0
 
 
-def _stack_on(path: Any, tree: Any, depths: dict[int, int | None]) -> _Stack | None:
-    """The stacked layers on a path; None where there are none, or no leading axis that all their leaves share."""
+def _stack_on(path: KeyPath, tree: PyTree, depths: dict[int, int | None]) -> _Stack | None:
+    """Return the stacked layers on a path; None if there are none, or if their leaves share no leading axis."""
     node = tree
     for place, key in enumerate(path):
         field, parent = getattr(key, "name", None), node
@@ -177,11 +191,13 @@ def _stack_on(path: Any, tree: Any, depths: dict[int, int | None]) -> _Stack | N
     return None
 
 
-def _repeats(parent: Parameters, field: str | None) -> bool:
-    return bool(type(parent).__dataclass_fields__[field].metadata.get("repeat"))  # type: ignore[index]
+def _repeats(parent: Parameters, name: str | None) -> bool:
+    """True if a field of a parameter tree holds layers."""
+    rule = None if name is None else rule_of(type(parent).__dataclass_fields__[name])
+    return isinstance(rule, SubtreeRule) and rule.repeat is not None
 
 
-def _depth(stacked: Any) -> int | None:
-    """The leading axis that all leaves share; None where they do not, as in factored moments: left as they are."""
-    sizes = {_described(leaf).shape[:1] for leaf in jax.tree.leaves(stacked)}
+def _depth(stacked: PyTree) -> int | None:
+    """Return the size of the leading axis that all leaves share; None if they share none, as factored moments do."""
+    sizes = {_describe(leaf).shape[:1] for leaf in jax.tree.leaves(stacked)}
     return next(iter(sizes))[0] or None if len(sizes) == 1 and sizes != {()} else None

@@ -1,10 +1,9 @@
-"""The marker of a published step: what it holds, and how to tell that it still does."""
+"""The file that marks a step as published: its contents, and digests to verify them."""
 
 import dataclasses
 import json
-from typing import Any
 
-from flaxformer.checkpoint.errors import Damaged
+from flaxformer.checkpoint.errors import DamagedStepError
 from flaxformer.checkpoint.leaves import Leaf, digest
 
 NAME = "published.json"
@@ -21,34 +20,36 @@ class Marker:
     digests: dict[str, str]
     """Digest of every leaf."""
     files: dict[str, str]
-    """Digests too, of every file that Orbax wrote, so that it never reads one that has changed."""
+    """Digest of every file that Orbax wrote; files that have changed are not passed to Orbax."""
 
-    def encoded(self) -> bytes:
-        """JSON with a digest of its own."""
+    def encode(self) -> bytes:
+        """Return the marker as JSON with a digest of its own."""
         rows = {name: [list(leaf.shape), leaf.dtype, self.digests[name]] for name, leaf in self.leaves.items()}
         body = {"format": FORMAT, "step": self.step, "metrics": self.metrics, "files": self.files, "leaves": rows}
         return json.dumps({"digest": digest(_text(body)), "body": body}, indent=1).encode()
 
     @classmethod
-    def decoded(cls, data: bytes, step: int) -> "Marker":
-        """The inverse of `encoded`.
+    def decode(cls, data: bytes, step: int) -> "Marker":
+        """Return the marker of JSON that `encode` wrote.
 
         Raises:
-          Damaged: anything else than what `encoded` wrote for this step.
+          DamagedStepError: the data are not those that `encode` wrote for this step.
         """
         try:
-            held = json.loads(data)
-            body = held["body"]
-            if held["digest"] != digest(_text(body)):
-                raise Damaged(f"{NAME} does not match its digest")
+            document = json.loads(data)
+            body = document["body"]
+            if document["digest"] != digest(_text(body)):
+                raise DamagedStepError(f"{NAME} does not match its digest")
             if (body["format"], body["step"]) != (FORMAT, step):
-                raise Damaged(f"{NAME} is of format {body['format']}, step {body['step']}")
+                raise DamagedStepError(
+                    f"{NAME} is of format {body['format']}, step {body['step']}; expected {FORMAT}, {step}"
+                )
             leaves = {name: Leaf(tuple(shape), dtype) for name, (shape, dtype, _) in body["leaves"].items()}
             digests = {name: found for name, (_, _, found) in body["leaves"].items()}
             return cls(step, body["metrics"], leaves, digests, body["files"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"{NAME} is not whole ({error})") from None
+            raise DamagedStepError(f"{NAME} is incomplete ({error})") from None
 
 
-def _text(body: Any) -> bytes:
+def _text(body: object) -> bytes:
     return json.dumps(body, sort_keys=True).encode()

@@ -1,4 +1,4 @@
-"""Signals as a flag: a run that is asked to stop finishes its chunk, saves, and ends by itself."""
+"""Stop signals as a flag, so that a run finishes its chunk of steps, saves, and returns."""
 
 import contextlib
 import dataclasses
@@ -7,44 +7,46 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+from flaxformer.interrupts import heeded
 
 
 @dataclasses.dataclass
 class Stop:
-    """Request of a signal that the process stop."""
+    """Request to stop, by a signal."""
 
     by: signal.Signals | None = None
 
     @property
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         """True from the first signal on."""
         return self.by is not None
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[Stop]:
-    """Within, Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2 set a flag; the former handlers are back afterwards.
+def stop_on_signals() -> Iterator[Stop]:
+    """Let the signals of `interrupts.SIGNALS` set a flag inside the `with` block; restore the handlers afterwards.
 
-    The first signal does nothing else, since an exception in the middle of a step would leave the device at work.
-    A second one ends the process at once, with 128 + its number (130 for Ctrl-C, 143 for SIGTERM): no file is flushed
-    and no save waited for, which loses at most the save in progress.
+    Signals that the process ignores, as under nohup, stay ignored.
 
-    >>> with stopping() as stop:
-    ...     while step < steps and not stop.asked:
+    The first signal only sets the flag: an exception in the middle of a step would leave the device busy. A second
+    signal ends the process at once with exit code 128 + its number (130 for Ctrl-C, 143 for SIGTERM), without flushing
+    files or waiting for a save; at most the save in progress is lost.
+
+    >>> with stop_on_signals() as stop:
+    ...     while step < steps and not stop.is_requested:
     ...         step = train_some(step)
 
     Raises:
-      ValueError: not called from the main thread, where alone Python delivers signals.
+      ValueError: called from another thread than the main one, to which Python delivers signals.
     """
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.asked:
+        if stop.is_requested:
             os._exit(128 + number)
         stop.by = signal.Signals(number)
 
-    former = {number: signal.signal(number, handle) for number in SIGNALS}
+    former = {number: signal.signal(number, handle) for number in heeded()}
     try:
         yield stop
     finally:

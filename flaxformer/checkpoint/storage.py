@@ -1,27 +1,30 @@
-"""Arrays by name in a folder, written and read by Orbax, which sees that files are whole, not that bits are right."""
+"""Named arrays in a folder, written and read by Orbax, which detects missing files but not changed bits."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
+
 
 def write(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the arrays into a new folder, which appears under its name when all are in it.
+    """Write arrays into a new folder, which gets its final name when all are written.
 
     Raises:
-      Exception: whatever Orbax raises; the folder, or one named like it, may then hold a part.
+      Exception: any error of Orbax; the folder, or a temporary one beside it, may then hold some of the arrays.
     """
     with _checkpointer() as checkpointer:
         checkpointer.save(folder.absolute(), dict(arrays))
 
 
 def read(folder: Path, names: Collection[str]) -> dict[str, np.ndarray]:
-    """The arrays of these names.
+    """Read the arrays with these names.
 
     Raises:
-      Exception: whatever Orbax raises on a folder that lacks something or is damaged where it can tell.
+      Exception: any error of Orbax, for a folder with missing files or damage that it detects.
     """
     import orbax.checkpoint as ocp
 
@@ -32,10 +35,10 @@ def read(folder: Path, names: Collection[str]) -> dict[str, np.ndarray]:
     return {name: np.asarray(found[name]) for name in names}
 
 
-def _checkpointer() -> Any:
-    """Orbax's writer and reader of trees; imported here, for the import takes a second."""
+def _checkpointer() -> "ocp.Checkpointer":
+    """Return Orbax's checkpointer for trees; Orbax is imported here, since that takes a second."""
     import orbax.checkpoint as ocp
 
-    # Of several processes the first alone comes here: Orbax is not to wait for the others.
-    alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone)
+    # Only the first of several processes calls this function: Orbax must not wait for the others.
+    single = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=single), multiprocessing_options=single)

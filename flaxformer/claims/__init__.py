@@ -1,4 +1,4 @@
-"""The claims of the founding texts, each with the evidence for or against it."""
+"""Claims of the founding texts, each with the evidence for or against it."""
 
 from flaxformer.claims.case import Case
 

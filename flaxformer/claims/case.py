@@ -1,9 +1,10 @@
-"""A case: one claim of the founding texts, and the probes and studies that decide it."""
+"""Case: one claim of the founding texts, with the probes and studies that decide it."""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer.files import find_experiment
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load
@@ -14,14 +15,14 @@ Evidence = Probe | Study
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """One claim, and the evidence for or against it.
+    """One claim with the evidence for or against it.
 
     Args:
-      claim: what a text says, in our own words; where it needs a correction, the evidence tests both forms.
-      source: which text, and where in it; and the paper behind it.
+      claim: statement of a text, in our own words; if it needs a correction, the evidence tests both forms.
+      source: the text and the place in it, and the paper behind it.
       evidence: the probes and studies that decide it, each with its own verdict rules.
       quick: weaker evidence for a first look; the probes of `evidence` by default.
-      name: the file's name, such as "01_dot_products"; filled in when the file is read.
+      name: name of the file, such as "01_dot_products"; filled in when the file is read.
     """
 
     claim: str
@@ -42,17 +43,17 @@ class Case:
 
     @property
     def number(self) -> int:
-        """Its place in the list of claims."""
+        """Number of the claim: the first part of the name."""
         return int(self.name.partition("_")[0])
 
 
 def find_cases(folder: Path, names: Sequence[str] = ()) -> list[Case]:
-    """The cases of a folder's files NN_NAME.py, or those named by number or name, in the order of their numbers.
+    """Return the cases in the files NN_NAME.py of a folder, all or those of the given numbers or names, by number.
 
     Raises:
-      UserError: no such folder or case, or an error in a file.
+      UserError: the folder has no such files, no case has a given name, or a file raises an error.
     """
-    files = sorted(folder.glob("[0-9]*_*.py"))
+    files = sorted(find_experiment(folder).glob("[0-9]*_*.py"))
     if not files:
         raise UserError(f"'{folder}' holds no claims; expected a folder of files such as 01_dot_products.py")
     if names:
@@ -62,13 +63,13 @@ def find_cases(folder: Path, names: Sequence[str] = ()) -> list[Case]:
 
 
 def _of_file(case: Case, file: Path) -> Case:
-    """A case with its name, and its evidence with the file that declares it."""
+    """Return a case with its name filled in, and in its evidence the file that declares it."""
     evidence, quick = ([dataclasses.replace(e, file=file) for e in form] for form in (case.evidence, case.quick or ()))
     return dataclasses.replace(case, name=file.stem, evidence=evidence, quick=quick)
 
 
 def _named(name: str, files: Sequence[Path]) -> Path:
-    """The file of a claim that is called by its number, its name, or both."""
+    """Return the file of a claim, given its number, its name, or both."""
     for file in files:
         number, _, rest = file.stem.partition("_")
         if name in (file.stem, rest, file.name) or (name.isdigit() and int(name) == int(number)):

@@ -1,35 +1,44 @@
-"""Record of each case in a folder of claims, so that its table can be written without the cases' files."""
+"""Stored results of cases, from which the table is written without the files of the cases."""
 
+import collections
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flaxformer.claims.run import CaseResult
 from flaxformer.files import write_atomically
-from flaxformer.report import phrasing
+from flaxformer.report import phrasing, verdicts
 from flaxformer.store.store import Store
 from flaxformer.study.analysis import Analysis, analyse
+from flaxformer.study.judging import JudgedClaim
+from flaxformer.wording import counted
 
 NAME = "case.json"
+OF_FACTS = {"supported": "holds", "refuted": "does not hold"}
+"""Verdicts of exact values, which no seed changes, by those of estimates."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """One tested form of a claim."""
+    """One tested statement of a case."""
 
     tested: str
     measured: str
     claimed: str
     n: int
     verdict: str
+    declared: str = "–"
+    """Time of the declaration relative to the data."""
+    is_fact: bool = False
+    """True for an exact value of a program, false for an estimate from seeds."""
     folder: Path | None = None
-    """Path of its report."""
+    """Output folder of the probe or study."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One case with all that was tested."""
+    """Results of one case: every tested statement."""
 
     number: int
     claim: str
@@ -40,14 +49,14 @@ class Record:
 
 
 def of(outcome: CaseResult, quick: bool) -> Record:
-    """The record of what was measured just now."""
+    """Return the record of a case that has just been measured."""
     case = outcome.case
     lines = _lines(outcome.analyses, outcome.failure)
     return Record(case.number, case.claim, case.source, outcome.seconds, quick, lines)
 
 
 def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
-    """Write down each case of a launch."""
+    """Store each case of a launch."""
     for outcome in outcomes:
         case = outcome.case
         own = {
@@ -64,12 +73,12 @@ def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
 
 
 def holds_claims(root: Path) -> bool:
-    """True if a folder is one of claims."""
+    """True if a folder holds results of claims."""
     return any(root.glob(f"*/{NAME}"))
 
 
 def read_all(root: Path) -> list[Record]:
-    """Every case of the folder, of this launch and of earlier ones, by number."""
+    """Return all cases of a folder, from this launch and earlier ones, by number."""
     records = []
     for path in root.glob(f"*/{NAME}"):
         own = json.loads(path.read_bytes())
@@ -80,17 +89,46 @@ def read_all(root: Path) -> list[Record]:
 
 
 def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Statement]:
-    """Every claim of the evidence, and what went wrong."""
+    """Return each tested statement of the evidence, and the failure, if any."""
     lines = [
         Statement(
             claim.text,
             phrasing.effect(claim),
             phrasing.claimed(claim),
             claim.judgement.effect.n,
-            claim.judgement.verdict,
+            _verdict(claim, analysis),
+            verdicts.declared(claim),
+            analysis.exact,
             folder,
         )
         for folder, analysis in analyses
-        for claim in analysis.claims
+        for claim in [*analysis.claims, *analysis.withdrawn]
     ]
     return lines + ([Statement(failure, "–", "–", 0, "failed")] if failure else [])
+
+
+def _verdict(claim: JudgedClaim, analysis: Analysis) -> str:
+    """Return the verdict in the words of an estimate or of a fact."""
+    verdict = verdicts.verdict_of(claim)
+    for word, of_fact in OF_FACTS.items() if analysis.exact else ():
+        verdict = verdict.replace(word, of_fact)
+    return verdict
+
+
+def totals(records: Iterable[Record]) -> str:
+    """Return the numbers of verdicts, those of facts apart from those of estimates."""
+    lines = [line for one in records for line in one.lines]
+    kinds = ("fact", [x for x in lines if x.is_fact]), ("estimate", [x for x in lines if not x.is_fact])
+    parts = [_total(kind, own) for kind, own in kinds if own]
+    return f"{counted(len(lines), 'tested statement')}: {'; '.join(parts) or 'none yet'}."
+
+
+def _total(kind: str, lines: Sequence[Statement]) -> str:
+    """Return the numbers of verdicts of one kind, in the order of `MARKS`, others after them."""
+    counts = collections.Counter(line.verdict for line in lines)
+    words = dict.fromkeys([*(OF_FACTS.values() if kind == "fact" else phrasing.MARKS), *counts])
+    several = {"holds": "hold", "does not hold": "do not hold"}
+    found = ", ".join(
+        f"{counts[word]} {several.get(word, word) if counts[word] > 1 else word}" for word in words if counts[word]
+    )
+    return f"{counted(len(lines), kind)} ({found})"

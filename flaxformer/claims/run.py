@@ -1,37 +1,39 @@
-"""Running a case: every probe and study of it that is not done yet, and what they say together."""
+"""Execution of a case: its probes and studies that have no results yet, and their analyses."""
 
 import dataclasses
-import json
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from flaxformer.claims.case import Case, Evidence
+from flaxformer.files import write_atomically
 from flaxformer.report.write import write
 from flaxformer.runner.execute import Execution
 from flaxformer.runner.launch import missing, run
 from flaxformer.runner.probes import run_probe
 from flaxformer.runner.progress import follow
 from flaxformer.store.provenance import provenance
+from flaxformer.store.records import append_line
 from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.probe import Probe
 from flaxformer.user_code.changes import OnCodeChange
+from flaxformer.wording import counted
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseResult:
-    """Result of a case's evidence, each with the folder of its report; and what failed, if anything did."""
+    """Analyses of the evidence of a case, each with its output folder, and the failure, if any."""
 
     case: Case
     analyses: Sequence[tuple[Path, Analysis]]
     seconds: float
-    """Spent on it, in this launch and in earlier ones."""
+    """Time spent on the case, over all launches."""
     failure: str = ""
 
 
@@ -42,11 +44,23 @@ def run_case(
     quick: bool,
     console: Console,
     on_code_change: OnCodeChange = "refuse",
+    seeds: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ) -> CaseResult:
-    """Measure and train what is missing, and write each report; an error ends this case alone."""
+    """Measure and train what is missing, and write each report; an error ends only this case.
+
+    Args:
+      case: the claim with its evidence.
+      folder: output folder of the case.
+      execution: how studies are trained.
+      quick: use the weaker evidence.
+      console: where progress is shown.
+      on_code_change: what to do with results whose user code has changed.
+      seeds: function from the seeds of the evidence to those to use; exact probes, which need one, keep theirs.
+    """
     console.print(Text.assemble((f"{case.number}  ", "bold"), (case.claim, "bold"), ("  ", ""), (case.source, "dim")))
     analyses, failure = [], ""
-    for evidence in (case.quick if quick else case.evidence) or ():
+    for declared in (case.quick if quick else case.evidence) or ():
+        evidence = _with_seeds(declared, seeds)
         store, began = Store(folder / evidence.name), time.perf_counter()
         try:
             worked = _work(evidence, store, execution, console, on_code_change)
@@ -56,7 +70,7 @@ def run_case(
             worked, failure = True, str(error)
         except Exception as error:
             store.root.mkdir(parents=True, exist_ok=True)
-            (store.root / "failure.txt").write_text(traceback.format_exc())
+            write_atomically(store.root / "failure.txt", traceback.format_exc().encode(errors="replace"))
             worked, failure = True, f"{type(error).__name__}: {error}; see {store.root / 'failure.txt'}"
         if worked:
             _note(folder, evidence.name, time.perf_counter() - began)
@@ -68,7 +82,7 @@ def run_case(
 def _work(
     evidence: Evidence, store: Store, execution: Execution, console: Console, on_code_change: OnCodeChange
 ) -> bool:
-    """Run what is missing of a probe or a study; whether there was anything."""
+    """Run what is missing of a probe or study; return true if there was anything."""
     if isinstance(evidence, Probe):
         measured = run_probe(evidence, store, on_code_change)
         if next(measured, None) is None:
@@ -85,12 +99,17 @@ def _work(
     return runs > 0
 
 
+def _with_seeds(evidence: Evidence, seeds: Callable[[Sequence[int]], Sequence[int]] | None) -> Evidence:
+    """The evidence at other seeds, if they are given and it depends on seeds."""
+    is_exact = isinstance(evidence, Probe) and evidence.exact
+    return evidence if seeds is None or is_exact else dataclasses.replace(evidence, seeds=seeds(evidence.seeds))
+
+
 def _failed(analysis: Analysis) -> str:
-    return f"{len(analysis.failed)} runs failed: {analysis.failed[0]['cause']}" if analysis.failed else ""
+    return f"{counted(len(analysis.failed), 'run')} failed: {analysis.failed[0]['cause']}" if analysis.failed else ""
 
 
 def _note(folder: Path, name: str, seconds: float) -> None:
-    """Add the time that was spent, to be summed over launches."""
+    """Record the time spent, which is summed over launches."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "time.jsonl").open("a") as file:
-        file.write(json.dumps({"evidence": name, "seconds": seconds}) + "\n")
+    append_line(folder / "time.jsonl", {"evidence": name, "seconds": seconds})

@@ -1,4 +1,4 @@
-"""One table of all cases: claim, source, effect with its interval, n, verdict, time."""
+"""Table of all cases: claim, source, effect with its interval, n, verdict and time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,24 +16,27 @@ from flaxformer.report import phrasing, tables
 from flaxformer.report.numbers import duration
 from flaxformer.report.terminal import STYLES
 
-HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "time")
+HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared", "time")
+ESTIMATES = {of_fact: verdict for verdict, of_fact in record.OF_FACTS.items()}
+MARKS = phrasing.MARKS | {of_fact: phrasing.MARKS[verdict] for of_fact, verdict in ESTIMATES.items()}
 WIDEST = 120
-"""Columns of a terminal that the table uses at most: the eye has to find its way back."""
+"""Largest width of the table in columns of the terminal; longer lines are hard to read."""
 
 
 def table(records: Sequence[Record]) -> tables.Table:
-    """A row for each tested form of each claim; claim, source and time stand in the first row of a case."""
+    """Return one row per tested statement; the first row of a case also has its claim, source and time."""
     rows = []
     for one in records:
         head = [f"{one.number}. {one.claim}", one.source], duration(one.seconds)
         for line in one.lines:
-            rows.append([*head[0], line.tested, line.measured, line.claimed, str(line.n), line.verdict, head[1]])
+            own = [line.tested, line.measured, line.claimed, str(line.n), line.verdict, line.declared]
+            rows.append([*head[0], *own, head[1]])
             head = ["", ""], ""
     return tables.Table("Claims", HEADER, rows, len(HEADER))
 
 
 def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
-    """Print a line over the full width for each claim, and under it what was tested."""
+    """Print one line per claim over the full width, and below it the tested statements."""
     records = [record.of(outcome, quick) for outcome in outcomes]
     lines = [line for one in records for line in one.lines]
     width = min(console.width, WIDEST)
@@ -57,29 +60,32 @@ def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
             body.add_column(header, width=size, justify="right" if header == "n" else "left", overflow="fold")
         for line in one.lines:
             what = Text.assemble(line.tested, (f"  claimed {line.claimed}" if line.claimed != "–" else "", "dim"))
-            verdict = Text(_marked(line.verdict), style=STYLES.get(line.verdict, "red"))
+            verdict = Text(_marked(line.verdict), style=STYLES.get(ESTIMATES.get(line.verdict, line.verdict), "red"))
             body.add_row(what, line.measured, str(line.n), verdict)
         console.print(Padding(body, (0, 0, 0, 3)), width=width)
+    console.print()
+    console.print(Text(record.totals(records)), width=width)
     if quick:
-        console.print(Text(page.WEAKER, style="yellow"))
+        console.print(Text(page.WEAKER, style="yellow"), width=width)
 
 
 def _marked(verdict: str) -> str:
-    return f"{phrasing.MARKS.get(verdict, '!')} {verdict}"
+    return f"{MARKS.get(verdict, '!')} {verdict}"
 
 
 def write(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> Path:
-    """Note this launch's cases, and write the tables of all that the folder has; returns the page's path."""
+    """Store the cases of this launch, write the tables of the whole folder, and return the path of the page."""
     record.keep(root, outcomes, quick)
     return rewrite(root)
 
 
 def rewrite(root: Path) -> Path:
-    """Write claims.md, claims.tex and index.html from the folder alone; returns the page's path."""
+    """Write claims.md, claims.tex and index.html from the folder alone, and return the path of the page."""
     records = record.read_all(root)
     root.mkdir(parents=True, exist_ok=True)
-    note = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
-    write_atomically(root / "claims.md", (tables.markdown(table(records)) + note).encode())
+    weaker = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
+    document = f"{record.totals(records)}\n\n{tables.markdown(table(records))}{weaker}"
+    write_atomically(root / "claims.md", document.encode())
     write_atomically(root / "claims.tex", tables.latex(table(records)).encode())
     write_atomically(root / "index.html", page.render(root, records).encode())
     return root / "index.html"

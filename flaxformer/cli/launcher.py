@@ -1,72 +1,61 @@
-"""The options of `flaxformer run` that say where it runs."""
-
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Literal
+"""Training the runs of a study by workers elsewhere: the options --launcher and those that go with it."""
 
 import jax
 from rich.console import Console
 
-from flaxformer.cli.options import FAILED, option
+from flaxformer.cli.arguments import RunStudy
+from flaxformer.cli.arguments.options import FAILED
+from flaxformer.cli.study import exit_code, show_report
+from flaxformer.jobs.study_trackers import track
 from flaxformer.launchers import Options, Payload, launch
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import missing, store_of
+from flaxformer.runner.launch import check_recipes, missing, store_of
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
-
-if TYPE_CHECKING:
-    from flaxformer.cli.study import RunStudy
+from flaxformer.wording import counted
 
 
-@dataclasses.dataclass(frozen=True)
-class LauncherArguments:
-    """Options that choose where the runs are trained."""
-
-    launcher: Annotated[
-        Literal["local", "slurm", "ray"] | None,
-        option("KIND", "this process", "train in worker processes (local), SLURM jobs (slurm) or Ray tasks (ray)"),
-    ] = None
-    workers: Annotated[int | None, option("N", "one a device; a job a program", "worker processes or jobs")] = None
-    slurm: Annotated[
-        tuple[str, ...],
-        option("KEY=VALUE …", "time=60", "time, nodes, gpus and cpus of a node, parallel, or any option of sbatch"),
-    ] = ()
-    ray: Annotated[tuple[str, ...], option("KEY=VALUE …", "cpus=1", "cpus and gpus of a task")] = ()
-    interface: Annotated[
-        str | None, option("NAME", "none", "the network on which the nodes of one job meet, such as eth0")
-    ] = None
-
-    def options(self) -> Options:
-        """Options of the launcher."""
-        return Options(workers=self.workers, slurm=self.slurm, ray=self.ray, interface=self.interface)
+def options_of(arguments: RunStudy) -> Options:
+    """Options of the launcher."""
+    return Options(arguments.workers, arguments.slurm, arguments.ray, arguments.interface)
 
 
-def launched(run: "RunStudy", study: Study, execution: Execution, console: Console) -> int:
-    """Hand the study to a launcher; the exit code."""
-    from flaxformer.cli.study import exit_code, show_report
-
+def check_options(arguments: RunStudy) -> None:
+    """Refuse options that the launcher, or its absence, has no use for."""
+    options_of(arguments).check(arguments.launcher)
     for name in ("coordinator", "processes", "process"):
-        if (value := getattr(run, name)) is not None:
-            raise UserError(f"--{name} is given {value} and launcher is {run.launcher}; expected one of them")
+        if arguments.launcher is not None and (value := getattr(arguments, name)) is not None:
+            raise UserError(f"--{name} is given {value} and launcher is {arguments.launcher}; expected one of them")
+
+
+def launch_workers(arguments: RunStudy, study: Study, execution: Execution, console: Console) -> int:
+    """Hand the study to a launcher; the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
     store = store_of(study, execution)
-    todo = missing(study, store, retry_failed=run.retry_failed)
+    check_recipes(study, store)
+    todo = missing(study, store, retry_failed=arguments.retry_failed)
     runs = sum(len(group.trials) for group in todo)
-    console.print(f"{study.name}: {runs} runs to train in {len(todo)} programs; results in {store.root}")
+    size = f"{counted(runs, 'run')} to train in {counted(len(todo), 'program')}"
+    console.print(f"{study.name}: {size}; results in {store.root}", highlight=False, soft_wrap=True)
     payload = Payload(
-        file=run.file,
+        file=study.file or arguments.file,
         jobs=(),
         execution=execution,
-        overrides=run.overrides,
-        seeds=run.seeds,
-        retry_failed=run.retry_failed,
-        on_error=run.on_error,
-        on_code_change=run.on_code_change,
+        overrides=arguments.overrides,
+        seeds=arguments.seeds,
+        retry_failed=arguments.retry_failed,
+        on_error=arguments.on_error,
+        on_code_change=arguments.on_code_change,
     )
-    if not launch(str(run.launcher), study, payload, run.options(), console):
-        console.print(f"flaxformer status {store.root} shows how they fare; the same command again does what is left.")
+    if not launch(str(arguments.launcher), study, payload, options_of(arguments), console):
+        console.print(
+            f"flaxformer status {store.root} shows their progress; the same command later trains what is left.",
+            highlight=False,
+        )
         return 0
+    list(track((), store, arguments.track))
     failed = show_report(store, console)
     left = sum(len(group.trials) for group in missing(study, store))
     if left:
-        console.print(f"[red]{left} runs have no result; run the same command again.[/]")
+        console.print(f"{counted(left, 'run')} without a result; run the same command again.", style="red")
     return exit_code(failed, console) or (FAILED if left else 0)

@@ -1,40 +1,54 @@
 """The command `flaxformer new KIND NAME`."""
 
-import dataclasses
 import keyword
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
 from rich.console import Console
 
-from flaxformer.struct import UserError
+from flaxformer.cli.arguments import New
+from flaxformer.errors import UserError
+from flaxformer.files import declares, find_experiment
 
 
-@dataclasses.dataclass(frozen=True)
-class New:
-    """Write a commented file to start from: a study, a component of a model, or a task."""
+def main(arguments: New, console: Console) -> int:
+    """Write the template under the name."""
+    stem = arguments.name.removesuffix(".py")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", stem) or keyword.iskeyword(stem):
+        raise UserError(f"name is '{arguments.name}'; expected lower-case letters, digits and '_', such as my_study")
+    path = Path(f"{stem}.py")
+    text = _copy(arguments.kind, arguments.like, stem) if arguments.like else _template(arguments.kind, stem)
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} exists already; expected another name") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+    for line in (
+        f"Wrote {path}.",
+        f"flaxformer check {path}   checks its model",
+        f"flaxformer run {path}     trains it",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+    return 0
 
-    kind: Annotated[
-        Literal["study", "component", "task"], tyro.conf.Positional, tyro.conf.arg(metavar="study|component|task")
-    ]
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help="the file's name, as in my_idea")]
 
-    def __call__(self, console: Console) -> int:
-        stem = self.name.removesuffix(".py")
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", stem) or keyword.iskeyword(stem):
-            raise UserError(f"name is '{self.name}'; expected lower-case letters, digits and '_', such as my_idea")
-        path = Path(f"{stem}.py")
-        text = resources.files("flaxformer").joinpath("templates", f"{self.kind}.py").read_text()
-        kind = "".join(word.capitalize() for word in stem.split("_"))
-        try:
-            with path.open("x") as file:
-                file.write(text.replace("NAME", stem).replace("KIND", kind))
-        except FileExistsError:
-            raise UserError(f"{path} is there already; expected a new name") from None
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}") from None
-        console.print(f"{path} is written. flaxformer check {path} checks its model; flaxformer run {path} trains it.")
-        return 0
+def _template(kind: str, stem: str) -> str:
+    """Text of the package's example of this kind, with its new name."""
+    text = resources.files("flaxformer").joinpath("templates", f"{kind}.py").read_text()
+    return text.replace("NAME", stem).replace("KIND", "".join(word.capitalize() for word in stem.split("_")))
+
+
+def _copy(kind: str, like: Path, stem: str) -> str:
+    """Text of a study, with its new name.
+
+    Raises:
+      UserError: the file cannot be read, or declares no study.
+    """
+    file = find_experiment(like)
+    if kind != "study" or not declares(file, "study"):
+        raise UserError(f"--like is '{like}'; expected a Python file that defines `study`, with 'new study'")
+    text = re.sub(rf"[\w/]*\b{re.escape(file.name)}", f"{stem}.py", file.read_text())
+    return re.sub(rf"""\bname=(["']){re.escape(file.stem)}\1""", f'name="{stem}"', text)

@@ -1,8 +1,9 @@
-"""The architecture as data: every choice is one line of a config."""
+"""Configs of a model: its components, its blocks, and `ModelConfig`."""
 
 from flaxformer.component import Aux, Component, Context
 from flaxformer.config.block import Block
 from flaxformer.config.model import ModelConfig
+from flaxformer.config.published import PUBLISHED
 from flaxformer.config.recurrent import recurrent_model
 from flaxformer.parts.attention import Attention
 from flaxformer.parts.feed_forward import Dense, FeedForward, Gated
@@ -41,6 +42,7 @@ __all__ = [
     "NO_NORM",
     "POST",
     "PRE",
+    "PUBLISHED",
     "RES_POST_NORM",
     "SANDWICH",
     "Alibi",

@@ -1,4 +1,4 @@
-"""Block: the choices of a model that may differ from layer to layer."""
+"""Configuration of one block, for models whose layers differ."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -12,16 +12,16 @@ from flaxformer.struct import Config, part
 
 
 class Same(Config):
-    """In a `Block`: the model's own."""
+    """Value of a field of `Block` that is not given; the block then uses the field of the model."""
 
     is_abstract: ClassVar[bool] = True
 
 
-SAME: Any = Same()
+SAME = Same()
 
 
 class Block(Config):
-    """Choices of one block of a pattern; those that are not given are the model's."""
+    """One block of a pattern; a field that is not given has the value of the model."""
 
     attention: TokenMixer | Same = part(SAME)
     cross_attention: Attention | Same = part(SAME)
@@ -31,6 +31,6 @@ class Block(Config):
     residual: Residual | Same = part(SAME)
 
     def changes(self) -> dict[str, Any]:
-        """The fields that are given."""
+        """Return the given fields by name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if not isinstance(value, Same)}

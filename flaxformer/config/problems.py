@@ -1,4 +1,4 @@
-"""Problems of a model's config as a whole, beyond the range of each field."""
+"""Contradictions between the fields of a `ModelConfig`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,24 +13,24 @@ from flaxformer.struct import UserError
 
 
 def problems(config: Any) -> Iterator[str]:
-    """Yield one message per contradiction in a `ModelConfig`."""
+    """Yield one error message per contradiction in a `ModelConfig`."""
     yield from _attention_problems(config, "attention", config.attention)
     if config.mask_pattern != "causal" and not config.attention.reads_mask:
         kind = type(config.attention).__name__
         yield f'mask_pattern is "{config.mask_pattern}"; expected "causal" with attention {kind}, which reads no mask'
     if config.cross_attention is not None and not config.reads_memory:
-        yield "cross_attention is given; expected None, or an encoder or d_memory for it to read"
+        yield "cross_attention is given; expected None, or an encoder, or d_memory"
     if config.reads_memory:
         if not isinstance(config.cross, Attention):
             kind = type(config.attention).__name__
-            yield f"cross_attention is None with attention {kind}; expected Attention(...), to read a memory"
+            yield f"cross_attention is None with attention {kind}; expected Attention(...) for a memory"
         else:
             yield from _attention_problems(config, "cross_attention", config.cross)
             yield from _cross_problems(config, config.cross)
     if config.head.tied and not (config.inputs.reads == "tokens" and not config.positions.width):
-        yield "head.tied is True; expected inputs Tokens and an embedding of the model's width to share"
+        yield "head.tied is True; expected inputs Tokens with embeddings as wide as the model"
     if isinstance(config.inputs, Tokens) and config.inputs.shared and not isinstance(config.head, NoHead):
-        yield "inputs.shared is True; expected this of an encoder with NoHead(), which reads its decoder's table"
+        yield "inputs.shared is True; expected it only in an encoder, with head NoHead()"
     if config.encoder is not None:
         yield from _encoder_problems(config, config.encoder)
     yield from _pattern_problems(config)
@@ -46,10 +46,10 @@ def _pattern_problems(config: Any) -> Iterator[str]:
         yield f"pattern has {period} blocks; expected at most layers {config.layers}"
     if any(type(own.changes().get("residual", config.residual)) is not type(config.residual) for own in config.pattern):
         kind = type(config.residual).__name__
-        yield f"pattern has another residual rule than the model's {kind}; expected one kind in all blocks"
+        yield f"pattern has a residual rule other than the model's {kind}; expected the same class in all blocks"
     if config.mixes_batch and config.blocks < config.layers:
         kind = type(config.batch_mixers[0]).__name__
-        yield f"distinct_blocks is {distinct} with {kind}, which keeps statistics of its own layer; expected None"
+        yield f"distinct_blocks is {distinct} with {kind}, which has statistics per layer; expected None"
     for number in range(period):
         try:
             config.block_config(number)
@@ -58,7 +58,7 @@ def _pattern_problems(config: Any) -> Iterator[str]:
 
 
 def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str]:
-    """Yield what is wrong between an attention and the model."""
+    """Yield the contradictions between an attention and the model."""
     if not isinstance(own, Attention):
         return
     d_model = config.d_model
@@ -68,7 +68,7 @@ def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str
         yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
     width = own.sizes({"d_model": d_model})["d_head"]
     if isinstance(config.positions, Rotary) and name == "attention" and width % 2:
-        yield f"the width of a head is {width}; expected an even number, for Rotary rotates pairs"
+        yield f"d_head is {width}; expected an even number, since Rotary rotates pairs"
 
 
 def _cross_problems(config: Any, own: Attention) -> Iterator[str]:
@@ -77,21 +77,21 @@ def _cross_problems(config: Any, own: Attention) -> Iterator[str]:
         where = "encoder.d_model" if config.encoder else "d_memory"
         yield f"share_query_key is True with {where} {width}; expected d_model {config.d_model}"
     if own.frozen_pattern is not None:
-        yield f"frozen_pattern is {own.frozen_pattern} in a model that reads a memory; expected None there"
+        yield f"frozen_pattern is {own.frozen_pattern} with cross-attention; expected None"
 
 
 def _encoder_problems(config: Any, encoder: Any) -> Iterator[str]:
     if not isinstance(encoder.head, NoHead):
         yield f"encoder.head is {encoder.head}; expected NoHead()"
     if encoder.reads_memory:
-        yield "encoder has a memory of its own; expected none"
+        yield "encoder has an encoder or d_memory; expected neither"
     if config.d_memory not in (None, encoder.d_model):
         yield f"d_memory is {config.d_memory}; expected None or the encoder's d_model {encoder.d_model}"
     shared = isinstance(encoder.inputs, Tokens) and encoder.inputs.shared
     table = encoder.vocabulary, encoder.sizes["d_embedding"]
     own = config.vocabulary, config.sizes["d_embedding"]
     if shared and (not isinstance(config.inputs, Tokens) or table != own):
-        yield f"encoder.inputs.shared is True for a table of {table}; the decoder's is of {own}"
+        yield f"encoder.inputs.shared is True with a table of {table}; expected the decoder's table of {own}"
     if isinstance(encoder.residual, DeepNorm) and encoder.residual.decoder_layers != config.layers:
         found = encoder.residual.decoder_layers
         yield f"encoder.residual.decoder_layers is {found}; expected the decoder's layers, {config.layers}"

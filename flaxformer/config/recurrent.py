@@ -1,4 +1,4 @@
-"""The recurrent network as a ModelConfig."""
+"""Recurrent networks as a `ModelConfig`."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from flaxformer.parts.positions import NoPositions
 from flaxformer.parts.recurrent import Recurrent
 
 
-def recurrent_model(cell: Recurrent, **changes: Any) -> ModelConfig:
-    """A stack of recurrent layers: each reads the states h of the layer below, with nothing between them.
+def recurrent_model(cell: Recurrent, **changes: object) -> ModelConfig:
+    """Return a stack of recurrent layers; the input of each is the state h of the layer below.
 
-    Dropout acts on the embeddings and on the output of each layer, never from token to token (Zaremba et al. 2014).
+    Dropout is applied to the embeddings and the output of each layer, not between tokens (Zaremba et al. 2014).
 
     >>> recurrent_model(LSTM(), layers=2, d_model=256, dropout=0.2)
 
     Args:
       cell: Elman(), GRU() or LSTM().
-      changes: other fields of the ModelConfig; the model has one layer by default.
+      changes: other fields of `ModelConfig`; by default, there is one layer.
     """
     fields: dict[str, Any] = {
         "attention": cell,

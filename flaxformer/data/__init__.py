@@ -1,7 +1,7 @@
-"""Text into tokens: corpora, tokenizers, documents of many formats, and folders of prepared tokens."""
+"""Text to tokens: corpora, tokenizers, documents in several formats, and folders of prepared tokens."""
 
 from flaxformer.data.prepare import prepare
 from flaxformer.data.token_files import TokenFolder, open_tokens, verify
-from flaxformer.data.tokenizer import Tokenizer, tokenizer
+from flaxformer.data.tokenizer import Tokenizer, read_tokenizer
 
-__all__ = ["TokenFolder", "Tokenizer", "open_tokens", "prepare", "tokenizer", "verify"]
+__all__ = ["TokenFolder", "Tokenizer", "open_tokens", "prepare", "read_tokenizer", "verify"]

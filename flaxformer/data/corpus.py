@@ -1,4 +1,4 @@
-"""Bytes of text, split into training and validation, with a fingerprint."""
+"""Text as bytes, split into training and validation parts, with a fingerprint."""
 
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flaxformer.data.compressed import matching, read_bytes
 from flaxformer.struct import UserError
 
 MODULES = """
@@ -25,12 +26,12 @@ PACKAGES = """
 asyncio collections concurrent ctypes dbm email html http importlib json logging multiprocessing sqlite3 unittest
 urllib wsgiref xml xmlrpc
 """.split()  # noqa: SIM905
-"""Modules and packages that every Python from 3.11 on installs; tests and generated tables are left out."""
+"""Packages that, with `MODULES`, every Python from 3.11 on installs; tests and generated tables are left out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """Training and validation text as bytes, and what identifies them."""
+    """Training and validation text as bytes (uint8), the number of files, and a digest of names and contents."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -38,14 +39,18 @@ class Corpus:
     digest: str
 
     def fingerprint(self) -> dict[str, object]:
-        """Recorded with every result: losses compare across machines only where the digests are equal."""
+        """Return digest and sizes, which are recorded with results: losses are comparable only for equal digests."""
         sizes = {"train_bytes": self.train.size, "validation_bytes": self.validation.size}
         return {"sha256": self.digest, "files": self.files} | sizes
 
 
 @functools.cache
 def standard_library() -> Corpus:
-    """The source of this Python's standard library: a fixed list of modules and packages, about 7 MB."""
+    """Return the source code of this Python's standard library: a fixed list of modules and packages, about 7 MB.
+
+    Raises:
+      UserError: the installation has no source files.
+    """
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [root / f"{name}.py" for name in MODULES]
     for package in PACKAGES:
@@ -53,38 +58,57 @@ def standard_library() -> Corpus:
     files = [file for file in files if file.is_file() and not {"test", "tests"} & set(file.relative_to(root).parts)]
     if not files:
         raise UserError(f"no standard-library source under {root}; expected .py files there (is it a zipped Python?)")
-    return by_file_name(root, files)
+    return split_by_file_name(root, files)
 
 
 @functools.cache
-def text_files(path: str, pattern: str, validation_tenths: int) -> Corpus:
-    """A user's own text: one file, whose end becomes the validation text, or a folder, split by file name."""
+def read_text_files(path: str, pattern: str, validation_tenths: int) -> Corpus:
+    """Read the user's text: a file, whose end becomes the validation text, or a folder, split by file name.
+
+    Files that end in .gz, .bz2, .xz or .zst are decompressed.
+
+    Args:
+      path: a file or a folder.
+      pattern: glob pattern of the files in a folder, without a compression's suffix.
+      validation_tenths: tenths of the file's bytes, or of the folder's files, for validation.
+
+    Raises:
+      UserError: there is no such file, or no file matches the pattern.
+    """
     root = Path(path).expanduser()
     if root.is_file():
-        data = root.read_bytes()
+        data = read_bytes(root)
         cut = len(data) * (10 - validation_tenths) // 10
-        return _corpus([(root.name, data)], data[:cut], data[cut:])
-    files = sorted(file for file in root.glob(pattern) if file.is_file())
+        return _make_corpus([(root.name, data)], data[:cut], data[cut:])
+    files = matching(root, pattern)
     if not files:
         kind = f"has no file matching '{pattern}'" if root.is_dir() else "is neither a file nor a folder"
         raise UserError(f"path is '{path}', which {kind}; expected text to learn from")
-    return by_file_name(root, files, validation_tenths)
+    held_out = {tenth(file.relative_to(root).as_posix().encode()) < validation_tenths for file in files}
+    if len(held_out) == 1:
+        given = "the only file is" if len(files) == 1 else f"all {len(files)} files are"
+        raise UserError(
+            f"path is '{path}', of which {given} {'validation' if True in held_out else 'training'} data, because a "
+            "folder is split by file, by a hash of each name; expected more files, or the path of one file, which is "
+            "split at its end"
+        )
+    return split_by_file_name(root, files, validation_tenths)
 
 
-def by_file_name(root: Path, files: list[Path], validation_tenths: int = 1) -> Corpus:
-    """Split by a hash of each file's name, so that a file stays on its side whatever else is there."""
-    named = sorted((file.relative_to(root).as_posix(), file.read_bytes()) for file in files)
+def split_by_file_name(root: Path, files: list[Path], validation_tenths: int = 1) -> Corpus:
+    """Return a corpus split by a hash of each file's name, so that other files do not change a file's side."""
+    named = sorted((file.relative_to(root).as_posix(), read_bytes(file)) for file in files)
     held_out = {name for name, _ in named if tenth(name.encode()) < validation_tenths}
     train = b"\n".join(data for name, data in named if name not in held_out)
-    return _corpus(named, train, b"\n".join(data for name, data in named if name in held_out))
+    return _make_corpus(named, train, b"\n".join(data for name, data in named if name in held_out))
 
 
 def tenth(data: bytes) -> int:
-    """Return the part of the data that something falls in, 0 to 9, by its digest alone."""
+    """Return which of ten parts, 0 to 9, a name or a text falls in, by its digest alone."""
     return int(hashlib.sha256(data).hexdigest()[:8], 16) % 10
 
 
-def _corpus(named: list[tuple[str, bytes]], train: bytes, validation: bytes) -> Corpus:
+def _make_corpus(named: list[tuple[str, bytes]], train: bytes, validation: bytes) -> Corpus:
     digest = hashlib.sha256()
     for name, data in named:
         digest.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
@@ -96,25 +120,30 @@ def _corpus(named: list[tuple[str, bytes]], train: bytes, validation: bytes) -> 
 def count_model_losses(
     train: np.ndarray, inputs: np.ndarray, targets: np.ndarray, vocabulary: int = 256
 ) -> dict[str, float]:
-    """Cross-entropy in nats of token-frequency models, fitted to train with one added to every count.
+    """Return the mean cross-entropy, in nats per token, of unigram and bigram models.
 
-    unigram: p(b); bigram: p(b | the token before).
+    The models p(b) and p(b | previous token) are counts in the training tokens, with 1 added to each count.
+
+    Args:
+      train: the training tokens.
+      inputs, targets: previous and next tokens to evaluate, of equal shape.
+      vocabulary: number of token ids.
     """
-    unigram, bigram = count_models(train, inputs, targets, vocabulary)
+    unigram, bigram = count_model_losses_by_target(train, inputs, targets, vocabulary)
     return {"unigram": float(unigram.mean()), "bigram": float(bigram.mean())}
 
 
-def count_models(
+def count_model_losses_by_target(
     train: np.ndarray, inputs: np.ndarray, targets: np.ndarray, vocabulary: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The losses of `count_model_losses` at each target: of the unigram model, and of the bigram model."""
-    singles = np.bincount(train, minlength=vocabulary)
-    unigram = np.log((singles + 1.0) / (train.size + vocabulary))
-    # Pairs as numbers in order: a count is a difference of two places, and no table of vocabulary² is needed.
+    """Return the losses of `count_model_losses` at each target, of the unigram and of the bigram model."""
+    token_counts = np.bincount(train, minlength=vocabulary)
+    unigram = np.log((token_counts + 1.0) / (train.size + vocabulary))
+    # Counts by binary search in the sorted pairs, without a table of vocabulary² entries.
     narrow = np.min_scalar_type(vocabulary**2 - 1)  # sorts 5 to 10 times as fast
     pairs = np.sort((train[:-1].astype(np.int64) * vocabulary + train[1:]).astype(narrow))
-    asked = (inputs.astype(np.int64) * vocabulary + targets).astype(narrow)
-    together = np.searchsorted(pairs, asked, "right") - np.searchsorted(pairs, asked, "left")
-    before = np.bincount(train[:-1], minlength=vocabulary)[inputs]
-    bigram = np.log((together + 1.0) / (before + vocabulary))
+    queries = (inputs.astype(np.int64) * vocabulary + targets).astype(narrow)
+    pair_counts = np.searchsorted(pairs, queries, "right") - np.searchsorted(pairs, queries, "left")
+    input_counts = np.bincount(train[:-1], minlength=vocabulary)[inputs]
+    bigram = np.log((pair_counts + 1.0) / (input_counts + vocabulary))
     return -unigram[targets], -bigram

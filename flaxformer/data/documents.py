@@ -1,27 +1,28 @@
-"""Documents to learn from, read piece by piece: text files, JSONL, Parquet, or a data set of the Hugging Face hub."""
+"""Documents, read in pieces of bounded size from text files, JSONL, Parquet, or a data set of the Hugging Face hub."""
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+from flaxformer.data.compressed import matching, open_bytes, read_size, suffix_of
 from flaxformer.data.corpus import tenth
 from flaxformer.extras import library
 from flaxformer.struct import UserError
 
 PIECE = 2**20
-"""Bytes of a text file held at a time; a piece ends at a line's end where there is one."""
+"""Bytes of a text file in memory at a time; a piece ends at the end of a line, if it has one."""
 ROWS = 1024
-"""Rows of a Parquet file held at a time."""
+"""Rows of a Parquet file in memory at a time."""
 HUB = "hf:"
 JSONL = (".jsonl", ".ndjson")
 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One text, which of ten parts of the data it falls in, and its bytes in pieces."""
+    """A text: the name of its source, which of ten parts of the data it falls in, and its bytes in pieces."""
 
     name: str
     tenth: int
@@ -30,17 +31,23 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Source of documents; iterating reads them in an order that never changes.
+    """Source of documents, which iteration yields in a fixed order.
 
-    source: a text file, whose last `validation_tenths` become the validation text; a .jsonl (or .ndjson) or .parquet
-      file, one document per row; a folder, of whose files those that match `pattern` are read, each by its kind; or
-      "hf:owner/name", a data set of the Hugging Face hub (streamed, with its `subset` and `split`).
-    target: a second text file, whose line i translates line i of the first; then every line is a document, a line and
-      its translation one after the other, both on the side that a hash of the two says.
-    field: the field or column with the text, where rows have several.
-    utf8: refuse a file that is not UTF-8.
+    Args:
+      source: a text file, whose last `validation_tenths` become the validation text; a .jsonl (or .ndjson) or .parquet
+        file with one document per row; a folder, of which files that match `pattern` are read, by their suffix; or
+        "hf:owner/name", a data set of the Hugging Face hub (streamed, with its `subset` and `split`).
+      target: a second text file, whose line i translates line i of the first. Each line is then a document, followed by
+        its translation, and a hash of both decides their side.
+      field: the field or column with the text.
+      pattern: glob pattern of the files in a folder, without a compression's suffix.
+      subset, split: of a data set of the hub.
+      validation_tenths: tenths of the data for validation.
+      utf8: refuse files that are not UTF-8.
 
-    A text file of a folder is on the side that a hash of its name says, a row on that which a hash of its text says.
+    Files that end in .gz, .bz2, .xz or .zst are decompressed while they are read.
+
+    The side of a text file in a folder is decided by a hash of its name, that of a row by a hash of its text.
     """
 
     source: str
@@ -54,49 +61,47 @@ class Texts:
 
     def __iter__(self) -> Iterator[Document]:
         if self.target is not None:
-            yield from self._pairs(Path(self.source).expanduser(), Path(self.target).expanduser())
+            yield from self._read_pairs(Path(self.source).expanduser(), Path(self.target).expanduser())
             return
         if self.source.startswith(HUB):
-            yield from self._rows(self.source, self._hub())
+            yield from self._row_documents(self.source, self._read_hub())
             return
         root = Path(self.source).expanduser()
-        if root.is_file() and root.suffix not in (*JSONL, ".parquet"):
-            yield from self._cut(root)
+        if root.is_file() and suffix_of(root) not in (*JSONL, ".parquet"):
+            yield from self._split_file(root)
             return
-        files = [root] if root.is_file() else sorted(file for file in root.glob(self.pattern) if file.is_file())
+        files = [root] if root.is_file() else matching(root, self.pattern)
         if not files:
             kind = f"has no file matching '{self.pattern}'" if root.is_dir() else "is neither a file nor a folder"
             raise UserError(f"source is '{self.source}', which {kind}; expected text to learn from")
         for file in files:
-            yield from self._file(file, file.name if file == root else file.relative_to(root).as_posix())
+            yield from self._read_file(file, file.name if file == root else file.relative_to(root).as_posix())
 
-    def _file(self, file: Path, name: str) -> Iterator[Document]:
-        if not file.stat().st_size:
+    def _read_file(self, file: Path, name: str) -> Iterator[Document]:
+        if not read_size(file):
             raise UserError(f"{file} is empty; expected text to learn from")
-        if file.suffix in JSONL:
-            yield from self._rows(name, _json_lines(file, self.field))
+        if suffix_of(file) in JSONL:
+            yield from self._row_documents(name, _read_json_lines(file, self.field))
         elif file.suffix == ".parquet":
-            yield from self._rows(name, _parquet(file, self.field))
+            yield from self._row_documents(name, _read_parquet(file, self.field))
         else:
-            yield Document(name, tenth(name.encode()), lambda: self._pieces(file, 0, file.stat().st_size))
+            yield Document(name, tenth(name.encode()), lambda: self._read_pieces(file, 0, read_size(file)))
 
-    def _cut(self, file: Path) -> Iterator[Document]:
-        """A file as two documents, cut between two characters."""
-        size = file.stat().st_size
+    def _split_file(self, file: Path) -> Iterator[Document]:
+        """Yield a file as two documents, split between two characters."""
+        size = read_size(file)
         if not size:
             raise UserError(f"{file} is empty; expected text to learn from")
         cut = size * (10 - self.validation_tenths) // 10
-        with file.open("rb") as opened:
-            opened.seek(cut)
+        with open_bytes(file, cut) as opened:
             following = opened.read(3)
         while self.utf8 and following[:1] and following[0] & 0xC0 == 0x80:
             cut, following = cut + 1, following[1:]
-        yield Document(file.name, 9, lambda: self._pieces(file, 0, cut))
-        yield Document(file.name, 0, lambda: self._pieces(file, cut, size))
+        yield Document(file.name, 9, lambda: self._read_pieces(file, 0, cut))
+        yield Document(file.name, 0, lambda: self._read_pieces(file, cut, size))
 
-    def _pieces(self, file: Path, start: int, stop: int) -> Iterator[bytes]:
-        with file.open("rb") as opened:
-            opened.seek(start)
+    def _read_pieces(self, file: Path, start: int, stop: int) -> Iterator[bytes]:
+        with open_bytes(file, start) as opened:
             rest = b""
             while start < stop:
                 more = opened.read(min(PIECE, stop - start - len(rest)))
@@ -109,30 +114,30 @@ class Texts:
                 yield data[:end]
                 start, rest = start + end, data[end:]
 
-    def _rows(self, name: str, rows: Iterator[str]) -> Iterator[Document]:
+    def _row_documents(self, name: str, rows: Iterator[str]) -> Iterator[Document]:
         for text in rows:
             data = text.encode()
-            yield Document(name, tenth(data), lambda data=data: iter((data,)))  # type: ignore[misc]
+            yield Document(name, tenth(data), functools.partial(iter, (data,)))
 
-    def _pairs(self, *files: Path) -> Iterator[Document]:
+    def _read_pairs(self, *files: Path) -> Iterator[Document]:
         for kind, file in zip(("source", "target"), files, strict=True):
             if not file.is_file():
-                raise UserError(f"{kind} is '{file}', which is not a file; expected text, a sentence a line")
-        with files[0].open("rb") as first, files[1].open("rb") as second:
+                raise UserError(f"{kind} is '{file}', which is not a file; expected text with one sentence per line")
+        with open_bytes(files[0]) as first, open_bytes(files[1]) as second:
             for number, lines in enumerate(itertools.zip_longest(first, second), 1):
                 if None in lines:
                     longer, shorter = files if lines[1] is None else files[::-1]
                     raise UserError(
-                        f"{longer} has a line {number} and {shorter} has not; expected as many lines in each"
+                        f"{longer} has a line {number} and {shorter} has not; expected equal numbers of lines"
                     )
                 pair = [line.strip() for line in lines]
                 side = tenth(b"\n".join(pair))
                 for file, line in zip(files, pair, strict=True):
                     if self.utf8:
                         _check_utf8(file, line, 0, f"line {number}, ")
-                    yield Document(file.name, side, lambda line=line: iter((line,)))  # type: ignore[misc]
+                    yield Document(file.name, side, functools.partial(iter, (line,)))
 
-    def _hub(self) -> Iterator[str]:
+    def _read_hub(self) -> Iterator[str]:
         name = self.source.removeprefix(HUB)
         rows = library("datasets", "datasets", f"source '{self.source}'").load_dataset(
             name, self.subset, split=self.split, streaming=True
@@ -142,7 +147,7 @@ class Texts:
 
 
 def _last_boundary(data: bytes) -> int:
-    """Return where the last character of some UTF-8 begins; its end may be missing."""
+    """Return the index at which the last character of UTF-8 data begins; the character may be incomplete."""
     end = len(data) - 1
     while end > len(data) - 4 and end > 0 and data[end] & 0xC0 == 0x80:
         end -= 1
@@ -157,8 +162,8 @@ def _check_utf8(file: Path, data: bytes, offset: int, where: str = "") -> None:
         raise UserError(f"{file}: {where}{found} is not UTF-8; expected UTF-8 text, or tokenizer='bytes'") from None
 
 
-def _json_lines(file: Path, field: str) -> Iterator[str]:
-    with file.open("rb") as lines:
+def _read_json_lines(file: Path, field: str) -> Iterator[str]:
+    with open_bytes(file) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -169,13 +174,13 @@ def _json_lines(file: Path, field: str) -> Iterator[str]:
             yield _text_of(row, field, f"{file}, line {number}")
 
 
-def _parquet(file: Path, field: str) -> Iterator[str]:
+def _read_parquet(file: Path, field: str) -> Iterator[str]:
     import polars
 
     try:
         table = polars.scan_parquet(file)
         columns, rows = table.collect_schema().names(), table.select(polars.len()).collect().item()
-    except Exception as error:  # many kinds, for a damaged file
+    except Exception as error:  # Polars raises several kinds for a damaged file
         raise UserError(f"{file}: expected a Parquet file, but: {error}") from None
     if field not in columns:
         raise UserError(f"{file} has no column '{field}'; it has: {', '.join(columns)}")
@@ -184,10 +189,11 @@ def _parquet(file: Path, field: str) -> Iterator[str]:
             yield _text_of({field: text}, field, f"{file}, row {number}")
 
 
-def _text_of(row: Any, field: str, where: str) -> str:
-    if not isinstance(row, dict) or field not in row:
-        has = f"it has: {', '.join(map(str, row))}" if isinstance(row, dict) else f"it is {str(row)[:40]!r}"
-        raise UserError(f"{where} has no field '{field}'; {has}")
+def _text_of(row: object, field: str, where: str) -> str:
+    if not isinstance(row, dict):
+        raise UserError(f"{where} has no field '{field}'; it is {str(row)[:40]!r}")
+    if field not in row:
+        raise UserError(f"{where} has no field '{field}'; it has: {', '.join(map(str, row))}")
     if not isinstance(row[field], str):
         raise UserError(f"{where}: field '{field}' is {str(row[field])[:40]!r}; expected text")
     return row[field]

@@ -1,20 +1,25 @@
-"""Prepare a text for training jobs: read it once, piece by piece, into a folder of tokens."""
+"""Preparation of texts for training: tokenize them once, in pieces of bounded size, into a folder."""
 
 import array
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from flaxformer.data.documents import Texts
-from flaxformer.data.token_files import FORMAT, SIDES, describe, open_tokens, read_about
-from flaxformer.data.tokenizer import Tokenizer, character_file, token_dtype, trained_file
-from flaxformer.data.tokenizer import tokenizer as read_tokenizer
+from flaxformer.data.documents import Document, Texts
+from flaxformer.data.token_files import (
+    FORMAT,
+    SIDES,
+    Description,
+    describe_file,
+    open_tokens,
+    read_description,
+)
+from flaxformer.data.tokenizer import Tokenizer, make_character_file, read_tokenizer, token_dtype, train_bpe
+from flaxformer.digests import write_document
 from flaxformer.struct import UserError
 
 
@@ -31,23 +36,23 @@ def prepare(
     pattern: str = "**/*.txt",
     subset: str | None = None,
     split: str = "train",
-) -> dict[str, Any]:
-    """Write the folder that `TokenFiles` (or `PairedTokens`) reads, and return what its data.json says.
+) -> Description:
+    """Write the folder that `TokenFiles` (or `PairedTokens`) reads, and return the content of its data.json.
 
-    Texts are streamed: at most a piece, a row, or the rows that Parquet gives at a time are in memory. The folder is
-    written beside `output` and renamed, so that it is there whole or not at all; where it is there from the same
-    sources in the same way, nothing is written.
+    Texts are streamed in pieces of bounded size. The folder is written under a temporary name beside `output` and
+    renamed when it is complete. If `output` exists with the same sources and arguments, nothing is written.
 
     Args:
       source, target, field, pattern, subset, split: see `Texts`.
-      tokenizer: "bytes"; "characters", every character of the text; "bpe", byte-level BPE of `vocabulary` tokens,
-        trained on the training side; or the path of a tokenizer.json. All but bytes ask for UTF-8.
-      vocabulary: how many tokens BPE is to have.
-      validation_tenths: how many tenths of the data are held out, 1 to 9.
-      end: a token after each document says that it ends; its id is the one after the tokenizer's.
+      output: the folder to write.
+      tokenizer: "bytes"; "characters", with every character of the text; "bpe", byte-level BPE of `vocabulary` tokens,
+        trained on the training side; or the path of a tokenizer.json. All except "bytes" need UTF-8.
+      vocabulary: number of tokens of BPE.
+      validation_tenths: tenths of the data for validation, 1 to 9.
+      end: add a token after each document, whose id follows those of the tokenizer.
 
     Raises:
-      UserError: what is wrong with the arguments or the sources, by file and place; or `output` holds something else.
+      UserError: an argument or a source is invalid, or `output` holds other data; the message names file and place.
     """
     root = Path(output).expanduser()
     if not 1 <= validation_tenths <= 9:
@@ -57,45 +62,49 @@ def prepare(
     if target is not None and end:
         raise UserError("end is True; expected False for pairs, to which PairedTokens adds start and end")
     texts = Texts(
-        str(source),
-        None if target is None else str(target),
-        field,
-        pattern,
-        subset,
-        split,
-        validation_tenths,
-        tokenizer != "bytes",
+        source=str(source),
+        target=None if target is None else str(target),
+        field=field,
+        pattern=pattern,
+        subset=subset,
+        split=split,
+        validation_tenths=validation_tenths,
+        utf8=tokenizer != "bytes",
     )
-    recipe: dict[str, Any] = {
-        "target": None if target is None else Path(target).name,
-        "tokenizer": tokenizer if tokenizer in MADE else Path(tokenizer).name,
-        "asked_vocabulary": vocabulary,
-        "validation_tenths": validation_tenths,
-        "end": end,
-        "field": field,
-        "pattern": pattern,
-        "subset": subset,
-        "split": split,
-    }
-    if tokenizer not in MADE:
-        recipe |= read_tokenizer(tokenizer).fingerprint
+    recipe = _recipe(texts, tokenizer, vocabulary, end)
     if root.exists():
-        return _there_already(root, recipe, texts)
+        return _check_existing(root, recipe, texts)
     beside = root.with_name(f".{root.name}.{os.getpid()}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        about = _written(beside, texts, tokenizer, vocabulary, end, recipe)
+        description = _write_folder(beside, texts, tokenizer, vocabulary, end, recipe)
         beside.rename(root)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    return about
+    return description
 
 
-def _written(
-    folder: Path, texts: Texts, tokenizer: str, vocabulary: int | None, end: bool, recipe: dict[str, Any]
-) -> dict[str, Any]:
+def _recipe(texts: Texts, tokenizer: str, vocabulary: int | None, end: bool) -> dict[str, object]:
+    """Return the arguments that determine the tokens, with names of files in place of their paths."""
+    recipe: dict[str, object] = {
+        "target": None if texts.target is None else Path(texts.target).name,
+        "tokenizer": tokenizer if tokenizer in TOKENIZERS else Path(tokenizer).name,
+        "asked_vocabulary": vocabulary,
+        "validation_tenths": texts.validation_tenths,
+        "end": end,
+        "field": texts.field,
+        "pattern": texts.pattern,
+        "subset": texts.subset,
+        "split": texts.split,
+    }
+    return recipe if tokenizer in TOKENIZERS else recipe | read_tokenizer(tokenizer).fingerprint
+
+
+def _write_folder(
+    folder: Path, texts: Texts, tokenizer: str, vocabulary: int | None, end: bool, recipe: dict[str, object]
+) -> Description:
     file = _tokenizer_file(texts, tokenizer, vocabulary)
     if file is not None:
         (folder / "tokenizer.json").write_bytes(file)
@@ -103,10 +112,10 @@ def _written(
     identity, starts = _write_tokens(folder, texts, encoding, end)
     for side in SIDES:
         if starts[side][-1] == 0:
-            raise UserError(f"source is '{texts.source}': nothing is on the {side} side; expected more documents")
+            raise UserError(f"source is '{texts.source}': the {side} side has no text; expected more documents")
         np.save(folder / f"{side}.documents.npy", np.frombuffer(starts[side], np.int64))
     files = sorted(file for file in folder.iterdir())
-    about = {
+    description: Description = {
         "format": FORMAT,
         "pairs": texts.target is not None,
         "dtype": token_dtype(encoding.vocabulary + end).name,
@@ -117,24 +126,24 @@ def _written(
         "sources": identity.names,
         "source_sha256": identity.digest.hexdigest(),
         "recipe": recipe,
-        "files": {file.name: describe(file) for file in files},
+        "files": {file.name: describe_file(file) for file in files},
     }
-    (folder / "data.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    for file_ in [*files, folder / "data.json"]:
-        with file_.open("rb") as opened:
+    write_document(folder / "data.json", dict(description))
+    for written in [*files, folder / "data.json"]:
+        with written.open("rb") as opened:
             os.fsync(opened.fileno())
-    return about
+    return description
 
 
 class _Identity:
-    """The names of the sources and the digest of all that was read from them."""
+    """Names of the sources, and a digest of all documents that were read from them."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.digest = hashlib.sha256()
 
-    def document(self, name: str, tenth: int) -> None:
-        if name not in self.names[-2:]:  # pairs are of two files in turn
+    def begin_document(self, name: str, tenth: int) -> None:
+        if name not in self.names[-2:]:  # pairs alternate between two files
             self.names.append(name)
         self.digest.update(f"{name} {tenth}\n".encode())
 
@@ -142,13 +151,13 @@ class _Identity:
 def _write_tokens(
     folder: Path, texts: Texts, encoding: Tokenizer, end: bool
 ) -> tuple[_Identity, dict[str, "array.array[int]"]]:
-    """Both .bin files, and where each document starts in them."""
+    """Write both .bin files, and return the sources' identity and the start of each document by side."""
     dtype = token_dtype(encoding.vocabulary + end).newbyteorder("<")
     identity, starts = _Identity(), {side: array.array("q", [0]) for side in SIDES}
     opened = {side: (folder / f"{side}.bin").open("wb") for side in SIDES}
     try:
         for document in texts:
-            identity.document(document.name, document.tenth)
+            identity.begin_document(document.name, document.tenth)
             side = "validation" if document.tenth < texts.validation_tenths else "train"
             written = 0
             for piece in document.pieces():
@@ -167,38 +176,42 @@ def _write_tokens(
 
 
 def _tokenizer_file(texts: Texts, tokenizer: str, vocabulary: int | None) -> bytes | None:
-    """The contents of the tokenizer's file, made from the texts or copied; None for bytes."""
-    if tokenizer in MADE:
-        return MADE[tokenizer](texts, vocabulary)
+    """Return the content of the tokenizer's file, made from the texts or copied; None for bytes."""
+    if tokenizer in TOKENIZERS:
+        return TOKENIZERS[tokenizer](texts, vocabulary or 0)
     return Path(tokenizer).expanduser().read_bytes()
 
 
-def _texts(texts: Texts, validation: bool) -> Iterator[str]:
+def _read_texts(texts: Texts, with_validation: bool) -> Iterator[str]:
     for document in texts:
-        if validation or document.tenth >= texts.validation_tenths:
+        if with_validation or document.tenth >= texts.validation_tenths:
             yield from (piece.decode() for piece in document.pieces())
 
 
-MADE: dict[str, Any] = {
+TOKENIZERS: dict[str, Callable[[Texts, int], bytes | None]] = {
     "bytes": lambda texts, vocabulary: None,
-    "characters": lambda texts, vocabulary: character_file(_texts(texts, validation=True)),
-    "bpe": lambda texts, vocabulary: trained_file(_texts(texts, validation=False), vocabulary),
+    "characters": lambda texts, vocabulary: make_character_file(_read_texts(texts, with_validation=True)),
+    "bpe": lambda texts, vocabulary: train_bpe(_read_texts(texts, with_validation=False), vocabulary),
 }
-"""Tokenizers that come with the text, by name."""
+"""Functions that make a tokenizer's file from the texts, by the tokenizer's name."""
 
 
-def _there_already(root: Path, recipe: dict[str, Any], texts: Iterable[Any]) -> dict[str, Any]:
-    """Return what is there, if it is what would be written."""
-    about = read_about(root)
-    differing = {name: (about["recipe"].get(name), value) for name, value in recipe.items()}
-    differences = [f"{name} {old} there, {new} asked" for name, (old, new) in differing.items() if old != new]
+def _check_existing(root: Path, recipe: dict[str, object], texts: Iterable[Document]) -> Description:
+    """Return the description of a folder that exists, if `prepare` would write the same.
+
+    Raises:
+      UserError: the recipe or the sources differ.
+    """
+    description = read_description(root)
+    values = {name: (description["recipe"].get(name), value) for name, value in recipe.items()}
+    differences = [f"{name} is {old}, not {new}" for name, (old, new) in values.items() if old != new]
     identity = _Identity()
     for document in () if differences else texts:
-        identity.document(document.name, document.tenth)
+        identity.begin_document(document.name, document.tenth)
         for piece in document.pieces():
             identity.digest.update(piece)
-    if differences or identity.digest.hexdigest() != about["source_sha256"]:
-        why = "; ".join(differences) or "the sources have changed"
-        raise UserError(f"output is '{root}', which holds other data ({why}); expected a new place, or remove it")
+    if differences or identity.digest.hexdigest() != description["source_sha256"]:
+        reason = "; ".join(differences) or "the sources have changed"
+        raise UserError(f"output is '{root}', which holds other data ({reason}); expected a new folder, or remove it")
     open_tokens.__wrapped__(str(root))
-    return about
+    return description

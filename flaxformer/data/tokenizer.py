@@ -1,4 +1,4 @@
-"""From text to tokens and back: bytes, the characters of a vocabulary file, or what a tokenizer.json makes of it."""
+"""Conversion of text to tokens and back: bytes, the characters of a vocabulary file, or a tokenizer.json."""
 
 import dataclasses
 import functools
@@ -13,16 +13,16 @@ from flaxformer.extras import library
 from flaxformer.struct import UserError
 
 PIECE = 2**20
-"""Characters encoded at a time; a piece ends at a line's end."""
+"""Number of characters that are encoded at a time; a piece ends at the end of a line."""
 CHARACTERS = "flaxformer characters"
 """The `format` of a vocabulary file of characters."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """Tokenizer: text to token ids below `vocabulary` and back, and what identifies it.
+    """Pair of functions from UTF-8 text to token ids below `vocabulary` and back, with a digest of their file.
 
-    `decode` leaves out ids that the tokenizer does not have, such as a task's start, end and padding.
+    `decode` skips ids that the tokenizer does not have, such as a task's start, end and padding.
     """
 
     vocabulary: int
@@ -40,14 +40,15 @@ BYTES = Tokenizer(
 
 
 @functools.cache
-def tokenizer(path: str | None) -> Tokenizer:
-    """The tokenizer in a file: characters, or one of the `tokenizers` library; without a path, a token is a byte.
+def read_tokenizer(path: str | None) -> Tokenizer:
+    """Read the tokenizer of a file; without a path, return the one whose tokens are bytes.
 
-    Text is read as UTF-8, what is not valid as the replacement character. Of a tokenizer.json, special tokens,
-    truncation and padding are left out. Encoding refuses a character that a vocabulary of characters does not have.
+    Files are vocabularies of characters (`make_character_file`), or a tokenizer.json of the `tokenizers` library, whose
+    special tokens, truncation and padding are not applied. Text is decoded as UTF-8, with the replacement character for
+    invalid bytes. Encoding a character that a vocabulary of characters lacks raises a UserError.
 
     Raises:
-      UserError: the library is missing, or the file is, or it is not such a file.
+      UserError: the file or the library is missing, or the file is of another kind.
     """
     if path is None:
         return BYTES
@@ -55,12 +56,12 @@ def tokenizer(path: str | None) -> Tokenizer:
     if not file.is_file():
         raise UserError(f"tokenizer is '{path}', which is not a file; expected a tokenizer.json")
     data = file.read_bytes()
-    if characters := _characters_in(data):
-        return _of_characters(path, data, characters)
-    return _of_library(path, data)
+    if characters := _parse_characters(data):
+        return _character_tokenizer(path, data, characters)
+    return _library_tokenizer(path, data)
 
 
-def _of_library(path: str, data: bytes) -> Tokenizer:
+def _library_tokenizer(path: str, data: bytes) -> Tokenizer:
     try:
         model = library("tokenizers", "text", f"tokenizer '{path}'").Tokenizer.from_buffer(data)
     except UserError:
@@ -75,7 +76,7 @@ def _of_library(path: str, data: bytes) -> Tokenizer:
 
     def encode(text: bytes) -> np.ndarray:
         ids: list[int] = []
-        for piece in _pieces(text.decode(errors="replace")):
+        for piece in _split_text(text.decode(errors="replace")):
             ids += model.encode(piece, add_special_tokens=False).ids
         return np.array(ids, token_dtype(vocabulary))
 
@@ -85,8 +86,8 @@ def _of_library(path: str, data: bytes) -> Tokenizer:
     return Tokenizer(vocabulary, encode, _fingerprint(data), decode)
 
 
-def _characters_in(data: bytes) -> list[str] | None:
-    """The characters of a vocabulary file, by id; None for a file of another kind."""
+def _parse_characters(data: bytes) -> list[str] | None:
+    """Return the characters of a vocabulary file, by id; None for a file of another kind."""
     try:
         found = json.loads(data)
     except ValueError:
@@ -94,18 +95,18 @@ def _characters_in(data: bytes) -> list[str] | None:
     return found.get("characters") if isinstance(found, dict) and found.get("format") == CHARACTERS else None
 
 
-def _of_characters(path: str, data: bytes, characters: list[str]) -> Tokenizer:
-    known = isinstance(characters, list) and all(isinstance(one, str) and len(one) == 1 for one in characters)
-    if not known or len(set(characters)) != len(characters):
-        raise UserError(f"tokenizer is '{path}'; expected a list of characters, each there once")
+def _character_tokenizer(path: str, data: bytes, characters: list[str]) -> Tokenizer:
+    is_list = isinstance(characters, list) and all(isinstance(one, str) and len(one) == 1 for one in characters)
+    if not is_list or len(set(characters)) != len(characters):
+        raise UserError(f"tokenizer is '{path}'; expected a list of distinct characters")
     codes = np.array([ord(one) for one in characters], np.uint32)
     order = np.argsort(codes)
 
     def encode(text: bytes) -> np.ndarray:
-        asked = np.frombuffer(text.decode(errors="replace").encode("utf-32-le"), np.uint32)
-        places = np.minimum(np.searchsorted(codes, asked, sorter=order), len(codes) - 1)
+        points = np.frombuffer(text.decode(errors="replace").encode("utf-32-le"), np.uint32)
+        places = np.minimum(np.searchsorted(codes, points, sorter=order), len(codes) - 1)
         ids = order[places]
-        if unknown := sorted(set(asked[codes[ids] != asked].tolist())):
+        if unknown := sorted(set(points[codes[ids] != points].tolist())):
             named = ", ".join(f"{chr(code)!r} (U+{code:04X})" for code in unknown[:5])
             raise UserError(f"the text has {named}; expected the {len(codes)} characters of '{path}'")
         return ids.astype(token_dtype(len(codes)))
@@ -120,8 +121,13 @@ def _fingerprint(data: bytes) -> dict[str, str]:
     return {"tokenizer_sha256": hashlib.sha256(data).hexdigest()}
 
 
-def as_said(decode: Callable[[Iterable[int]], str], pieces: Iterable[Iterable[int]]) -> Iterator[str]:
-    """The text of tokens that come piece by piece: what each adds, a character once it is whole; last, what is left."""
+def decode_stream(decode: Callable[[Iterable[int]], str], pieces: Iterable[Iterable[int]]) -> Iterator[str]:
+    """Yield the text that each piece of tokens adds; a character is held back until all of its bytes have arrived.
+
+    Args:
+      decode: `Tokenizer.decode`.
+      pieces: token ids in the order of generation.
+    """
     ids: list[int] = []
     decoded = ""
     for piece in pieces:
@@ -133,12 +139,12 @@ def as_said(decode: Callable[[Iterable[int]], str], pieces: Iterable[Iterable[in
 
 
 def token_dtype(vocabulary: int) -> np.dtype:
-    """The narrowest unsigned integers that hold every token."""
+    """Return the narrowest unsigned integer dtype for ids below `vocabulary`."""
     return np.min_scalar_type(vocabulary - 1)
 
 
-def character_file(texts: Iterable[str]) -> bytes:
-    """A vocabulary file with every character of the texts; ids follow the order of their code points."""
+def make_character_file(texts: Iterable[str]) -> bytes:
+    """Return a vocabulary file with every character of the texts, with ids in the order of their code points."""
     found: set[str] = set()
     for text in texts:
         found |= set(text)
@@ -146,32 +152,32 @@ def character_file(texts: Iterable[str]) -> bytes:
     return (json.dumps(data, ensure_ascii=True, indent=0) + "\n").encode()
 
 
-def trained_file(texts: Iterable[str], vocabulary: int) -> bytes:
-    """A tokenizer.json with byte-level BPE of at most `vocabulary` tokens, trained on the texts.
+def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
+    """Train byte-level BPE of at most `vocabulary` tokens on the texts, and return its tokenizer.json.
 
     The 256 bytes are tokens, so that every text can be encoded; merges are within the words of GPT-2's pattern
-    (Sennrich et al. 2016; Radford et al. 2019, section 2.2). A short text may have fewer merges to give.
+    (Sennrich et al. 2016; Radford et al. 2019, section 2.2). A short text may have fewer merges.
 
     Raises:
-      UserError: no room for the bytes and a merge, or the library is missing.
+      UserError: `vocabulary` is at most 256, or the library is missing.
     """
     if vocabulary <= 256:
         raise UserError(f"vocabulary is {vocabulary}; expected more than the 256 bytes that BPE starts from")
-    of = functools.partial(library, extra="text", purpose="training a tokenizer")
-    levels = of("tokenizers.pre_tokenizers").ByteLevel
-    model = of("tokenizers").Tokenizer(of("tokenizers.models").BPE())
-    model.pre_tokenizer = levels(add_prefix_space=False)
-    model.decoder = of("tokenizers.decoders").ByteLevel()
-    alphabet = sorted(levels.alphabet())
-    trainer = of("tokenizers.trainers").BpeTrainer(
+    load = functools.partial(library, extra="text", purpose="training a tokenizer")
+    byte_level = load("tokenizers.pre_tokenizers").ByteLevel
+    model = load("tokenizers").Tokenizer(load("tokenizers.models").BPE())
+    model.pre_tokenizer = byte_level(add_prefix_space=False)
+    model.decoder = load("tokenizers.decoders").ByteLevel()
+    alphabet = sorted(byte_level.alphabet())
+    trainer = load("tokenizers.trainers").BpeTrainer(
         vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
     )
     model.train_from_iterator(texts, trainer)
     return model.to_str(pretty=True).encode()
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """The text in pieces of bounded size."""
+def _split_text(text: str) -> Iterator[str]:
+    """Yield a text in pieces that end at the end of a line."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + PIECE) + 1 or len(text)

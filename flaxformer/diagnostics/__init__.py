@@ -1,4 +1,4 @@
-"""A model under training, looked at: norms, activations, attention, growth with width, and the first bad number."""
+"""Diagnostics of a model in training: norms, activations, attention, growth with width, the first non-finite number."""
 
 from flaxformer.diagnostics.attention import AttentionStatistics
 from flaxformer.diagnostics.coordinate import CoordinateCheck, coordinate_check

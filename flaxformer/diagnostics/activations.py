@@ -1,93 +1,101 @@
-"""One number from each activation of a call, over what is real of it: no padding, no pair that a mask forbids."""
+"""Statistics of each activation of a forward pass over its real entries: no padding, no pairs that a mask forbids."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
-from flaxformer.diagnostics.places import ENCODER, in_layers, stacked
+from flaxformer.diagnostics.places import ENCODER, is_in_every_layer, stack_layers
+from flaxformer.model import Intermediates
 from flaxformer.model.blocks import BranchActivations
 from flaxformer.params import path_name
 from flaxformer.tasks.base import Batch
 
 Statistic = Callable[[Array, Bool[Array, "..."]], Array]
-"""Function of an activation, and of which entries are real, that returns a number."""
-STREAMS = ("update", "stream")
-"""Measured of each branch: its update, after its norm and gain, and the residual stream after it. A branch also has its
-`input`, `logits` and `weights`."""
+"""Function of an activation and of a mask that is True at real entries; its result is a scalar or a small vector."""
+STAGES = ("update", "stream")
+"""Activations that are measured per branch: its update, after norm and gain, and the residual stream after it. A branch
+also has its `input`, `logits` and `weights`."""
 PAIRS = ("logits", "weights")
-"""Intermediates of a branch that compares tokens, for each head and pair of tokens."""
+"""Activations of a branch with one entry per head and pair of tokens."""
 
 
 def rms(x: Float[Array, "..."], real: Bool[Array, "..."]) -> Float[Array, ""]:
-    """Root mean square, √(mean x²), over the real entries."""
+    """Return the root mean square, √(mean x²), over the real entries."""
     return jnp.sqrt(mean(jnp.square(x), real))
 
 
 def magnitude(x: Float[Array, "..."], real: Bool[Array, "..."]) -> Float[Array, ""]:
-    """mean |x| over the real entries."""
+    """Return mean |x| over the real entries."""
     return mean(jnp.abs(x), real)
 
 
 def mean(
     x: Float[Array, "..."], real: Bool[Array, "..."], axis: tuple[int, ...] | None = None, keepdims: bool = False
 ) -> Float[Array, "..."]:
-    """The mean over the real entries of some axes, or of all; 0 where nothing is real."""
+    """Return the mean over the real entries along some axes, or along all; 0 where no entry is real."""
     total, count = (y.sum(axis, keepdims=keepdims) for y in (jnp.where(real, x, 0), real))
     return total / jnp.maximum(count, 1)
 
 
-def measured(
-    intermediates: Any, batch: Batch, measure: Statistic, streams: Collection[str] = STREAMS
+def measure_activations(
+    intermediates: Intermediates, batch: Batch, measure: Statistic, stages: Collection[str] = STAGES
 ) -> dict[str, Float[Array, "*L"]]:
-    """The measure of every activation of a call, by place; [L] for one in the layers.
-
-    The places are those of the intermediates: "embedded", "blocks/attention/update", "blocks/feed_forward/stream",
-    "final" and so on; those of an encoder begin with "encoder/".
+    """Apply a statistic to every activation of a forward pass.
 
     Args:
-      intermediates: of the call.
-      batch: what was read; its padding is not real.
-      streams: what is measured of each branch.
+      intermediates: those of the forward pass.
+      batch: its inputs; padding is not real.
+      measure: the statistic.
+      stages: the activations to measure in each branch.
+
+    Returns:
+      The results by place, with a leading axis L within the layers. Places are paths in the intermediates: "embedded",
+      "blocks/attention/update", "blocks/feed_forward/stream", "final"; those of an encoder begin with "encoder/".
     """
     found: dict[str, Array] = {}
-    for place, node, valid in nodes(intermediates, batch):
-        of_one = functools.partial(_of_node, valid=valid, measure=measure, streams=streams)
-        values = jax.vmap(of_one)(node) if in_layers(place) else of_one(node)
+    for place, node, valid in activations_and_branches(intermediates, batch):
+        measure_one = functools.partial(_measure_node, valid=valid, measure=measure, stages=stages)
+        values = jax.vmap(measure_one)(node) if is_in_every_layer(place) else measure_one(node)
         found |= {place + name: value for name, value in values.items()}
     return found
 
 
-def _of_node(
-    node: Any, valid: Bool[Array, "*batch T"] | None, measure: Statistic, streams: Collection[str]
+def _measure_node(
+    node: Array | BranchActivations,
+    valid: Bool[Array, "*batch T"] | None,
+    measure: Statistic,
+    stages: Collection[str],
 ) -> dict[str, Array]:
+    """Return the results of one layer, by the end of their place: "" for an activation, "/update" in a branch."""
     if not isinstance(node, BranchActivations):
         return {"": measure(node, real_entries(node, valid))}
     found = {}
-    for name in streams:
+    for name in stages:
         if name not in PAIRS:
-            x = by_token(getattr(node, name), node.input.shape[:-1])
+            x = flatten_per_token(getattr(node, name), node.input.shape[:-1])
             found[f"/{name}"] = measure(x, real_entries(x, valid))
-        elif name in (own := scores(node)):
+        elif name in (own := pair_scores(node)):
             found[f"/{name}"] = measure(own[name], real_pairs(node, valid))
     return found
 
 
-def of_output(output: Array, batch: Batch, measure: Statistic) -> Array:
-    """The measure of what the head says where it is scored: of the logits of a language model or a classifier."""
+def measure_output(output: Array, batch: Batch, measure: Statistic) -> Array:
+    """Apply a statistic to the head's output, such as logits, at the targets that have a weight in the loss."""
     return measure(output, jnp.broadcast_to(batch.weights[..., None] > 0, output.shape))
 
 
-def nodes(intermediates: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Array, "*batch T"] | None]]:
-    """Every activation outside of the branches and every branch: its place, itself, and which tokens are real.
+def activations_and_branches(
+    intermediates: Intermediates, batch: Batch
+) -> Iterator[tuple[str, Array | BranchActivations, Bool[Array, "*batch T"] | None]]:
+    """Yield (place, node, valid) for every branch, and for every activation outside of the branches.
 
-    What is in the layers is stacked, if they are alike.
+    Nodes of layers with the same structure are stacked [L, ...]; `valid` is True at real tokens, None without padding.
     """
     leaves = jax.tree_util.tree_leaves_with_path(
-        stacked(intermediates), is_leaf=lambda node: isinstance(node, BranchActivations)
+        stack_layers(intermediates), is_leaf=lambda node: isinstance(node, BranchActivations)
     )
     for path, node in leaves:
         place = path_name(path)
@@ -95,31 +103,36 @@ def nodes(intermediates: Any, batch: Batch) -> Iterator[tuple[str, Any, Bool[Arr
 
 
 def real_entries(x: Float[Array, "*batch T D"], valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch T D"]:
-    """Return which entries belong to real tokens."""
+    """Return a mask of the entries that belong to real tokens."""
     return jnp.ones(x.shape, bool) if valid is None else jnp.broadcast_to(valid[..., None], x.shape)
 
 
-def by_token(x: Any, tokens: tuple[int, ...]) -> Float[Array, "*batch T D"]:
-    """All numbers of each token in a row: a residual rule may have several vectors per token, or several arrays."""
+def flatten_per_token(x: PyTree, tokens: tuple[int, ...]) -> Float[Array, "*batch T D"]:
+    """Return all numbers of each token as one vector: a residual stream may have several vectors or arrays per token.
+
+    Args:
+      x: arrays of which each begins with the axes `tokens`.
+      tokens: the sizes (*batch, T).
+    """
     rows = [leaf.reshape(*tokens, -1) for leaf in jax.tree.leaves(x)]
     return rows[0] if len(rows) == 1 else jnp.concatenate(rows, -1)
 
 
-def scores(branch: BranchActivations) -> dict[str, Float[Array, "*batch N T S"]]:
-    """The logits and weights of a branch, as far as it gives them.
+def pair_scores(branch: BranchActivations) -> dict[str, Float[Array, "*batch N T S"]]:
+    """Return the logits and weights of a branch that it returns, if they are of pairs of tokens.
 
-    Only those of pairs of tokens count: a feed-forward network may have other logits, such as a router's.
+    A feed-forward network may have other logits, such as a router's.
     """
     *batch, length, _ = branch.input.shape
 
-    def is_of_pairs(x: Array | None) -> bool:
+    def has_pairs(x: Array | None) -> bool:
         return x is not None and x.ndim == len(batch) + 3 and [*x.shape[:-3], x.shape[-2]] == [*batch, length]
 
-    return {name: x for name in PAIRS if is_of_pairs(x := getattr(branch, name))}
+    return {name: x for name in PAIRS if has_pairs(x := getattr(branch, name))}
 
 
 def real_pairs(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) -> Bool[Array, "*batch N T S"]:
-    """Return which pairs are of a real query and a key that it may attend to."""
-    shape = next(iter(scores(branch).values())).shape
+    """Return a mask of the pairs of a real query and a key that it may attend to."""
+    shape = next(iter(pair_scores(branch).values())).shape
     allowed = jnp.ones(shape, bool) if branch.allowed is None else jnp.broadcast_to(branch.allowed, shape)
     return allowed if valid is None else allowed & jnp.broadcast_to(valid[..., None, :, None], shape)

@@ -1,27 +1,27 @@
-"""Statistics of the heads of an attention."""
+"""Statistics of attention heads: entropy, logits and diversity."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.diagnostics.activations import PAIRS, mean, nodes, real_pairs, scores
-from flaxformer.diagnostics.places import in_layers
+from flaxformer.diagnostics.activations import PAIRS, activations_and_branches, mean, pair_scores, real_pairs
+from flaxformer.diagnostics.places import is_in_every_layer
+from flaxformer.model import Intermediates
 from flaxformer.model.blocks import BranchActivations
 from flaxformer.pytree import Node
 from flaxformer.tasks.base import Batch
 
 
 class AttentionStatistics(Node):
-    """Statistics over the pairs of a real query and a key that it may attend to in a batch; the axes: layer, head.
+    """Statistics per layer and head over the pairs, in a batch, of a real query and a key that it may attend to.
 
-    A query counts if it is real and may attend to something.
+    Padding queries, and queries without any such key, are left out.
     """
 
     entropy: Float[Array, "L N"]
-    """mean over queries of −Σ_s A[t, s] ln A[t, s], nats: 0 at one key, ln S at S keys alike (Zhai et al. 2023)."""
+    """mean over queries of −Σ_s A[t, s] ln A[t, s], nats: 0 for one key, ln S for equal weights (Zhai et al. 2023)."""
     largest_logit: Float[Array, "L N"]
     """max |z| over pairs; z is scaled, capped and biased. It grows before a run diverges (Dehghani et al. 2023)."""
     logit_variance: Float[Array, "L N"]
@@ -29,30 +29,31 @@ class AttentionStatistics(Node):
     head_diversity: Float[Array, " L"]
     """1 − the mean, over queries and pairs of heads, of the cosine of the angle between their rows of weights A[t].
 
-    0 where all heads look alike, or where there is one; 1 where no two look at a common key. The measure is our own: a
-    normalised form of the disagreement of attended positions of Li et al. 2018.
+    0 if all heads have equal weights, or if there is one head; 1 if no two heads attend to a common key. A normalised
+    form, of this package's own, of the disagreement of attended positions in Li et al. 2018.
     """
 
 
-def attention_statistics(intermediates: Any, batch: Batch) -> dict[str, AttentionStatistics]:
-    """The statistics of every attention of a call, by place: "blocks/attention", "blocks/cross_attention", "encoder/…".
+def attention_statistics(intermediates: Intermediates, batch: Batch) -> dict[str, AttentionStatistics]:
+    """Return the statistics of every attention of a forward pass, by place.
 
-    A branch has them if it gives logits and weights of pairs of tokens.
+    Places are such as "blocks/attention", "blocks/cross_attention" and "encoder/blocks/attention". Branches without
+    logits and weights of pairs of tokens have no entry.
     """
     return {
-        place: jax.vmap(of_one)(node) if in_layers(place) else of_one(node)
-        for place, node, valid in nodes(intermediates, batch)
-        if isinstance(node, BranchActivations) and scores(node).keys() == set(PAIRS)
-        for of_one in [functools.partial(_of_layer, valid=valid)]
+        place: jax.vmap(of_layer)(node) if is_in_every_layer(place) else of_layer(node)
+        for place, node, valid in activations_and_branches(intermediates, batch)
+        if isinstance(node, BranchActivations) and pair_scores(node).keys() == set(PAIRS)
+        for of_layer in [functools.partial(_layer_statistics, valid=valid)]
     }
 
 
-def _of_layer(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) -> AttentionStatistics:
-    logits: Any = branch.logits
-    weights: Any = branch.weights
+def _layer_statistics(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) -> AttentionStatistics:
+    found = pair_scores(branch)
+    logits, weights = found["logits"], found["weights"]
     pairs = real_pairs(branch, valid)
     queries = pairs.any(-1)
-    # Weights may be of other heads than the logits, as where a head combines two maps.
+    # Weights may have fewer heads than logits, as in differential attention, where a head combines two maps.
     same = weights.shape[-3] == queries.shape[-2]
     rows = queries if same else jnp.broadcast_to(queries.any(-2, keepdims=True), weights.shape[:-1])
     batch = range(pairs.ndim - 3)
@@ -66,11 +67,12 @@ def _of_layer(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) 
 
 
 def _diversity(weights: Float[Array, "*batch N T S"], queries: Bool[Array, "*batch T"]) -> Float[Array, ""]:
+    """Return `AttentionStatistics.head_diversity` of one layer."""
     heads = weights.shape[-3]
     if heads == 1:
         return jnp.zeros(())
     length = jnp.linalg.norm(weights, axis=-1, keepdims=True)
     rows = weights / jnp.where(length > 0, length, 1)
-    # Σ over pairs of heads of cos = (|Σ_n row_n|² − N) / 2, for rows of length 1.
+    # For rows of length 1, the cosines of all pairs of heads add up to (|Σ_n row_n|² − N) / 2.
     similarity = (jnp.square(rows.sum(-3)).sum(-1) - heads) / (heads * (heads - 1))
     return mean(1 - similarity, queries)

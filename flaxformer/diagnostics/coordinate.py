@@ -1,26 +1,26 @@
-"""The coordinate check: how the size of activations grows with the width of the model, step by step."""
+"""Coordinate check: growth of the activations' size with the width of the model, at each of the first steps."""
 
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
-from flaxformer.diagnostics.activations import magnitude, measured, of_output
-from flaxformer.diagnostics.places import one_by_one
-from flaxformer.params import fold_in_name
+from flaxformer.diagnostics.activations import magnitude, measure_activations, measure_output
+from flaxformer.diagnostics.places import split_layers
 from flaxformer.struct import Config, UserError, replace_at
 from flaxformer.tasks.base import Source, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, apply_gradients, backward, start
 
 GROWING = {"heads": ("d_head", "d_value"), "d_head": ("heads", "key_value_heads")}
-"""Names of sizes that grow with the model's width, beside d_ff and d_memory, where the other is fixed."""
-STREAMS = ("logits", "update", "stream")
+"""Sizes that grow in proportion to the model's width, beside d_ff and d_memory, by the size that is fixed."""
+STAGES = ("logits", "update", "stream")
+"""Activations that are measured per branch."""
 Fixed = Literal["heads", "d_head"]
 ModelT = TypeVar("ModelT", bound=ModelConfig)
 
@@ -32,7 +32,7 @@ class CoordinateCheck:
     Args:
       widths: the values of d_model, W of them.
       sizes: by place, mean |activation| [steps + 1, W]: before training, and after 1, 2 … steps. Places are those of
-        `Diagnostics.rms` in one layer each, and "blocks/0/attention/logits", of the pairs that may attend.
+        `Diagnostics.rms`, of each layer separately, and "blocks/0/attention/logits", over pairs that the mask allows.
     """
 
     widths: tuple[int, ...]
@@ -40,44 +40,46 @@ class CoordinateCheck:
 
     @property
     def slopes(self) -> dict[str, np.ndarray]:
-        """By place and step [steps + 1], the least-squares slope of ln size against ln width.
+        """Least-squares slopes [steps + 1] of ln size against ln width, by place.
 
-        0 where the size does not depend on the width, ½ where it grows as √width; NaN where a size is 0 or not finite.
+        0 if the size does not depend on the width, ½ if it grows as √width; NaN if a size is 0 or not finite.
         """
         return {place: slope(self.widths, sizes) for place, sizes in self.sizes.items()}
 
 
 def coordinate_check(run: Run, widths: Sequence[int], steps: int = 3, fixed: Fixed = "heads") -> CoordinateCheck:
-    """Train the run at several widths for a few steps, and measure mean |activation| of each stage before each step.
+    """Train a run at several widths for a few steps, and measure mean |activation| before each step.
 
-    All else is as in the run: learning rate, initialiser, seed and batches. A parametrisation in which wide models
-    train as narrow ones do has slopes near 0 at every step; where a slope grows, so does the change that one step
-    makes, and the best learning rate falls with the width (Yang et al. 2021, "Tensor Programs V", and its package).
+    Learning rate, initialiser, seed and batches are those of the run. In a parametrisation that makes training
+    independent of the width, slopes are near 0 at every step. A slope that grows from step to step means that updates
+    grow with the width, so that the best learning rate falls (Yang et al. 2021, "Tensor Programs V", and its package).
 
     Args:
-      widths: values of d_model, two at least; other sizes keep their ratio to it, as `at_width` says.
+      run: the run at any width.
+      widths: values of d_model, at least two; `at_width` changes other sizes in proportion.
       steps: training steps.
-      fixed: "heads" keeps the number of heads and grows them; "d_head" keeps their width and adds heads.
+      fixed: "heads" keeps the number of heads and widens them; "d_head" keeps their width and adds heads.
 
     Raises:
-      UserError: a width that another size of the model cannot follow in proportion; fewer than two widths.
+      UserError: a size of the model is not whole at a width; fewer than two widths.
     """
     if len(set(widths)) < 2:
-        raise UserError(f"widths is {list(widths)}; expected two different ones at least, for a slope")
+        raise UserError(f"widths is {list(widths)}; expected at least two different widths, to fit a slope")
     source = run.task.load()
     runs = [run.replace(model=at_width(run.model, width, fixed)) for width in widths]
-    found = [jax.device_get(_sizes(own, source, steps)) for own in runs]
+    found = [jax.device_get(activation_sizes(own, source, steps)) for own in runs]
     return CoordinateCheck(tuple(widths), {place: np.stack([one[place] for one in found], 1) for place in found[0]})
 
 
 def at_width(model: ModelT, width: int, fixed: Fixed = "heads") -> ModelT:
-    """The model with d_model = width and all that depends on it in proportion.
+    """Return the model with d_model = width, and other sizes in proportion.
 
-    These are its integers, and those of its components and of its encoder, that are named d_model, d_memory, d_ff, or
-    as `GROWING` says: `attention.heads`, `feed_forward.d_ff`, `encoder.d_model` and so on. What is None follows anyway.
+    Changed are the integer fields of the model, its components and its encoder that are named d_model, d_memory, d_ff,
+    or listed in `GROWING`: `attention.heads`, `feed_forward.d_ff`, `encoder.d_model` and so on. Sizes that are None
+    follow from these.
 
     Raises:
-      UserError: a size that is not whole at this width.
+      UserError: a size is not whole at this width.
     """
     if fixed not in GROWING:
         raise UserError(f"fixed is {fixed!r}; expected one of {', '.join(GROWING)}")
@@ -90,13 +92,13 @@ def at_width(model: ModelT, width: int, fixed: Fixed = "heads") -> ModelT:
     return replace_at(model, changes)
 
 
-def _integers(config: Any, within: str = "") -> Iterator[tuple[str, int]]:
-    """Every integer of a config and of the configs in it, by its dotted path."""
+def _integers(config: Config | tuple[object, ...], within: str = "") -> Iterator[tuple[str, int]]:
+    """Yield every integer of a config and of the configs in it, with its dotted path."""
     if isinstance(config, tuple):
-        inside = {str(number): item for number, item in enumerate(config)}
+        values = {str(number): item for number, item in enumerate(config)}
     else:
-        inside = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    for name, value in inside.items():
+        values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    for name, value in values.items():
         if isinstance(value, Config | tuple):
             yield from _integers(value, f"{within}{name}.")
         elif type(value) is int:
@@ -104,7 +106,7 @@ def _integers(config: Any, within: str = "") -> Iterator[tuple[str, int]]:
 
 
 def slope(widths: Sequence[int], sizes: np.ndarray) -> np.ndarray:
-    """The least-squares slope of ln sizes [..., W] against ln widths, in float64."""
+    """Return the least-squares slope of ln sizes [..., W] against ln widths [W], in float64."""
     x = np.log(np.asarray(widths, np.float64))
     with np.errstate(divide="ignore", invalid="ignore"):
         y = np.log(np.asarray(sizes, np.float64))
@@ -112,15 +114,16 @@ def slope(widths: Sequence[int], sizes: np.ndarray) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def _sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
-    """mean |activation| by place in one layer each, [steps + 1]: of the forward pass of each training step."""
-    key = fold_in_name(jax.random.key(run.seed), "data")
+def activation_sizes(run: Run, source: Source, steps: int) -> dict[str, Array]:
+    """Return mean |activation| [steps + 1] in the forward pass of each training step, by place in single layers."""
+    key = run.data_key
 
     def body(state: TrainState, _: None) -> tuple[TrainState, dict[str, Array]]:
         batch = concat_parts(source.batch(key, state.step))
         loss, gradient, outcome = backward(state, run, batch, return_intermediates=True)
-        sizes = measured(outcome.intermediates, batch, magnitude, STREAMS)
-        sizes["output"] = of_output(outcome.output, batch, magnitude)
-        return apply_gradients(state, run, loss, gradient, outcome.aux)[0], one_by_one(sizes)
+        assert outcome.intermediates is not None
+        sizes = measure_activations(outcome.intermediates, batch, magnitude, STAGES)
+        sizes["output"] = measure_output(outcome.output, batch, magnitude)
+        return apply_gradients(state, run, loss, gradient, outcome.aux)[0], split_layers(sizes)
 
     return jax.lax.scan(body, start(run), length=steps + 1)[1]

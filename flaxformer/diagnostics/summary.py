@@ -1,10 +1,10 @@
-"""Diagnostics as flat named numbers, for tables and lines of JSON."""
+"""Diagnostics as a flat dictionary of named scalars, for tables and JSON."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flaxformer.diagnostics.diagnose import Diagnostics
-from flaxformer.diagnostics.places import ENCODER, in_any_layer, in_layers, one_by_one
+from flaxformer.diagnostics.places import ENCODER, is_in_every_layer, split_layers, without_layer
 
 STATISTICS = {
     "entropy": "attention_entropy",
@@ -12,25 +12,31 @@ STATISTICS = {
     "logit_variance": "logit_variance",
     "head_diversity": "head_diversity",
 }
-"""The name that each of the `AttentionStatistics` has in a table."""
+"""Name of each field of `AttentionStatistics` in a table."""
 
 
 def summary(diagnostics: Diagnostics, coarse: bool = False) -> dict[str, Float[Array, ""]]:
-    """Every number under the name quantity/place, each layer and head by itself; coarse, few numbers over all layers.
+    """Return every diagnostic as a scalar by the name quantity/place.
 
-    Such as "gradient_norm/blocks/3", "gradient_norm/blocks/3/attention/query", "rms/blocks/3/attention/update",
-    "attention_entropy/blocks/3/attention/head/1", "head_diversity/blocks/3/attention", "loss".
+    Args:
+      diagnostics: those of one step.
+      coarse: False has one number per layer and head, such as "gradient_norm/blocks/3/attention/query",
+        "rms/blocks/3/attention/update", "attention_entropy/blocks/3/attention/head/1". True has the minimum, mean and
+        maximum over layers and heads, such as "attention_entropy/blocks/attention/min", and only norms of whole blocks
+        and of modules outside the blocks.
 
-    Coarse: what is in the layers has its least, mean and largest value over layers and heads,
-    "attention_entropy/blocks/attention/min" (…/mean, …/max); norms are of whole blocks and of what stands outside them.
-    A component's own statistics always are: "statistics/blocks/feed_forward/load/max". Its losses are scalars,
-    "loss/blocks/feed_forward/balance".
+    Returns:
+      The scalars. Statistics of components always have minimum, mean and maximum, such as
+      "statistics/blocks/feed_forward/load/max"; losses of components are "loss/blocks/feed_forward/balance".
     """
     rows = {"loss": diagnostics.loss} | {f"loss/{name}": x for name, x in diagnostics.losses.items()}
-    for quantity, found in _quantities(diagnostics).items():
+    for quantity, measurements in _quantities(diagnostics).items():
         if coarse:
-            found = {place: x for place, x in found.items() if not quantity.endswith("_norm") or _is_outermost(place)}
-        numbers = _over_layers(found) if coarse else _by_head(one_by_one(found))
+            is_norm = quantity.endswith("_norm")
+            chosen = {place: x for place, x in measurements.items() if not is_norm or _is_outermost(place)}
+            numbers = _summarise_layers(chosen)
+        else:
+            numbers = _split_heads(split_layers(measurements))
         rows |= {f"{quantity}/{place}": x for place, x in numbers.items()}
     for name, x in diagnostics.statistics.items():
         rows |= _extremes(f"statistics/{name}", x) if x.size > 1 else {f"statistics/{name}": x.reshape(())}
@@ -42,7 +48,7 @@ def _extremes(name: str, x: Array) -> dict[str, Array]:
 
 
 def _quantities(diagnostics: Diagnostics) -> dict[str, dict[str, Array]]:
-    """{quantity: {place: array}}."""
+    """Return {quantity: {place: array}}."""
     found = {name: getattr(diagnostics, name) for name in ("gradient_norm", "parameter_norm", "update_norm", "rms")}
     for field, name in STATISTICS.items():
         found[name] = {place: getattr(statistics, field) for place, statistics in diagnostics.attention.items()}
@@ -50,16 +56,17 @@ def _quantities(diagnostics: Diagnostics) -> dict[str, dict[str, Array]]:
 
 
 def _is_outermost(place: str) -> bool:
-    return "/" not in in_any_layer(place).removeprefix(f"{ENCODER}/")
+    return "/" not in without_layer(place).removeprefix(f"{ENCODER}/")
 
 
-def _over_layers(found: dict[str, Array]) -> dict[str, Array]:
+def _summarise_layers(measurements: dict[str, Array]) -> dict[str, Array]:
+    """Return minimum, mean and maximum over the layers and heads of each place."""
     by_place: dict[str, list[Array]] = {}
-    for place, x in found.items():
-        by_place.setdefault(in_any_layer(place), []).append(x)
+    for place, x in measurements.items():
+        by_place.setdefault(without_layer(place), []).append(x)
     rows: dict[str, Array] = {}
     for place, parts in by_place.items():
-        if in_layers(place):
+        if is_in_every_layer(place):
             x = parts[0] if len(parts) == 1 else jnp.concatenate([part.ravel() for part in parts])
             rows |= _extremes(place, x)
         else:
@@ -67,9 +74,9 @@ def _over_layers(found: dict[str, Array]) -> dict[str, Array]:
     return rows
 
 
-def _by_head(found: dict[str, Array]) -> dict[str, Array]:
-    """Return rows of which a remaining axis is named by head."""
+def _split_heads(measurements: dict[str, Array]) -> dict[str, Array]:
+    """Return scalars by place; an axis that remains is one of heads."""
     rows: dict[str, Array] = {}
-    for place, x in found.items():
+    for place, x in measurements.items():
         rows |= {place: x} if x.ndim == 0 else {f"{place}/head/{head}": x[head] for head in range(len(x))}
     return rows

@@ -1,34 +1,40 @@
-"""Sums over the entries of trees like the weights: of every weight, of every module, of every layer."""
+"""Sums and norms over trees with the structure of the weights, per weight, module and layer."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.diagnostics.places import ENCODER, in_layers, layer_of, stacked
+from flaxformer.diagnostics.places import ENCODER, is_in_every_layer, layer_index, stack_layers
 from flaxformer.params import path_name
+from flaxformer.pytree import Node
 
 
-def sums(tree: Any, measure: Callable[[Array], Array]) -> dict[str, Array]:
-    """measure(x), a sum over the entries of x, of every place of a tree like the weights; [L] for one in the layers.
+def sum_by_place(tree: Node, measure: Callable[[Array], Array]) -> dict[str, Array]:
+    """Return the sums of measure(x) over the weights x of every place; within the layers, with a leading axis L.
 
-    A place is a weight, "blocks/attention/query", or all that a path leads to: "blocks/attention", and "blocks".
+    Args:
+      tree: weights, or a tree of the same structure.
+      measure: a sum over the entries of an array.
+
+    Returns:
+      A sum for each weight, such as "blocks/attention/query", and for each beginning of its path: "blocks/attention"
+      and "blocks".
     """
     found: dict[str, Array] = {}
-    for path, x in jax.tree_util.tree_leaves_with_path(stacked(tree)):
+    for path, x in jax.tree_util.tree_leaves_with_path(stack_layers(tree)):
         name = path_name(path)
-        value = jax.vmap(measure)(x) if in_layers(name) else measure(x)
+        value = jax.vmap(measure)(x) if is_in_every_layer(name) else measure(x)
         parts = name.split("/")
-        # All of an encoder is no place: its layers have an axis of their own. Nor are all layers where each has places.
-        first = (2 if parts[0] == ENCODER else 1) + (layer_of(name) is not None)
+        # "encoder" is no place, since its layers have an axis of their own; nor is "blocks" if layers have own places.
+        first = (2 if parts[0] == ENCODER else 1) + (layer_index(name) is not None)
         for end in range(first, len(parts) + 1):
             place = "/".join(parts[:end])
             found[place] = found[place] + value if place in found else value
     return found
 
 
-def norms(tree: Any) -> dict[str, Float[Array, "*L"]]:
-    """The L2 norm √(Σ x²) of every place of a tree like the weights: the squares of a module's parts add up to its."""
-    return {place: jnp.sqrt(total) for place, total in sums(tree, lambda x: jnp.square(x).sum()).items()}
+def norms_by_place(tree: Node) -> dict[str, Float[Array, "*L"]]:
+    """Return the L2 norm √(Σ x²) of every place; the square of a module's norm is the sum over its weights."""
+    return {place: jnp.sqrt(total) for place, total in sum_by_place(tree, lambda x: jnp.square(x).sum()).items()}

@@ -1,30 +1,34 @@
-"""The constructor arguments of torch.nn's Transformer modules, and the configs that are equal to them."""
+"""Conversion between constructor arguments of torch.nn's Transformer modules and configs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from flaxformer.canonical import canonical, flatten
 from flaxformer.config import Embeddings, ModelConfig, NoHead, NoPositions, NormPlacement
-from flaxformer.interop.widths import explicit
-from flaxformer.struct import REQUIRED, UserError, canonical, did_you_mean, flatten, get_at, replace_at
+from flaxformer.interop.widths import with_explicit_widths
+from flaxformer.struct import REQUIRED, UserError, did_you_mean, get_at, replace_at
 
 
 class Argument(NamedTuple):
-    """The fields of the config that an argument decides, and the argument read off the config."""
+    """Conversion of one argument to fields of a config by path, and from a config."""
 
-    to: Callable[[Any], dict[str, Any]]
-    back: Callable[[ModelConfig], Any]
+    to_fields: Callable[[Any], dict[str, object]]
+    from_config: Callable[[ModelConfig], object]
 
 
-def _field(path: str, otherwise: Any = 1) -> Argument:
-    """An argument that is a field; `otherwise` stands in where a component has no such field, which is refused then."""
+def _field(path: str, otherwise: object = 1) -> Argument:
+    """Return the conversion of an argument that equals a field.
 
-    def back(config: ModelConfig) -> Any:
+    `otherwise` is the argument of a config whose component has no such field; `arguments_of` then raises an error.
+    """
+
+    def from_config(config: ModelConfig) -> object:
         try:
             return get_at(config, path)
         except UserError:
             return otherwise
 
-    return Argument(lambda value: {path: value}, back)
+    return Argument(lambda value: {path: value}, from_config)
 
 
 ARGUMENTS = {
@@ -41,9 +45,9 @@ ARGUMENTS = {
     "dropout": Argument(lambda rate: {"dropout": rate or None}, lambda config: config.dropout or 0.0),
     "activation": _field("feed_forward.activation", "relu"),
     "layer_norm_eps": _field("norm_kind.epsilon", 1e-5),
-    "batch_first": Argument(lambda is_coordinator: {}, lambda config: True),
+    "batch_first": Argument(lambda is_first: {}, lambda config: True),
     "norm_first": Argument(
-        lambda is_coordinator: {"norm.pre": is_coordinator, "norm.post_residual": not is_coordinator},
+        lambda is_first: {"norm.pre": is_first, "norm.post_residual": not is_first},
         lambda config: config.norm.pre is not None,
     ),
     "norm": Argument(lambda has_norm: {"norm.final": has_norm}, lambda config: config.norm.final is not None),
@@ -52,7 +56,7 @@ ARGUMENTS = {
             dict.fromkeys(("attention.bias", "attention.out_bias", "feed_forward.bias"), has_bias)
             | {"norm_kind.affine": "gain+bias" if has_bias else "gain"}
         ),
-        _field("attention.out_bias", True).back,
+        _field("attention.out_bias", True).from_config,
     ),
     "add_bias_kv": Argument(lambda has_bias: {}, lambda config: False),
     "add_zero_attn": Argument(lambda has_zero: {}, lambda config: False),
@@ -63,26 +67,39 @@ BASE = ModelConfig(
     head=NoHead(),
     positions=NoPositions(),
     mask_pattern="bidirectional",
-    norm=NormPlacement(final=True),  # unless a stack says otherwise
+    norm=NormPlacement(final=True),  # unless the argument `norm` of a stack is False
 )
 
 
 class Constructor(NamedTuple):
-    """A class of torch.nn: its arguments with their defaults; those of which only one value has a counterpart."""
+    """Arguments of a class of torch.nn with their defaults."""
 
-    defaults: dict[str, Any]
+    defaults: dict[str, object]
     free: str
-    """Fields of the config that say nothing about the module, and what they hold."""
+    """Fields of the config, including those inside them, that do not affect the module."""
     memory: bool = False
     """True if it reads a memory of its own width."""
-    only: Mapping[str, Any] = {}
+    only: Mapping[str, object] = {}
+    """Arguments of which only one value has a counterpart, and that value."""
 
 
-LAYER = {"d_model": REQUIRED, "nhead": REQUIRED, "dim_feedforward": 2048, "dropout": 0.1, "activation": "relu"}
+LAYER: dict[str, object] = {
+    "d_model": REQUIRED,
+    "nhead": REQUIRED,
+    "dim_feedforward": 2048,
+    "dropout": 0.1,
+    "activation": "relu",
+}
 LAYER |= {"layer_norm_eps": 1e-5, "batch_first": False, "norm_first": False, "bias": True}
 STACK = LAYER | {"num_layers": REQUIRED, "norm": False}
 BOTH = LAYER | {"d_model": 512, "nhead": 8, "num_encoder_layers": 6, "num_decoder_layers": 6}
-ATTENTION = {"embed_dim": REQUIRED, "num_heads": REQUIRED, "dropout": 0.0, "bias": True, "add_bias_kv": False}
+ATTENTION: dict[str, object] = {
+    "embed_dim": REQUIRED,
+    "num_heads": REQUIRED,
+    "dropout": 0.0,
+    "bias": True,
+    "add_bias_kv": False,
+}
 ATTENTION |= {"add_zero_attn": False, "kdim": None, "vdim": None, "batch_first": False}
 
 IN_A_STACK = "vocabulary initializer mask_pattern attention.window"
@@ -103,76 +120,77 @@ CONSTRUCTORS = {
 }
 
 
-def config_of(kind: str, **arguments: Any) -> ModelConfig:
-    """The config of a torch.nn module, from the arguments of its constructor; those left out are at torch's defaults.
+def config_of(kind: str, **arguments: object) -> ModelConfig:
+    """Return the config of a torch.nn module, given the arguments of its constructor; others have torch's defaults.
 
-    A stack takes the arguments of its layers, beside `num_layers` and `norm`: whether it ends in a
+    A stack has the arguments of its layers, `num_layers`, and `norm`: whether it ends in a
     LayerNorm(d_model, layer_norm_eps, bias=bias), as both stacks of Transformer do. `activation` is "relu", "gelu", or
-    flaxformer's name for the function that torch was given. Without `bias` the LayerNorms have none either, as in torch
-    since 2.1. `batch_first` changes nothing: sequences are [*batch, T, D] here.
+    this package's name of a function that was passed to torch. With bias=False, LayerNorms have no bias either, as in
+    torch since 2.1. `batch_first` has no effect: sequences are [*batch, T, D] in this package.
 
-    Evaluation is torch's; training is not quite: `dropout` is that of the residual branches, and of what a stack reads,
-    where torch has it in the attention weights and in the hidden layer too, and not on what is read.
+    Evaluation equals torch's. Training differs in dropout: this package applies it to the residual branches and to the
+    inputs of a stack; torch applies it to the residual branches, the attention weights and the hidden layer.
 
     Raises:
       UserError: an unknown kind or argument, a missing one, or a value that has no counterpart.
     """
-    constructor = _constructor(kind)
-    values = _complete(kind, arguments)
-    fields = {path: value for name in values for path, value in ARGUMENTS[name].to(values[name]).items()}
+    constructor = _find_constructor(kind)
+    values = _complete_arguments(kind, arguments)
+    fields = {path: value for name in values for path, value in ARGUMENTS[name].to_fields(values[name]).items()}
     if constructor.memory:
         fields["d_memory"] = values["d_model"]
     config = replace_at(BASE, fields)
     return config.with_encoder(layers=values["num_encoder_layers"]) if kind == "Transformer" else config
 
 
-def _complete(kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """All arguments of a constructor; refuses those that it does not have and those without a counterpart."""
-    constructor = _constructor(kind)
+def _complete_arguments(kind: str, arguments: dict[str, object]) -> dict[str, object]:
+    """Return all arguments of a constructor; raise an error for unknown ones, and for those without a counterpart."""
+    constructor = _find_constructor(kind)
     for name in arguments:
         if name not in constructor.defaults:
             raise UserError(f"torch.nn.{kind} has no argument '{name}'{did_you_mean(name, constructor.defaults)}")
     values = constructor.defaults | arguments
     for name, value in values.items():
         if value is REQUIRED:
-            raise UserError(f"torch.nn.{kind} is without {name}; expected it to be given")
+            raise UserError(f"torch.nn.{kind} has no {name}; expected a value")
         if name in constructor.only and value != constructor.only[name]:
-            raise UserError(f"torch.nn.{kind} has {name} {value!r}; expected {constructor.only[name]}, as here")
+            only = constructor.only[name]
+            raise UserError(f"torch.nn.{kind} has {name} {value!r}; expected {only}, the only supported value")
     if kind == "MultiheadAttention":
         kdim, vdim = (values["embed_dim"] if values[name] is None else values[name] for name in ("kdim", "vdim"))
         if kdim != vdim:
-            raise UserError(f"kdim is {kdim} and vdim {vdim}; expected one width, that of the memory")
+            raise UserError(f"kdim is {kdim} and vdim is {vdim}; expected equal widths")
     return values
 
 
-def arguments_of(kind: str, config: ModelConfig) -> dict[str, Any]:
-    """The arguments with which torch.nn's class makes the module of that config: the inverse of `config_of`.
+def arguments_of(kind: str, config: ModelConfig) -> dict[str, object]:
+    """Return the arguments with which torch.nn's class makes the module of a config; the inverse of `config_of`.
 
-    Masks, initial values, and for a layer what stands around it, are no part of the module: they may be anything.
+    Fields that are not part of the module are ignored: masks, initial values and, for a layer, those of the stack.
 
     Raises:
-      UserError: names a field of the config with a value that no module of this kind has.
+      UserError: a field of the config has a value that no module of this kind has; the message has its path.
     """
-    constructor, config = _constructor(kind), _resolved(kind, config)
-    arguments = {name: constructor.only.get(name, ARGUMENTS[name].back(config)) for name in constructor.defaults}
-    theirs, ours = (flatten(canonical(c)) for c in (_resolved(kind, config_of(kind, **arguments)), config))
+    constructor, config = _find_constructor(kind), _with_widths(kind, config)
+    arguments = {name: constructor.only.get(name, ARGUMENTS[name].from_config(config)) for name in constructor.defaults}
+    theirs, ours = (flatten(canonical(c)) for c in (_with_widths(kind, config_of(kind, **arguments)), config))
     for path in dict.fromkeys([*ours, *theirs]):
         places = (path, path.removeprefix("encoder."))
-        free = any(f"{place}.".startswith(f"{name}.") for place in places for name in constructor.free.split())
-        if ours.get(path) != theirs.get(path) and not free:
+        is_free = any(f"{place}.".startswith(f"{name}.") for place in places for name in constructor.free.split())
+        if ours.get(path) != theirs.get(path) and not is_free:
             raise UserError(f"{path} is {ours.get(path)!r}; expected {theirs.get(path)!r}, for a torch.nn.{kind}")
     return arguments
 
 
-def _constructor(kind: str) -> Constructor:
+def _find_constructor(kind: str) -> Constructor:
     if kind not in CONSTRUCTORS:
         raise UserError(f"kind is '{kind}'{did_you_mean(kind, CONSTRUCTORS)}")
     return CONSTRUCTORS[kind]
 
 
-def _resolved(kind: str, config: ModelConfig) -> ModelConfig:
-    """The config with every width written out, so that equal models are equal configs."""
-    if kind == "MultiheadAttention" and config.reads_memory:  # the attention to the memory is the module
+def _with_widths(kind: str, config: ModelConfig) -> ModelConfig:
+    """Return the config with explicit widths, so that equal models have equal configs."""
+    if kind == "MultiheadAttention" and config.reads_memory:  # the module is the cross-attention
         config = config.replace(attention=config.cross, cross_attention=None)
-    config = explicit(config, "key_value_heads", "d_head", "d_value", "d_ff")
+    config = with_explicit_widths(config, "key_value_heads", "d_head", "d_value", "d_ff")
     return config.replace(d_memory=config.sizes["d_memory"] or None)

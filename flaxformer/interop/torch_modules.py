@@ -1,10 +1,10 @@
-"""Weights of torch.nn's Transformer modules, from and to their state dicts, without torch.
+"""Conversion of weights of torch.nn's Transformer modules, from and to their state dicts, without torch.
 
 >>> config = config_of("TransformerEncoder", d_model=512, nhead=8, num_layers=6, norm_first=True, norm=True)
 >>> params = from_torch("TransformerEncoder", module.state_dict(), config)
 >>> y = apply(params, config, x, valid=~padding)  # module(x, src_key_padding_mask=padding)
 
-The kinds are classes of torch.nn, and what becomes of each:
+Kinds are classes of torch.nn, with these counterparts:
 
     MultiheadAttention        `Attention.Weights`
     TransformerEncoderLayer   `BlockParams`
@@ -13,24 +13,24 @@ The kinds are classes of torch.nn, and what becomes of each:
     TransformerDecoder        the same, with a memory: apply(params, config, tgt, memory=memory)
     Transformer               the same, with an encoder: apply(params, config, tgt, source=src)
 
-A torch module has its causal mask from its caller, so the config's mask_pattern is "bidirectional";
-`config.replace(mask_pattern="causal")` has it for good. An embedding and a head stand outside the module: with
-`config.replace(inputs=Tokens(), head=LanguageModel(), …)` go
+The caller of a torch module passes its causal mask, so the config's mask_pattern is "bidirectional"; use
+`config.replace(mask_pattern="causal")` for a causal model. Embedding and head are not part of the module; add them with
+`config.replace(inputs=Tokens(), head=LanguageModel(), …)` and
 `params.replace(embedding=Tokens.Weights(tokens=…), head=LanguageModel.Weights(matrix=…))`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
 from flaxformer.config import ModelConfig
 from flaxformer.interop.tensors import (
     MATRIX,
     VECTOR,
     TensorRow,
-    declared,
+    declared_rows,
     from_tensors,
     layers,
     linear,
@@ -39,20 +39,22 @@ from flaxformer.interop.tensors import (
     within,
 )
 from flaxformer.interop.torch_arguments import arguments_of, config_of
+from flaxformer.interop.widths import encoder_of
 from flaxformer.model import specs
 from flaxformer.model.blocks import BlockParams
-from flaxformer.model.transformer import Transformer, with_layout
-from flaxformer.params import declare
+from flaxformer.model.weights import Transformer, with_layout
+from flaxformer.params import Parameters
+from flaxformer.weight_specs import declare
 
 __all__ = ["arguments_of", "config_of", "from_torch", "to_torch"]
 
 
 def _around(name: str, path: str) -> tuple[TensorRow, ...]:
-    """The norm of a branch, in the slot of pre-norm or in that of post-norm."""
+    """Return the rows of a branch's norm, as pre-norm and as post-norm; the config declares one of them."""
     return norm(name, f"{path}_connection/pre") + norm(name, f"{path}_connection/post_residual")
 
 
-# A row counts where the config declares its weights: the other slot, or a bias that is left out, has none.
+# Rows whose weights the config does not declare, such as absent biases, are dropped by `declared_rows`.
 SHARED = (
     TensorRow("in_proj_bias", ("query_bias", "key_bias", "value_bias"), VECTOR),
     *linear("out_proj", "out"),
@@ -86,7 +88,7 @@ def _stack(layer: tuple[TensorRow, ...], config: ModelConfig) -> tuple[TensorRow
 
 
 def _encoder_and_decoder(config: ModelConfig) -> tuple[TensorRow, ...]:
-    encoder = _stack(ENCODER_LAYER, config.encoder)  # type: ignore[arg-type]  # this kind has one
+    encoder = _stack(ENCODER_LAYER, encoder_of(config))
     return within("encoder.", "encoder/", encoder) + within("decoder.", "", _stack(DECODER_LAYER, config))
 
 
@@ -104,12 +106,14 @@ def _block(config: ModelConfig) -> BlockParams:
     return declare(BlockParams, config)
 
 
-def _attention(config: ModelConfig) -> Any:
+def _attention(config: ModelConfig) -> Parameters:
     block = _block(config)
-    return block.cross_attention if config.reads_memory else block.attention
+    weights = block.cross_attention if config.reads_memory else block.attention
+    assert weights is not None
+    return weights
 
 
-SPECS: dict[str, Callable[[ModelConfig], Any]] = {
+SPECS: dict[str, Callable[[ModelConfig], Parameters]] = {
     "MultiheadAttention": _attention,
     "TransformerEncoderLayer": _block,
     "TransformerDecoderLayer": _block,
@@ -117,40 +121,41 @@ SPECS: dict[str, Callable[[ModelConfig], Any]] = {
     "TransformerDecoder": specs,
     "Transformer": specs,
 }
-"""The declarations of the weights that a module has."""
+"""Functions that return the declarations of a module's weights."""
 
 
-def from_torch(kind: str, state: Mapping[str, ArrayLike], config: ModelConfig) -> Any:
-    """The weights of a torch.nn module, in float32, as flaxformer has them; the table above says in which tree.
+def from_torch(kind: str, state: Mapping[str, ArrayLike], config: ModelConfig) -> PyTree:
+    """Convert the state dict of a torch.nn module to weights in float32, in the tree of the table above.
 
     Args:
       kind: a class of torch.nn, such as "TransformerEncoderLayer".
-      state: its state dict: NumPy arrays, or tensors that NumPy can read. They are copied.
-      config: as `config_of` makes it.
+      state: the state dict, with NumPy arrays or tensors that NumPy can read, which are copied.
+      config: a config that `config_of` returned.
 
     Raises:
-      UserError: the config is not that of such a module; or a tensor is missing, unexpected, of another shape or no
-        floating-point numbers: named, with the shape found and the shape expected.
+      UserError: the config is not that of such a module; or a tensor is missing, unexpected, of another shape or not of
+        floating-point numbers, and the message has its name, the shape found and the shape expected.
     """
     arrays = {name: np.asarray(tensor) for name, tensor in state.items()}
     return from_tensors(*_rows_and_specs(kind, config), arrays, f"state of torch.nn.{kind}")
 
 
-def to_torch(kind: str, params: Any, config: ModelConfig) -> dict[str, np.ndarray]:
-    """The state dict, of NumPy arrays, that a torch.nn module with these weights has: the inverse of `from_torch`.
+def to_torch(kind: str, params: Parameters, config: ModelConfig) -> dict[str, np.ndarray]:
+    """Convert weights to the state dict, with NumPy arrays, of a torch.nn module; the inverse of `from_torch`.
 
-    `arguments_of(kind, config)` makes the module; its `load_state_dict` wants each array through `torch.from_numpy`.
+    `arguments_of(kind, config)` returns the arguments of the module's constructor; pass each array to
+    `load_state_dict` through `torch.from_numpy`.
 
     Raises:
-      UserError: the config is not that of such a module, or the weights are not those of the config: named, with the
-        shape found and the shape expected.
+      UserError: the config is not that of such a module, or the weights are not those of the config; the message has
+        names, the shapes found and the shapes expected.
     """
     unrolled = with_layout(params, "unrolled") if isinstance(params, Transformer) else params
     return to_tensors(*_rows_and_specs(kind, config), unrolled, f"weights for torch.nn.{kind}")
 
 
-def _rows_and_specs(kind: str, config: ModelConfig) -> tuple[list[TensorRow], Any]:
-    """The tensors that the module has, and our weights; every weight has its place in one tensor."""
-    arguments_of(kind, config)  # refuses what torch's module does not do
-    own = SPECS[kind](config)
-    return declared(ROWS[kind](config), own), own
+def _rows_and_specs(kind: str, config: ModelConfig) -> tuple[list[TensorRow], Parameters]:
+    """Return the tensors of a module, and the declarations of the weights, each of which is in one tensor."""
+    arguments_of(kind, config)  # raises an error for configs that torch's module cannot have
+    declarations = SPECS[kind](config)
+    return declared_rows(ROWS[kind](config), declarations), declarations

@@ -1,28 +1,40 @@
-"""Widths that a config leaves open, written out, so that equal models have equal configs."""
+"""Configs with explicit widths, so that equal models have equal configs."""
 
 import dataclasses
-from typing import Any
 
+from flaxformer.component import Component
 from flaxformer.config import ModelConfig
+from flaxformer.struct import UserError
 
 
-def explicit(config: ModelConfig, *names: str) -> ModelConfig:
-    """The config, and its encoder's, with these widths of its components as numbers, where None leaves them open.
+def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:
+    """Return the config, and its encoder, with these widths of components as numbers in place of None.
 
-    A cross-attention that is equal to the self-attention is None, which means the same.
+    A cross-attention that equals the self-attention becomes None, which has the same meaning.
     """
 
-    def written_out(component: Any) -> Any:
+    def fill(component: Component | None) -> Component | None:
         if component is None:
             return None
         sizes = component.sizes(config.sizes)
         fields = [field.name for field in dataclasses.fields(component)]
         return component.replace(**{name: sizes[name] for name in names if name in fields and name in sizes})
 
-    attention, cross_attention = written_out(config.attention), written_out(config.cross_attention)
+    attention, cross_attention = fill(config.attention), fill(config.cross_attention)
     return config.replace(
         attention=attention,
         cross_attention=None if cross_attention == attention else cross_attention,
-        feed_forward=written_out(config.feed_forward),
-        encoder=None if config.encoder is None else explicit(config.encoder, *names),
+        feed_forward=fill(config.feed_forward),
+        encoder=None if config.encoder is None else with_explicit_widths(config.encoder, *names),
     )
+
+
+def encoder_of(config: ModelConfig) -> ModelConfig:
+    """Return the encoder of a config.
+
+    Raises:
+      UserError: it has none.
+    """
+    if config.encoder is None:
+        raise UserError("encoder is None; expected an encoder, as config.with_encoder() makes")
+    return config.encoder

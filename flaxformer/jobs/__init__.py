@@ -1,12 +1,13 @@
-"""Training one run, for hours if need be: stopped when asked, resumed bit for bit, logged line by line."""
+"""Training jobs: one run with checkpoints, a log, samples, and bitwise resumption."""
 
-from flaxformer.jobs.events import Diverged, Evaluated, JobEvent, Sampled, Saved, Started, StepsTaken
+from flaxformer.jobs.events import Diverged, Evaluated, FinalScores, JobEvent, Sampled, Saved, Started, StepsTaken
 from flaxformer.jobs.samples import text_of
 from flaxformer.jobs.train import Job, check, train
 
 __all__ = [
     "Diverged",
     "Evaluated",
+    "FinalScores",
     "Job",
     "JobEvent",
     "Sampled",

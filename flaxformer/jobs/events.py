@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The run begins, or goes on after its newest checkpoint."""
+    """The run starts, or resumes from its newest checkpoint."""
 
     step: int
 
@@ -22,7 +22,15 @@ class StepsTaken:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The evaluation set was read."""
+    """The run was evaluated."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalScores:
+    """The trained run was evaluated on the test data."""
 
     step: int
     metrics: dict[str, float]
@@ -30,7 +38,7 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """The model, as it is evaluated, was let say something."""
+    """The model generated a text."""
 
     step: int
     prompt: str
@@ -39,16 +47,16 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A checkpoint is on its way to the disk."""
+    """A checkpoint is being written."""
 
     step: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Diverged:
-    """The loss or a gradient was not finite at this step: nothing was changed from there on."""
+    """The loss or a gradient was not finite at this step; the weights are those before it."""
 
     step: int
 
 
-JobEvent = Started | StepsTaken | Evaluated | Sampled | Saved | Diverged
+JobEvent = Started | StepsTaken | Evaluated | FinalScores | Sampled | Saved | Diverged

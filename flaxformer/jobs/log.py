@@ -1,47 +1,53 @@
-"""A run's log: one line of JSON for each chunk of steps, each evaluation and each sample, in their order."""
+"""Log of a run: one line of JSON per chunk of steps, per evaluation and per sample, in order."""
 
 import contextlib
-import json
-import os
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from flaxformer.files import write_atomically
+from flaxformer import digests
+from flaxformer.files import set_aside, write_atomically
 from flaxformer.struct import UserError
 
+LOG = logging.getLogger(__name__)
 NAME = "log.jsonl"
-LogLine = dict[str, Any]
+LogLine = digests.JsonObject
 
 
 class Log:
-    """The log in a run's folder, from a step on: what an earlier launch wrote beyond its last checkpoint is dropped.
+    """The log in a run's folder, from a step on: lines that an earlier launch wrote after that step are dropped.
 
     {"kind": "steps", "step": 50, "loss": [...], "gradient_norm": [...], "learning_rate": [...], "seconds": 1.2}
     {"kind": "evaluation", "step": 50, "validation_loss": 2.41, ...}
+    {"kind": "test", "step": 500, "test_loss": 2.38, ...}
     {"kind": "sample", "step": 50, "prompt": "To be", "text": " or not to"}
 
-    `step` counts the steps that were taken; a list has one number for each of the chunk's steps. Each of `trackers` is
-    told every line, those that are kept first.
+    `step` is the number of steps taken; a list has one number per step of the chunk. Each line ends with the digest of
+    its content. Each of `trackers` is called with every line, beginning with those that are kept. A damaged file is
+    kept as log.jsonl.damaged and reported; its other lines stay, and steps that are missing are reported.
 
     Raises:
-      UserError: it cannot be read, or not be written, as on a full disk; a line is then there whole or not at all.
+      UserError: the file cannot be read or written, as on a full disk; a line is then written whole or not at all.
     """
 
     def __init__(self, folder: Path, step: int, trackers: Sequence[Callable[[LogLine], object]] = ()) -> None:
         self.path, self.trackers = folder / NAME, trackers
-        kept = [line for line in read(self.path) if line["step"] <= step] if step else []
+        found, wrong = _lines(self.path) if step else ([], [])
+        kept = [line for line in found if line["step"] <= step]
         with _recording(self.path):
-            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+            if wrong:
+                kept_as = set_aside(self.path, "damaged").name
+                LOG.warning("%s, %s; it is kept as %s, and its other lines stay", self.path, wrong[0], kept_as)
+            if missing := _missing_steps(kept, step):
+                LOG.warning("%s lacks %s of the %d steps that were trained, from step %d on", self.path, *missing)
+            write_atomically(self.path, b"".join(map(digests.line, kept)))
         for line in kept if trackers else ():
             self._write_to_trackers(line)
 
-    def append(self, **line: Any) -> None:
+    def append(self, **line: object) -> None:
         """Add one line; it is on the disk when this returns."""
-        with _recording(self.path), self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with _recording(self.path):
+            digests.append_line(self.path, line)
         self._write_to_trackers(line)
 
     def _write_to_trackers(self, line: LogLine) -> None:
@@ -55,7 +61,7 @@ def _recording(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = f"{path} cannot be written: {error.strerror or error}"
-        raise UserError(f"{why}; the checkpoints stay, and the same command goes on from the newest") from error
+        raise UserError(f"{why}; the checkpoints are kept, and the same command resumes from the newest") from error
 
 
 def read(path: Path) -> list[LogLine]:
@@ -64,15 +70,25 @@ def read(path: Path) -> list[LogLine]:
     Raises:
       UserError: a line is damaged; the message says which.
     """
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
-
-
-def _parsed(path: Path, number: int, line: bytes) -> LogLine:
-    try:
-        found = json.loads(line)
-        if not isinstance(found["step"], int) or not isinstance(found["kind"], str):
-            raise ValueError("step or kind is wrong")
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}, line {number} is damaged ({error}); expected JSON with step and kind") from None
+    found, wrong = _lines(path)
+    if wrong:
+        raise UserError(f"{path}, {wrong[0]}; expected lines as `train` wrote them")
     return found
+
+
+def _lines(path: Path) -> tuple[list[LogLine], list[str]]:
+    """Return the lines of a log, and what is wrong with the damaged ones."""
+    found, wrong = digests.lines(path)
+    kinds = [isinstance(line.get("step"), int) and isinstance(line.get("kind"), str) for line in found]
+    wrong = [text.replace(": ", " is damaged: ", 1) for text in wrong]
+    if not all(kinds):
+        wrong.append("a line is damaged: it has no step or kind")
+    return [line for line, is_line in zip(found, kinds, strict=True) if is_line], wrong
+
+
+def _missing_steps(lines: Sequence[LogLine], step: int) -> tuple[int, int, int] | None:
+    """Return the number of steps up to `step` without a line, `step`, and the first of them; None if all have one."""
+    chunks = [(line["step"], len(line.get("loss", ()))) for line in lines if line["kind"] == "steps"]
+    logged = {n for last, steps in chunks for n in range(last - steps + 1, last + 1)}
+    missing = [n for n in range(1, step + 1) if n not in logged]
+    return (len(missing), step, missing[0]) if missing else None

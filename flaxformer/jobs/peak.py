@@ -1,14 +1,14 @@
-"""Share of a device's peak that a run uses: the FLOPs of its model, against the peak that the vendor publishes.
+"""Model FLOPs utilization (MFU): the FLOPs of a run's model, divided by the peak that the device's vendor publishes.
 
-MFU = FLOPs of the model a second / peak (Chowdhery et al. 2022, appendix B): of the model alone, so that what is
-computed again to save memory does not count, nor what the optimizer does.
+MFU = FLOPs of the model per second / peak (Chowdhery et al. 2022, appendix B). Only the model counts: neither what is
+recomputed to save memory, nor the optimizer.
 """
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 from flaxformer.training import Run, start
 from flaxformer.training.step import forward
@@ -31,14 +31,14 @@ PEAKS: tuple[tuple[str, float | None, float], ...] = (
     ("TPU v5", 459.0, 459.0),
     ("TPU v6 lite", 918.0, 918.0),
 )
-"""Part of a device kind's name, and its peak in TFLOP/s for products in bfloat16 and in float32, dense.
+"""Part of a device kind's name, and its dense peak in TFLOP/s for products in bfloat16 and in float32.
 
-The first that fits counts. A product of float32 arrays is what XLA makes of it as it stands: TF32 on NVIDIA's tensor
-cores since Ampere, one pass in bfloat16 on a TPU. V100 has tensor cores for float16 alone. A device of TPU v2 and v3
+The first match counts. Products of float32 arrays are those of XLA's default precision: TF32 on NVIDIA's tensor cores
+since Ampere, one pass in bfloat16 on a TPU. V100 has tensor cores for float16 alone. A device of TPU v2 and v3
 is one of a chip's two cores.
 
 Sources: NVIDIA's data sheets of H100, H200, A100, L40S, L4 and V100, the numbers with sparsity halved;
-docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e; for v2 and v3, of 46 and 123 a chip, Jouppi et al. 2020, "A
+docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e; for v2 and v3, 46 and 123 per chip, Jouppi et al. 2020, "A
 domain-specific supercomputer for training deep neural networks".
 """
 
@@ -46,7 +46,7 @@ domain-specific supercomputer for training deep neural networks".
 def peak(kind: str, precision: str) -> float | None:
     """FLOP/s of a device of this kind at a run's precision; None where none is published, as for a CPU.
 
-    A CPU's is not measured instead: its clock, and who else uses its cores, vary, and a share of that would too.
+    That of a CPU is not measured instead, since it varies with the clock and with other users of its cores.
     """
     for part, bfloat16, float32 in PEAKS:
         if part in kind:
@@ -56,10 +56,10 @@ def peak(kind: str, precision: str) -> float | None:
 
 
 def model_flops(run: Run) -> int:
-    """FLOPs of one training step: 3 × those of the products in the forward pass, the backward pass having two for each.
+    """FLOPs of one training step: 3 × those of the products of the forward pass, as the backward pass has two for each.
 
-    Counted in the traced program, for every architecture; a decoder-only model of L layers has 6 N + 12 L d T a token
-    for N weights in products, attention over all T counted whether the mask lets it through or not.
+    Counted in the traced program, for every architecture. A decoder-only model of L layers has 6 N + 12 L d T per token
+    for N weights in products; attention counts over all T, masked or not.
     """
     key = jax.random.key(0)
     batch = run.task.load().batch(key, 0)
@@ -68,28 +68,35 @@ def model_flops(run: Run) -> int:
     return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, part).jaxpr) for part in parts)
 
 
-def products_of(jaxpr: Any) -> int:
-    """FLOPs of matrix products and convolutions in a program; a loop counts as often as it is known to run."""
+def products_of(jaxpr: Jaxpr) -> int:
+    """FLOPs of matrix products and convolutions in a program; a loop counts as often as it runs, if that is known."""
     total = 0
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
         if name == "dot_general":
             (over, _), _ = params["dimension_numbers"]
-            total += 2 * equation.outvars[0].aval.size * math.prod(equation.invars[0].aval.shape[axis] for axis in over)
+            summed = math.prod(_shape(equation.invars[0])[axis] for axis in over)
+            total += 2 * math.prod(_shape(equation.outvars[0])) * summed
         elif name == "conv_general_dilated":
-            kernel, numbers = equation.invars[1].aval, params["dimension_numbers"]
-            total += 2 * equation.outvars[0].aval.size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
+            kernel, outputs = _shape(equation.invars[1]), params["dimension_numbers"].rhs_spec[0]
+            total += 2 * math.prod(_shape(equation.outvars[0])) * math.prod(kernel) // kernel[outputs]
         else:
             total += params.get("length", 1) * sum(map(products_of, _inner(params.values())))
     return total
 
 
-def _inner(values: Iterable[Any]) -> Iterable[Any]:
-    """The programs within an equation."""
+def _shape(variable: Var | Literal) -> tuple[int, ...]:
+    """The shape of an equation's input or output."""
+    assert isinstance(variable.aval, jax.core.ShapedArray)
+    return tuple(variable.aval.shape)
+
+
+def _inner(values: Iterable[object]) -> Iterable[Jaxpr]:
+    """The programs within an equation's parameters."""
     for value in values:
         if isinstance(value, tuple | list):
             yield from _inner(value)
-        elif hasattr(value, "eqns"):
+        elif isinstance(value, Jaxpr):
             yield value
-        elif hasattr(getattr(value, "jaxpr", None), "eqns"):
+        elif isinstance(value, ClosedJaxpr):
             yield value.jaxpr

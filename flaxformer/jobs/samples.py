@@ -1,13 +1,14 @@
 """Samples during training: a continuation of held-out text, or a translation of a held-out line."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from flaxformer.data.tokenizer import Tokenizer, tokenizer
+from flaxformer.data.tokenizer import Tokenizer, read_tokenizer
 from flaxformer.model import Sampling, generate
+from flaxformer.model.weights import Transformer
 from flaxformer.params import fold_in_name
 from flaxformer.tasks import PairedFiles, PairedTokens, Source, Task, TokenFiles
 from flaxformer.tasks.pairs import PairTask
@@ -15,9 +16,9 @@ from flaxformer.tasks.text import TextTask
 from flaxformer.training import Run
 
 PROMPT = 16
-"""Tokens that a continuation is given, or half a window where that is less."""
+"""Tokens of the prompt of a continuation; or half a window, if that is less."""
 TEMPERATURE = 0.8
-"""Temperature of a continuation; a translation takes the likeliest token each time."""
+"""Temperature of a continuation; a translation takes the most likely token each time."""
 
 
 class Sample(NamedTuple):
@@ -31,17 +32,17 @@ def text_of(task: Task) -> Tokenizer | None:
     """Return the tokenizer that decodes the tokens of a task; None for a task that is not of text."""
     match task:
         case TextTask() | PairedFiles():
-            return tokenizer(task.tokenizer)
+            return read_tokenizer(task.tokenizer)
         case TokenFiles() | PairedTokens():
-            return tokenizer(task.folder.tokenizer_path)
+            return read_tokenizer(task.folder.tokenizer_path)
     return None
 
 
-def sampler(run: Run, source: Source, tokens: int) -> Callable[[Any, int], Sample] | None:
-    """A function of weights and step that gives a sample of at most so many tokens; None where there is none to give.
+def sampler(run: Run, source: Source, tokens: int) -> Callable[[Transformer, int], Sample] | None:
+    """Return a function from weights and step to a sample of at most `tokens` tokens; None for a task without text.
 
-    Its prompt is the first example of the evaluation set, and its draws are of the run's seed and the step alone, so
-    that samples can be compared, and a run that goes on gives those of one that was never stopped. It changes nothing.
+    The prompt is the start of the first example of the evaluation set, and the draws depend on the run's seed and the
+    step alone: samples can be compared, and a resumed run gives those of an uninterrupted one.
     """
     text, pairs = text_of(run.task), isinstance(run.task, PairTask)
     if text is None or not tokens:
@@ -57,7 +58,7 @@ def sampler(run: Run, source: Source, tokens: int) -> Callable[[Any, int], Sampl
     shown = text.decode((prompt if first.source is None else first.source)[0]) + ("\n" if pairs else "")
     key = fold_in_name(jax.random.key(run.seed), "samples")
 
-    def sampled(params: Any, step: int) -> Sample:
+    def sampled(params: Transformer, step: int) -> Sample:
         said = generate(
             params,
             run.model,
@@ -73,8 +74,3 @@ def sampler(run: Run, source: Source, tokens: int) -> Callable[[Any, int], Sampl
         return Sample(shown, text.decode(after) if pairs else text.decode([*prompt[0], *after])[len(shown) :])
 
     return sampled
-
-
-def printable(text: str) -> str:
-    """The text without what would command a terminal: any control character but a line's end or a tab becomes "·"."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text)

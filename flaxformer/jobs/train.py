@@ -9,29 +9,30 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from flaxformer import distributed
+from flaxformer.canonical import classes_in
 from flaxformer.checkpoint import Checkpoints, Stop, write_config
 from flaxformer.checkpoint.config import NAME as CONFIG
-from flaxformer.checkpoint.config import check_config
-from flaxformer.files import locked
+from flaxformer.checkpoint.config import check_config, supersede
+from flaxformer.files import lock_folder
 from flaxformer.jobs import trackers
-from flaxformer.jobs.events import Diverged, Evaluated, JobEvent, Sampled, Saved, Started, StepsTaken
+from flaxformer.jobs.events import Diverged, Evaluated, FinalScores, JobEvent, Sampled, Saved, Started, StepsTaken
 from flaxformer.jobs.log import Log
-from flaxformer.jobs.programs import Programs
 from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.layout import Layout
-from flaxformer.params import fold_in_name
+from flaxformer.model.weights import Transformer
 from flaxformer.sharding import Devices
-from flaxformer.struct import UserError, classes_in
+from flaxformer.struct import UserError
 from flaxformer.tasks.base import Source
 from flaxformer.training import Run, TrainState
-from flaxformer.training.micro_batches import check_batch, kept_bytes, separable
+from flaxformer.training.compiled_run import CompiledRun
+from flaxformer.training.device_group import DeviceGroup, default_devices
+from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.step import ALIVE
-from flaxformer.user_code import code_digests, copy_sources, user_modules
+from flaxformer.user_code import code_digests, copy_sources, path_of_copy, user_modules
 from flaxformer.user_code.changes import OnCodeChange
 
 LOG = logging.getLogger(__name__)
@@ -44,16 +45,18 @@ class Job:
 
     Args:
       output: its folder.
-      chunk_steps: steps between two looks at progress and signals; rounded down to a divisor of both intervals.
+      chunk_steps: steps per call of the compiled function, between which progress is reported and signals are obeyed;
+        rounded down to a divisor of both intervals.
       save_every: steps between two checkpoints; by default as many as between two evaluations.
-      keep_last, keep_best: how many of the newest and of the best checkpoints stay.
+      keep_last, keep_best: number of the newest and of the best checkpoints that are kept.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
       samples: tokens that a model of text generates at each evaluation; 0 for none.
-      track: where the log goes beside its file: "tensorboard", "wandb".
-      devices: the mesh that the job is trained on; None for what `devices_for` says.
-      file: the file that declares the run, whose code counts as the run's.
-      on_code_change: what to do where user code has changed since the folder's checkpoints were made: "refuse" to
-        train, "keep" them and go on, or "retrain", which sets them aside and begins anew.
+      track: services that receive the log besides its file: "tensorboard", "wandb".
+      devices: the mesh that the job is trained on; None for `default_devices`.
+      file: the file that declares the run; its code is part of the run's identity.
+      on_code_change: what to do if user code has changed since the folder's checkpoints were made: "refuse" to
+        train, "keep" them and resume, or "retrain", which sets them aside and starts again.
+      restart: start again from the first step, and move what the folder holds to its superseded/N.
     """
 
     output: Path
@@ -67,6 +70,7 @@ class Job:
     devices: Devices | None = None
     file: Path | None = None
     on_code_change: OnCodeChange = "refuse"
+    restart: bool = False
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -76,41 +80,38 @@ class Job:
         trackers.check(self.track)
 
 
-SPREAD = 1e7
-"""Bytes of activations, by `kept_bytes`, from which on a step is shared among a CPU's cores as devices."""
-
-
-def devices_for(run: Run) -> Devices | None:
-    """Return the default devices of a run; None for one device.
-
-    All devices of several processes, along data. On one CPU, of whose cores each is a device, as many as cut the batch
-    evenly: each core computes its own examples in its own caches, which is up to a quarter faster than sharing every
-    product (`experiments/benchmarks/README.md`). But not a run whose examples hang together, or a small one.
-    """
-    if jax.process_count() > 1:
-        return Devices(data=jax.device_count())
-    rows = run.task.batch_size // getattr(run.task, "buckets", 1) // (run.training.micro_batches or 1)
-    count = math.gcd(jax.device_count(), rows)
-    worth_it = jax.default_backend() == "cpu" and separable(run) and kept_bytes(run) >= SPREAD
-    return Devices(data=count) if worth_it and count > 1 else None
-
-
 def check(run: Run, job: Job) -> None:
     """Check, before anything is computed, that the folder is this run's or unused, and that the devices exist.
 
     Raises:
-      UserError: it holds another run, and the message lists what differs; it cannot be written to; or the devices are
-        too few, or no divisor of the batch.
+      UserError: the folder holds another run, and the message lists the differences; it cannot be written to; or the
+        devices are too few, or do not divide the batch.
     """
     there = next(path for path in (job.output, *job.output.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         kind = "cannot be written to" if there.is_dir() else "is a file"
         raise UserError(f"output is '{job.output}', and '{there}' {kind}; expected a folder, there or to be made")
-    if (job.output / CONFIG).exists():
+    if (job.output / CONFIG).exists() and not job.restart:
         check_config(job.output, run, _code(run, job), job.on_code_change)
     if job.devices is not None:
         job.devices.mesh()
         check_batch(run, job.devices)
+
+
+def _has_checkpoint(checkpoints: Checkpoints) -> bool:
+    """True if there is a checkpoint to resume from, false in a folder that never had one.
+
+    Raises:
+      UserError: every checkpoint is damaged, as far as their markers show.
+    """
+    if checkpoints.steps():
+        return True
+    if damaged := checkpoints.damaged():
+        raise UserError(
+            f"{checkpoints.folder} holds damaged checkpoints alone ({', '.join(damaged)}); restore one from a copy, or "
+            "train again from the first step with --restart, which moves them and the log to superseded/"
+        )
+    return False
 
 
 def _code(run: Run, job: Job) -> dict[str, str]:
@@ -119,13 +120,13 @@ def _code(run: Run, job: Job) -> dict[str, str]:
 
 
 def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
-    """Train a run to its last step, or until `stop` is asked, from its newest checkpoint if it has one.
+    """Train a run to its last step, or until `stop` is set, from its newest checkpoint if it has one.
 
-    A run that was stopped, or killed, and goes on equals the uninterrupted one bit for bit on the same devices: batches
-    and dropout are functions of (seed, step), and the state holds the rest. When it is asked to stop, it finishes its
+    A run that was stopped or killed and is resumed equals the uninterrupted one bit for bit on the same devices:
+    batches and dropout are functions of (seed, step), and the state holds the rest. When `stop` is set, it finishes its
     chunk and saves. A run whose loss is no longer finite ends there.
 
-    Of several processes all train, and the first alone reads and writes the folder, and samples.
+    With several processes, all train, and only the first reads and writes the folder and samples.
 
     Raises:
       UserError: another process trains in the folder, it holds another run, or a checkpoint could not be saved.
@@ -134,42 +135,44 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
 
         def begin() -> None:
             check(run, job)
-            held.enter_context(locked(job.output, "training"))
+            held.enter_context(lock_folder(job.output, "training"))
+            if job.restart:
+                supersede(job.output)
             code, modules = _code(run, job), user_modules(job.file)
             copied = copy_sources(job.output / "code", modules)
-            source = f"code/{copied}/{job.file.name}" if copied and job.file is not None else None
-            write_config(job.output, run, code, job.on_code_change, source)
+            write_config(job.output, run, code, job.on_code_change, path_of_copy(copied, job.file))
 
         distributed.run_on_coordinator(begin)
-        programs = Programs(run, job.layout, job.devices or devices_for(run))
+        devices = job.devices or default_devices(run)
+        if devices is not None:
+            check_batch(run, devices)
+        compiled = CompiledRun(run, DeviceGroup.of(devices), job.layout)
         checkpoints = Checkpoints(job.output, keep_last=job.keep_last, keep_best=job.keep_best)
-        step, state = 0, programs.start()
-        if distributed.run_on_coordinator(checkpoints.steps):
+        step, state = 0, compiled.start(run)
+        if distributed.run_on_coordinator(lambda: _has_checkpoint(checkpoints)):
             step, state = checkpoints.restore(state)
         yield Started(step)
         try:
-            yield from _steps(programs, job, stop, checkpoints, state, step)
+            yield from _steps(run, compiled, job, stop, checkpoints, state, step)
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
 
 
 def _steps(
-    programs: Programs, job: Job, stop: Stop, checkpoints: Checkpoints, state: TrainState, step: int
-) -> Iterator[StepsTaken | Evaluated | Sampled | Saved | Diverged]:
-    """From a state on: chunk by chunk, with what is due between them."""
-    run, loaded = programs.run, programs.run.task.load()
-    source = programs.shard_source(loaded)
+    run: Run, compiled: CompiledRun, job: Job, stop: Stop, checkpoints: Checkpoints, state: TrainState, step: int
+) -> Iterator[StepsTaken | Evaluated | FinalScores | Sampled | Saved | Diverged]:
+    """Train from a state on, chunk by chunk, with evaluations and checkpoints between chunks."""
     interval, saves = run.training.interval, job.save_every or run.training.interval
     metrics: dict[str, float] = {}
     with logging_to(run, job, step) as log:
-        evaluate = _Evaluation(programs, source, log, sampler(run, loaded, job.samples))
+        evaluate = _Evaluation(run, compiled, log, sampler(run, run.task.load(), job.samples))
         if step == 0:
             metrics, events = evaluate(state, step)
             yield from events
-        for chunk, steps in _chunks(programs, job, source, step, saves):
+        for source, steps in _chunks(run, compiled, job, step, saves):
             began = time.perf_counter()
-            state, computed = programs.advance(state, chunk, steps)
+            state, computed = compiled.advance(state, run, steps, source)
             step += steps
             curves = {name: [float(x) for x in numbers] for name, numbers in jax.device_get(computed).items()}
             seconds = time.perf_counter() - began
@@ -178,12 +181,15 @@ def _steps(
             if step % interval == 0:
                 metrics, events = evaluate(state, step)
                 yield from events
+            diverged_at = int(state.diverged_at)
+            if step == run.training.steps and diverged_at == ALIVE:
+                yield from evaluate.test(state, step)
             if asked := distributed.all_reduce_max(stop.by or 0):
                 stop.by = signal.Signals(asked)
             if step % saves == 0 or asked or step == run.training.steps:
                 checkpoints.save(step, state, metrics if step % interval == 0 else {})
                 yield Saved(step)
-            if (diverged_at := int(state.diverged_at)) != ALIVE:
+            if diverged_at != ALIVE:
                 yield Diverged(diverged_at)
             if asked or diverged_at != ALIVE:
                 return
@@ -191,7 +197,7 @@ def _steps(
 
 @contextlib.contextmanager
 def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
-    """Appends to the run's log from a step on, and to those that are told of it; in the first process alone."""
+    """Yield a function that appends a line to the run's log and to its trackers; it does nothing in other processes."""
     if not distributed.is_coordinator():
         yield lambda **line: None
         return
@@ -204,37 +210,42 @@ def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
 
 
 class _Evaluation:
-    """Evaluate, and draw a sample where the task has text; both go to the log."""
+    """Evaluate, and generate a sample for a task of text; both are logged, as is the test at the end."""
 
     def __init__(
         self,
-        programs: Programs,
-        source: Source,
+        run: Run,
+        compiled: CompiledRun,
         log: Callable[..., None],
-        sample: Callable[[Any, int], Sample] | None,
+        sample: Callable[[Transformer, int], Sample] | None,
     ) -> None:
-        self.programs, self.source, self.log, self.sample = programs, source, log, sample
+        self.run, self.compiled, self.log, self.sample = run, compiled, log, sample
 
     def __call__(self, state: TrainState, step: int) -> tuple[dict[str, float], list[Evaluated | Sampled]]:
-        metrics = self.programs.evaluate(state, self.source)
+        found = jax.device_get(self.compiled.evaluate(state, self.run))
+        metrics = {name: float(value) for name, value in found.items()}
         self.log(kind="evaluation", step=step, **metrics)
         events: list[Evaluated | Sampled] = [Evaluated(step, metrics)]
         if self.sample is not None:
-            weights = self.programs.weights(state)  # of which every process has a part
+            params = self.compiled.evaluation_params(state, self.run)  # every process takes part in gathering them
             if distributed.is_coordinator():
-                said = self.sample(weights, step)
+                said = self.sample(params, step)
                 self.log(kind="sample", step=step, prompt=said.prompt, text=said.text)
                 events.append(Sampled(step, said.prompt, said.text))
         return metrics, events
 
+    def test(self, state: TrainState, step: int) -> Iterator[FinalScores]:
+        """Evaluate the trained run on the test data; nothing where the task has none."""
+        if metrics := {name: float(x) for name, x in jax.device_get(self.compiled.test(state, self.run)).items()}:
+            self.log(kind="test", step=step, **metrics)
+            yield FinalScores(step, metrics)
 
-def _chunks(programs: Programs, job: Job, source: Source, first: int, saves: int) -> Iterator[tuple[Any, int]]:
-    """Yield data, and for how many steps, until the last step; no chunk steps over an evaluation or a save."""
-    run = programs.run
-    every = math.gcd(run.training.interval, saves)
+
+def _chunks(run: Run, compiled: CompiledRun, job: Job, first: int, saves: int) -> Iterator[tuple[Source, int]]:
+    """Yield data and a number of steps, until the last step; no chunk extends beyond an evaluation or a checkpoint."""
+    every, last = math.gcd(run.training.interval, saves), run.training.steps
     size = next(n for n in range(min(job.chunk_steps, every), 0, -1) if every % n == 0)
-    last, key = run.training.steps, fold_in_name(jax.random.key(run.seed), "data")
     # A launch with chunks of another length may have stopped between two of these boundaries.
     boundary = min(first + -first % size, last)
     for begin, end in ((first, boundary), (boundary, last)):
-        yield from programs.chunks(source, key, begin, end, size)
+        yield from compiled.chunks(run, begin, end, size)

@@ -1,9 +1,9 @@
-"""Launchers, which train the runs of a study outside this process: worker processes here, SLURM jobs, Ray tasks.
+"""Launchers: train the runs of a study in worker processes on this machine, SLURM jobs or Ray tasks.
 
-A launcher gets one file, DIR/launches/ID.json, which holds names and numbers alone: the study's file, what the command
-line changed, and a list of trials for each job. A worker, `python -m flaxformer.launchers.worker FILE INDEX`, reads it,
-loads the study and trains its trials into the study's folder, as `flaxformer run` does. What is done is what has a row
-there: no scheduler is asked.
+A launcher gets one file, DIR/launches/ID.json, with the path of the study, the overrides of the command line, and a
+list of trials per job. A worker, `python -m flaxformer.launchers.worker FILE INDEX`, reads it, loads the study and
+trains its trials into the output folder, as `flaxformer run` does. A trial is done when it has a row in the output
+folder; the state of a scheduler is never consulted.
 """
 
 from flaxformer.launchers.division import Options

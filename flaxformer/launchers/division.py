@@ -1,4 +1,4 @@
-"""Division of the groups of a study among jobs, and its options."""
+"""Division of the program groups of a study among jobs, and the options of launchers."""
 
 import dataclasses
 import itertools
@@ -13,10 +13,10 @@ from flaxformer.study.plan import ProgramGroup
 T = TypeVar("T")
 
 Jobs = list[list[ProgramGroup] | None]
-"""Each job's groups, or `EVERYTHING` that is missing, of which leases decide what is whose."""
+"""Groups of each job; or `EVERYTHING`: all missing groups, which the jobs divide among themselves by leases."""
 EVERYTHING = None
 USED_BY = {"workers": ("local", "slurm", "ray"), "slurm": ("slurm",), "ray": ("ray",), "interface": ("slurm",)}
-"""Options, and the launchers that they are for."""
+"""Launchers that accept each option."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Options:
     """Options of a launcher, from the command line.
 
     Args:
-      workers: processes or jobs at most.
-      slurm: KEY=VALUE words for `sbatch`.
-      ray: KEY=VALUE words for a task: cpus, gpus.
-      interface: the network on which the processes of a job find each other: a name or an address.
+      workers: largest number of processes or jobs.
+      slurm: KEY=VALUE options for `sbatch`.
+      ray: KEY=VALUE resources of a task: cpus, gpus.
+      interface: network interface, by name or address, on which the processes of a job connect.
     """
 
     workers: int | None = None
@@ -40,10 +40,10 @@ class Options:
             raise UserError(f"workers is {self.workers}; expected at least 1")
 
     def check(self, launcher: str | None) -> None:
-        """Refuse what is meant for another launcher.
+        """Check that every given option belongs to the launcher.
 
         Raises:
-          UserError: there is such an option.
+          UserError: an option belongs to another launcher.
         """
         for name, others in USED_BY.items():
             if (value := getattr(self, name)) and launcher not in others:
@@ -52,51 +52,51 @@ class Options:
 
 
 def assign(groups: Sequence[ProgramGroup], jobs: int) -> Jobs:
-    """The groups dealt out to so many jobs, the longest first, each to the job with the least to do.
+    """Assign groups to jobs, the largest first, each to the job with the least work so far.
 
-    Where there are fewer groups than jobs, each job gets an even share of all trials instead.
+    With fewer groups than jobs, each job gets an equal share of all trials instead.
     """
     if len(groups) < jobs:
         trials = [(group, trial) for group in groups for trial in group.trials]
         return [_grouped(part) for part in shares(trials, min(jobs, len(trials)))]
-    hands: list[list[ProgramGroup]] = [[] for _ in range(jobs)]
+    assigned: list[list[ProgramGroup]] = [[] for _ in range(jobs)]
     loads = [0] * jobs
     for size, group in sorted(((work(group), group) for group in groups), key=lambda pair: -pair[0]):
         least = loads.index(min(loads))
-        hands[least].append(group)
+        assigned[least].append(group)
         loads[least] += size
-    return list(hands)
+    return list(assigned)
 
 
 def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
-    """The items in so many runs of neighbours, as even as can be."""
+    """Split items into contiguous parts of nearly equal length."""
     ends = [len(items) * part // parts for part in range(parts + 1)] if parts else []
     return [items[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def _grouped(trials: Sequence[tuple[ProgramGroup, Trial]]) -> list[ProgramGroup]:
-    """Groups with these of their trials alone."""
+    """Return groups that hold only the given trials."""
     pairs = itertools.groupby(trials, key=lambda pair: pair[0].name)
     own = [list(found) for _, found in pairs]
     return [dataclasses.replace(found[0][0], trials=tuple(trial for _, trial in found)) for found in own]
 
 
 def work(group: ProgramGroup) -> int:
-    """Tokens that a group has yet to read."""
+    """Return the number of tokens that a group has to process."""
     run = group.example
     return len(group.trials) * run.training.steps * run.tokens_per_step
 
 
 def names(jobs: Jobs) -> tuple[tuple[str, ...] | None, ...]:
-    """Each job's trials, by name."""
+    """Return the names of the trials of each job."""
     return tuple(None if job is None else tuple(trial.name for group in job for trial in group.trials) for job in jobs)
 
 
 def parse_key_values(option: str, words: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE words as a mapping.
+    """Return KEY=VALUE words as a mapping.
 
     Raises:
-      UserError: a word is none, or a key comes twice.
+      UserError: a word has another form, or a key is given twice.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -110,10 +110,10 @@ def parse_key_values(option: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def parse_int(option: str, key: str, value: str, least: int = 1) -> int:
-    """A value as a whole number.
+    """Return a value as an integer.
 
     Raises:
-      UserError: it is none, or lower than the least.
+      UserError: it is not an integer, or is below `least`.
     """
     if not value.isascii() or not value.isdecimal() or int(value) < least:
         raise UserError(f"{option} is given {key}={value}; expected a whole number of at least {least}")

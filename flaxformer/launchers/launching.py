@@ -1,4 +1,4 @@
-"""Handing what is missing of a study to workers elsewhere."""
+"""Launch of the missing runs of a study in other processes."""
 
 import dataclasses
 import secrets
@@ -20,12 +20,11 @@ from flaxformer.study.plan import ProgramGroup
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """One way to have jobs done.
+    """Functions of one launcher.
 
     Args:
-      divide: the groups that each job gets; it also refuses options that cannot be followed, before anything is
-        written.
-      start: start the jobs of the payload in a file. True once all have ended; False where they are only submitted.
+      divide: returns the groups of each job, and checks the options before anything is written.
+      start: starts the jobs of a payload file; returns true once all have ended, false if they are only submitted.
     """
 
     divide: Callable[[list[ProgramGroup], Options], Jobs]
@@ -40,26 +39,26 @@ LAUNCHERS = {
 
 
 def launch(kind: str, study: Study, payload: Payload, options: Options, console: Console) -> bool:
-    """Declare the study and have its missing runs trained.
+    """Declare the study and start the jobs that train its missing runs.
 
     Args:
-      kind: one of `LAUNCHERS`.
-      study: what `payload.study()` gives.
-      payload: the file, and what the command line changes; the rest is filled in here.
+      kind: name of a launcher in `LAUNCHERS`.
+      study: the study that `payload.study()` returns.
+      payload: the file and the overrides of the command line; the other fields are filled in here.
 
     Returns:
-      whether the workers have ended; False where they are submitted, and go on by themselves.
+      true if all workers have ended; false if the jobs are only submitted.
 
     Raises:
-      UserError: no such launcher, options that it cannot follow, or a folder with results of another recipe.
+      UserError: unknown launcher, unsupported options, or a folder with results of another recipe.
     """
     if kind not in LAUNCHERS:
         raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
     options.check(kind)
     if is_staged(study):
         raise UserError(
-            f"study '{study.name}' is trained in stages; expected no --launcher: run the command several times on one "
-            "folder"
+            f"study '{study.name}' is trained in stages, which launchers do not support; run the command without "
+            "--launcher, several times on one folder to share the work"
         )
     store = store_of(study, payload.execution)
     LAUNCHERS[kind].divide([], options)

@@ -1,8 +1,7 @@
-"""Worker processes on this machine, each with devices or cores of its own.
+"""Worker processes on this machine, each with its own devices or cores.
 
-Every worker is pointed at all that is missing, and leases deal out the groups as they go: a worker that is fast takes
-more of them, and one that dies leaves its group to the others. Where there are fewer groups than workers, each gets its
-share of the trials instead.
+All workers share the missing groups through leases: a fast worker trains more of them, and the group of a worker that
+dies is taken over by the others. With fewer groups than workers, each worker gets a share of the trials instead.
 """
 
 import os
@@ -25,14 +24,14 @@ from flaxformer.struct import UserError
 from flaxformer.study.plan import ProgramGroup
 
 POLL = 0.2
-"""Seconds between two looks at the workers."""
+"""Seconds between two checks of the workers."""
 
 
 def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
-    """A job a worker.
+    """Return one job per worker.
 
     Raises:
-      UserError: there are more workers than devices to give them.
+      UserError: there are more workers than devices or cores.
     """
     devices, kind = places()
     workers = options.workers or len(devices)
@@ -42,9 +41,9 @@ def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
 
 
 def places() -> tuple[list[str], str]:
-    """Return what is divided among workers, and its kind: GPUs that JAX can use, or cores.
+    """Return the resources to divide among workers, and their kind: GPUs that JAX can use, or CPU cores.
 
-    JAX is not asked: it would take the devices' memory for this process.
+    Starting JAX here would reserve the memory of the devices, so the system is queried instead.
     """
     plugins = {plugin.name for plugin in entry_points(group="jax_plugins")}
     platforms = os.environ.get("JAX_PLATFORMS", "cuda").split(",")
@@ -57,19 +56,19 @@ def places() -> tuple[list[str], str]:
 
 
 def start(path: Path, payload: Payload, options: Options, console: Console) -> bool:
-    """Run the workers to their end, their lines behind their number; one that dies is told, and the others go on."""
+    """Run all workers to their end and print their output, prefixed by their number; report those that die."""
     devices, kind = places()
     processes: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
     try:
         for index, own in enumerate(shares(devices, len(payload.jobs))):
-            processes.append(_worker(path, index, own, kind))
+            processes.append(start_worker(path, index, own, kind))
             readers.append(threading.Thread(target=_repeat, args=(processes[-1], index, console)))
             readers[-1].start()
         while any(process.poll() is None for process in processes):
             raise_if_interrupted()
-            time.sleep(POLL)  # rather than a wait, which a signal that another thread got would not end
-    finally:  # Ctrl-C, or SIGTERM: have them stop at their next chunk
+            time.sleep(POLL)  # wait() would not end at a signal that another thread received
+    finally:  # after Ctrl-C or SIGTERM: stop them at their next chunk
         for process in processes:
             if process.poll() is None:
                 process.terminate()
@@ -82,22 +81,23 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
     return True
 
 
-def _worker(path: Path, index: int, own: Sequence[str], kind: str) -> subprocess.Popen[str]:
-    """One worker's process, with its devices."""
+def start_worker(path: Path, index: int, own: Sequence[str], kind: str) -> subprocess.Popen[str]:
+    """Start the process of one worker with its devices or cores."""
     words = [sys.executable, "-m", "flaxformer.launchers.worker", str(path), str(index)]
     environment = dict(os.environ)
     if kind == "GPUs":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     else:
         words += ["--cores", ",".join(own)]
-    # A session of its own: Ctrl-C reaches this process alone, which asks the worker to stop, once.
+    # In a session of its own, so that Ctrl-C reaches only this process, which then stops the worker once.
     return subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
 
 
 def _repeat(process: subprocess.Popen[str], index: int, console: Console) -> None:
-    with process.stdout as lines:  # type: ignore[union-attr]
+    assert process.stdout is not None
+    with process.stdout as lines:
         for line in lines:
             console.print(f"worker {index}: {line.rstrip()}", highlight=False, markup=False, soft_wrap=True)
 

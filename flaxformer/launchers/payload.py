@@ -1,4 +1,4 @@
-"""Payload of a launcher for its workers: a file of names and numbers; nothing is executed but the study's file."""
+"""Payload of a launcher for its workers: a JSON file; only the study file that it names is executed."""
 
 import dataclasses
 import json
@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from flaxformer.files import write_atomically
 from flaxformer.runner.execution import Execution
@@ -15,11 +14,12 @@ from flaxformer.sharding import parse_devices
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
+from flaxformer.study.seeds import parse_seeds
 from flaxformer.user_code.changes import OnCodeChange
 
 FORMAT = 1
-READ: dict[str, Callable[[str], Any]] = {"output": Path, "mesh": parse_devices}
-"""Fields of an execution that JSON holds as text."""
+READ: dict[str, Callable[[str], object]] = {"output": Path, "mesh": parse_devices}
+"""Parsers of the fields of an execution that are text in JSON."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,45 +27,45 @@ class Payload:
     """One launch.
 
     Args:
-      file: the study's file.
-      jobs: the names of the trials that each job is to train; None for all that is missing, shared with others.
-      execution: how.
-      overrides: what the command line changes in the baseline.
-      seeds: how many seeds to use; the study's own when None.
-      retry_failed: whether a trial whose run failed is trained again.
-      on_error: whether a worker goes on after a failed run, or stops.
-      on_code_change: what becomes of results whose user code has changed since, when the study is submitted.
-      interface: where the processes of a job that has several find each other.
-      code: the commit and digests of the code that submitted it.
+      file: file of the study.
+      jobs: names of the trials of each job; None for all missing trials, shared with the other jobs.
+      execution: execution settings.
+      overrides: changes to the baseline from the command line.
+      seeds: seeds, as the command line names them; None for those of the study.
+      retry_failed: train failed trials again.
+      on_error: continue after a failed run, or stop.
+      on_code_change: what to do with results whose user code has changed when the study is submitted.
+      interface: network interface on which the processes of a job connect.
+      code: commit and digests of the code that submitted the study.
     """
 
     file: Path
     jobs: tuple[tuple[str, ...] | None, ...]
     execution: Execution
     overrides: tuple[str, ...] = ()
-    seeds: int | None = None
+    seeds: str | None = None
     retry_failed: bool = False
     on_error: OnError = "continue"
     on_code_change: OnCodeChange = "refuse"
     interface: str | None = None
-    code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    code: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def study(self) -> Study:
-        """The study; its file is executed."""
-        return load_study(self.file, self.overrides, self.seeds)
+        """Execute the file and return the study."""
+        return load_study(self.file, self.overrides, None if self.seeds is None else parse_seeds(self.seeds))
 
     def job(self, index: int) -> tuple[str, ...] | None:
-        """The trials of a job.
+        """Return the names of the trials of a job.
 
         Raises:
-          UserError: there is none of this number.
+          UserError: the payload has no job of this number.
         """
         if not 0 <= index < len(self.jobs):
             raise UserError(f"job is {index}; expected one from 0 to {len(self.jobs) - 1}")
         return self.jobs[index]
 
     def write(self, path: Path) -> None:
-        """Write it for the workers."""
+        """Write the payload for the workers."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         execution = {field.name: getattr(self.execution, field.name) for field in dataclasses.fields(self.execution)}
         write_atomically(
@@ -80,19 +80,17 @@ class Payload:
 
 
 def read(path: Path) -> Payload:
-    """A payload from its file.
+    """Read a payload from its file.
 
     Raises:
-      UserError: there is none, or it is damaged or of another format.
+      UserError: the file does not exist, is damaged, or has another format.
     """
     try:
         values = json.loads(path.read_bytes())
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise UserError(f"'{path}' is no launch of format {FORMAT}; expected a file that --launcher wrote")
-        execution = {
-            name: READ[name](value) if name in READ and value is not None else value
-            for name, value in values.pop("execution").items()
-        }
+            raise UserError(f"'{path}' is not a payload of format {FORMAT}; expected a file written by --launcher")
+        execution = values.pop("execution")
+        execution |= {name: parse(execution[name]) for name, parse in READ.items() if execution[name] is not None}
         values |= {
             "file": Path(values["file"]),
             "jobs": tuple(job if job is None else tuple(job) for job in values["jobs"]),
@@ -102,21 +100,21 @@ def read(path: Path) -> Payload:
     except UserError:
         raise
     except OSError as error:
-        raise UserError(f"'{path}' cannot be read ({error.strerror}); expected a file that --launcher wrote") from None
+        raise UserError(f"'{path}' cannot be read ({error.strerror}); expected a file written by --launcher") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UserError(f"'{path}' is damaged ({error}); expected a file that --launcher wrote") from None
+        raise UserError(f"'{path}' is damaged ({error}); expected a file written by --launcher") from None
 
 
 def private(folder: Path) -> Path:
-    """Make a folder that its owner alone can read and write: some launchers keep pickles there, and load them.
+    """Create a folder that only its owner can read and write; some launchers store and load pickles there.
 
     Raises:
-      UserError: it is a link, or somebody else's.
+      UserError: the folder is a link or belongs to another user.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise UserError(f"'{folder}' is a link or another user's; expected a folder of your own")
+        raise UserError(f"'{folder}' is a link or belongs to another user; expected a folder of your own")
     folder.chmod(0o700)
     return folder

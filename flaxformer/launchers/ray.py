@@ -1,13 +1,13 @@
-"""Ray: plain tasks, one group each, on the cluster that RAY_ADDRESS names, or on one that is started here.
+"""Ray: one task per group, on the cluster at RAY_ADDRESS or on a local cluster started here.
 
-A task is given the payload's path and a number. It is run in a process of its own, and again when that is lost. The
-study's folder has to be one that all nodes see. A cluster that is started here has no dashboard: whoever reaches a
-dashboard runs code.
+A task gets the path of the payload and the number of its job. It runs in a process of its own and is retried if that
+process is lost. All nodes must see the output folder. A local cluster is started without a dashboard, because anyone
+who reaches a dashboard can run code.
 """
 
 import os
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from rich.console import Console
 
@@ -25,10 +25,10 @@ KEYS = {"cpus": "num_cpus", "gpus": "num_gpus"}
 
 
 def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
-    """A task a group, or as many as --workers says.
+    """Return one job per group, or as many as --workers.
 
     Raises:
-      UserError: there is no Ray here, or --ray says what cannot be followed.
+      UserError: Ray is not installed, or --ray has an unsupported value.
     """
     resources(options)
     library("ray", "ray", "launcher 'ray'")
@@ -36,10 +36,10 @@ def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
 
 
 def resources(options: Options) -> dict[str, int]:
-    """Return the resources that a task asks for, in Ray's terms.
+    """Return the resources of a task as arguments of `ray.remote`.
 
     Raises:
-      UserError: another key than cpus and gpus, or a value that is no number.
+      UserError: a key other than cpus and gpus, or a value that is not an integer.
     """
     given = parse_key_values("--ray", options.ray)
     if unknown := [key for key in given if key not in KEYS]:
@@ -48,7 +48,7 @@ def resources(options: Options) -> dict[str, int]:
 
 
 def start(path: Path, payload: Payload, options: Options, console: Console) -> bool:
-    """Run the tasks to their end; one that is lost for good is told, and the others go on."""
+    """Run all tasks to their end; report those that are lost after all retries."""
     import ray
 
     own = not ray.is_initialized()
@@ -66,15 +66,15 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
     return True
 
 
-def _begin(ray: Any) -> None:
-    """Join the cluster that RAY_ADDRESS names, or start one, which listens on the loopback alone."""
+def _begin(ray: ModuleType) -> None:
+    """Join the cluster at RAY_ADDRESS, or start one that listens on the loopback interface only."""
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address)
     else:
         ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1")
 
 
-def _report_end(ray: Any, done: Any, index: int, console: Console) -> None:
+def _report_end(ray: ModuleType, done: object, index: int, console: Console) -> None:
     try:
         console.print(f"task {index} has ended; {ray.get(done)} of its runs failed", highlight=False)
     except ray.exceptions.RayError as error:
@@ -83,7 +83,7 @@ def _report_end(ray: Any, done: Any, index: int, console: Console) -> None:
 
 
 def _task(path: str, index: int) -> int:
-    """Train the trials of one job, in a process that Ray has started for it."""
+    """Train the trials of one job, in a process started by Ray."""
     keep_compiled_programs()
     one_cpu_device_per_core()
     return work(Path(path), index, Console(width=200))

@@ -1,4 +1,4 @@
-"""Rendezvous of the processes of one job, through the study's folder, which all of them see."""
+"""Rendezvous of the processes of one job through the shared output folder."""
 
 import fcntl
 import ipaddress
@@ -14,15 +14,15 @@ from flaxformer.files import write_atomically
 from flaxformer.struct import UserError
 
 SIOCGIFADDR = 0x8915
-"""Linux's question for the address of a network interface."""
+"""Linux request number (ioctl) for the address of a network interface."""
 SECONDS = 300.0
 
 
 def address_of(interface: str) -> str:
-    """The IPv4 address of this machine on an interface, such as eth0; an address is its own.
+    """Return the IPv4 address of this machine on an interface such as eth0; an address is returned unchanged.
 
     Raises:
-      UserError: this machine has no such interface, or it has no address.
+      UserError: this machine has no such interface, or the interface has no address.
     """
     try:
         return str(ipaddress.ip_address(interface))
@@ -38,18 +38,20 @@ def address_of(interface: str) -> str:
 
 
 def rendezvous(folder: Path, name: str, interface: str, processes: int, process: int) -> None:
-    """Join the processes of a job into one run of JAX.
+    """Initialize `jax.distributed` for the processes of one job.
 
-    The first takes a free port on the interface, listens there alone, and writes the address into the folder, which
-    no other user may write to; the others wait for it.
+    Process 0 takes a free port on the interface and writes the address to a file in the folder, which no other user may
+    write to; the others wait for that file.
 
     Args:
-      folder: shared by the processes.
-      name: the same in all processes of a job, and in no other job, nor in the same one when it is run again.
-      interface: where the first process listens: a name or an address.
+      folder: folder shared by the processes.
+      name: identifier of this attempt of this job: the same in all its processes, and different in any other.
+      interface: network interface, by name or address, on which process 0 listens.
+      processes: number of processes.
+      process: number of this process.
 
     Raises:
-      UserError: the interface is none, or the first process did not come.
+      UserError: the interface does not exist, or the address did not appear in time.
     """
     path = folder / f"{name}.coordinator"
     if process == 0:
@@ -63,6 +65,6 @@ def rendezvous(folder: Path, name: str, interface: str, processes: int, process:
     end = time.monotonic() + SECONDS
     while not path.exists():
         if time.monotonic() > end:
-            raise UserError(f"'{path}' is not there after {SECONDS:.0f} s; expected it from the job's first process")
+            raise UserError(f"'{path}' does not exist after {SECONDS:.0f} s; expected it from the first process")
         time.sleep(0.2)
     distributed.initialize(json.loads(path.read_bytes()), processes, process)

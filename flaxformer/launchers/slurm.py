@@ -1,9 +1,9 @@
 """SLURM: a job array with one group per job, submitted with submitit.
 
-submitit writes the batch script and receives the warning (SIGUSR2) that SLURM sends before a job's time is up; it
-pickles the path of the payload and a number, in a folder that only its owner can read. The job is then requeued and
-trains the trials that have no row, as it does after a lost node or a preemption. The study's folder, not SLURM, says
-whether a job is done.
+submitit writes the batch script, and pickles the path of the payload and the number of the job in a folder that only
+its owner can read. SLURM sends SIGUSR2 before the time limit of a job; submitit then requeues the job, which continues
+with the trials that have no row, as after a lost node or a preemption. A job is done when its trials have rows in the
+output folder, whatever SLURM reports.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ import signal
 import subprocess
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rich.console import Console
 
@@ -30,7 +29,7 @@ from flaxformer.struct import UserError
 from flaxformer.study.plan import ProgramGroup
 
 MOST_JOBS = 1000
-"""Of one array: SLURM's own limit by default (MaxArraySize is 1001)."""
+"""Largest number of jobs in an array: the default limit of SLURM (MaxArraySize is 1001)."""
 NUMBERS = {
     "nodes": "nodes",
     "gpus": "gpus_per_node",
@@ -38,62 +37,62 @@ NUMBERS = {
     "parallel": "array_parallelism",
     "warning": "signal_delay_s",
 }
-"""Keys of --slurm that are whole numbers, and what submitit calls them; gpus and cpus are of a node."""
+"""Integer keys of --slurm and their names in submitit; gpus and cpus are per node."""
 OURS = ("array", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "ntasks", "ntasks-per-node")
-"""Options of sbatch that this launcher sets itself."""
+"""Options of sbatch that this launcher sets; the user cannot."""
 MINUTES = 60
 WARNING = 90
-"""Seconds before its time is up that a job is warned, where --slurm does not say."""
+"""Default of the seconds between the warning (SIGUSR2) and the time limit of a job."""
 SLACK = 50
 RESTARTS = 1_000_000
-"""Times that submitit may requeue a job: what is to be done gets less each time."""
+"""Largest number of times that submitit requeues a job; each time fewer trials are left."""
 
 
 def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
-    """A job a group, or as many as --workers says; no more than `MOST_JOBS`.
+    """Return one job per group, or as many as --workers, at most `MOST_JOBS`.
 
     Raises:
-      UserError: there is no SLURM or no submitit here, or --slurm says what cannot be followed.
+      UserError: SLURM or submitit is missing, or --slurm has an unsupported value.
     """
     parameters(options)
     if not all(map(shutil.which, ("sbatch", "srun"))):
-        raise UserError("launcher is 'slurm', and there is no sbatch and srun here; expected a machine of the cluster")
+        raise UserError("launcher is 'slurm', but sbatch and srun are not found; run it on a machine of the cluster")
     library("submitit", "slurm", "launcher 'slurm'")
     return assign(groups, min(options.workers or len(groups), MOST_JOBS))
 
 
-def parameters(options: Options) -> dict[str, Any]:
-    """Return the options of --slurm in submitit's terms; those that it does not know go to sbatch unchanged.
+def parameters(options: Options) -> dict[str, object]:
+    """Return the options of --slurm as parameters of submitit; unknown ones are passed to sbatch unchanged.
 
     Raises:
-      UserError: a value that is none, or an option that the launcher sets itself.
+      UserError: an invalid value, or an option that the launcher sets.
     """
     given = parse_key_values("--slurm", options.slurm)
-    found: dict[str, Any] = {"time": minutes(given.pop("time", str(MINUTES))), "signal_delay_s": WARNING}
+    found = {"time": minutes(given.pop("time", str(MINUTES))), "signal_delay_s": WARNING}
     for key, own in NUMBERS.items():
         if key in given:
             found[own] = parse_int("--slurm", key, given.pop(key))
     time, warning = found["time"], found["signal_delay_s"]
     if 60 * time < warning + SLACK:
         raise UserError(
-            f"--slurm is given time={time} and warning={warning}; expected a limit that is {SLACK} s longer at least, "
-            "since SLURM may warn half a minute early"
+            f"--slurm is given time={time} and warning={warning}; expected a time limit at least {SLACK} s longer "
+            "than the warning, which SLURM may send half a minute early"
         )
     if found.get("nodes", 1) > 1 and options.interface is None:
         raise UserError(
             f"--slurm is given nodes={found['nodes']} and interface is None; expected --interface NAME, the network "
-            "on which the nodes of a job find each other, such as eth0"
+            "interface on which the nodes of a job connect, such as eth0"
         )
     if taken := [key for key in given if key in OURS]:
         raise UserError(f"--slurm is given {taken[0]}={given[taken[0]]}, which the launcher sets itself")
-    return found | {"ntasks_per_node": 1, "additional_parameters": given | {"requeue": True}}
+    return {**found, "ntasks_per_node": 1, "additional_parameters": given | {"requeue": True}}
 
 
 def minutes(text: str) -> int:
-    """A time limit in minutes, rounded up, from one of sbatch's forms: 90, 1:30:00, 1-12:00:00.
+    """Return a time limit in minutes, rounded up, from a format of sbatch: 90, 1:30:00 or 1-12:00:00.
 
     Raises:
-      UserError: it is none.
+      UserError: the text has another format.
     """
     match = re.fullmatch(r"(\d+)|(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text, re.ASCII)
     if match is None:
@@ -106,7 +105,7 @@ def minutes(text: str) -> int:
 
 
 def start(path: Path, payload: Payload, options: Options, console: Console) -> bool:
-    """Submit the jobs, say their numbers, and return."""
+    """Submit the jobs, print their numbers, and return."""
     import submitit
 
     asked = parameters(options)
@@ -119,18 +118,18 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
         raise UserError(f"sbatch refused the jobs: {said}") from None
     numbers = [job.job_id for job in jobs]
     shown = ", ".join(numbers) if len(numbers) < 4 else f"{numbers[0]} … {numbers[-1]}"
-    console.print(f"submitted {len(numbers)} jobs: {shown}; their words are in {path.with_suffix('')}", soft_wrap=True)
+    console.print(f"submitted {len(numbers)} jobs: {shown}; their output is in {path.with_suffix('')}", soft_wrap=True)
     return False
 
 
 @dataclasses.dataclass(frozen=True)
 class SlurmJob:
-    """Callable that submitit pickles; it holds the payload's path."""
+    """Callable that submitit pickles: trains one job of the payload at `path`."""
 
     path: str
 
     def __call__(self, index: int) -> int:
-        """Train the trials of one job; the number of runs that failed."""
+        """Train the trials of one job, and return the number of failed runs."""
         processes, process = int(os.environ.get("SLURM_NTASKS", "1")), int(os.environ.get("SLURM_PROCID", "0"))
         keep_compiled_programs()
         one_cpu_device_per_core()
@@ -141,25 +140,25 @@ class SlurmJob:
         _stop_on_terminate(process)
         return work(Path(self.path), index, Console(width=200))
 
-    def checkpoint(self, index: int) -> Any:
-        """Return what submitit runs when the job starts again: the same, which resumes from the folder."""
+    def checkpoint(self, index: int) -> object:
+        """Return the call for submitit to run after requeuing: the same one, which resumes from the output folder."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, index)
 
 
 def _stop_on_terminate(process: int) -> None:
-    """Stop at SIGTERM; where SLURM sent it to a running job as a warning, requeue the job as at SIGUSR2.
+    """Handle SIGTERM: stop, and if the job is still in state RUNNING, requeue it as for SIGUSR2.
 
-    A job that its user cancelled, or that SLURM requeues itself, is not running any more when SIGTERM comes.
+    A job that was cancelled, or that SLURM requeues itself, has left the state RUNNING when SIGTERM arrives.
     """
-    requeue: Any = signal.getsignal(signal.SIGUSR2)
+    requeue = signal.getsignal(signal.SIGUSR2)
 
     def terminated(number: int, frame: FrameType | None) -> None:
-        if process > 0:  # the first process decides; if it ends, SLURM ends the others
+        if process > 0:  # process 0 decides; when it ends, SLURM ends the others
             return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # requeuing sends another
-        if _state() == "RUNNING":
+        if callable(requeue) and _state() == "RUNNING":
             requeue(number, frame)
         interrupt(number, frame)
 
@@ -167,7 +166,7 @@ def _stop_on_terminate(process: int) -> None:
 
 
 def _state() -> str:
-    """Return SLURM's state of this job."""
+    """Return the state of this job in SLURM."""
     words = ["squeue", "--noheader", "--format=%T", f"--jobs={os.environ['SLURM_JOB_ID']}"]
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=20).stdout.strip()

@@ -1,4 +1,4 @@
-"""Work of a worker: the trials of one job, into the study's folder."""
+"""Work of one worker: train the trials of one job into the output folder."""
 
 import time
 from collections.abc import Iterable
@@ -7,19 +7,20 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.launchers.payload import read
-from flaxformer.runner.execute import Compiled, Finished, Message, Progressed, StudyEvent
+from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, StudyEvent
 from flaxformer.runner.launch import run
+from flaxformer.wording import counted
 
 DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes of a worker's process."""
+"""Exit codes of the process of a worker."""
 SECONDS_BETWEEN_LINES = 15
 
 
 def work(path: Path, index: int, console: Console) -> int:
-    """Train the trials of a job that have no row yet; returns the number of runs that failed.
+    """Train the trials of a job that have no row yet, and return the number of failed runs.
 
     Raises:
-      UserError: the payload, the study's file or its folder are not as they have to be.
+      UserError: the payload, the study file or the output folder is invalid.
     """
     payload = read(path)
     trials, study = payload.job(index), payload.study()
@@ -35,14 +36,15 @@ def work(path: Path, index: int, console: Console) -> int:
 
 
 def report_events(events: Iterable[StudyEvent], console: Console) -> int:
-    """Say what happens, a line now and then; returns the number of runs that failed."""
+    """Print progress, at most one line per 15 seconds, and return the number of failed runs."""
     began, printed = time.monotonic(), float("-inf")
     done = failed = tokens = 0
     for event in events:
         match event:
+            case Compiling(group, number, programs):
+                console.print(f"compiling {group} ({number} of {programs})", highlight=False, soft_wrap=True)
             case Compiled(group, device, seconds):
                 console.print(f"compiled {group} for {device} in {seconds:.1f} s", highlight=False, soft_wrap=True)
-                continue
             case Message(text):
                 console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
             case Progressed(_, _, _, read):
@@ -54,6 +56,6 @@ def report_events(events: Iterable[StudyEvent], console: Console) -> int:
                     console.print(f"{row['trial']} failed: {row['cause']}", highlight=False, soft_wrap=True)
         if done and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
-            console.print(f"{done} runs, {tokens / (printed - began):,.0f} tokens/s", highlight=False)
-    console.print(f"{done} runs trained, {failed} failed", highlight=False)
+            console.print(f"{counted(done, 'run')}, {tokens / (printed - began):,.0f} tokens/s", highlight=False)
+    console.print(f"{counted(done, 'run')} trained, {failed} failed", highlight=False)
     return failed

@@ -1,20 +1,18 @@
-"""One worker: train the trials of one job into the study's folder.
+"""Process of one worker: train the trials of one job into the output folder.
 
     python -m flaxformer.launchers.worker DIR/launches/ID.json INDEX
 
-Signals that ask to stop (Ctrl-C, SIGTERM, SIGUSR2) end it at its next chunk; finished runs are kept, and the same
-command again goes on.
+It stops at its next chunk after Ctrl-C, SIGTERM or SIGUSR2. Finished runs are kept; the same command continues.
 """
 
 import argparse
 import os
-import signal
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.interrupts import interrupt
+from flaxformer.interrupts import interrupt_on_signals
 from flaxformer.launchers.work import DONE, FAILED, INTERRUPTED, USER_ERROR, work
 from flaxformer.startup.compilation_cache import keep_compiled_programs
 from flaxformer.startup.cpu_devices import one_cpu_device_per_core
@@ -22,16 +20,15 @@ from flaxformer.struct import UserError
 
 
 def main() -> int:
-    """Entry point; returns the exit code."""
+    """Entry point; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m flaxformer.launchers.worker", description=__doc__)
     parser.add_argument("payload", type=Path, help="a file of DIR/launches")
-    parser.add_argument("index", type=int, help="which of its jobs, from 0")
-    parser.add_argument("--cores", help="the processor's cores to use, such as 0,1")
+    parser.add_argument("index", type=int, help="number of the job, from 0")
+    parser.add_argument("--cores", help="CPU cores to use, such as 0,1")
     words = parser.parse_args()
     if words.cores:
         os.sched_setaffinity(0, map(int, words.cores.split(",")))
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, interrupt)
+    interrupt_on_signals()
     keep_compiled_programs()
     one_cpu_device_per_core()
     console = Console(width=200)
@@ -41,7 +38,7 @@ def main() -> int:
         console.print(f"error: {error}", style="red", soft_wrap=True)
         return USER_ERROR
     except KeyboardInterrupt:
-        console.print("Stopped. What is finished or saved is kept.")
+        console.print("Stopped. Finished and saved runs are kept.")
         return INTERRUPTED
 
 

@@ -1,4 +1,4 @@
-"""Laws that every architecture must obey, as functions: `flaxformer check` and the tests call them."""
+"""Laws: properties that every architecture must have, checked by `flaxformer check` and by the tests."""
 
 from flaxformer.laws.check import LAWS, Result, check, check_names, check_subject, distinct_models, scales
 from flaxformer.laws.law import Finding, Law, law

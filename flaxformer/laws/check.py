@@ -1,11 +1,11 @@
-"""Checking: every law on a run's model, and the scale of its activations and gradients at initialisation."""
+"""Checks of all laws on a run's model, and the scale of its activations and gradients at initialisation."""
 
 import dataclasses
+import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,13 +23,13 @@ from flaxformer.laws import (
     token_mixing,
     weights,
 )
-from flaxformer.laws.law import Finding, not_applicable, violated
+from flaxformer.laws.law import Finding, Law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.training import Run
 
-LAWS = {
+LAWS: dict[str, Law[Subject]] = {
     one.name: one
     for one in (
         sequences.causality,
@@ -53,7 +53,7 @@ LAWS = {
         execution.operations,
     )
 }
-"""Every law by name, in the order in which they are checked."""
+"""Every law by name, in the order of the checks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +66,15 @@ class Result:
 
 
 def check(run: Run, names: Sequence[str] = (), begin: Callable[[str], None] = lambda name: None) -> Iterator[Result]:
-    """Check laws, all or those named, on the model of a run, and yield each result as it is found.
+    """Check laws on the model of a run, and yield each result as soon as it is known.
 
     Args:
+      run: the run.
+      names: names of the laws; all by default.
       begin: called with the name of each law before it is checked.
 
     Raises:
-      UserError: no law has such a name, or a component is exempt from a law that does not exist.
+      UserError: a name is not that of a law, or a component is exempt from a law that does not exist.
     """
     yield from check_subject(Subject(run), names, begin)
 
@@ -80,7 +82,7 @@ def check(run: Run, names: Sequence[str] = (), begin: Callable[[str], None] = la
 def check_subject(
     subject: Subject, names: Sequence[str] = (), begin: Callable[[str], None] = lambda name: None
 ) -> Iterator[Result]:
-    """`check`, of a subject; it keeps what several laws and `scales` need."""
+    """Check laws on a subject, as `check` does; the subject caches values that several laws and `scales` use."""
     check_names(names)
     for component in subject.components:
         for name in getattr(component, "exempt_from", {}):
@@ -94,12 +96,12 @@ def check_subject(
             begin(name)
             began = time.perf_counter()
             exempt = subject.exemption(name)
-            finding = _checked(name, subject, errors) if exempt is None else not_applicable(exempt)
+            finding = _check_law(name, subject, errors) if exempt is None else not_applicable(exempt)
             yield Result(name, finding, time.perf_counter() - began)
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that no law has.
+    """Check that every name is that of a law.
 
     Raises:
       UserError: with the nearest name.
@@ -112,8 +114,11 @@ def check_names(names: Sequence[str]) -> None:
 PACKAGE = str(Path(flaxformer.__file__).parent)
 
 
-def _checked(name: str, subject: Subject, errors: dict[str, str]) -> Finding:
-    """Check one law. An error in a component is a violation that says where, and is reported once."""
+def _check_law(name: str, subject: Subject, errors: dict[str, str]) -> Finding:
+    """Check one law; an error in a component is a violation with its location.
+
+    `errors` has the law in which each error was reported, so that a repeated one is not reported in full.
+    """
     try:
         return LAWS[name].check(subject)
     except UserError:
@@ -128,8 +133,8 @@ def _checked(name: str, subject: Subject, errors: dict[str, str]) -> Finding:
 
 
 def distinct_models(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
-    """The first run, with its name, of each structure of model, task and the user's own training components."""
-    found: dict[Any, tuple[str, Run]] = {}
+    """Return one run, with its name, for each structure of model, task and user-defined training components."""
+    found: dict[jax.tree_util.PyTreeDef, tuple[str, Run]] = {}
     for name, run in runs:
         own = tuple(
             one for one in (run.optimizer, *run.loss_terms) if not type(one).__module__.startswith("flaxformer")
@@ -139,13 +144,13 @@ def distinct_models(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
 
 
 def scales(run: Run | Subject) -> dict[str, np.ndarray]:
-    """Return, by place, the root mean square of each activation and the norm of each gradient at initialisation.
+    """Return the root mean square of each activation, and the norm of each gradient, at initialisation, by place.
 
-    Places within the layers have an entry per layer.
+    Arrays of places within the layers have one entry per layer.
     """
     subject = run if isinstance(run, Subject) else Subject(run)
     with jax.enable_x64(False):
-        found = jax.device_get(_diagnosed(subject.started, subject.run, subject.training_batch))
+        found = jax.device_get(_diagnose(subject.started, subject.run, subject.training_batch))
     gradients = {
         f"gradient of {place}": value
         for place, value in found.gradient_norm.items()
@@ -154,4 +159,4 @@ def scales(run: Run | Subject) -> dict[str, np.ndarray]:
     return {f"activation {place}": value for place, value in found.rms.items()} | gradients
 
 
-_diagnosed = fast_jit(getattr(diagnose, "__wrapped__"))  # noqa: B009 (mypy does not know it)
+_diagnose = fast_jit(inspect.unwrap(diagnose))

@@ -1,13 +1,14 @@
-"""Configs of a model that reads embedded inputs, and that may find any numbers at padding."""
+"""Configs of models that read vectors in place of the task's inputs, and overwrite their embeddings at padding."""
 
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from flaxformer.component import Aux, with_aux
+from flaxformer.component import Aux, Context, with_aux
 from flaxformer.config import ModelConfig
 from flaxformer.params import Parameters
 from flaxformer.parts.inputs import Inputs
@@ -15,32 +16,38 @@ from flaxformer.parts.norms import Norm
 from flaxformer.struct import leaf, part
 
 
-def embedded_config(config: ModelConfig, fill: float = 0.0) -> Any:
-    """Return the config of the same model that reads embedded inputs, and whose blocks find `fill` at padding."""
+def embedded_config(config: ModelConfig, fill: float = 0.0) -> ModelConfig:
+    """Return the config of the same model that reads vectors [*batch, T, d_embedding].
+
+    Args:
+      config: the model.
+      fill: factor of the pattern that overwrites the embeddings at padding; may be NaN.
+    """
     norm = config.embedding_norm
-    kind: Any = None if norm is None else type(norm)
+    kind: object = None if norm is None else type(norm)
     filled = _filled_norm(kind)(own=norm, fill=fill)
     return config.replace(inputs=_without_embedding(config.inputs), norm=config.norm.replace(embedding=filled))
 
 
-def _without_embedding(inputs: Inputs) -> Any:
-    """Return inputs with the same weights that take vectors as they are."""
+def _without_embedding(inputs: Inputs) -> Inputs:
+    """Return inputs with the same weights that pass vectors through unchanged."""
     values = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
-    kind: Any = type(inputs)
-    return _embedded_kind(kind)(**values)
+    kind: object = type(inputs)
+    return _embedded_class(kind)(**values)
 
 
 @functools.cache
-def _embedded_kind(kind: Any) -> Any:
-    def apply(self: Any, weights: Any, inputs: Any, token_types: Any, table: Any, sizes: Any) -> Any:
+def _embedded_class(kind: type) -> Callable[..., Inputs]:
+    def apply(self: Inputs, weights: Parameters, inputs: Array, *others: object) -> Array:
         return inputs
 
-    return type(f"_Embedded{kind.__name__}", (kind,), {"apply": apply, "has_tokens": False, "__module__": __name__})
+    body = {"apply": apply, "has_tokens": False, "__module__": __name__}
+    return type(f"_Embedded{kind.__name__}", (kind,), body)
 
 
 @functools.cache
-def _filled_norm(kind: Any) -> Any:
-    """Return the class of a norm after the embedding, of this kind or the identity, that then overwrites padding."""
+def _filled_norm(kind: type | None) -> Callable[..., Norm]:
+    """Return the class of an embedding norm of a kind, or the identity for None, that then overwrites padding."""
 
     class _Filled(Norm):
         own: Norm | None = part(None)
@@ -49,7 +56,9 @@ def _filled_norm(kind: Any) -> Any:
         is_causal = property(lambda self: self.own is None or self.own.is_causal)
         mixes_batch = property(lambda self: self.own is not None and self.own.mixes_batch)
 
-        def apply(self, weights: Any, x: Any, context: Any) -> Any:
+        def apply(
+            self, weights: Parameters, x: Float[Array, "*batch T D"], context: Context
+        ) -> tuple[Float[Array, "*batch T D"], Aux]:
             y, aux = (x, Aux()) if self.own is None else with_aux(self.own.apply(weights, x, context))
             if context.valid is not None:
                 pattern = 1 + jnp.sin(jnp.arange(math.prod(y.shape[-2:])).reshape(y.shape[-2:]))
@@ -57,5 +66,5 @@ def _filled_norm(kind: Any) -> Any:
                 y = jnp.where(context.valid[..., None], y, pattern)
             return y, aux
 
-    _Filled.Weights = Parameters if kind is None else kind.Weights  # type: ignore[misc,assignment]
+    _Filled.Weights = getattr(kind, "Weights", Parameters)  # type: ignore[misc,arg-type]
     return _Filled

@@ -1,17 +1,22 @@
 """Law of fields: every field of the model's config changes something."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import jax
+from jax.extend.core import ClosedJaxpr
+from jaxtyping import Array, PyTree
 
 from flaxformer import model
-from flaxformer.config import Block
+from flaxformer.config import Block, ModelConfig
+from flaxformer.laws.calls import random_key, start_state
 from flaxformer.laws.law import OK, Finding, difference, law, violated
 from flaxformer.laws.programs import equations, fast_jit, program_text
-from flaxformer.laws.subject import Subject, random_key, start_state
+from flaxformer.laws.subject import Subject
+from flaxformer.model import Transformer
 from flaxformer.struct import Config, get_at, replace_at
+from flaxformer.tasks.base import Batch
 from flaxformer.training import Run
 from flaxformer.training.step import forward, start
 from flaxformer.training.step import loss as loss_of
@@ -19,7 +24,7 @@ from flaxformer.training.step import loss as loss_of
 
 @law("fields", "every field of the model's config changes something")
 def fields(subject: Subject) -> Finding:
-    """Change each number a little, and each static field of the user's own components."""
+    """Change each number, and each static field of user-defined components."""
     before = _results(subject.params, subject.run, subject.batch, random_key())
     numbers = _field_paths(subject.run, ("model", "loss_terms"), True)
     choices = _field_paths(subject.run, ("model",), False)
@@ -28,17 +33,25 @@ def fields(subject: Subject) -> Finding:
     return OK if not idle else violated(f"changing {', '.join(idle)} changes nothing")
 
 
-def _forward(weights: Any, run: Run, batch: Any, key: Any) -> Any:
-    """Return the output, the training loss, and the weights and statistics that the call gives."""
-    training, outcome = loss_of(weights, run, batch, key)
-    return forward(weights, run, batch).output, training, outcome.aux.weights, outcome.aux.statistics
+class Results(NamedTuple):
+    """Results of a call that a field may change."""
+
+    output: Array
+    training_loss: Array
+    weights: dict[str, PyTree]
+    statistics: dict[str, Array]
+
+
+def _forward(weights: Transformer, run: Run, batch: Batch, key: Array) -> Results:
+    training_loss, outcome = loss_of(weights, run, batch, key)
+    return Results(forward(weights, run, batch).output, training_loss, outcome.aux.weights, outcome.aux.statistics)
 
 
 _results = fast_jit(_forward)
 
 
-def _number_matters(subject: Subject, path: str, before: Any) -> bool:
-    """True if some other value of a number changes the output, the loss or the initial weights."""
+def _number_matters(subject: Subject, path: str, before: Results) -> bool:
+    """True if another value of a number changes the results or the initial weights, or if there is no other value."""
     value, has_valid = get_at(subject.run, path), False
     for other in _other_numbers(value):
         try:
@@ -54,12 +67,12 @@ def _number_matters(subject: Subject, path: str, before: Any) -> bool:
     return not has_valid
 
 
-def _differs(one: Any, two: Any) -> bool:
+def _differs(one: PyTree, two: PyTree) -> bool:
     return any(difference(a, b) > 0 for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
 
 
 def _other_numbers(value: float) -> list[float]:
-    """Return other values of a number, near and far."""
+    """Return other values of a number, near and far from it."""
     if isinstance(value, int):
         found: list[float] = [value + 1, value - 1, 1, 2, value // 2, 3, 5]
     else:
@@ -69,17 +82,17 @@ def _other_numbers(value: float) -> list[float]:
 
 
 def _field_paths(run: Run, roots: tuple[str, ...], is_leaf: bool) -> list[str]:
-    """Return the paths of `_paths` within fields of a run, without those that another choice replaces."""
+    """Return the paths of `_paths` within fields of a run, without those of unused fields."""
     found = [root + path for root in roots for path in _paths(getattr(run, root), is_leaf)]
-    return [path for path in found if not _is_replaced(path, run.model)]
+    return [path for path in found if not _is_unused(path, run.model)]
 
 
-def _is_replaced(path: str, config: Any) -> bool:
-    """True if another choice replaces a field: no layers or norms, a frozen pattern, the blocks of a pattern."""
+def _is_unused(path: str, config: ModelConfig) -> bool:
+    """True if another field makes a field unused: no layers or norms, a frozen pattern, or blocks of a pattern."""
     owner, _, last = path.rpartition(".")
     if last in ("scale_exponent", "logit_cap") and owner.startswith("model."):
         frozen = getattr(get_at(config, owner.removeprefix("model.")), "frozen_pattern", None)
-        if frozen is not None:  # attention without logits of its own
+        if frozen is not None:  # such an attention computes no logits
             return True
     pattern, name = config.pattern, path.split(".")[1]
     if name == "norm_kind" and config.norm_kind not in config.norms:
@@ -89,11 +102,8 @@ def _is_replaced(path: str, config: Any) -> bool:
     return bool(pattern) and path.startswith("model.") and all(name in block.changes() for block in pattern)
 
 
-def _paths(config: Any, is_leaf: bool) -> Iterator[str]:
-    """Yield the paths of numbers, or (is_leaf=False) of the static fields of the user's own components.
-
-    Fields that are None have none.
-    """
+def _paths(config: object, is_leaf: bool) -> Iterator[str]:
+    """Yield the paths of numbers, or (is_leaf=False) of static fields of user-defined components; None has no path."""
     if isinstance(config, tuple):
         for number, item in enumerate(config):
             yield from (f".{number}{path}" for path in _paths(item, is_leaf))
@@ -103,20 +113,19 @@ def _paths(config: Any, is_leaf: bool) -> Iterator[str]:
         if isinstance(value, Config | tuple) and is_node:
             yield from (f".{field.name}{path}" for path in _paths(value, is_leaf))
         elif (is_leaf and is_node and isinstance(value, int | float) and not isinstance(value, bool)) or (
-            not is_leaf and not is_node and value is not None and _is_own(config)
+            not is_leaf and not is_node and value is not None and _is_user_defined(config)
         ):
             yield f".{field.name}"
 
 
-def _is_own(config: Config) -> bool:
-    """True if the class of a config is the user's own."""
+def _is_user_defined(config: object) -> bool:
     return type(config).__module__.partition(".")[0] != "flaxformer"
 
 
-def _choice_matters(subject: Subject, path: str, before: Any) -> bool:
-    """True if some other value of a static field changes the shapes or the program.
+def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
+    """True if another value of a static field changes the shapes or the program, or if there is no other value.
 
-    A program that differs in constants alone is run, for the constants may cancel.
+    Programs that differ only in constants are run and compared, since the constants may cancel.
     """
     owner = get_at(subject.run, path.rpartition(".")[0])
     [field] = [field for field in dataclasses.fields(owner) if field.name == path.rpartition(".")[2]]
@@ -127,7 +136,7 @@ def _choice_matters(subject: Subject, path: str, before: Any) -> bool:
             if model.specs(run.model) != model.specs(subject.config):
                 return True
             traced = jax.make_jaxpr(_forward)(subject.params, run, subject.batch, random_key())
-        except Exception:  # Not a valid value, or not one for this model.
+        except Exception:  # the value is invalid, or invalid for this model
             continue
         has_valid = True
         own = own or jax.make_jaxpr(_forward)(subject.params, subject.run, subject.batch, random_key())
@@ -142,7 +151,7 @@ def _choice_matters(subject: Subject, path: str, before: Any) -> bool:
     return not has_valid
 
 
-def _structure(traced: Any) -> list[Any]:
+def _structure(traced: ClosedJaxpr) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Return the operations of a traced program and the shapes of their results."""
     return [
         (equation.primitive.name, tuple(getattr(v.aval, "shape", ()) for v in equation.outvars))
@@ -150,7 +159,7 @@ def _structure(traced: Any) -> list[Any]:
     ]
 
 
-def _other_choices(value: Any, choices: Any) -> list[Any]:
+def _other_choices(value: object, choices: Collection[str] | None) -> list[bool] | list[str] | list[int] | list[float]:
     """Return other values of a static field."""
     if isinstance(value, bool):
         return [not value]

@@ -1,24 +1,28 @@
 """Inputs of the laws: a few rows of a task's batch, cut to a length, in double or single precision."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
 from flaxformer.tasks.base import Batch
 
-NO_MASKS: dict[str, Any] = {"valid": None, "mask": None, "positions": None, "prefix": None}
-"""Arguments of a call without padding, a further mask, given positions or a prefix."""
+Arguments = Mapping[str, PyTree]
+"""Keyword arguments of a forward pass, such as padding, a mask or a source."""
+NO_MASKS: dict[str, PyTree] = {"valid": None, "mask": None, "positions": None, "prefix": None}
+"""Arguments of a forward pass without padding, mask, given positions and prefix."""
 
 
 def first_rows(batch: Batch, rows: int, length: int) -> Batch:
-    """Return the first rows of a batch, with sequences cut to at most `length` tokens where they can be."""
+    """Return the first rows of a batch; sequences with one target per token are cut to at most `length` tokens."""
     found = jax.tree.map(lambda x: np.asarray(x)[:rows], batch)
     has_tokens = found.inputs.ndim <= 3 and found.targets.shape[:2] == found.inputs.shape[:2]
     if not has_tokens or found.inputs.shape[1] <= length:
         return found
     found = cut(found, length)
-    if not np.all(found.weights.any(axis=1)):  # what the task scores is cut off: score everything
+    if not np.all(found.weights.any(axis=1)):  # all scored targets were cut off: score every target
         found = found.replace(weights=np.ones_like(found.weights))
     return found
 
@@ -33,18 +37,18 @@ def cut(batch: Batch, length: int) -> Batch:
     )
 
 
-def arguments_of(batch: Batch) -> dict[str, Any]:
-    """Return the arguments of the model that a batch gives beside its inputs."""
+def arguments_of(batch: Batch) -> dict[str, PyTree]:
+    """Return the arguments of a forward pass that a batch has beside its inputs."""
     return {name: value for name, value in batch.given.items() if value is not None}
 
 
-def widen(x: Any) -> np.ndarray:
-    """Return the array, in float64 where it holds real numbers."""
+def to_float64(x: ArrayLike) -> np.ndarray:
+    """Return an array on the host, with real numbers converted to float64."""
     x = np.asarray(x)
     return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
 
 
-def narrow(x: Any) -> np.ndarray:
-    """Return the array, in float32 where it is float64."""
+def to_float32(x: ArrayLike) -> np.ndarray:
+    """Return an array on the host, with float64 converted to float32."""
     x = np.asarray(x)
     return x.astype(np.float32) if x.dtype == np.float64 else x

@@ -1,18 +1,21 @@
-"""Laws: properties that every architecture must have, each a function of a subject with a verdict."""
+"""Laws: properties that every architecture must have, each a function from a subject to a finding."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Generic, Literal, SupportsInt, TypeVar
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
 LawVerdict = Literal["ok", "violated", "not applicable"]
+SubjectT = TypeVar("SubjectT")
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Result of one law: the verdict, and in words where and by how much it is violated, or why it does not apply."""
+    """Result of one law: the verdict, and where and by how much the law is violated, or why it does not apply."""
 
     verdict: LawVerdict
     words: str = ""
@@ -31,44 +34,44 @@ def violated(words: str) -> Finding:
     return Finding("violated", words)
 
 
-def not_applicable(why: str) -> Finding:
-    """Return the finding of a law that says nothing about this subject."""
-    return Finding("not applicable", why)
+def not_applicable(reason: str) -> Finding:
+    """Return the finding of a law that does not apply to a subject."""
+    return Finding("not applicable", reason)
 
 
 @dataclasses.dataclass(frozen=True)
-class Law:
-    """One property.
+class Law(Generic[SubjectT]):
+    """A property of models, and the function that checks it.
 
     Args:
-      name: used by `Component.exempt_from` and by the command line.
-      claim: what holds, in a sentence.
+      name: its name in `Component.exempt_from` and on the command line.
+      claim: the property in one sentence.
       check: function from a subject to a finding.
     """
 
     name: str
     claim: str
-    check: Callable[[Any], Finding]
+    check: Callable[[SubjectT], Finding]
 
 
-def law(name: str, claim: str) -> Callable[[Callable[[Any], Finding]], Law]:
-    """Make a law of a function."""
+def law(name: str, claim: str) -> Callable[[Callable[[SubjectT], Finding]], Law[SubjectT]]:
+    """Return a decorator that makes a law of a checking function."""
     return lambda check: Law(name, claim, check)
 
 
 # --- comparison --------------------------------------------------------------------------------------------
 
 TOLERANCES = {"float64": 1e-9, "float32": 3e-5}
-"""Largest relative difference between two computations of the same numbers, a few thousand units in the last place."""
+"""Largest relative difference between two computations of equal values: a few thousand units in the last place."""
 
 
 def tolerance(x: np.ndarray) -> float:
-    """Return the largest difference between two computations of the same numbers, by their dtype."""
+    """Return the largest relative difference between two computations of equal values, by their dtype."""
     return TOLERANCES.get(np.asarray(x).dtype.name, 3e-2)
 
 
-def difference(a: Any, b: Any) -> float:
-    """Return max |a − b| / (1 + max |a|): infinite where only one of two numbers is finite, 0 for empty arrays."""
+def difference(a: ArrayLike, b: ArrayLike) -> float:
+    """Return max |a − b| / (1 + max |a|); infinity if only one of two entries is finite, 0 for empty arrays."""
     a, b = np.asarray(a), np.asarray(b)
     if a.size == 0:
         return 0.0
@@ -79,12 +82,13 @@ def difference(a: Any, b: Any) -> float:
     return float(gap.max() / (1 + np.abs(np.where(finite, a, 0)).max()))
 
 
-def compared(a: Any, b: Any, what: str, allowed: float | None = None) -> Finding:
-    """Return whether two arrays are equal up to rounding.
+def compare(a: ArrayLike, b: ArrayLike, what: str, allowed: float | None = None) -> Finding:
+    """Compare two arrays, which must be equal up to rounding.
 
     Args:
-      what: name of the two arrays, for the message.
-      allowed: the largest difference; by default that of the dtype.
+      a, b: the arrays.
+      what: their name in the message.
+      allowed: the largest relative difference; by default that of the dtype.
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
@@ -101,26 +105,26 @@ def compared(a: Any, b: Any, what: str, allowed: float | None = None) -> Finding
     return violated(f"{what} differ by {gap:.2g} (relative), most at {_index(place)}")
 
 
-def _index(place: Iterable[Any]) -> str:
+def _index(place: Iterable[SupportsInt]) -> str:
     return "[" + ", ".join(str(int(number)) for number in place) + "]"
 
 
-def compared_trees(a: Any, b: Any, what: str, allowed: float | None = None) -> Finding:
-    """Return whether two trees are equal up to rounding, leaf by leaf."""
+def compare_trees(a: PyTree, b: PyTree, what: str, allowed: float | None = None) -> Finding:
+    """Compare two trees, whose leaves must be equal up to rounding."""
     for (path, x), (_, y) in zip(_leaves(a), _leaves(b), strict=True):
-        found = compared(x, y, f"{what} at {path}", allowed)
+        found = compare(x, y, f"{what} at {path}", allowed)
         if found.is_violated:
             return found
     return OK
 
 
-def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(tree: PyTree) -> Iterator[tuple[str, ArrayLike]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
 
 
 def first_violated(findings: Iterable[Finding]) -> Finding:
-    """Return the first violated finding, else the first one that applies; further ones are not evaluated."""
+    """Return the first violated finding, else the first one that applies; compute no finding after a violation."""
     found = OK
     for number, one in enumerate(findings):
         if one.is_violated:

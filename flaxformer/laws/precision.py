@@ -2,41 +2,44 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
+from flaxformer.laws.calls import forward_pass
 from flaxformer.laws.law import Finding, first_violated, law, violated
 from flaxformer.laws.programs import fast_jit
-from flaxformer.laws.subject import Subject, forward_pass
+from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import first_not_finite
 
 PRECISIONS = {"bfloat16": (jnp.bfloat16, 0.04), "float16": (jnp.float16, 0.01)}
-"""Precisions, and how far their outputs may be from those in float64, as a share of their size."""
+"""By precision, the dtype, and the largest difference from outputs in float64, relative to their size."""
 AMPLIFICATION = 12
-"""Ratio of the tolerance to the distance of the outputs of rounded weights, where a model magnifies small changes."""
+"""Largest ratio of that difference to the one that rounding the weights causes, for models that amplify changes."""
+TreeT = TypeVar("TreeT")
 
 
 @law("precision", "float16 and bfloat16 give finite outputs, close to those in double precision")
 def precision(subject: Subject) -> Finding:
     """Round the weights and inputs, and compute every intermediate result in that precision."""
     with np.errstate(all="ignore"):  # NumPy warns of a constant that overflows, such as a mask value
-        return first_violated(_precision(subject))
+        return first_violated(_check_precisions(subject))
 
 
-def _cast(tree: Any, dtype: Any) -> Any:
-    """Return a tree with its real numbers in a dtype."""
+def _cast(tree: TreeT, dtype: DTypeLike) -> TreeT:
+    """Return a tree with its real numbers converted to a dtype."""
     return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
-def _precision(subject: Subject) -> Iterator[Finding]:
+def _check_precisions(subject: Subject) -> Iterator[Finding]:
     expected = np.asarray(subject.output())
     size = _root_mean_square(expected - expected.mean()) + 1e-6
     for name, (dtype, allowed) in PRECISIONS.items():
         rounded, inputs, given = _cast((subject.params, subject.batch.inputs, subject.given), dtype)
-        if name == "float16":  # operation by operation: a compiler may cancel what overflows, as √(x²)
+        if name == "float16":  # operation by operation, since a compiler may cancel overflows, as in √(x²)
             weights, *arrays = jax.tree.map(jnp.asarray, (rounded, inputs, given))
             with jax.disable_jit():
                 output = forward_pass(weights, subject.config, *arrays)

@@ -1,52 +1,57 @@
-"""Programs of the laws: functions compiled for a few calls, and traced programs as equations and as text."""
+"""Compilation of functions that run a few times, and traced programs as equations and as text."""
 
 import functools
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import jax
 import numpy as np
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxprs_in_params
 
-FAST: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""Compiler options for programs that run a few times: compilation is then most of the time."""
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+FAST: dict[str, str | bool | int] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+"""XLA options for programs that run a few times, where compilation takes most of the time."""
 
 
-def fast_jit(function: Callable[..., Any], **options: Any) -> Any:
-    """Return a function compiled by `jax.jit` for a few calls: with little optimization on a CPU.
+def fast_jit(function: Callable[P, ResultT], **options: str | bool | int) -> Callable[P, ResultT]:
+    """Return `jax.jit(function)` for functions that run a few times: on a CPU, with little optimization.
 
-    The first call asks for the platform, so that JAX starts then, and not when a module is imported.
+    JAX starts at the first call, which needs the platform, and not when a module is imported.
     """
 
     @functools.cache
-    def compiled() -> Any:
+    def compile_once() -> Callable[P, ResultT]:
         own = FAST if jax.default_backend() == "cpu" else {}
         return jax.jit(function, compiler_options=own | options)
 
     @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
-        return compiled()(*arguments)
+    def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return compile_once()(*args, **kwargs)
 
     return call
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Yield the equations of a traced program and of the programs within it."""
     for equation in jaxpr.eqns:
         yield equation
         yield from inner_equations(equation)
 
 
-def inner_equations(equation: Any) -> Iterator[Any]:
+def inner_equations(equation: JaxprEqn) -> Iterator[JaxprEqn]:
     """Yield the equations of the programs within an equation, such as the body of a loop."""
     for jaxpr in jaxprs_in_params(equation.params):
         yield from equations(jaxpr)
 
 
-def program_text(traced: Any) -> str:
-    """Return a traced program as text, with its constants and without addresses."""
+def program_text(traced: ClosedJaxpr) -> str:
+    """Return a traced program as text, with its constants and without memory addresses."""
     constants = [x for x in traced.consts if hasattr(x, "dtype")]
-    numbers = [x for x in constants if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)]
-    values = " ".join(str(np.asarray(x).tobytes()) for x in numbers)
+    arrays = [x for x in constants if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)]
+    values = " ".join(str(np.asarray(x).tobytes()) for x in arrays)
     return f"{re.sub(r'0x[0-9a-f]+', '', str(traced.jaxpr))}\n{values}"

@@ -1,56 +1,58 @@
-"""Laws about what an output may depend on: later tokens, padding, and other sequences of the batch."""
+"""Laws of dependence on later tokens, padding, and other sequences of the batch."""
 
 import itertools
 import operator
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Bool, PyTree
 
+from flaxformer.laws.calls import random_key
 from flaxformer.laws.embedded import embedded_config
-from flaxformer.laws.inputs import NO_MASKS, arguments_of, cut
+from flaxformer.laws.inputs import NO_MASKS, Arguments, arguments_of, cut
 from flaxformer.laws.law import (
     Finding,
-    compared,
-    compared_trees,
+    compare,
+    compare_trees,
     difference,
     first_violated,
     law,
     not_applicable,
     violated,
 )
-from flaxformer.laws.subject import Subject, random_key
-from flaxformer.laws.where import located
+from flaxformer.laws.subject import Subject
+from flaxformer.laws.where import locate
 from flaxformer.tasks.base import Batch
 
 POSITIONS = 24
-"""Most places of a long sequence after which the tokens are changed."""
+"""Largest number of places in a long sequence after which the tokens are changed."""
 EXTRA = 3
-"""Tokens of padding that are added."""
+"""Number of padding tokens that are added."""
 LONGER = 5
-"""Tokens that are added to a sequence of the task's length."""
+"""Number of tokens that are added to a sequence of the task's length."""
 
 
 @law("causality", "no output depends on later tokens, in value or in gradient, at any length, also in training")
 def causality(subject: Subject) -> Finding:
-    """Change everything after each token, take gradients by later tokens, and cut the sequence."""
-    if subject.why_not_causal is not None:
-        return not_applicable(subject.why_not_causal)
-    return first_violated(_causality(subject))
+    """Change all tokens after each token, take gradients by later tokens, and shorten the sequence."""
+    if subject.reason_not_causal is not None:
+        return not_applicable(subject.reason_not_causal)
+    return first_violated(_check_causality(subject))
 
 
-def _causality(subject: Subject) -> Iterator[Finding]:
+def _check_causality(subject: Subject) -> Iterator[Finding]:
     batch, length = subject.batch, subject.batch.inputs.shape[1]
-    yield from _later_changes(subject, batch, range(length - 1), {"prefix": None})
-    yield from _later_gradients(subject)
+    yield from _change_later_tokens(subject, batch, range(length - 1), {"prefix": None})
+    yield from _take_later_gradients(subject)
     if not subject.mixes_batch:
         places = sorted({0, length // 2, length - 2} - {-1})
-        yield from _later_changes(subject, batch, places, {"prefix": None, "key": random_key()})
-    yield from _lengths(subject)
+        yield from _change_later_tokens(subject, batch, places, {"prefix": None, "key": random_key()})
+    yield from _change_length(subject)
 
 
-def _later_changes(subject: Subject, batch: Batch, places: Iterable[int], given: Any) -> Iterator[Finding]:
+def _change_later_tokens(subject: Subject, batch: Batch, places: Iterable[int], given: Arguments) -> Iterator[Finding]:
     """Change the tokens after each place, and compare the outputs up to it."""
     inputs, other = batch.inputs, subject.other_inputs(batch=batch)
     when = "in training, " if "key" in given else ""
@@ -61,11 +63,11 @@ def _later_changes(subject: Subject, batch: Batch, places: Iterable[int], given:
         gap = difference(up_to_last(expected), up_to_last(np.asarray(subject.output(changed, **given))))
         if gap > subject.tolerance:
             found = violated(f"{when}the outputs up to token {last} change by {gap:.2g} when later tokens do")
-            one, two = ({"inputs": tokens} | given for tokens in (inputs, changed))
-            yield located(found, subject, one, two, up_to_last)
+            one, two = ({"inputs": tokens, **given} for tokens in (inputs, changed))
+            yield locate(found, subject, one, two, up_to_last)
 
 
-def _later_gradients(subject: Subject) -> Iterator[Finding]:
+def _take_later_gradients(subject: Subject) -> Iterator[Finding]:
     """Take the gradient of the outputs up to each token by the embeddings after it."""
     rows, length = subject.vectors.shape[:2]
     valid = np.ones((rows, length), bool)
@@ -78,26 +80,26 @@ def _later_gradients(subject: Subject) -> Iterator[Finding]:
             yield violated(f"the outputs up to token {last} have a gradient of {size:.2g} by later tokens")
 
 
-def _lengths(subject: Subject) -> Iterator[Finding]:
-    """Compare the outputs at several lengths: a longer sequence has the outputs of its beginning."""
+def _change_length(subject: Subject) -> Iterator[Finding]:
+    """Compare the outputs of sequences with those of their beginnings."""
     batch, limit = subject.long_batch, subject.config.max_length
     given = arguments_of(batch) | {"prefix": None}
     length, short = batch.inputs.shape[1], subject.batch.inputs.shape[1]
     if length > short:
         places = np.unique(np.linspace(0, length - 2, POSITIONS).astype(int))
-        yield from _later_changes(subject, batch, places, given)
+        yield from _change_later_tokens(subject, batch, places, given)
     expected = np.asarray(subject.output(batch.inputs, **given))
     for end in sorted({1, short if short < length else max(1, length // 2)} - {length}):
         part = cut(batch, end)
         found = subject.output(part.inputs, **arguments_of(part) | {"prefix": None})
         what = f"outputs of the first {end} of {length} tokens alone and within the sequence"
-        yield compared(expected[:, :end], found, what, subject.tolerance)
+        yield compare(expected[:, :end], found, what, subject.tolerance)
     if not {"positions", "mask"} & given.keys() and (limit is None or length + LONGER <= limit):
         further = np.repeat(subject.other_inputs(batch=batch)[:, :1], LONGER, axis=1)
         valid = None if batch.valid is None else np.pad(batch.valid, ((0, 0), (0, LONGER)), constant_values=True)
         found = subject.output(np.concatenate([batch.inputs, further], axis=1), **given | {"valid": valid})
         what = f"outputs of {length} tokens, the task's length, and of the same followed by {LONGER} more"
-        yield compared(expected, found[:, :length], what, subject.tolerance)
+        yield compare(expected, found[:, :length], what, subject.tolerance)
 
 
 @law("padding", "padding changes no output and no gradient, on either side and between, even where it is NaN")
@@ -108,61 +110,109 @@ def padding(subject: Subject) -> Finding:
     length = length if limit is None else min(length, limit - EXTRA)
     if length < 3:
         return not_applicable(f"the model reads at most {limit} tokens")
-    return first_violated(itertools.chain(_padding(subject, length), _source_padding(subject)))
+    return first_violated(itertools.chain(PaddingCheck(subject, length).findings(), _check_source_padding(subject)))
 
 
-def _padding(subject: Subject, length: int) -> Iterator[Finding]:
-    given = subject.source | {"prefix": subject.given.get("prefix")}
-    x = subject.vectors[:, :length]
-    rows, wide, each = len(x), length + EXTRA, subject.answers_each_token
-    every = np.ones((rows, length), bool)
-    allowed = subject.tolerance
+class ProbeResult(NamedTuple):
+    """Results of `Subject.probe`, on the host."""
 
-    def probe(vectors: Any, valid: Any, fill: float) -> tuple[np.ndarray, np.ndarray, Any]:
-        counted = valid if each else valid.any(-1)
-        return jax.device_get(subject.probe(vectors, valid, counted, fill, **given))
+    output: np.ndarray
+    by_tokens: np.ndarray
+    """Gradient by the embedded inputs."""
+    by_weights: PyTree
 
-    def compare(one: Any, two: Any, masks: Any, what: str, with_gradient: bool = True) -> Iterator[Finding]:
-        """Compare the outputs for real tokens, the gradients by them, and those by the weights."""
-        per_row = [mask if each else mask.any(-1) for mask in masks]
-        outputs, by_tokens = ((one[i][own[0]], two[i][own[1]]) for i, own in enumerate((per_row, masks)))
-        yield compared(*outputs, f"outputs {what}", allowed)
+
+class PaddingCheck:
+    """Comparisons of a model's outputs and gradients with and without padding.
+
+    Args:
+      subject: the model.
+      length: number of real tokens per row.
+    """
+
+    def __init__(self, subject: Subject, length: int) -> None:
+        self.subject = subject
+        self.vectors = subject.vectors[:, :length]
+        self.every = np.ones((len(self.vectors), length), bool)
+        self.given = subject.source | {"prefix": subject.given.get("prefix")}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings of all comparisons."""
+        yield from self._compare_padding_behind()
+        yield from self._compare_contents()
+        yield from self._compare_contents_in_training()
+
+    def _probe(self, vectors: np.ndarray, valid: Bool[np.ndarray, "rows T"], fill: float) -> ProbeResult:
+        counted = valid if self.subject.has_output_per_token else np.any(valid, axis=-1)
+        return ProbeResult(*jax.device_get(self.subject.probe(vectors, valid, counted, fill, **self.given)))
+
+    def _compare(
+        self,
+        one: tuple[ProbeResult, Bool[np.ndarray, "rows T"]],
+        two: tuple[ProbeResult, Bool[np.ndarray, "rows T"]],
+        what: str,
+        with_gradient: bool = True,
+    ) -> Iterator[Finding]:
+        """Compare two results, each with its mask: outputs for real tokens, gradients by them, gradients by weights."""
+        allowed, is_per_token = self.subject.tolerance, self.subject.has_output_per_token
+        first, second = (probe.output[valid if is_per_token else valid.any(-1)] for probe, valid in (one, two))
+        yield compare(first, second, f"outputs {what}", allowed)
         if with_gradient:
-            yield compared(*by_tokens, f"gradients by real tokens {what}", allowed)
-            yield compared_trees(one[2], two[2], f"gradients {what},", allowed)
+            first, second = (probe.by_tokens[valid] for probe, valid in (one, two))
+            yield compare(first, second, f"gradients by real tokens {what}", allowed)
+            yield compare_trees(one[0].by_weights, two[0].by_weights, f"gradients {what},", allowed)
 
-    behind = np.pad(every, ((0, 0), (0, EXTRA)))
-    alone, longer = probe(x, every, 0.0), np.concatenate([x, 0 * x[:, :1].repeat(EXTRA, axis=1)], axis=1)
-    what = f"without padding and with {EXTRA} tokens behind"
-    yield from compare(alone, probe(longer, behind, 3.0), (every, behind), what)
-    rotten = np.where(behind[..., None], longer, np.nan)
-    yield from compare(alone, probe(rotten, behind, 0.0), (every, behind), f"{what}, whose embeddings are NaN,")
-    found = probe(longer, behind, np.nan)
-    yield from compare(alone, found, (every, behind), f"{what}, which are NaN in every layer,", False)
-    full = np.concatenate([x[:, :1].repeat(EXTRA, axis=1), x], axis=1)
-    before = np.broadcast_to(np.arange(wide) >= EXTRA, behind.shape).copy()
-    between, nothing = np.ones_like(before), before.copy()
-    between[0, 1:3] = between[-1, wide // 2] = nothing[-1] = False
-    places = {"before the tokens": before, "between tokens": between, "in all of a sequence": nothing}
-    for where, valid in places.items():
-        one = probe(full, valid, 0.0)
-        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((one[1][valid], one[2]))):
-            yield violated(f"gradients with padding {where} are not finite")
-        if not np.all(np.isfinite(one[0])):
-            yield violated(f"outputs with padding {where} are not finite")
-        yield from compare(one, probe(full, valid, 3.0), (valid, valid), f"with other contents of padding {where}")
-        yield from compare(one, probe(full, valid, np.nan), (valid, valid), f"with NaN in padding {where}", False)
-    # In training, random draws depend on the shape: the length stays, the contents change.
-    call = NO_MASKS | {"key": random_key(), "valid": between} | given
-    configs = [embedded_config(subject.config, fill) for fill in (0.0, 3.0, np.nan)]
-    first, *others = (np.asarray(subject.output(full, config=config, **call)) for config in configs)
-    own = between if each else between.any(-1)
-    for other in others:
-        yield compared(first[own], other[own], "outputs in training with different contents of padding", allowed)
+    def _compare_padding_behind(self) -> Iterator[Finding]:
+        """Add padding behind the tokens, also with NaN as its embeddings, and with NaN in every layer."""
+        x, every = self.vectors, self.every
+        valid = np.pad(every, ((0, 0), (0, EXTRA)))
+        alone = self._probe(x, every, 0.0), every
+        longer = np.concatenate([x, 0 * x[:, :1].repeat(EXTRA, axis=1)], axis=1)
+        what = f"without padding and with {EXTRA} tokens behind"
+        yield from self._compare(alone, (self._probe(longer, valid, 3.0), valid), what)
+        with_nan = np.where(valid[..., None], longer, np.nan)
+        nan_embeddings = self._probe(with_nan, valid, 0.0), valid
+        yield from self._compare(alone, nan_embeddings, f"{what}, whose embeddings are NaN,")
+        nan_layers = self._probe(longer, valid, np.nan), valid
+        yield from self._compare(alone, nan_layers, f"{what}, which are NaN in every layer,", with_gradient=False)
+
+    def _padded(self) -> tuple[np.ndarray, dict[str, Bool[np.ndarray, "rows T"]]]:
+        """Return longer inputs, and masks with padding at several places of them."""
+        x = self.vectors
+        full = np.concatenate([x[:, :1].repeat(EXTRA, axis=1), x], axis=1)
+        before = np.broadcast_to(np.arange(full.shape[1]) >= EXTRA, full.shape[:2]).copy()
+        between, whole_row = np.ones_like(before), before.copy()
+        between[0, 1:3] = between[-1, full.shape[1] // 2] = whole_row[-1] = False
+        return full, {"before the tokens": before, "between tokens": between, "in all of a sequence": whole_row}
+
+    def _compare_contents(self) -> Iterator[Finding]:
+        """Change the contents of padding at several places."""
+        full, places = self._padded()
+        for where, valid in places.items():
+            one = self._probe(full, valid, 0.0)
+            if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves((one.by_tokens[valid], one.by_weights))):
+                yield violated(f"gradients with padding {where} are not finite")
+            if not np.all(np.isfinite(one.output)):
+                yield violated(f"outputs with padding {where} are not finite")
+            other, with_nan = (self._probe(full, valid, fill) for fill in (3.0, np.nan))
+            yield from self._compare((one, valid), (other, valid), f"with other contents of padding {where}")
+            yield from self._compare((one, valid), (with_nan, valid), f"with NaN in padding {where}", False)
+
+    def _compare_contents_in_training(self) -> Iterator[Finding]:
+        """Change the contents of padding in training, at the same length, since random draws depend on the shape."""
+        subject, (full, places) = self.subject, self._padded()
+        valid = places["between tokens"]
+        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.given
+        configs = [embedded_config(subject.config, fill) for fill in (0.0, 3.0, np.nan)]
+        first, *others = (np.asarray(subject.output(full, config=config, **call)) for config in configs)
+        own = valid if subject.has_output_per_token else valid.any(-1)
+        for other in others:
+            what = "outputs in training with different contents of padding"
+            yield compare(first[own], other[own], what, subject.tolerance)
 
 
-def _source_padding(subject: Subject) -> Iterator[Finding]:
-    """The same for what the encoder reads."""
+def _check_source_padding(subject: Subject) -> Iterator[Finding]:
+    """Add padding to the source, and compare the outputs."""
     if "source" not in subject.source:
         return
     source = subject.source["source"]
@@ -176,32 +226,32 @@ def _source_padding(subject: Subject) -> Iterator[Finding]:
         wide = np.concatenate([source, fill], axis=1)
         found = subject.output(source=wide, source_valid=np.pad(own, ((0, 0), (0, fill.shape[1]))))
         what = "outputs with padding behind the source and without"
-        yield compared(expected, found, what, subject.tolerance)
+        yield compare(expected, found, what, subject.tolerance)
 
 
 @law("batch", "the sequences of a batch do not influence each other")
 def batch(subject: Subject) -> Finding:
-    """Change one sequence, also to NaN, or leave it out; the outputs for the others stay."""
+    """Change one sequence, also to NaN, or leave it out, and compare the outputs for the others."""
     if len(subject.batch.inputs) < 2:
         return not_applicable("the batch has one sequence")
-    return first_violated(_batch(subject))
+    return first_violated(_check_batch(subject))
 
 
-def _batch(subject: Subject) -> Iterator[Finding]:
+def _check_batch(subject: Subject) -> Iterator[Finding]:
     inputs, other, allowed = subject.batch.inputs, subject.other_inputs(3), subject.tolerance
     changed = np.concatenate([inputs[:1], other[1:]])
     expected = np.asarray(subject.output())[:1]
-    found = compared(expected, subject.output(changed)[:1], "outputs of a sequence beside different others", allowed)
-    yield located(found, subject, {}, {"inputs": changed}, lambda x: x[:1])
+    found = compare(expected, subject.output(changed)[:1], "outputs of a sequence beside different others", allowed)
+    yield locate(found, subject, {}, {"inputs": changed}, lambda x: x[:1])
     own = {name: jax.tree.map(lambda x: x[:1], value) for name, value in subject.given.items()}
     alone = subject.output(inputs[:1], **own)
-    yield compared(expected, alone, "outputs of a sequence in a batch and alone", allowed)
-    rotten = subject.vectors.copy()
-    rotten[1:] = np.nan
-    one, two = (subject.output(x, config=subject.embedded_config)[:1] for x in (subject.vectors, rotten))
-    yield compared(one, two, "outputs of a sequence beside another and beside NaN", allowed)
+    yield compare(expected, alone, "outputs of a sequence in a batch and alone", allowed)
+    with_nan = subject.vectors.copy()
+    with_nan[1:] = np.nan
+    one, two = (subject.output(x, config=subject.embedded_config)[:1] for x in (subject.vectors, with_nan))
+    yield compare(one, two, "outputs of a sequence beside another and beside NaN", allowed)
     if subject.mixes_batch:
         return
     one, two = (subject.output(x, key=random_key())[:1] for x in (inputs, changed))
-    found = compared(one, two, "outputs, in training, of a sequence beside different others", allowed)
-    yield located(found, subject, {"key": random_key()}, {"inputs": changed, "key": random_key()}, lambda x: x[:1])
+    found = compare(one, two, "outputs, in training, of a sequence beside different others", allowed)
+    yield locate(found, subject, {"key": random_key()}, {"inputs": changed, "key": random_key()}, lambda x: x[:1])

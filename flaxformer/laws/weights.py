@@ -1,7 +1,6 @@
-"""Laws about weights: each receives a gradient, the gradients are right, and the number of weights is as declared."""
+"""Laws of weights: each receives a gradient, gradients are correct, and the number of weights is as declared."""
 
 import math
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,14 +11,14 @@ from flaxformer.laws.subject import Subject
 from flaxformer.weight_axes import axes
 
 WHOLE_AXES = ("heads", "key_value_heads", "d_model", "d_head", "d_value", "d_norm")
-"""Axes along which every index must receive a gradient; others, such as a vocabulary, may have unused entries."""
+"""Axes of which every index must receive a gradient; others, such as a vocabulary, may have unused entries."""
 MOST_LEAVES = 80
-"""Weights whose derivative is measured one by one; of deeper models, evenly chosen ones."""
+"""Largest number of weight arrays whose derivatives are measured; deeper models have evenly spaced ones measured."""
 
 
 @law("weights", "every weight that gradients train receives one")
 def weights(subject: Subject) -> Finding:
-    """Look for weights whose gradient is exactly zero, and for indices of an axis."""
+    """Search for weights, and for indices of an axis, whose gradient is exactly zero."""
     _, gradient = subject.loss_and_gradient
     dead, numbers = [], 0
     rows = zip(
@@ -35,7 +34,7 @@ def weights(subject: Subject) -> Finding:
                 f"the gradient of {name} is not finite in {int((~np.isfinite(g)).sum())} of {g.size} numbers"
             )
         if not is_trained or not g.size or (subject.mixes_batch and not own.fan_in):
-            continue  # what is added before a mean over the batch is subtracted has no gradient
+            continue  # a bias before a norm over the batch has no gradient
         if not np.any(g):
             dead.append(name)
             numbers += g.size
@@ -63,15 +62,15 @@ def gradients(subject: Subject) -> Finding:
         )
         if is_trained and g.size and np.any(np.asarray(g))
     ]
-    dice = np.random.default_rng(1)
+    random = np.random.default_rng(1)
     is_single = subject.uses_single_precision
     steps = (3e-2, 1e-2, 1e-3) if is_single else (1e-4, 1e-5, 1e-6)
     relative, absolute = (5e-2, 1e-3) if is_single else (1e-4, 1e-8)
     for name, number, g in rows[:: math.ceil(len(rows) / MOST_LEAVES) or 1]:
-        direction = dice.standard_normal(g.shape)
+        direction = random.standard_normal(g.shape)
         direction = direction / np.sqrt((direction**2).sum()) + g / np.sqrt((g**2).sum())
         slope, found = float((g * direction).sum()), []
-        for step in steps:  # a kink, as of relu, disturbs one step size, not all
+        for step in steps:  # a kink, as of relu, affects some step sizes only
             found.append(_finite_difference(subject, number, step * direction) / step)
             if abs(found[-1] - slope) <= relative * abs(slope) + absolute:
                 break
@@ -85,17 +84,15 @@ def gradients(subject: Subject) -> Finding:
 
 def _finite_difference(subject: Subject, number: int, change: np.ndarray) -> float:
     """Return half the difference of the training losses after a change of one weight and after its opposite."""
-    leaves: list[Any]
-    structure: Any
     leaves, structure = jax.tree.flatten(subject.params)
-    moved = ([*leaves[:number], leaves[number] + sign * change, *leaves[number + 1 :]] for sign in (1, -1))
-    ahead, behind = (float(subject.loss(structure.unflatten(own))) for own in moved)
-    return (ahead - behind) / 2
+    changed = ([*leaves[:number], leaves[number] + sign * change, *leaves[number + 1 :]] for sign in (1, -1))
+    after, before = (float(subject.loss(jax.tree.unflatten(structure, own))) for own in changed)
+    return (after - before) / 2
 
 
 @law("parameters", "the declared number of parameters is that of the weights")
 def parameters(subject: Subject) -> Finding:
-    """Count both."""
+    """Compare the declared number of parameters with the number of weights."""
     declared = params.count(model.specs(subject.config))
     found = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.started.params))
     return OK if declared == found else violated(f"{declared:,} parameters are declared, and there are {found:,}")

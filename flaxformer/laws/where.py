@@ -1,36 +1,46 @@
 """Location of a difference: the first stage of a model in which two calls differ, with its component."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array
 
 from flaxformer import model
+from flaxformer.config import ModelConfig
+from flaxformer.laws.inputs import Arguments
 from flaxformer.laws.law import Finding, difference, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
+from flaxformer.model import ForwardInputs, Intermediates, Transformer
 
-Call = dict[str, Any]
-"""Keyword arguments of `Subject.output`."""
 View = Callable[[np.ndarray], np.ndarray]
-"""The part of an array [rows, T, ...] that is to be equal in both calls."""
+"""Selection of the part of an array [rows, T, ...] that must be equal in both calls."""
 
 
-def located(found: Finding, subject: Subject, one: Call, two: Call, view: View = lambda x: x) -> Finding:
-    """Add to a violated finding where two calls of the model begin to differ, if that can be told."""
+def locate(found: Finding, subject: Subject, one: Arguments, two: Arguments, view: View = lambda x: x) -> Finding:
+    """Add to a violated finding the first stage in which two calls of the model differ, if it can be found.
+
+    Args:
+      found: the finding; one that is not violated is returned unchanged.
+      subject: the model.
+      one, two: keyword arguments of `Subject.output`; `eager` runs the call without `jit`.
+      view: the part of the arrays to compare.
+    """
     if not found.is_violated:
         return found
     try:
         place = first_difference(subject, one, two, view)
-    except Exception:  # The finding stands without it.
+    except Exception:  # the finding is valid without the location
         place = None
     return found if place is None else violated(f"{found.words}; first in {place}")
 
 
-def first_difference(subject: Subject, one: Call, two: Call, view: View = lambda x: x) -> str | None:
-    """Return the first stage of the model in which two calls differ."""
+def first_difference(subject: Subject, one: Arguments, two: Arguments, view: View = lambda x: x) -> str | None:
+    """Return the first stage of the model in which two calls differ; None if none does."""
     for (name, a), (_, b) in zip(_stages(subject, one), _stages(subject, two), strict=True):
         a, b = view(np.asarray(a)), view(np.asarray(b))
         if a.shape != b.shape or difference(a, b) > subject.tolerance:
@@ -38,49 +48,52 @@ def first_difference(subject: Subject, one: Call, two: Call, view: View = lambda
     return None
 
 
-def first_not_finite(subject: Subject, call: Call) -> str | None:
-    """Return the first stage of the model with a number that is not finite."""
+def first_not_finite(subject: Subject, call: Arguments) -> str | None:
+    """Return the first stage of a call whose numbers are not all finite; None if all are."""
     return next(
         (name for name, a in _stages(subject, call) if not np.all(np.isfinite(np.asarray(a, np.float64)))), None
     )
 
 
-def _run(params: Any, config: Any, inputs: Any, given: Any, key: Any) -> Any:
-    outcome = model.run(params, config, inputs, given, dropout_key=key, return_intermediates=True)
+def _run(
+    params: Transformer, config: ModelConfig, inputs: Array, given: Arguments, key: Array | None
+) -> tuple[Intermediates, Array]:
+    outcome = model.run(params, config, inputs, cast(ForwardInputs, given), dropout_key=key, return_intermediates=True)
+    assert outcome.intermediates is not None
     return outcome.intermediates, outcome.output
 
 
-_compiled = fast_jit(_run)
+_run_compiled = fast_jit(_run)
 
 
-def _stages(subject: Subject, call: Call) -> Iterator[tuple[str, Any]]:
+def _stages(subject: Subject, call: Arguments) -> Iterator[tuple[str, ArrayLike]]:
     """Yield each stage of a call by name, in the order of computation."""
-    call = dict(call)
-    config = call.pop("config", subject.config)
-    params = call.pop("params", subject.params)
-    inputs, key, is_eager = call.pop("inputs", subject.batch.inputs), call.pop("key", None), call.pop("eager", False)
-    given = {name: value for name, value in (subject.given | call).items() if value is not None}
+    rest = dict(call)
+    config = rest.pop("config", subject.config)
+    params = rest.pop("params", subject.params)
+    inputs, key, is_eager = rest.pop("inputs", subject.batch.inputs), rest.pop("key", None), rest.pop("eager", False)
+    given = {name: value for name, value in (subject.given | rest).items() if value is not None}
     if is_eager:
         params, inputs, given = jax.tree.map(jnp.asarray, (params, inputs, given))
         with jax.disable_jit():
-            found, output = _run(params, config, inputs, given, key)
+            intermediates, output = _run(params, config, inputs, given, key)
     else:
-        found, output = _compiled(params, config, inputs, given, key)
-    if found.encoder is not None:
-        yield from _of_stack(found.encoder, config.encoder, "the encoder's ")
-    yield from _of_stack(found, config, "")
+        intermediates, output = _run_compiled(params, config, inputs, given, key)
+    if intermediates.encoder is not None:
+        yield from _stack_stages(intermediates.encoder, config.encoder, "the encoder's ")
+    yield from _stack_stages(intermediates, config, "")
     yield f"the head ({type(config.head).__name__})", jnp.asarray(output)
 
 
-def _of_stack(found: Any, config: Any, owner: str) -> Iterator[tuple[str, Any]]:
+def _stack_stages(found: Intermediates, config: ModelConfig, owner: str) -> Iterator[tuple[str, ArrayLike]]:
     yield f"{owner}embedding ({type(config.inputs).__name__}, {type(config.positions).__name__})", found.embedded
     for number, block in enumerate(found.blocks):
         own = config.layer_configs[number]
         for name, branch in own.branches():
-            did, kind = getattr(block, name), type(branch).__name__
+            activations, kind = getattr(block, name), type(branch).__name__
             place = f"{owner}block {number}, "
             if own.pre_norm is not None:
-                yield f"{place}norm before {name} ({type(own.pre_norm).__name__})", did.input
-            yield f"{place}{name} ({kind})", did.update
-            yield f"{place}residual connection of {name} ({type(own.residual).__name__})", did.stream
+                yield f"{place}norm before {name} ({type(own.pre_norm).__name__})", activations.input
+            yield f"{place}{name} ({kind})", activations.update
+            yield f"{place}residual connection of {name} ({type(own.residual).__name__})", activations.stream
     yield f"{owner}final norm ({type(config.final_norm).__name__})", found.final

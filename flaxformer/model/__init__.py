@@ -1,19 +1,12 @@
-"""Parameters + config -> functions: `init`, `apply`, decoding."""
+"""Functions of a model's parameters and config: initialisation, forward pass, decoding."""
 
 from flaxformer.model.beam import Beams, beam_search
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.decoding import Generation, generate, stream
 from flaxformer.model.interface import apply, apply_with_intermediates, extend
 from flaxformer.model.sampling import Sampling
-from flaxformer.model.transformer import (
-    Intermediates,
-    Transformer,
-    encode,
-    init,
-    new_cache,
-    run,
-    specs,
-)
+from flaxformer.model.transformer import Intermediates, encode, new_cache, run
+from flaxformer.model.weights import Transformer, init, specs
 
 __all__ = [
     "Beams",

@@ -1,39 +1,45 @@
-"""Beam search: the most probable continuations, not the most probable next tokens."""
+"""Beam search: the most probable continuations of a prompt."""
 
 import functools
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding import cache_capacity, log_softmax, read_prompt
 from flaxformer.model.interface import extend
-from flaxformer.model.prompt import checked
+from flaxformer.model.prompt import check_prompt
+from flaxformer.model.weights import Transformer
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.struct import UserError
 
+TreeT = TypeVar("TreeT")
+Shared = tuple[Transformer, ModelConfig, Int[Array, ""] | None, Float[Array, ""]]
+"""Weights, config, end token and length penalty, the same for all prompts."""
+
 
 class Beams(Node):
-    """The best continuations of each prompt, best first."""
+    """Best continuations of each prompt, best first."""
 
     tokens: Int[Array, "*batch beams steps"]
-    """After a continuation's end, `end` again and again."""
+    """Token ids; `end` after the end of a continuation."""
     lengths: Int[Array, "*batch beams"]
-    """Number of tokens that are real, `end` among them."""
+    """Number of tokens up to and including `end`."""
     scores: Float[Array, "*batch beams"]
-    """log P(tokens | prompt) / length^length_penalty, in nats; −∞, of length 0, where there are fewer continuations."""
+    """log P(tokens | prompt) / length^length_penalty, in nats; −∞, with length 0, if there are fewer continuations."""
 
 
 class _Search(Node):
-    """The search for one prompt: hypotheses that go on, each with its own cache, and the best that have ended."""
+    """State of the search for one prompt: unfinished hypotheses, with their caches, and the best finished ones."""
 
-    cache: Any
+    cache: Cache
     logits: Float[Array, "beams V"]
     tokens: Int[Array, "beams steps"]
     totals: Float[Array, "beams"]
@@ -43,7 +49,7 @@ class _Search(Node):
 
 
 def beam_search(
-    params: Any,
+    params: Transformer,
     config: ModelConfig,
     prompt: Int[ArrayLike, "B T"],
     *,
@@ -54,34 +60,35 @@ def beam_search(
     valid: Bool[ArrayLike, "B T"] | None = None,
     **given: Unpack[PrefixInputs],
 ) -> Beams:
-    """The `beams` best continuations of each prompt that a search keeping `beams` hypotheses finds.
+    """Return the best continuations of each prompt that a search with `beams` hypotheses finds.
 
-    A continuation of n tokens, `end` among them, scores log P(tokens | prompt) / n^length_penalty: 0 compares
-    probabilities, 1 their geometric means, and more favours the long (the formula of Hugging Face; Wu et al. 2016,
-    equation 14, divide by ((5 + n) / 6)^α instead).
+    The score of a continuation of n tokens, including `end`, is log P(tokens | prompt) / n^length_penalty, as in
+    Hugging Face (Wu et al. 2016, equation 14, divide by ((5 + n) / 6)^α instead).
 
-    At each step, every hypothesis is extended by every token. Of the `beams` most probable extensions, those that end
-    go to a list of the `beams` best by score; the `beams` most probable that do not end go on. A prompt's search is
-    over when its list is full and no hypothesis that goes on has, at its length so far, a higher score than the worst
-    of the list. Hypotheses that go on after `steps` tokens compete with the list as they are.
-    One beam is greedy decoding; V^steps beams, for V tokens, are an exhaustive search.
+    Each step extends every hypothesis by every token. Of the `beams` most probable extensions, those that end enter a
+    list of the `beams` best by score; the `beams` most probable that do not end are the next hypotheses. The search of
+    a prompt stops when its list is full and no hypothesis has a higher score, at its current length, than the worst of
+    the list. After `steps` tokens, unfinished hypotheses enter the list. One beam is greedy decoding; V^steps beams are
+    an exhaustive search.
 
     Args:
-      prompt, valid, steps, end, given: as in `generate`.
+      params, config, prompt, steps, valid, end, given: as for `generate`.
+      beams: number of hypotheses, and of continuations returned.
+      length_penalty: 0 compares probabilities, 1 their geometric means; larger values favour long continuations.
 
     Raises:
-      UserError: as `generate`; fewer than one beam.
+      UserError: an invalid argument.
     """
-    tokens, real = checked(config, prompt, valid, steps, end, given)
+    tokens, is_valid = check_prompt(config, prompt, valid, steps, end, given)
     if beams < 1:
         raise UserError(f"beams is {beams}; expected at least 1")
     mesh = mesh_for_rows(len(tokens))
-    return _searched(params, config, tokens, real, given, end, length_penalty, steps, beams, mesh)
+    return _search(params, config, tokens, is_valid, given, end, length_penalty, steps, beams, mesh)
 
 
 @functools.partial(jax.jit, static_argnums=(7, 8, 9))
-def _searched(
-    params: Any,
+def _search(
+    params: Transformer,
     config: ModelConfig,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
@@ -90,18 +97,19 @@ def _searched(
     penalty: Float[Array, ""],
     steps: int,
     beams: int,
-    mesh: Mesh | None,
+    mesh: AbstractMesh | None,
 ) -> Beams:
-    """The search for one prompt, mapped over the batch."""
-    room = cache_capacity(config, prompt.shape[-1] + steps)
+    """Search the continuations of each prompt of a batch."""
+    capacity = cache_capacity(config, prompt.shape[-1] + steps)
 
-    def one(shared: Any, own: Any) -> Beams:
+    def search_one(shared: Shared, own: tuple[Array, Array, PrefixInputs]) -> Beams:
         (params, config, end, penalty), (prompt, valid, given) = shared, own
         fill = 0 if end is None else end
-        cache, logits = read_prompt(params, config, prompt, valid, given, room)
-        cache, logits = _own(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache), jnp.tile(logits, (beams, 1))
+        cache, logits = read_prompt(params, config, prompt, valid, given, capacity)
+        cache = _map_hypotheses(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache)
+        logits = jnp.tile(logits, (beams, 1))
         tokens, none = jnp.full((beams, steps), fill, jnp.int32), jnp.full(beams, -jnp.inf)
-        # All hypotheses are the prompt at first, so only one of them counts.
+        # All hypotheses begin as the prompt; only the first may be extended.
         search = _Search(
             cache=cache,
             logits=logits,
@@ -113,49 +121,51 @@ def _searched(
         step = functools.partial(_step, params, config, end, penalty)
         search, _ = jax.lax.scan(step, search, jnp.arange(steps))
         scores = jnp.where(search.done, -jnp.inf, _score(search.totals, steps, penalty))
-        best = _better(search.best, Beams(search.tokens, jnp.full(beams, steps), scores))
+        best = _merge_beams(search.best, Beams(search.tokens, jnp.full(beams, steps), scores))
         found = jnp.isfinite(best.scores)
         return best.replace(
             tokens=jnp.where(found[:, None], best.tokens, fill), lengths=jnp.where(found, best.lengths, 0)
         )
 
-    each = jax.vmap(one, in_axes=(None, 0))
-    return shard_map_batch(each, (params, config, end, penalty), (prompt, valid, given), mesh)
+    search_all = jax.vmap(search_one, in_axes=(None, 0))
+    return shard_map_batch(search_all, (params, config, end, penalty), (prompt, valid, given), mesh)
 
 
 def _step(
-    params: Any,
+    params: Transformer,
     config: ModelConfig,
     end: Int[Array, ""] | None,
     penalty: Float[Array, ""],
     search: _Search,
     step: Array,
 ) -> tuple[_Search, None]:
-    """Every hypothesis by one token longer."""
+    """Extend every hypothesis by one token."""
     beams, vocabulary = search.logits.shape
     extended = (search.totals[:, None] + log_softmax(search.logits)).reshape(-1)
-    # An extension of each hypothesis ends at most, so that twice the beams have enough that go on.
-    totals, place = jax.lax.top_k(extended, min(2 * beams, extended.size))
-    origin, token = place // vocabulary, place % vocabulary
+    # At most one extension of each hypothesis ends, so that of twice the beams, enough do not end.
+    totals, index = jax.lax.top_k(extended, min(2 * beams, extended.size))
+    origin, token = index // vocabulary, index % vocabulary
     tokens = search.tokens[origin].at[:, step].set(token)
     ends = jnp.zeros(token.shape, bool) if end is None else token == end
     ending = ends & (jnp.arange(len(ends)) < beams)
     ended = Beams(tokens, jnp.full(len(ends), step + 1), jnp.where(ending, _score(totals, step + 1, penalty), -jnp.inf))
-    best = jax.tree.map(lambda old, new: jnp.where(search.done, old, new), search.best, _better(search.best, ended))
+    best = jax.tree.map(
+        lambda old, new: jnp.where(search.done, old, new), search.best, _merge_beams(search.best, ended)
+    )
     totals, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, totals), beams)
     tokens, origin = tokens[chosen], origin[chosen]
-    cache = _own(lambda x: x[origin], search.cache)
+    cache = _map_hypotheses(lambda x: x[origin], search.cache)
     axes = jax.tree.map(lambda x: 0 if x.ndim else None, cache)
-    one = functools.partial(extend, params, config)
-    logits, cache = jax.vmap(one, in_axes=(0, axes), out_axes=(0, axes))(token[chosen][:, None], cache)
+    extend_one = functools.partial(extend, params, config)
+    logits, cache = jax.vmap(extend_one, in_axes=(0, axes), out_axes=(0, axes))(token[chosen][:, None], cache)
     done = search.done | (best.scores.min() >= _score(totals, step + 1, penalty).max())
     return _Search(cache, logits[:, 0], tokens, totals, best, done), None
 
 
-def _own(f: Callable[[Array], Array], cache: Any) -> Any:
-    """f of what each hypothesis has of its own: all but single numbers, such as how many positions are used.
+def _map_hypotheses(f: Callable[[Array], Array], cache: TreeT) -> TreeT:
+    """Apply f to the arrays that differ between hypotheses: all except scalars, such as the number of tokens so far.
 
-    Mapped over hypotheses, that number would make every write to the cache a scatter.
+    With such a scalar per hypothesis, every write to the cache would be a scatter.
     """
     return jax.tree.map(lambda x: f(x) if x.ndim else x, cache)
 
@@ -166,8 +176,8 @@ def _score(
     return totals / jnp.power(jnp.float32(length), penalty)
 
 
-def _better(first: Beams, second: Beams) -> Beams:
-    """The best of both, as many as the first has, best first."""
+def _merge_beams(first: Beams, second: Beams) -> Beams:
+    """Return the best of two lists of continuations, as many as the first has, best first."""
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, second)
     scores, chosen = jax.lax.top_k(both.scores, len(first.scores))
     return Beams(both.tokens[chosen], both.lengths[chosen], scores)

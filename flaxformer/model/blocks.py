@@ -1,58 +1,60 @@
-"""A block: residual branches, each with norms around it and a rule by which its update joins the stream."""
+"""A block of a Transformer: its residual branches, with their norms and residual rule."""
 
-from typing import Any
+from typing import cast
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
-from flaxformer.component import Aux, Context, with_aux
+from flaxformer.component import Aux, ComponentResult, Context, with_aux
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import BlockState
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import Parameters, fold_in_name, subtree
+from flaxformer.parts.attention import Attention
 from flaxformer.parts.cache import InputHistory, Memory, write
+from flaxformer.parts.feed_forward import FeedForward
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
 
 
 class ResidualParams(Parameters):
-    """The weights around one branch: its norms, None where a place is empty, and those of the residual rule."""
+    """Weights around a branch: its norms, None at places without one, and the residual rule."""
 
-    pre: Any = subtree(component="pre_norm")
-    post_branch: Any = subtree(component="post_branch_norm")
-    post_residual: Any = subtree(component="post_residual_norm")
-    residual: Any = subtree(component="residual")
+    pre: Parameters | None = subtree(component="pre_norm")
+    post_branch: Parameters | None = subtree(component="post_branch_norm")
+    post_residual: Parameters | None = subtree(component="post_residual_norm")
+    residual: Parameters = subtree(component="residual")
 
 
 class BlockParams(Parameters):
-    """Self-attention, attention to a memory, feed-forward: each with its connection to the residual stream."""
+    """Weights of a block: each branch, and its connection to the residual stream."""
 
     attention_connection: ResidualParams = subtree()
-    attention: Any = subtree(component="attention")
+    attention: Parameters = subtree(component="attention")
     cross_attention_connection: ResidualParams | None = subtree(when="reads_memory")
-    cross_attention: Any = subtree(component="cross", sizes={"d_source": "d_memory"})
+    cross_attention: Attention.Weights | None = subtree(component="cross", sizes={"d_source": "d_memory"})
     feed_forward_connection: ResidualParams | None = subtree(when="feed_forward")
-    feed_forward: Any = subtree(component="feed_forward")
+    feed_forward: Parameters | None = subtree(component="feed_forward")
 
 
 class BranchActivations(Node):
-    """Intermediates of one residual branch: its input, its update, the stream after it, and those of its `Aux`.
+    """Intermediates of a residual branch: its input, its update, the stream after it, and those of its `Aux`.
 
-    Those of a norm begin with its place: "pre/…", "post_branch/…", "post_residual/…".
+    Names from a norm begin with its place: "pre/…", "post_branch/…", "post_residual/…".
     """
 
     input: Float[Array, "*batch T D"]
     update: Float[Array, "*batch T D"]
     stream: Float[Array, "*batch T D"]
-    intermediates: dict[str, Any] = flax.struct.field(default_factory=dict)
+    intermediates: dict[str, PyTree] = flax.struct.field(default_factory=dict)
 
     @property
     def logits(self) -> Float[Array, "*batch N T S"] | None:
-        """Logits of an attention, scaled, capped and biased; None of a branch that gives none."""
+        """Logits of an attention, after scale, cap and bias; None for another branch."""
         return self.intermediates.get("logits")
 
     @property
@@ -62,12 +64,12 @@ class BranchActivations(Node):
 
     @property
     def weights(self) -> Float[Array, "*batch N T S"] | None:
-        """Weights of an attention; None of a branch that gives none."""
+        """Weights of an attention; None for another branch."""
         return self.intermediates.get("weights")
 
 
 class BlockIntermediates(Node):
-    """The branches of one block; None for those that it does not have."""
+    """Intermediates of the branches of a block; None for a branch that it does not have."""
 
     attention: BranchActivations
     cross_attention: BranchActivations | None = None
@@ -81,101 +83,120 @@ def block(
     context: Context,
     key: Array | None = None,
     state: BlockState | None = None,
-    whole: Context | None = None,
+    prefix_context: Context | None = None,
 ) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Aux, BlockState | None]:
-    """For each branch: x ← post_residual(join(x, post_branch(branch(pre(x))))). Parallel branches read the same x.
+    """Compute x ← post_residual(join(x, post_branch(branch(pre(x))))) for each branch; parallel ones read the same x.
 
-    What a component gives is brought to the dtype of what it read, so that the stream keeps its own.
+    The result of a component is converted to the dtype of its input, so that the stream keeps its dtype.
 
     Args:
-      key: for dropout and the branches' own draws; None evaluates.
-      state: the decoding state; the tokens follow those that it has.
-      whole: the context of all its tokens, for a mixer that reads them again.
+      x: the residual stream; an array, or the pytree of the residual rule.
+      key: random key of dropout and of the components; None evaluates.
+      state: decoding state; the tokens follow those in it.
+      prefix_context: context of all tokens so far, for a mixer without a decoding state.
 
     Returns:
-      The stream, what the branches did, their `Aux`, and the state with the tokens.
-    """
-    entered, aux, done, rule = x, Aux(), {}, config.residual
-    for name, branch in config.branches():
-        weights, around = getattr(params, name), getattr(params, f"{name}_connection")
-        own_key = None if key is None else fold_in_name(key, name)
-        # A stream of its own: with the key of the dropout below, draws of the same shape would be the same.
-        own = context.of(name).replace(key=None if own_key is None else fold_in_name(own_key, "component"))
-        with jax.named_scope(name):
-            seen = rule.read(around.residual, entered if config.parallel else x, own)
-            read, before = normalise(around.pre, config.pre_norm, seen, own)
-            update, found, state = call(name, branch, weights, read, own, state, whole)
-            _check_result(f"{name} {type(branch).__name__}", update, found, read)
-            update = update.astype(read.dtype)
-            update, after = normalise(around.post_branch, config.post_branch_norm, update, own)
-            update = dropout(own_key, config.dropout, update)
-            skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
-            joined = rule.join(around.residual, skipped, update, own)
-            joined = jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
-            added = _added(rule, around.residual, x, update, own) if own.return_intermediates else update
-            x, last = normalise(around.post_residual, config.post_residual_norm, joined, own)
-        norms = before.within("pre").merge(after.within("post_branch")).merge(last.within("post_residual"))
-        done[name] = BranchActivations(read, added, x, found.merge(norms).intermediates)
-        aux = aux.merge(found.within(name)).merge(norms.within(f"{name}_connection"))
-        context = context.replace(carried=context.carried | found.carried)
-    return x, BlockIntermediates(**done), aux, state
-
-
-def _check_result(where: str, update: Any, aux: Aux, x: Array) -> None:
-    """Refuse what a branch may not give: no array of the shape that it read, or a loss that is no number.
+      The stream, the intermediates, the `Aux` of the components, and the state with the tokens added.
 
     Raises:
-      ValueError: with the branch, what it gives, and what is expected.
+      ValueError: a component returns no array, an array of another shape, or a loss that is no scalar.
     """
-    if not hasattr(update, "shape"):
+    block_input, aux, intermediates, rule = x, Aux(), {}, config.residual
+    for name, branch in config.branches():
+        weights, around = getattr(params, name), getattr(params, f"{name}_connection")
+        branch_key = None if key is None else fold_in_name(key, name)
+        # Another key than that of the dropout below, which would give equal numbers for equal shapes.
+        component_key = None if branch_key is None else fold_in_name(branch_key, "component")
+        branch_context = context.for_branch(name).with_key(component_key)
+        with jax.named_scope(name):
+            read = rule.read(around.residual, block_input if config.parallel else x, branch_context)
+            branch_input, pre_aux = normalise(around.pre, config.pre_norm, read, branch_context)
+            update, branch_aux, state = apply_branch(
+                name, branch, weights, branch_input, branch_context, state, prefix_context
+            )
+            _check_result(f"{name} {type(branch).__name__}", update, branch_aux, branch_input)
+            update = update.astype(branch_input.dtype)
+            update, post_aux = normalise(around.post_branch, config.post_branch_norm, update, branch_context)
+            update = dropout(branch_key, config.dropout, update, context.rows)
+            skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
+            joined = rule.join(around.residual, skipped, update, branch_context)
+            joined = jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
+            if context.return_intermediates:
+                update = _residual_update(rule, around.residual, x, update, branch_context)
+            x, last_aux = normalise(around.post_residual, config.post_residual_norm, joined, branch_context)
+        norms = pre_aux.within("pre").merge(post_aux.within("post_branch")).merge(last_aux.within("post_residual"))
+        intermediates[name] = BranchActivations(branch_input, update, x, branch_aux.merge(norms).intermediates)
+        aux = aux.merge(branch_aux.within(name)).merge(norms.within(f"{name}_connection"))
+        context = context.replace(carried=context.carried | branch_aux.carried)
+    return x, BlockIntermediates(**intermediates), aux, state
+
+
+def _check_result(where: str, update: object, aux: Aux, x: Array) -> None:
+    """Check that a branch returns an array of the shape of its input, and scalar losses.
+
+    Raises:
+      ValueError: it does not.
+    """
+    shape = getattr(update, "shape", None)
+    if shape is None:
         kinds = [type(item).__name__ for item in (update if isinstance(update, tuple) else (update,))]
         raise ValueError(f"{where} gives {' and '.join(kinds)}; expected an array, or a pair of an array and an Aux")
-    if update.shape != x.shape:
-        raise ValueError(f"{where} gives an update of shape {list(update.shape)}; expected {list(x.shape)}")
+    if shape != x.shape:
+        raise ValueError(f"{where} gives an update of shape {list(shape)}; expected {list(x.shape)}")
     for name, loss in aux.losses.items():
         if jnp.ndim(loss):
             raise ValueError(f"{where} gives the loss '{name}' of shape {list(jnp.shape(loss))}; expected a scalar")
 
 
-def _added(rule: Residual, weights: Any, stream: Any, update: Array, context: Context) -> Float[Array, "*batch T D"]:
-    """Return what an update adds to the residual stream: the update with the gain of the residual rule."""
-    return rule.end(rule.join(weights, jax.tree.map(jnp.zeros_like, stream), update, context))
+def _residual_update(
+    rule: Residual, weights: Parameters, x: PyTree, update: Array, context: Context
+) -> Float[Array, "*batch T D"]:
+    """Return the change of the residual stream: the update with the gain of the residual rule."""
+    return rule.end(rule.join(weights, jax.tree.map(jnp.zeros_like, x), update, context))
 
 
-def call(
+def apply_branch(
     name: str,
-    branch: Any,
-    weights: Any,
+    branch: TokenMixer | FeedForward,
+    weights: Parameters,
     x: Float[Array, "*batch T D"],
     context: Context,
     state: BlockState | None,
-    whole: Context | None,
+    prefix_context: Context | None,
 ) -> tuple[Float[Array, "*batch T D"], Aux, BlockState | None]:
-    """One branch: of whole sequences, or of tokens that follow those of a decoding state."""
-    if state is None or name == "feed_forward":
-        return *with_aux(branch.apply(weights, x, context)), state
-    if name == "cross_attention":
+    """Return the update of a branch, for whole sequences or for tokens that follow those of a decoding state."""
+    result: ComponentResult
+    if state is None or isinstance(branch, FeedForward):
+        result = branch.apply(weights, x, context)
+    elif name == "cross_attention":
         memory = state.cross_attention
         if isinstance(memory, Memory):
-            return *with_aux(branch.apply(weights, x, context.replace(source=memory.source))), state
-        return *with_aux(branch.read(weights, x, memory, context)), state
-    if isinstance(state.attention, InputHistory):
-        result, own = read_again(branch, weights, x, state.attention, context, whole)  # type: ignore[arg-type]
+            result = branch.apply(weights, x, context.replace(source=memory.source))
+        else:
+            assert isinstance(branch, Attention), "cross-attention is an Attention"
+            assert memory is not None, "a model with cross-attention has its keys and values in the state"
+            result = branch.read(cast(Attention.Weights, weights), x, memory, context)
+    elif isinstance(state.attention, InputHistory):
+        assert prefix_context is not None, "a mixer without a decoding state needs a cache with a capacity"
+        result, history = recompute_prefix(branch, weights, x, state.attention, context, prefix_context)
+        state = state.replace(attention=history)
     else:
-        result, own = branch.step(weights, x, state.attention, context)
-    return *with_aux(result), state.replace(attention=own)
+        result, mixer_state = branch.step(weights, x, state.attention, context)
+        state = state.replace(attention=mixer_state)
+    update, aux = with_aux(result)
+    return update, aux, state
 
 
-def read_again(
+def recompute_prefix(
     mixer: TokenMixer,
-    weights: Any,
+    weights: Parameters,
     x: Float[Array, "*batch T D"],
     prefix: InputHistory,
     context: Context,
-    whole: Context,
-) -> tuple[Any, InputHistory]:
-    """The update of new tokens by a mixer without a decoding state: it reads all tokens so far from the start."""
-    offset: Any = context.offset
-    inputs = write(prefix.inputs, x, offset, axis=-2)
-    y, _ = with_aux(mixer.apply(weights, inputs, whole))
-    return jax.lax.dynamic_slice_in_dim(y, offset, x.shape[-2], y.ndim - 2), InputHistory(inputs)
+    prefix_context: Context,
+) -> tuple[Float[Array, "*batch T D"], InputHistory]:
+    """Return the update of new tokens by a mixer without a decoding state, which reads all tokens so far again."""
+    assert context.offset is not None, "a decoding state has an offset"
+    inputs = write(prefix.inputs, x, context.offset, axis=-2)
+    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context))
+    return jax.lax.dynamic_slice_in_dim(y, context.offset, x.shape[-2], y.ndim - 2), InputHistory(inputs)

@@ -1,4 +1,4 @@
-"""Context of a forward pass: masks, positions and memory, for new tokens, for those of a cache and for the last one."""
+"""Construction of the `Context` of a forward pass, from masks, positions and memory."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from flaxformer.nn.masks import Mask, Padding
 
 
 def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:
-    """Return the context of a stack that reads a memory or none; without positions where none are given."""
-    nowhere = jnp.zeros(0, jnp.int32)
+    """Return the context of a stack with a memory or without; by default, it has no positions."""
+    empty = jnp.zeros(0, jnp.int32)
     return Context(
-        **({"query_positions": nowhere, "key_positions": nowhere} | more),
+        **({"query_positions": empty, "key_positions": empty} | more),
         source=memory,
         source_mask=None if memory_valid is None else Padding(memory_valid),
         layers=config.layers,
@@ -27,7 +27,7 @@ def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array
 def self_attention_mask(
     config: ModelConfig, given: ForwardInputs, cache: Cache | None, offset: int | Array
 ) -> Mask | None:
-    """Return the mask of self-attention: that of the architecture, of padding, and of the caller."""
+    """Return the mask of self-attention: the intersection of the architecture's, padding, and the caller's."""
     mask = config.mask(prefix=given.get("prefix"), offset=offset)
     valid, further = given.get("valid") if cache is None else cache.valid, given.get("mask")
     mask = mask if valid is None else Padding(valid) & mask
@@ -35,7 +35,7 @@ def self_attention_mask(
 
 
 def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Context | None:
-    """Return the context for a mixer without a decoding state to read all tokens of a cache; None without capacity."""
+    """Return the context of all tokens of a cache, for a mixer without a decoding state; None without capacity."""
     valid, positions = cache.valid, cache.positions
     if valid is None or positions is None:
         return None
@@ -50,10 +50,10 @@ def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Contex
 
 
 def last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[Array, "*batch 1 D"], Context]:
-    """Return the last real token of each sequence, and its context."""
+    """Return the last token of each sequence that is no padding, and its context."""
     shape = x.shape[:-1]
     valid = jnp.ones(shape, bool) if context.valid is None else context.valid
-    place = shape[-1] - 1 - valid[..., ::-1].argmax(-1, keepdims=True)
-    positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), place, axis=-1)
-    last = jnp.take_along_axis(x, place[..., None], axis=-2)
-    return last, context.replace(query_positions=positions, valid=jnp.ones_like(place, bool))
+    index = shape[-1] - 1 - valid[..., ::-1].argmax(-1, keepdims=True)
+    positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), index, axis=-1)
+    last = jnp.take_along_axis(x, index[..., None], axis=-2)
+    return last, context.replace(query_positions=positions, valid=jnp.ones_like(index, bool))

@@ -1,56 +1,58 @@
-"""Decoding: a prompt is read into a cache in one call, and continued token by token, in chunks of one compiled loop.
+"""Decoding: one call reads the prompt into a cache, and a compiled loop continues it token by token, in chunks.
 
 >>> generate(params, config, prompt, steps=20, sampling=Sampling(temperature=0.8), key=key).tokens
 """
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Unpack
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.interface import extend
-from flaxformer.model.prompt import checked
+from flaxformer.model.prompt import check_prompt
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.model.transformer import new_cache, run
+from flaxformer.model.weights import Transformer
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.struct import UserError
 
-SLOTS = 32
-"""The capacity of a cache is a multiple of this, so that similar lengths share a compiled loop."""
+CAPACITY_MULTIPLE = 32
+"""Divisor of the capacity of a cache, so that similar lengths share a compiled loop."""
 
 
 class Generation(Node):
-    """Continuation of each prompt of a batch."""
+    """Continuations of a batch of prompts."""
 
     tokens: Int[Array, "B steps"]
-    """After a row's end, `end` again and again."""
+    """Token ids; `end` after the end of a row."""
     lengths: Int[Array, "B"]
-    """Number of tokens that are real, `end` among them."""
+    """Number of tokens up to and including `end`."""
     log_probabilities: Float[Array, "B steps"]
-    """log softmax(logits) of each token under the model itself, in nats, whatever was sampled; 0 after a row's end."""
+    """log softmax(logits) of each token, in nats, before temperature, top-k and top-p; 0 after the end of a row."""
 
 
 class _State(Node):
-    """Between two chunks, each leaf has a leading axis: the devices that the rows are divided among."""
+    """State of the loop; between two chunks, each leaf has a leading axis of devices, which share the rows."""
 
-    cache: Any
+    cache: Cache
     logits: Float[Array, "B V"]
-    """Choose the next token of each row."""
+    """Logits of the next token of each row."""
     step: Int[Array, ""]
     ended: Bool[Array, "B"]
     row: Int[Array, "B"]
-    """The number of each row in the whole batch, of which its randomness is."""
+    """Number of each row in the whole batch, which determines its random numbers."""
 
 
 def generate(
-    params: Any,
+    params: Transformer,
     config: ModelConfig,
     prompt: Int[ArrayLike, "B T"],
     *,
@@ -62,33 +64,38 @@ def generate(
     chunk: int = 32,
     **given: Unpack[PrefixInputs],
 ) -> Generation:
-    """`steps` tokens after each prompt, w_t ~ softmax(f(w_1 … w_{t−1})), each by `sampling`.
+    """Continue each prompt by `steps` tokens, w_t ~ softmax(f(w_1 … w_{t−1})), chosen by `sampling`.
 
-    Within a mesh of several devices along data (`jax.set_mesh(Devices(data=2).mesh())`), each decodes its own rows,
-    where their number can be divided: with a device for each of two cores, up to twice as fast as one device.
+    Within a mesh of several devices along data (`jax.set_mesh(Devices(data=2).mesh())`), each device decodes a part of
+    the rows if their number is divisible; with one device per core of a CPU, this is up to twice as fast.
 
     Args:
-      prompt: at least one token a row; for an encoder-decoder, that of a start. A prefix-LM sees it whole.
-      valid: False at padding, on either side: a row goes on at its own next position, as if it were alone.
-      end: the token after which a row says no more; None for none.
-      key: for a temperature. A token's randomness is of the key, its step and its row alone.
-      chunk: the most tokens between two looks at whether all rows have ended; it changes no token.
-      given: source, source_valid, memory, memory_valid, as `apply` takes them.
+      params: weights of a language model.
+      config: config of these weights.
+      prompt: token ids with at least one token per row; for an encoder-decoder, the start token. All tokens of a
+        prefix-LM attend to the whole prompt.
+      steps: number of new tokens per row.
+      valid: False at padding, on either side; the positions of a row count only its other tokens.
+      sampling: rule that chooses a token; by default greedy.
+      end: token that ends a row; None for none.
+      key: random key for a temperature; the random numbers of a token depend only on the key, its step and its row.
+      chunk: number of tokens after which the loop checks whether all rows have ended; does not change the result.
+      given: source, source_valid, memory and memory_valid, as for `apply`.
 
     Raises:
-      UserError: a model that does not decode tokens, a prompt that is empty, padding alone, out of the vocabulary or
-        too long to be continued, or a number out of range; the message says which.
+      UserError: a model that does not decode tokens; a prompt that is empty, only padding, outside the vocabulary or
+        too long; or a number out of range.
     """
     parts = list(
         stream(
             params, config, prompt, steps=steps, valid=valid, sampling=sampling, end=end, key=key, chunk=chunk, **given
         )
     )
-    return _joined(parts, 0 if end is None else end, steps)
+    return _concatenate(parts, 0 if end is None else end, steps)
 
 
 def stream(
-    params: Any,
+    params: Transformer,
     config: ModelConfig,
     prompt: Int[ArrayLike, "B T"],
     *,
@@ -100,39 +107,40 @@ def stream(
     chunk: int = 32,
     **given: Unpack[PrefixInputs],
 ) -> Iterator[Generation]:
-    """Yield the result of `generate` in pieces: each `Generation` holds the next tokens, at most `chunk` of each row.
+    """Yield the result of `generate` in parts, each a `Generation` with at most `chunk` further tokens per row.
 
-    The pieces have lengths of their own, and end when all rows have. Mistakes are raised here, not at the first piece.
+    Parts may differ in length; the last one ends when all rows have ended. The arguments are those of `generate`, and
+    are checked before the first part is computed.
     """
-    tokens, real = checked(config, prompt, valid, steps, end, given)
+    tokens, is_valid = check_prompt(config, prompt, valid, steps, end, given)
     if chunk < 1:
         raise UserError(f"chunk is {chunk}; expected at least 1")
     if key is None and sampling.temperature is not None:
-        raise UserError(f"key is None with temperature {sampling.temperature}; expected a key to draw with")
+        raise UserError(f"key is None with temperature {sampling.temperature}; expected a random key")
     mesh = mesh_for_rows(len(tokens))
-    state = _begin(params, config, tokens, real, given, cache_capacity(config, tokens.shape[1] + steps), mesh)
-    return _pieces(params, config, state, sampling, end, key, steps, chunk, mesh)
+    state = _begin(params, config, tokens, is_valid, given, cache_capacity(config, tokens.shape[1] + steps), mesh)
+    return _decode_in_chunks(params, config, state, sampling, end, key, steps, chunk, mesh)
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _joined(parts: list[Generation], fill: Int[Array, ""], steps: int) -> Generation:
-    """Pieces as one, with `fill` from their end up to `steps` tokens."""
+def _concatenate(parts: list[Generation], fill: Int[Array, ""], steps: int) -> Generation:
+    """Concatenate parts, and append `fill` up to `steps` tokens."""
     tokens = jnp.concatenate([part.tokens for part in parts], axis=1)
     after = ((0, 0), (0, steps - tokens.shape[1]))
     return Generation(
         tokens=jnp.pad(tokens, after, constant_values=fill),
-        lengths=sum(part.lengths for part in parts),  # type: ignore[arg-type]
+        lengths=functools.reduce(jnp.add, [part.lengths for part in parts]),
         log_probabilities=jnp.pad(jnp.concatenate([part.log_probabilities for part in parts], axis=1), after),
     )
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _first(piece: Generation, steps: int) -> Generation:
-    return Generation(piece.tokens[:, :steps], jnp.minimum(piece.lengths, steps), piece.log_probabilities[:, :steps])
+def _truncate(part: Generation, steps: int) -> Generation:
+    return Generation(part.tokens[:, :steps], jnp.minimum(part.lengths, steps), part.log_probabilities[:, :steps])
 
 
-def _pieces(
-    params: Any,
+def _decode_in_chunks(
+    params: Transformer,
     config: ModelConfig,
     state: _State,
     sampling: Sampling,
@@ -140,85 +148,91 @@ def _pieces(
     key: Array | None,
     steps: int,
     chunk: int,
-    mesh: Mesh | None,
+    mesh: AbstractMesh | None,
 ) -> Iterator[Generation]:
-    """Chunks of one length, so of one program: as equal as can be, the last one's surplus dropped."""
+    """Decode in chunks of equal length, so that they share one program; surplus tokens of the last are dropped."""
     chunks = -(-steps // chunk)
     length = -(-steps // chunks)
     for done in range(0, steps, length):
-        state, piece = _continue(params, config, state, sampling, end, key, length, mesh)
+        state, part = _continue(params, config, state, sampling, end, key, length, mesh)
         left = steps - done
-        yield piece if left >= length else _first(piece, left)
+        yield part if left >= length else _truncate(part, left)
         if end is not None and bool(state.ended.all()):
             return
 
 
 def read_prompt(
-    params: Any,
+    params: Transformer,
     config: ModelConfig,
     prompt: Int[Array, "*batch T"],
     valid: Bool[Array, "*batch T"],
     given: PrefixInputs,
     capacity: int,
-) -> tuple[Any, Float[Array, "*batch V"]]:
-    """The cache with a prompt in it, and the logits at its last real token.
+) -> tuple[Cache, Float[Array, "*batch V"]]:
+    """Return a cache of this capacity that contains the prompt, and the logits of the token that follows.
 
-    The prompt attends to itself alone: the positions for what follows come after.
+    The prompt is read with a cache of its own length, so that attention does not compute empty entries.
     """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
     cache = new_cache(params, config, batch, length, **given)
     read = run(params, config, prompt, {"valid": valid, "prefix": jnp.full(batch, length)}, cache=cache, last_only=True)
+    assert read.cache is not None
     return read.cache.pad_to(capacity), read.output.squeeze(-2)
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6))
 def _begin(
-    params: Any,
+    params: Transformer,
     config: ModelConfig,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: PrefixInputs,
     capacity: int,
-    mesh: Mesh | None,
+    mesh: AbstractMesh | None,
 ) -> _State:
-    def begin(shared: Any, rows: Any) -> _State:
+    """Return the state of the loop after the prompt."""
+
+    def begin(shared: tuple[Transformer, ModelConfig], rows: tuple[Array, Array, Array, PrefixInputs]) -> _State:
         (params, config), (row, prompt, valid, given) = shared, rows
         cache, logits = read_prompt(params, config, prompt, valid, given, capacity)
-        return _outside(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
+        return _add_device_axis(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
     return shard_map_batch(begin, (params, config), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
 
 
-def _go_on(
-    params: Any,
+def _decode_chunk(
+    params: Transformer,
     config: ModelConfig,
     state: _State,
     sampling: Sampling,
     end: Int[Array, ""] | None,
     key: Array | None,
     length: int,
-    mesh: Mesh | None,
+    mesh: AbstractMesh | None,
 ) -> tuple[_State, Generation]:
-    """The next `length` tokens.
+    """Decode the next `length` tokens.
 
-    A cache that is full is written to in its last slot: only surplus tokens, and the last one asked for, come there,
-    and what the model says after those is dropped.
+    If the cache is full, its last entry is overwritten. This happens only for surplus tokens and for the last token of
+    the result, and the logits after these are not used.
     """
 
-    def go_on(shared: Any, state: _State) -> tuple[_State, Generation]:
+    def decode(
+        shared: tuple[Transformer, ModelConfig, Sampling, Array | None, Array | None], state: _State
+    ) -> tuple[_State, Generation]:
         step = functools.partial(_step, *shared)
-        state, (tokens, numbers, real) = jax.lax.scan(step, _inside(state), length=length)
-        return _outside(state), Generation(tokens=tokens.T, lengths=real.sum(0), log_probabilities=numbers.T)
+        state, (tokens, log_probabilities, counted) = jax.lax.scan(step, _drop_device_axis(state), length=length)
+        part = Generation(tokens=tokens.T, lengths=counted.sum(0), log_probabilities=log_probabilities.T)
+        return _add_device_axis(state), part
 
-    return shard_map_batch(go_on, (params, config, sampling, end, key), state, mesh)
+    return shard_map_batch(decode, (params, config, sampling, end, key), state, mesh)
 
 
-# The state is donated: the cache, most of the memory, is written in place from chunk to chunk.
-_continue = jax.jit(_go_on, static_argnums=(6, 7), donate_argnums=2)
+# The state is donated, so that the cache, which is most of the memory, is updated in place.
+_continue = jax.jit(_decode_chunk, static_argnums=(6, 7), donate_argnums=2)
 
 
 def _step(
-    params: Any,
+    params: Transformer,
     config: ModelConfig,
     sampling: Sampling,
     end: Int[Array, ""] | None,
@@ -226,39 +240,41 @@ def _step(
     state: _State,
     _: None,
 ) -> tuple[_State, tuple[Array, Array, Array]]:
-    """The next token of each row, its log probability, and whether it is real."""
-    own_key = None if key is None else jax.random.fold_in(key, state.step)
-    token = sample(own_key, state.logits, sampling, state.row)
-    number = _log_probability(state.logits, token)
+    """Choose the next token of each row; return it, its log probability, and whether it counts as part of the row."""
+    step_key = None if key is None else jax.random.fold_in(key, state.step)
+    token = sample(step_key, state.logits, sampling, state.row)
+    log_probability = _log_probability(state.logits, token)
     if end is not None:
-        token, number = jnp.where(state.ended, end, token), jnp.where(state.ended, 0, number)
+        token = jnp.where(state.ended, end, token)
+        log_probability = jnp.where(state.ended, 0, log_probability)
     logits, cache = extend(params, config, token[:, None], state.cache)
     ended = state.ended if end is None else token == end
-    return _State(cache, logits[:, 0], state.step + 1, ended, state.row), (token, number, ~state.ended)
+    state_after = _State(cache, logits[:, 0], state.step + 1, ended, state.row)
+    return state_after, (token, log_probability, ~state.ended)
 
 
-def _outside(state: _State) -> _State:
-    """A device's state, as it is between two chunks."""
+def _add_device_axis(state: _State) -> _State:
+    """Return the state of a device in the form that it has between two chunks."""
     return jax.tree.map(lambda x: x[None], state)
 
 
-def _inside(state: _State) -> _State:
-    """The same, as it is within one."""
+def _drop_device_axis(state: _State) -> _State:
+    """Return the state of a device in the form that it has within a chunk."""
     return jax.tree.map(lambda x: x[0], state)
 
 
 def _log_probability(logits: Float[Array, "B V"], token: Int[Array, "B"]) -> Float[Array, "B"]:
-    """`log_softmax` of one token per row."""
+    """Return the log probability of one token per row."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
 
 
 def log_softmax(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch V"]:
-    """log softmax(logits), in float32 or wider."""
+    """Return log softmax(logits), in float32 or wider."""
     return jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
 
 
 def cache_capacity(config: ModelConfig, length: int) -> int:
-    """Slots of a cache for that many tokens, rounded up as far as the model reaches."""
-    rounded = -(-length // SLOTS) * SLOTS
+    """Return the capacity of a cache for `length` tokens: rounded up, but at most the model's max_length."""
+    rounded = -(-length // CAPACITY_MULTIPLE) * CAPACITY_MULTIPLE
     return rounded if config.max_length is None else min(rounded, config.max_length)

@@ -1,40 +1,49 @@
-"""Checks of the arguments of decoding."""
-
-from typing import Any
+"""Validation of the arguments of decoding."""
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import ArrayLike, Bool, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.model.call import PrefixInputs
 from flaxformer.struct import UserError
 
 
-def checked(
-    config: ModelConfig, prompt: Any, valid: Any, steps: int, end: int | None, given: PrefixInputs
+def check_prompt(
+    config: ModelConfig,
+    prompt: Int[ArrayLike, "B T"],
+    valid: Bool[ArrayLike, "B T"] | None,
+    steps: int,
+    end: int | None,
+    given: PrefixInputs,
 ) -> tuple[Int[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
-    """The prompt, 0 where it is padding, and what of it is real, when all that a search is given is right."""
+    """Check the arguments of `generate`, and return the prompt, with 0 at padding, and the booleans `valid`.
+
+    Raises:
+      UserError: an invalid argument.
+    """
     if config.inputs.reads != "tokens" or config.head.predicts != "tokens":
         raise UserError(f"inputs are {config.inputs} and head is {config.head}; expected Tokens() and LanguageModel()")
     if unknown := set(given) - set(PrefixInputs.__annotations__):
         raise UserError(f"given are {sorted(unknown)}; expected only {', '.join(PrefixInputs.__annotations__)}")
-    prompt = np.asarray(prompt)
-    if prompt.ndim != 2 or 0 in prompt.shape:
-        raise UserError(f"prompt is {prompt.shape}; expected [batch, length] with at least one token, such as a start")
-    valid = np.ones(prompt.shape, bool) if valid is None else np.asarray(valid)
-    if valid.shape != prompt.shape or valid.dtype != bool:
-        raise UserError(f"valid is {valid.dtype} {valid.shape}; expected bool {prompt.shape}, as the prompt")
-    if not valid.any(-1).all():
-        raise UserError(f"row {valid.any(-1).argmin()} of the prompt is padding alone; expected at least one token")
-    _check_ids("prompt", prompt, valid, config.vocabulary)
-    _check_numbers(config, prompt.shape[1], steps, end)
-    _check_given(config, len(prompt), given)
-    return np.where(valid, prompt, 0).astype(np.int32), valid
+    tokens = np.asarray(prompt)
+    if tokens.ndim != 2 or 0 in tokens.shape:
+        raise UserError(f"prompt has shape {tokens.shape}; expected [batch, length] with at least one token")
+    is_valid = np.ones(tokens.shape, bool) if valid is None else np.asarray(valid)
+    if is_valid.shape != tokens.shape or is_valid.dtype != bool:
+        raise UserError(
+            f"valid has dtype {is_valid.dtype} and shape {is_valid.shape}; expected bool and {tokens.shape}"
+        )
+    if not is_valid.any(-1).all():
+        raise UserError(f"row {is_valid.any(-1).argmin()} of the prompt is only padding; expected at least one token")
+    _check_ids("prompt", tokens, is_valid, config.vocabulary)
+    _check_numbers(config, tokens.shape[1], steps, end)
+    _check_given(config, len(tokens), given)
+    return np.where(is_valid, tokens, 0).astype(np.int32), is_valid
 
 
 def _check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) -> None:
     if not np.issubdtype(ids.dtype, np.integer):
-        raise UserError(f"{name} has dtype {ids.dtype}; expected integers, the ids of tokens")
+        raise UserError(f"{name} has dtype {ids.dtype}; expected integers, since they are token ids")
     wrong = valid & ((ids < 0) | (ids >= vocabulary))
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -46,10 +55,10 @@ def _check_numbers(config: ModelConfig, length: int, steps: int, end: int | None
         raise UserError(f"steps is {steps}; expected at least 1")
     if end is not None and not 0 <= end < config.vocabulary:
         raise UserError(f"end is {end}; expected an id from 0 to {config.vocabulary - 1}")
-    needed = length + steps - 1  # the last token is said, and never read
+    needed = length + steps - 1  # the last new token is not an input
     if config.max_length is not None and needed > config.max_length:
         raise UserError(
-            f"a prompt of {length} tokens and {steps} steps read {needed} tokens; "
+            f"a prompt of {length} tokens and {steps} steps need {needed} positions; "
             f"expected at most the model's max_length {config.max_length}"
         )
 
@@ -58,7 +67,7 @@ def _check_given(config: ModelConfig, rows: int, given: PrefixInputs) -> None:
     arrays = {name: np.asarray(x) for name, x in given.items() if x is not None}
     for name, x in arrays.items():
         if x.shape[:1] != (rows,):
-            raise UserError(f"{name} is {x.shape}; expected {rows} rows, as the prompt")
+            raise UserError(f"{name} has shape {x.shape}; expected {rows} rows, one per prompt")
     encoder = config.encoder
     if "source" in arrays and encoder is not None and encoder.inputs.reads == "tokens":
         source = arrays["source"]

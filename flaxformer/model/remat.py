@@ -1,7 +1,7 @@
-"""Rematerialisation: what the backward pass keeps of a layer's forward pass, and what it computes again, by name."""
+"""Rematerialisation: which activations of a layer the backward pass stores, and which it computes again."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import jax
 
@@ -12,14 +12,14 @@ REMATS = {
     "block": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
-"""none: all is kept; block: a layer's inputs alone; dots: the products with weights too, but not those of attention."""
+"""Stored activations: "none", all; "block", the inputs of each layer; "dots", these and the products with weights."""
 
 
-def rematerialised(layer: FunctionT, remat: str, *, scanned: bool) -> FunctionT:
-    """The function of one layer with the same values and gradients, keeping for the backward pass what `remat` says.
+def rematerialise(layer: FunctionT, remat: str, *, scanned: bool) -> FunctionT:
+    """Return the function of a layer with the same values and gradients, which stores what `REMATS[remat]` says.
 
     Source: Chen et al. 2016, "Training deep nets with sublinear memory cost".
     """
-    # A scan's body is compiled once: nothing there could be merged with the first computation, so nothing forbids it.
+    # In a scan, XLA cannot merge the recomputation with the forward pass, so that need not be prevented.
     policy = REMATS[remat]
-    return layer if policy is None else jax.checkpoint(layer, policy=policy, prevent_cse=not scanned)  # type: ignore[return-value]
+    return layer if policy is None else cast(FunctionT, jax.checkpoint(layer, policy=policy, prevent_cse=not scanned))

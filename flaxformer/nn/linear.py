@@ -1,4 +1,4 @@
-"""The linear map, over any number of axes on either side."""
+"""Linear maps over several axes."""
 
 import math
 
@@ -14,18 +14,26 @@ def linear(
     contract: int = 1,
     wide: bool = False,
 ) -> Float[Array, "..."]:
-    """y = x W + b, contracting the last `contract` axes of x with the first ones of W.
+    """Return y = x W + b, summed over the last `contract` axes of x and the first ones of W.
 
-    x [*batch, *in] and W [*in, *out] give y [*batch, *out]. Both are laid out as matrices first, so that one
-    matrix product serves the whole batch, forward and backward, whatever the axes are called.
-    y has the dtype of x and W together, whatever the bias has; with `wide`, float32 or wider, as the product is summed.
+    Both are reshaped to matrices first, so that forward and backward pass are single matrix products.
+
+    Args:
+      x: [*batch, *in].
+      weight: W, [*in, *out].
+      bias: b, [*out].
+      contract: number of axes in *in.
+      wide: return float32 or wider, the precision of the sum; by default, the promoted dtype of x and W.
+
+    Returns:
+      y [*batch, *out].
 
     Raises:
-      ValueError: axes of x and W that are to be contracted differ.
+      ValueError: the axes of x and W that are summed over differ.
     """
     batch, inputs, outputs = x.shape[: x.ndim - contract], weight.shape[:contract], weight.shape[contract:]
     if x.shape[x.ndim - contract :] != inputs:
-        raise ValueError(f"x {x.shape} ends in other axes than weight {weight.shape} begins with; expected {inputs}")
+        raise ValueError(f"x has shape {x.shape} and weight {weight.shape}; expected x to end in {inputs}")
     product = jnp.promote_types(x.dtype, weight.dtype)
     dtype = jnp.promote_types(product, jnp.float32) if wide else product
     y = jnp.matmul(

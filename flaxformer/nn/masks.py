@@ -1,9 +1,9 @@
-"""Masks as a small algebra: each says which keys a query may attend to, `&` intersects them, `|` unites them.
+"""Attention masks: which keys a query may attend to, combined by `&` (intersection) and `|` (union).
 
 >>> mask = Causal() & Padding(lengths_to_valid(lengths, 16)) & Window(8)
 >>> dot_product_attention(query, key, value, mask=mask)
 
-A mask stays symbolic until attention asks for its matrix, so a kernel that knows causality by itself can see it.
+A mask is turned into a matrix only when a backend needs it, so that a kernel can recognise masks that it implements.
 All masks are boolean, True = attend. Source: "What Happens in A Transformer Layer", masks in self-attention.
 """
 
@@ -14,10 +14,10 @@ from flaxformer.pytree import Node
 
 
 class Mask(Node):
-    """Mask: for each of T queries, the keys among S that it may attend to."""
+    """Base of the masks: for each of T queries, the keys among S that it may attend to."""
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
-        """The mask as booleans; with batch axes, these are [..., 1, T, S] to broadcast over heads."""
+        """Return the mask as booleans [T, S], or with batch axes [*batch, 1, T, S], to broadcast over heads."""
         raise NotImplementedError
 
     def __and__(self, other: "Mask | None") -> "Mask":
@@ -30,27 +30,27 @@ class Mask(Node):
 
 
 class Both(Mask):
-    """Attend where both masks allow it."""
+    """Intersection: a query attends to a key if both masks allow it."""
 
     first: Mask
     second: Mask
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
-        return jnp.logical_and(*_alike(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
+        return jnp.logical_and(*_equalize_ranks(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
 
 
 class Either(Mask):
-    """Attend where one of the masks allows it."""
+    """Union: a query attends to a key if at least one of the masks allows it."""
 
     first: Mask
     second: Mask
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
-        return jnp.logical_or(*_alike(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
+        return jnp.logical_or(*_equalize_ranks(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
 
 
 class Causal(Mask):
-    """Query t sees key s when s ≤ t + offset; offset is the number of keys before the first query (a cache)."""
+    """Query t attends to key s if s ≤ t + offset; with a cache, offset is the number of keys before the first query."""
 
     offset: int | Int[Array, ""] = 0
 
@@ -59,9 +59,10 @@ class Causal(Mask):
 
 
 class Window(Mask):
-    """A query sees keys at a distance below width; with `Causal`, its last `width` keys.
+    """A query attends to keys at a distance below `width`; with `Causal`, to the last `width` keys.
 
-    Distances are between positions; None means 0, 1, 2 … (with padding or a cache, position and place differ).
+    query, key: positions between which distances are measured; None for 0, 1, 2 …. With padding or a cache, the
+        position of a token differs from its index.
     """
 
     width: int | Int[Array, ""]
@@ -72,16 +73,16 @@ class Window(Mask):
         if self.query is None and self.key is None:
             return jnp.abs(_distance(queries, keys, 0)) < self.width
         if self.query is None or self.key is None:
-            raise ValueError("Window has positions of one side alone; expected query and key, or neither")
+            raise ValueError("Window has the positions of either queries or keys; expected both, or neither")
         if (self.query.shape[-1], self.key.shape[-1]) != (queries, keys):
             found = f"{self.query.shape} and {self.key.shape}"
-            raise ValueError(f"Window has positions {found}; expected {queries} and {keys} last")
+            raise ValueError(f"Window has positions of shapes {found}; expected last axes of {queries} and {keys}")
         near = jnp.abs(self.query[..., :, None] - self.key[..., None, :]) < self.width
         return near if near.ndim == 2 else near[..., None, :, :]
 
 
 class Prefix(Mask):
-    """Every query sees the first length[b] keys; `Causal() | Prefix(length)` is the mask of a prefix language model.
+    """Every query attends to the first length[b] keys; `Causal() | Prefix(length)` masks a prefix language model.
 
     Source: Raffel et al. 2020, section 3.2.1.
     """
@@ -94,19 +95,19 @@ class Prefix(Mask):
 
 
 class Padding(Mask):
-    """No query sees a key that is padding; valid is True at real keys."""
+    """No query attends to padding; `valid` is False at keys that are padding."""
 
     valid: Bool[Array, "*batch S"]
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
         *batch, length = self.valid.shape
         if length != keys:
-            raise ValueError(f"Padding.valid is {self.valid.shape}, for {length} keys; expected {keys}")
+            raise ValueError(f"Padding.valid has shape {self.valid.shape}, for {length} keys; expected {keys} keys")
         return jnp.broadcast_to(self.valid[..., None, None, :], (*batch, 1, queries, length))
 
 
 class Segments(Mask):
-    """A query sees keys of its own segment, so that documents packed into one sequence stay apart."""
+    """A query attends to keys of its own segment, such as the same document in a packed sequence."""
 
     query: Int[Array, "*batch T"]
     key: Int[Array, "*batch S"]
@@ -114,13 +115,14 @@ class Segments(Mask):
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
         if (self.query.shape[-1], self.key.shape[-1]) != (queries, keys):
             raise ValueError(
-                f"Segments are {self.query.shape} and {self.key.shape}; expected {queries} and {keys} last"
+                f"Segments have shapes {self.query.shape} and {self.key.shape}; "
+                f"expected last axes of {queries} and {keys}"
             )
         return (self.query[..., :, None] == self.key[..., None, :])[..., None, :, :]
 
 
 class Explicit(Mask):
-    """Any boolean matrix that broadcasts to [..., N, T, S]."""
+    """Mask given as booleans that broadcast to [..., N, T, S]."""
 
     allowed: Bool[Array, "*batch T S"]
 
@@ -129,12 +131,12 @@ class Explicit(Mask):
 
 
 def lengths_to_valid(lengths: Int[Array, "*batch"], size: int) -> Bool[Array, "*batch {size}"]:
-    """True at the first lengths[b] of size places: the `valid` of `Padding`."""
+    """Return booleans that are True at the first lengths[b] of `size` tokens: the `valid` of `Padding`."""
     return jnp.expand_dims(jnp.arange(size), range(lengths.ndim)) < lengths[..., None]
 
 
-def _alike(first: Array, second: Array) -> tuple[Array, Array]:
-    """Both with the same rank, so that they broadcast."""
+def _equalize_ranks(first: Array, second: Array) -> tuple[Array, Array]:
+    """Add leading axes to one of two arrays, so that they broadcast."""
     rank = max(first.ndim, second.ndim)
     return jnp.expand_dims(first, range(rank - first.ndim)), jnp.expand_dims(second, range(rank - second.ndim))
 

@@ -1,4 +1,4 @@
-"""Normalisation of token vectors, with statistics in float32 or wider.
+"""Normalisation of token vectors; statistics are computed in float32 or wider.
 
 Sources: Ba et al. 2016; Ioffe & Szegedy 2015; Zhang & Sennrich 2019; "What Happens in A Transformer Layer", first
 appendix (which omits the square in σ² and the ε).
@@ -18,8 +18,8 @@ def layer_norm(
     *,
     epsilon: float | Float[Array, ""] = 1e-5,
 ) -> Float[Array, "*batch D"]:
-    """y = (x − μ) / √(σ² + ε) · gain + bias, with μ and σ² the mean and (biased) variance over D."""
-    wide = _wide(x)
+    """Return y = (x − μ) / √(σ² + ε) · gain + bias, with the mean μ and the biased variance σ² over D."""
+    wide = _widen(x)
     centred = wide - wide.mean(-1, keepdims=True)
     normal = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
     return _affine(normal, gain, bias).astype(x.dtype)
@@ -32,8 +32,8 @@ def rms_norm(
     *,
     epsilon: float | Float[Array, ""] = 1e-6,
 ) -> Float[Array, "*batch D"]:
-    """y = x / √(mean(x²) + ε) · gain + bias, with the mean over D."""
-    wide = _wide(x)
+    """Return y = x / √(mean(x²) + ε) · gain + bias, with the mean over D."""
+    wide = _widen(x)
     normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon)
     return _affine(normal, gain, bias).astype(x.dtype)
 
@@ -46,12 +46,12 @@ def sequence_norm(
     valid: Bool[Array, "*batch T"] | None = None,
     epsilon: float | Float[Array, ""] = 1e-5,
 ) -> Float[Array, "*batch T D"]:
-    """`layer_norm` with μ and σ² over the tokens of a sequence too: a counter-example, for it leaks the future.
+    """Return `layer_norm` with μ and σ² over T and D: a counter-example, since it reads later tokens.
 
-    Tokens that are not valid count in no statistic.
+    Tokens where `valid` is False are left out of the statistics.
     """
     mean, variance = moments(x, (-2, -1), valid)
-    return _affine((_wide(x) - mean) * jax.lax.rsqrt(variance + epsilon), gain, bias).astype(x.dtype)
+    return _affine((_widen(x) - mean) * jax.lax.rsqrt(variance + epsilon), gain, bias).astype(x.dtype)
 
 
 def batch_norm(
@@ -63,23 +63,23 @@ def batch_norm(
     *,
     epsilon: float | Float[Array, ""] = 1e-5,
 ) -> Float[Array, "*batch D"]:
-    """y = (x − μ) / √(σ² + ε) · gain + bias, with given statistics: a batch's (`batch_statistics`) or running ones."""
+    """Return y = (x − μ) / √(σ² + ε) · gain + bias for a given mean μ and variance σ², of the batch or running."""
     row = (1,) * (x.ndim - 1) + (-1,)
-    normal = (_wide(x) - mean.reshape(row)) * jax.lax.rsqrt(variance.reshape(row) + epsilon)
+    normal = (_widen(x) - mean.reshape(row)) * jax.lax.rsqrt(variance.reshape(row) + epsilon)
     return _affine(normal, gain, bias).astype(x.dtype)
 
 
 def batch_statistics(
     x: Float[Array, "*batch D"], valid: Bool[Array, "*batch"] | None = None
 ) -> tuple[Float[Array, "D"], Float[Array, "D"], Float[Array, ""]]:
-    """Mean and biased variance of each feature over all tokens of all sequences, and the number of those tokens.
+    """Return mean and biased variance per feature over all valid tokens of the batch, and the number of tokens.
 
     Raises:
-      ValueError: one token, whose variance is no statistic: training with BatchNorm needs a batch.
+      ValueError: fewer than two tokens.
     """
     tokens = math.prod(x.shape[:-1])
     if tokens < 2:
-        raise ValueError(f"BatchNorm trains on {tokens} token; expected at least 2, over which to take a variance")
+        raise ValueError(f"BatchNorm trains on {tokens} token; expected at least 2, since it needs a variance")
     mean, variance = moments(x, tuple(range(x.ndim - 1)), valid)
     count = jnp.asarray(tokens, mean.dtype) if valid is None else valid.sum().astype(mean.dtype)
     return mean.reshape(-1), variance.reshape(-1), count
@@ -90,7 +90,12 @@ def running_statistics(
     batch: tuple[Float[Array, "D"], Float[Array, "D"], Float[Array, ""]],
     momentum: float | Float[Array, ""],
 ) -> tuple[Float[Array, "D"], Float[Array, "D"]]:
-    """(1 − momentum) · old + momentum · batch, for mean and variance; the latter unbiased, n/(n − 1) · σ²."""
+    """Return (1 − momentum) · old + momentum · batch for mean and variance, the latter unbiased, n/(n − 1) · σ².
+
+    Args:
+      old: running mean and variance.
+      batch: mean, biased variance σ² and number of tokens n of `batch_statistics`.
+    """
     mean, variance, count = batch
     unbiased = variance * count / jnp.maximum(count - 1, 1)
     return (1 - momentum) * old[0] + momentum * mean, (1 - momentum) * old[1] + momentum * unbiased
@@ -99,10 +104,10 @@ def running_statistics(
 def moments(
     x: Float[Array, "*batch D"], axes: tuple[int, ...], valid: Bool[Array, "..."] | None = None
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Mean and biased variance over some axes, which are kept with size one, of the tokens that are valid."""
-    wide = _wide(x)
+    """Return mean and biased variance of the valid tokens over some axes, which keep size 1."""
+    wide = _widen(x)
     where = None if valid is None else jnp.broadcast_to(valid[..., None], x.shape)
-    # What is not valid may be NaN, and 0 · NaN is NaN in the gradient.
+    # Invalid tokens may be NaN, and 0 · NaN would put NaN into the gradient.
     wide = wide if where is None else jnp.where(where, wide, 0)
     count: int | Array = math.prod(x.shape[axis] for axis in axes)
     if where is not None:
@@ -112,11 +117,13 @@ def moments(
     return mean, jnp.square(centred).sum(axes, keepdims=True) / count
 
 
-def _wide(x: Array) -> Array:
+def _widen(x: Array) -> Array:
+    """Convert to float32, or keep a wider type."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _affine(x: Float[Array, "*batch D"], gain: Array | None, bias: Array | None) -> Float[Array, "*batch D"]:
+    """Return x · gain + bias, without what is None."""
     row = (1,) * (x.ndim - 1) + (-1,)
     x = x if gain is None else x * gain.reshape(row)
     return x if bias is None else x + bias.reshape(row)

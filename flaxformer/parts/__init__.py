@@ -1,1 +1,1 @@
-"""The package's own components, one file per family; each file begins with the interface of its family."""
+"""Components of the package, one file per family; each file begins with the base class of its family."""

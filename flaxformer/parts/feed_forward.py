@@ -1,11 +1,11 @@
-"""Feed-forward networks: what is applied to each token alone."""
+"""Feed-forward networks, which are applied to each token separately."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
-from flaxformer.component import Component, Context
+from flaxformer.component import Component, ComponentResult, Context
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 from flaxformer.params import Parameters, param
@@ -17,8 +17,8 @@ class FeedForward(Component):
 
     is_abstract: ClassVar[bool] = True
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
-        """The update of each token, or the update and an `Aux`."""
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
+        """Return the update of each token, or the update and an `Aux`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
 
@@ -34,14 +34,14 @@ class Dense(FeedForward):
         down_bias: Float[Array, "d_model"] | None = param(init="zeros", decay=False, when="bias")
 
     d_ff: int | None = static(None, at_least=1)
-    """None is four times the model's width."""
+    """Hidden width; None for four times d_model."""
     activation: str = static("relu", choices=ACTIVATIONS)
     bias: bool = static(True)
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         return super().sizes(model) | {"d_ff": self.d_ff or 4 * model["d_model"]}
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         hidden = ACTIVATIONS[self.activation](linear(x, weights.up, weights.up_bias))
         return linear(hidden, weights.down, weights.down_bias)
 

@@ -1,20 +1,20 @@
-"""Heads: the answer of a model (the next token, a class, numbers, or the vectors themselves), and its loss."""
+"""Heads: the output of a model (logits of tokens or classes, numbers, or the vectors themselves) and its loss."""
 
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.component import Aux, Component, Context, with_aux
+from flaxformer.component import Aux, Component, ComponentResult, Context, with_aux
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
-from flaxformer.nn.losses import correct, cross_entropy, squared_error
+from flaxformer.nn.losses import count_correct, cross_entropy, squared_error
 from flaxformer.params import Parameters, param, subtree
 from flaxformer.parts.norms import Norm
 from flaxformer.struct import leaf, static
 
 LossSum = tuple[Float[Array, ""], Float[Array, ""]]
-"""A loss as the sum over scored targets and their count."""
+"""Loss as the sum over scored targets and their (weighted) count."""
 
 
 class Transform(Parameters):
@@ -22,32 +22,39 @@ class Transform(Parameters):
 
     matrix: Float[Array, "d_model d_transform"] = param(fan_in="d_model")
     bias: Float[Array, "d_transform"] = param(init="zeros", decay=False)
-    norm: Any = subtree(component="model.norm_kind")
+    norm: Parameters = subtree(component="model.norm_kind")
 
 
 class Head(Component):
     """Base of the heads.
 
-    `apply` maps the vectors of the last block to the answer; `loss` compares the answer with the targets, and
-    `accuracy` counts the right ones, where there is such a thing.
+    `apply` maps the final vectors to the output, `loss` compares the output with the targets, and `accuracy` counts the
+    correct outputs.
     """
 
     is_abstract: ClassVar[bool] = True
-    tied: ClassVar[bool] = False
-    """True if the head's matrix is the embedding table."""
-    pool: ClassVar[str] = "none"
     predicts: ClassVar[str | None] = None
-    """Kind of the answer: "tokens" (a logit for each of the vocabulary), "classes", "numbers", or None for no task."""
+    """Kind of the output: "tokens" (a logit per token of the vocabulary), "classes", "numbers", or None for no task."""
     loss_name: ClassVar[str | None] = "cross_entropy"
-    """"cross_entropy" (nats), "squared_error", or another name for a loss of one's own; None is never trained."""
+    """"cross_entropy" (nats), "squared_error", or another name for a custom loss; None for a head without a loss."""
+
+    @property
+    def tied(self) -> bool:
+        """True if the matrix of the head is the embedding table."""
+        return False
+
+    @property
+    def pool(self) -> str:
+        """Reduction of the tokens to one vector per sequence, from `POOLS`."""
+        return "none"
 
     @property
     def has_accuracy(self) -> bool:
-        """True if an answer is right or wrong: with the cross-entropy, or where `accuracy` is a head's own."""
+        """True if an output can be correct: with the cross-entropy, or if a subclass overrides `accuracy`."""
         return self.loss_name == "cross_entropy" or type(self).accuracy is not Head.accuracy
 
     def outputs(self, vocabulary: int) -> int:
-        """Numbers for each token, or for each sequence when pooled."""
+        """Return the number of outputs per token, or per sequence if pooled."""
         raise NotImplementedError(f"{type(self).__name__} does not define `outputs`")
 
     def apply(
@@ -57,25 +64,30 @@ class Head(Component):
         table: Float[Array, "V D"] | None,
         context: Context,
         norm: Norm,
-    ) -> Any:
-        """The answer, in float32 or wider; or the answer and an `Aux`.
+    ) -> ComponentResult:
+        """Return the output, in float32 or wider, or the output and an `Aux`.
 
         Args:
-          table: the embedding table, for a tied head.
-          norm: the model's `norm_kind`.
+          x: output of the final norm.
+          table: embedding table, for a tied head.
+          norm: `norm_kind` of the model.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
-    def answer(
-        self, weights: Any, x: Array, table: Array | None, context: Context, norm: Norm
+    def apply_with_aux(
+        self, weights: Parameters | None, x: Array, table: Array | None, context: Context, norm: Norm
     ) -> tuple[Float[Array, "..."], Aux]:
-        """`apply`, with an `Aux` in any case."""
+        """Return the output of `apply` and its `Aux`, empty if it returns none."""
         return with_aux(self.apply(weights, x, table, context, norm))
 
     def loss(
         self, output: Array, targets: Array, weights: Array, label_smoothing: float | Array | None = None
     ) -> LossSum:
-        """The loss as (sum over scored targets, their count); `weights` is how much each target counts."""
+        """Return the loss as (sum over scored targets, their count).
+
+        Args:
+          weights: weight of each target; 0 for a target that is not scored.
+        """
         if self.loss_name == "squared_error":
             return squared_error(output, targets, weights)
         return cross_entropy(output, targets, weights, label_smoothing=label_smoothing)
@@ -83,30 +95,35 @@ class Head(Component):
     def training_loss(
         self, output: Array, aux: Aux, targets: Array, weights: Array, label_smoothing: float | Array | None = None
     ) -> LossSum:
-        """`loss` of a training step, where a head trains on more than the output that is evaluated.
+        """Return the loss of a training step, for a head that trains on more than the evaluated output.
 
-        `aux` has what `apply` gave beside the output, its names after "head/".
+        Args:
+          aux: further outputs of the model; those of `apply` have names that begin with "head/".
         """
         return self.loss(output, targets, weights, label_smoothing)
 
     def accuracy(self, output: Array, targets: Array, weights: Array) -> LossSum | None:
-        """The right answers as (sum, count); None where an answer is not right or wrong."""
-        return correct(output, targets, weights) if self.loss_name == "cross_entropy" else None
+        """Return the correct outputs as (sum, count); None if there is no such measure."""
+        return count_correct(output, targets, weights) if self.loss_name == "cross_entropy" else None
 
 
 class LinearHead(Head):
-    """Base of the heads that are a matrix, and a bias, of every token or of one vector per sequence."""
+    """Base of the linear heads, x G + b per token or per sequence."""
 
     is_abstract: ClassVar[bool] = True
 
     class Weights(Parameters):
-        """A matrix, unless it is the embedding table, and a bias."""
+        """Matrix G, absent if tied, and bias b."""
 
         matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model", init="output", when="has_matrix")
         bias: Float[Array, "outputs"] | None = param(init="zeros", decay=False, when="bias")
 
-    scale_exponent: ClassVar[Any] = None
     has_matrix = property(lambda self: not self.tied)
+
+    @property
+    def scale_exponent(self) -> float | Array | None:
+        """Exponent of D^−scale_exponent, by which x is multiplied; None for no factor."""
+        return None
 
     def apply(
         self,
@@ -115,63 +132,71 @@ class LinearHead(Head):
         table: Float[Array, "V D"] | None,
         context: Context,
         norm: Norm,
-    ) -> Any:
-        """x G + b; x Eᵀ when tied."""
+    ) -> ComponentResult:
+        return self.project(weights, x, table, context)
+
+    def project(
+        self, weights: Weights, x: Float[Array, "*batch T D"], table: Float[Array, "V D"] | None, context: Context
+    ) -> Float[Array, "..."]:
+        """Return x G + b of the pooled x; if tied, x Eᵀ + b with the embedding table E."""
         x = pool(x, self.pool, context.valid)
         if self.scale_exponent is not None:
             x = (x * jnp.exp2(-self.scale_exponent * jnp.log2(x.shape[-1]))).astype(x.dtype)
-        matrix = table.T if weights.matrix is None else weights.matrix  # type: ignore[union-attr]
-        return linear(x, matrix, weights.bias, wide=True)
+        if weights.matrix is not None:
+            return linear(x, weights.matrix, weights.bias, wide=True)
+        if table is None:
+            raise ValueError("head.tied is True; expected the embedding table to be given")
+        return linear(x, table.T, weights.bias, wide=True)
 
 
 class LanguageModel(LinearHead):
-    """A logit for every token of the vocabulary: the next token of a decoder, the masked token of an encoder.
+    """Logits over the vocabulary: of the next token in a decoder, of a masked token in an encoder.
 
-    tied: the matrix is the embedding table, one leaf used twice.
-    transform: a linear map of width D, this activation and a norm come first (BERT's masked-language-model head).
-    scale_exponent: the logits are multiplied by D^−scale_exponent (T5: ½); None for not at all.
+    tied: use the embedding table as the matrix.
+    transform: activation of a transform before the matrix: a linear map of width D, the activation, and a norm (the
+        masked-language-model head of BERT); None for no transform.
+    scale_exponent: multiply the logits by D^−scale_exponent (T5: ½); None for no factor.
     """
 
     class Weights(LinearHead.Weights):
-        """A transform before the matrix."""
+        """Matrix, bias, and the transform before them."""
 
         transform: Transform | None = subtree(when="transform")
 
     predicts: ClassVar[str | None] = "tokens"
-    tied: bool = static(False)  # type: ignore[misc]
+    tied: bool = static(False)
     bias: bool = static(False)
     transform: str | None = static(None, choices=ACTIVATIONS)
-    scale_exponent: float | None = leaf(None)  # type: ignore[misc]
+    scale_exponent: float | None = leaf(None)
 
     def outputs(self, vocabulary: int) -> int:
         return vocabulary
 
     def apply(
         self,
-        weights: Any,
+        weights: Weights,
         x: Float[Array, "*batch T D"],
         table: Float[Array, "V D"] | None,
         context: Context,
         norm: Norm,
-    ) -> Any:
-        aux = Aux()
-        if self.transform is not None:
-            own = weights.transform
-            hidden = ACTIVATIONS[self.transform](linear(x, own.matrix, own.bias))
-            x, aux = with_aux(norm.apply(own.norm, hidden, context))
-        return super().apply(weights, x, table, context, norm), aux.within("transform/norm")
+    ) -> ComponentResult:
+        aux, transform = Aux(), weights.transform
+        if transform is not None and self.transform is not None:
+            hidden = ACTIVATIONS[self.transform](linear(x, transform.matrix, transform.bias))
+            x, aux = with_aux(norm.apply(transform.norm, hidden, context))
+        return self.project(weights, x, table, context), aux.within("transform/norm")
 
 
 POOLS = ("mean", "first", "last", "none")
-"""One vector per sequence: the mean of its tokens, its first or its last; or none, an answer for every token."""
+"""One vector per sequence: the mean of its tokens, the first or the last; "none" keeps one vector per token."""
 
 
 class Classifier(LinearHead):
-    """A logit for every class, of the whole sequence or (pool="none") of each token."""
+    """Logits over classes, per sequence or (pool="none") per token."""
 
     predicts: ClassVar[str | None] = "classes"
     classes: int = static(at_least=2)
-    pool: str = static("mean", choices=POOLS)  # type: ignore[misc]
+    pool: str = static("mean", choices=POOLS)
     bias: bool = static(True)
 
     def outputs(self, vocabulary: int) -> int:
@@ -179,16 +204,16 @@ class Classifier(LinearHead):
 
 
 class Regressor(LinearHead):
-    """Numbers, of the whole sequence or (pool="none") of each token, trained by their squared error."""
+    """Numbers, per sequence or (pool="none") per token, trained by the squared error."""
 
     class Weights(LinearHead.Weights):
-        """A matrix and a bias."""
+        """Matrix and bias."""
 
         matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model")
 
     predicts: ClassVar[str | None] = "numbers"
     numbers: int = static(1, at_least=1)
-    pool: str = static("none", choices=POOLS)  # type: ignore[misc]
+    pool: str = static("none", choices=POOLS)
     bias: bool = static(True)
     loss_name: ClassVar[str | None] = "squared_error"
 
@@ -197,14 +222,14 @@ class Regressor(LinearHead):
 
 
 class NoHead(Head):
-    """The vectors themselves: an encoder whose output another model reads."""
+    """Identity: the output is the final vectors, as of an encoder that another model reads."""
 
     loss_name: ClassVar[str | None] = None
 
     def outputs(self, vocabulary: int) -> int:
         return 0
 
-    def apply(self, weights: Any, x: Array, table: Array | None, context: Context, norm: Norm) -> Array:
+    def apply(self, weights: Parameters | None, x: Array, table: Array | None, context: Context, norm: Norm) -> Array:
         return x
 
 
@@ -212,14 +237,14 @@ LanguageModel.named = {"tied": LanguageModel(tied=True)}
 
 
 def pool(x: Float[Array, "*batch T D"], kind: str, valid: Bool[Array, "*batch T"] | None) -> Float[Array, "..."]:
-    """One vector of a sequence's tokens: their mean, the first, the last; padding does not count. "none" keeps all."""
+    """Reduce the tokens of a sequence, without padding, to their mean, the first or the last; "none" keeps all."""
     if kind == "none":
         return x
     if valid is None:
         return {"mean": x.mean(-2), "first": x[..., 0, :], "last": x[..., -1, :]}[kind]
-    real = jnp.where(valid[..., None], x, 0)
+    masked = jnp.where(valid[..., None], x, 0)
     if kind == "mean":
-        return real.sum(-2) / jnp.maximum(valid.sum(-1), 1)[..., None]
+        return masked.sum(-2) / jnp.maximum(valid.sum(-1), 1)[..., None]
     length = valid.shape[-1]
-    place = valid.argmax(-1) if kind == "first" else length - 1 - valid[..., ::-1].argmax(-1)
-    return jnp.take_along_axis(real, place[..., None, None], axis=-2)[..., 0, :]
+    index = valid.argmax(-1) if kind == "first" else length - 1 - valid[..., ::-1].argmax(-1)
+    return jnp.take_along_axis(masked, index[..., None, None], axis=-2)[..., 0, :]

@@ -1,4 +1,4 @@
-"""Initializers: the standard deviation with which random matrices begin."""
+"""Initializers: the standard deviation of initial random matrices."""
 
 from typing import ClassVar
 
@@ -14,14 +14,15 @@ class Initializer(Config):
     is_abstract: ClassVar[bool] = True
 
     def std(self, spec: Spec) -> float | Array:
-        """Standard deviation of a matrix."""
+        """Return the standard deviation of a matrix."""
         raise NotImplementedError(f"{type(self).__name__} does not define `std`")
 
 
 class Xavier(Initializer):
-    """Initial matrices of variance gain² · 2 / (fan-in + fan-out) (Glorot & Bengio 2010).
+    """Initial variance gain² · 2 / (fan-in + fan-out) (Glorot & Bengio 2010).
 
-    The matrix of a head that is wider than its answer has gain² / fan-in, so that logits begin with variance gain².
+    The matrix of a head with fewer outputs than inputs has variance gain² / fan-in, so that logits begin with variance
+    gain².
     """
 
     gain: float = leaf(1.0, at_least=0)
@@ -32,7 +33,7 @@ class Xavier(Initializer):
 
 
 class LeCun(Initializer):
-    """Initial matrices of variance gain² / fan-in (LeCun et al. 1998)."""
+    """Initial variance gain² / fan-in (LeCun et al. 1998)."""
 
     gain: float = leaf(1.0, at_least=0)
 
@@ -41,7 +42,7 @@ class LeCun(Initializer):
 
 
 class Normal(Initializer):
-    """Initial matrices of one standard deviation whatever their shape (GPT-2: 0.02)."""
+    """The same initial standard deviation for every matrix (GPT-2: 0.02)."""
 
     deviation: float = leaf(0.02, at_least=0)
 

@@ -1,4 +1,4 @@
-"""Inputs: what a model reads (tokens, vectors, or the patches of an image) and how it becomes vectors of its width."""
+"""Inputs: the maps from tokens, vectors or images to the vectors of the residual stream."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -19,24 +19,24 @@ class Inputs(Component):
     is_abstract: ClassVar[bool] = True
 
     class Weights(Parameters):
-        """No weights. A field `tokens` is the embedding table, where there is one."""
+        """No weights; a subclass with an embedding table calls it `tokens`."""
 
     reads: ClassVar[str] = "vectors"
     """Kind of the inputs: "tokens", "vectors" or "images"."""
     has_table: ClassVar[bool] = False
-    """True if there is an embedding table that a tied head can share."""
+    """True if there is an embedding table, which a tied head can share."""
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-        """The shape of one vector or image that it reads, given the sizes of the model; None for any."""
+        """Return the shape of one input vector or image, given the sizes of the model; None for any."""
         return None
 
     @property
     def count(self) -> int:
-        """Tokens that an image becomes."""
+        """Number of tokens per image."""
         raise NotImplementedError(f"{type(self).__name__} does not define `count`")
 
     def for_tied_head(self, d_model: int) -> "Inputs":
-        """The same with the defaults that suit a table which the head shares."""
+        """Return a copy with the default scales for a table that a tied head shares."""
         return self
 
     def apply(
@@ -47,11 +47,12 @@ class Inputs(Component):
         table: Float[Array, "V D"] | None,
         sizes: Mapping[str, int],
     ) -> Float[Array, "*batch T d_embedding"]:
-        """The vectors before any position.
+        """Return the vectors, without positions.
 
         Args:
-          table: that of the decoder, for an encoder that shares it.
-          sizes: of the model, by axis.
+          token_types: type of each token, for inputs that have types.
+          table: embedding table of the decoder, for an encoder that shares it.
+          sizes: sizes of the model, by axis.
 
         Raises:
           ValueError: inputs of the wrong type, rank or width.
@@ -60,22 +61,22 @@ class Inputs(Component):
 
 
 class Tokens(Inputs):
-    """Token ids, each with a row of an embedding table, x = D^scale_exponent · (E[token] + S[type]).
+    """Embedding of token ids, x = D^scale_exponent · (E[token] + S[type]), with tables E and S.
 
-    lookup: by index ("gather") or as the product of one-hot vectors and the table: equal numbers.
-    scale_exponent: None for none, ½ for the √D of Vaswani et al. 2017, section 3.4.
-    frozen: the table stays as it was drawn or loaded.
-    shared: an encoder reads the table of its decoder.
-    token_types: how many kinds of token have an added vector of their own (BERT's segments); None for no such vectors.
-    std: standard deviation of the initial table; None for 1, or D^−scale_exponent where a tied head shares the table.
+    lookup: by index ("gather"), or as the product of one-hot vectors and the table ("one-hot"), with equal results.
+    scale_exponent: ½ for the √D of Vaswani et al. 2017, section 3.4; None for no factor.
+    frozen: do not train the table.
+    shared: use the table of the decoder, in an encoder.
+    token_types: number of token types, such as the segments of BERT; None for no types.
+    std: standard deviation of the initial table; None for 1, or for D^−scale_exponent with a tied head.
 
-    With a tied head and neither number given, scale_exponent is ¾: x begins with variance 1, and the logits with a
-    variance of 1/√D; the logit of the token that is read, whose row is part of the vector that it is multiplied with,
-    begins below D^¼. No Hugging Face model has this factor: give std where the weights are to be saved as one.
+    With a tied head, and if neither number is given, scale_exponent is ¾. The initial variance of x is then 1, and that
+    of the logits 1/√D; only the logit of the input token, whose row is part of x, is larger, up to D^¼. No Hugging Face
+    model has this factor: give std for weights that are to be saved in that format.
     """
 
     class Weights(Parameters):
-        """A row per token, and a row per type of token."""
+        """Tables with one row per token and one row per token type."""
 
         tokens: Float[Array, "vocabulary d_embedding"] | None = param(
             std="initial_std", decay=False, trained="is_trained", when="has_table"
@@ -104,7 +105,7 @@ class Tokens(Inputs):
 
     def apply(
         self,
-        weights: Any,
+        weights: Weights,
         inputs: Array,
         token_types: Int[Array, "*batch T"] | None,
         table: Float[Array, "V D"] | None,
@@ -114,9 +115,9 @@ class Tokens(Inputs):
         if table is None:
             raise ValueError("inputs.shared is True; expected the decoder's embedding table to be given")
         if not jnp.issubdtype(inputs.dtype, jnp.integer):
-            raise ValueError(f"inputs have dtype {inputs.dtype}; expected integers, the ids of tokens")
+            raise ValueError(f"inputs have dtype {inputs.dtype}; expected integers, since they are token ids")
         if self.lookup == "gather":
-            # The gradient of a row is a sum over all its tokens: widened, it is summed in float32.
+            # In float32, since the gradient of a row is a sum over all occurrences of its token.
             x = table.astype(jnp.promote_types(table.dtype, jnp.float32))[inputs].astype(table.dtype)
         else:
             x = jax.nn.one_hot(inputs, table.shape[0], dtype=table.dtype) @ table
@@ -129,58 +130,67 @@ class Tokens(Inputs):
 
 
 class Projection(Parameters):
-    """A matrix and a bias."""
+    """Matrix and bias of a linear map."""
 
     matrix: Float[Array, "d_input d_embedding"] = param(fan_in="d_input")
     matrix_bias: Float[Array, "d_embedding"] = param(init="zeros", decay=False)
 
 
 class Vectors(Inputs):
-    """Vectors of `width` numbers, mapped to the model's width by a matrix and a bias."""
+    """Linear map of vectors of `width` entries to the width of the model."""
 
     class Weights(Projection):
-        """The matrix and the bias."""
+        """Matrix and bias."""
 
     width: int = static(at_least=1)
 
-    def sizes(self, model: Any) -> dict[str, int]:
+    def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         return {"d_input": self.width}
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return (self.width,)
 
     def apply(
-        self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
+        self, weights: Weights, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
     ) -> Float[Array, "*batch T d_embedding"]:
-        return linear(_of_width(inputs, self.width), weights.matrix, weights.matrix_bias)
+        return linear(_check_width(inputs, self.width), weights.matrix, weights.matrix_bias)
 
 
 class Embeddings(Inputs):
-    """Vectors of the model's own width, taken as they are: no weights."""
+    """Identity: precomputed vectors of the width of the model."""
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return (sizes["d_embedding"],)
 
     def apply(
-        self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
+        self,
+        weights: Parameters,
+        inputs: Array,
+        token_types: Array | None,
+        table: Array | None,
+        sizes: Mapping[str, int],
     ) -> Float[Array, "*batch T d_embedding"]:
-        return _of_width(inputs, sizes["d_embedding"])
+        return _check_width(inputs, sizes["d_embedding"])
 
 
-def _of_width(inputs: Array, width: int) -> Array:
+def _check_width(inputs: Array, width: int) -> Array:
+    """Return the inputs if their last axis has this width."""
     if inputs.shape[-1] != width:
-        raise ValueError(f"inputs are {inputs.shape}; expected vectors of width {width} last")
+        raise ValueError(f"inputs have shape {inputs.shape}; expected vectors of width {width} on the last axis")
     return inputs
 
 
 class Patches(Inputs):
-    """Images [height, width, channels], cut into squares of `size`, row by row; each is one vector.
+    """Images [height, width, channels], as one vector per square patch of `size` × `size` pixels, row by row.
 
-    class_token: a learned vector stands before the patches (Dosovitskiy et al. 2021); std is that of its initial value.
+    class_token: put a learned vector before the patches.
+    std: standard deviation of the initial class token.
+
+    Source: Dosovitskiy et al. 2021.
     """
 
     class Weights(Projection):
-        """The matrix of all patches, and the class token."""
+        """Matrix and bias that all patches share, and the class token."""
 
         class_token: Float[Array, "d_embedding"] | None = param(std="std", decay=False, when="class_token")
 
@@ -197,7 +207,7 @@ class Patches(Inputs):
             if getattr(self, name) % self.size:
                 yield f"{name} is {getattr(self, name)}; expected a multiple of the patch size {self.size}"
 
-    def sizes(self, model: Any) -> dict[str, int]:
+    def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         return {"d_input": self.size * self.size * self.channels}
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -208,23 +218,28 @@ class Patches(Inputs):
         return (self.height // self.size) * (self.width // self.size) + self.class_token
 
     def apply(
-        self, weights: Any, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
+        self, weights: Weights, inputs: Array, token_types: Array | None, table: Array | None, sizes: Mapping[str, int]
     ) -> Float[Array, "*batch T d_embedding"]:
-        x = linear(patches(inputs, self), weights.matrix, weights.matrix_bias)
+        x = linear(cut_patches(inputs, self), weights.matrix, weights.matrix_bias)
         if weights.class_token is None:
             return x
         first = jnp.broadcast_to(weights.class_token, (*x.shape[:-2], 1, x.shape[-1]))
         return jnp.concatenate([first.astype(x.dtype), x], axis=-2)
 
 
-def patches(images: Float[Array, "*batch height width channels"], kind: Patches) -> Float[Array, "*batch T D"]:
-    """An image as the sequence of its squares, row by row, each flattened in (row, column, channel) order.
+def cut_patches(images: Float[Array, "*batch height width channels"], kind: Patches) -> Float[Array, "*batch T D"]:
+    """Cut images into patches, row by row, each flattened in (row, column, channel) order.
 
     Source: Dosovitskiy et al. 2021, section 3.1.
+
+    Raises:
+      ValueError: images of another shape than `kind` gives.
     """
     expected = (kind.height, kind.width, kind.channels)
     if images.shape[-3:] != expected:
-        raise ValueError(f"images are {images.shape}; expected [..., height, width, channels] with {expected} last")
+        raise ValueError(
+            f"images have shape {images.shape}; expected [..., height, width, channels] with {expected} last"
+        )
     batch, size = images.shape[:-3], kind.size
     rows, columns = kind.height // size, kind.width // size
     squares = images.reshape(*batch, rows, size, columns, size, kind.channels)

@@ -1,43 +1,46 @@
-"""Token mixers: what lets a token read others; attention is one."""
+"""Token mixers: components by which a token reads other tokens, such as attention."""
 
 from typing import Any, ClassVar
 
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
 
-from flaxformer.component import Component, Context, overrides
+from flaxformer.component import Component, ComponentResult, Context, is_more_derived
 
 
 class TokenMixer(Component):
-    """Base of what mixes the tokens of a sequence.
+    """Base of the token mixers.
 
-    A mixer without a decoding state is decoded by recomputing the prefix: one that defines no `step`, or that overrides
-    `apply` of a class and not its `step`, or whose `init_state` gives None.
+    A mixer has no decoding state if it defines no `step`, if it overrides `apply` without overriding `step`, or if its
+    `init_state` returns None. Decoding then recomputes the whole prefix for every token.
     """
 
     is_abstract: ClassVar[bool] = True
     max_length: ClassVar[int | None] = None
-    """The longest sequence, where there is one."""
+    """Longest sequence that the mixer can read; None for no limit."""
     reads_mask: ClassVar[bool] = True
-    """True if `context.mask` decides what a token reads. A mixer with False must be causal by itself; models that need
-    another mask (bidirectional, a prefix, packed documents) refuse it."""
+    """True if `context.mask` decides what a token reads. If False, the mixer must be causal by itself; a model that
+    needs another mask (bidirectional, a prefix, packed documents) rejects it."""
 
     @property
     def has_state(self) -> bool:
-        """True if it has a decoding state of its own; without one, each new token costs a pass over all before it."""
-        own = type(self)
-        return own.init_state is not TokenMixer.init_state and not overrides(own, "apply", "step")
+        """True if the mixer has a decoding state; without one, each new token costs a pass over the whole prefix."""
+        kind = type(self)
+        return kind.init_state is not TokenMixer.init_state and not is_more_derived(kind, "apply", "step")
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
-        """The update of each token, or the update and an `Aux`.
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
+        """Return the update of each token, or the update and an `Aux`.
 
-        A token reads what `context.mask` allows, or, with `reads_mask = False`, itself and the tokens before it.
+        A token reads the tokens that `context.mask` allows; with `reads_mask = False`, itself and earlier tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
-    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: Any) -> Any:
-        """The decoding state before the first token, for up to `capacity` tokens; None where there is none."""
+    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> PyTree:
+        """Return the decoding state before the first token, for up to `capacity` tokens; None for no state."""
         return None
 
-    def step(self, weights: Any, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Any, Any]:
-        """`apply` to tokens that follow those of a state: their update, and the state with them."""
+    def step(
+        self, weights: Any, x: Float[Array, "*batch T D"], state: PyTree, context: Context
+    ) -> tuple[ComponentResult, PyTree]:
+        """Return `apply` for tokens that follow those of a state, and the state with these tokens added."""
         raise NotImplementedError(f"{type(self).__name__} does not define `step`")

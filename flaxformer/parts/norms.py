@@ -1,4 +1,4 @@
-"""Norms: which normalisation, and where in a block it stands."""
+"""Norms, and their placement in a block."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux, Component, Context
+from flaxformer.component import Aux, Component, ComponentResult, Context
 from flaxformer.nn.norms import batch_norm, batch_statistics, layer_norm, rms_norm, running_statistics, sequence_norm
 from flaxformer.params import Parameters, param, subtree
 from flaxformer.struct import Config, leaf, part, static
@@ -21,29 +21,30 @@ class Norm(Component):
         """No weights."""
 
     is_causal: ClassVar[bool] = True
-    """False where a token's result depends on later tokens."""
+    """False if the result of a token depends on later tokens."""
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
-        """The normalised tokens."""
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
+        """Return the normalised tokens, or the tokens and an `Aux`."""
         return x
 
 
 class Affine(Parameters):
-    """The learned gain and bias of a norm."""
+    """Learned gain and bias of a norm."""
 
     gain: Float[Array, "d_norm"] | None = param(init="ones", decay=False, when="has_gain")
     bias: Float[Array, "d_norm"] | None = param(init="zeros", decay=False, when="has_bias")
 
 
 class LayerNorm(Norm):
-    """(x − μ) / √(σ² + ε), times a gain, plus a bias; affine says which of the two are learned.
+    """(x − μ) / √(σ² + ε) · gain + bias, with the mean μ and variance σ² over the entries of a token.
 
-    μ and σ² are over a token's numbers. over="sequence" takes them over all tokens of the sequence too, which leaks
-    the future past any causal mask: a counter-example, kept to be measured.
+    affine: which of gain and bias are learned.
+    over: "sequence" computes μ and σ² over all tokens of the sequence, so that a token depends on later ones whatever
+        the mask: a counter-example.
     """
 
     class Weights(Affine):
-        """Gain and bias."""
+        """Learned gain and bias."""
 
     affine: str = static("gain+bias", choices=("none", "gain", "gain+bias"))
     over: str = static("token", choices=("token", "sequence"))
@@ -61,10 +62,10 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """x / √(mean(x²) + ε), times a gain."""
+    """x / √(mean(x²) + ε) · gain, with the mean over the entries of a token."""
 
     class Weights(Affine):
-        """The gain."""
+        """Learned gain."""
 
     affine: str = static("gain", choices=("none", "gain"))
     epsilon: float = leaf(1e-6, above=0)
@@ -77,17 +78,19 @@ class RMSNorm(Norm):
 
 
 class Running(Parameters):
-    """A BatchNorm's running statistics: weights that the forward pass changes, and no gradient."""
+    """Running statistics of a BatchNorm: weights that the forward pass changes, and gradients do not."""
 
     mean: Float[Array, "d_norm"] = param(init="zeros", decay=False, trained=False)
     variance: Float[Array, "d_norm"] = param(init="ones", decay=False, trained=False)
 
 
 class BatchNorm(Norm):
-    """(x − μ) / √(σ² + ε), times a gain, plus a bias, with μ and σ² of each feature over all tokens of the batch.
+    """(x − μ) / √(σ² + ε) · gain + bias, with mean μ and variance σ² per feature over all tokens of the batch.
 
-    Training normalises by the batch's own statistics and keeps running means of them, momentum to the new one;
-    evaluation normalises by those. The running statistics are weights that no gradient trains (Ioffe & Szegedy 2015).
+    Training uses the statistics of the batch and updates running ones, (1 − momentum) · old + momentum · batch;
+    evaluation uses the running statistics.
+
+    Source: Ioffe & Szegedy 2015.
     """
 
     class Weights(Affine):
@@ -103,7 +106,7 @@ class BatchNorm(Norm):
     has_gain = property(lambda self: self.affine != "none")
     has_bias = property(lambda self: self.affine == "gain+bias")
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Any:
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
         running = weights.running
         x = without_padding(x, context)
         if not context.training:
@@ -115,20 +118,20 @@ class BatchNorm(Norm):
 
 
 def without_padding(x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
-    """0 at padding: where tokens share statistics, a NaN there would reach all gradients, for 0 · NaN is NaN."""
+    """Set padding to 0: a NaN there would reach all gradients of tokens that share statistics, since 0 · NaN is NaN."""
     return x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
 
 
 class ModelNorm(Norm):
-    """The model's `norm_kind`, in a placement."""
+    """Placeholder in a `NormPlacement` for the `norm_kind` of the model."""
 
     is_abstract: ClassVar[bool] = True
 
 
 class NormPlacement(Config):
-    """Places at which a residual branch is normalised: post_residual(x + post_branch(branch(pre(x)))).
+    """Places of the norms of a residual branch: post_residual(x + post_branch(branch(pre(x)))).
 
-    Each place has a norm, or True for the model's `norm_kind`, or None for none. `embedding` stands after the
+    The value of a place is a norm, True for the model's `norm_kind`, or None for no norm. `embedding` is after the
     embedding, and `final` after the last block.
     """
 
@@ -146,13 +149,13 @@ class NormPlacement(Config):
         super().__post_init__()
 
     def at(self, place: str, kind: Norm) -> Norm | None:
-        """The norm at a place, of a model whose own kind is `kind`."""
-        found: Any = getattr(self, place)
-        return kind if isinstance(found, ModelNorm) else found
+        """Return the norm at a place, or None; `kind` is the `norm_kind` of the model."""
+        norm: Norm | None = getattr(self, place)
+        return kind if isinstance(norm, ModelNorm) else norm
 
 
 def placement(*places: str) -> NormPlacement:
-    """A placement with the model's norm at these places."""
+    """Return the placement with the model's norm at the given places."""
     return NormPlacement(**dict.fromkeys(places, ModelNorm()))
 
 

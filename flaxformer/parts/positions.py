@@ -1,4 +1,4 @@
-"""Position schemes: how a model knows the order of its tokens. Each acts in one place."""
+"""Position schemes: the ways in which a model receives the order of its tokens."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -6,30 +6,30 @@ from typing import Any, ClassVar
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.component import Component
-from flaxformer.nn.positions import alibi, relative, relative_buckets, rotate, sinusoidal
+from flaxformer.nn.positions import alibi, relative_buckets, relative_positions, rotate, sinusoidal
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
 
 
 class Positions(Component):
-    """Base of the schemes: nothing added, nothing rotated, no bias. All layers share the scheme's weights."""
+    """Base of the position schemes; all layers share the weights of the scheme."""
 
     is_abstract: ClassVar[bool] = True
     max_length: ClassVar[int | None] = None
-    """The longest sequence, where there is one."""
+    """Longest sequence that the scheme can encode; None for no limit."""
     width: ClassVar[int] = 0
-    """Number of entries of an embedding that are the position's own."""
+    """Number of leading entries of each embedding that hold the position."""
 
     def encode(
         self, weights: Any, positions: Int[Array, "*batch T"], d_model: int
     ) -> Float[Array, "*batch T D"] | None:
-        """Return what is added to the embeddings."""
+        """Return the vectors to add to the embeddings; None for none."""
         return None
 
     def rotate(
         self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]
     ) -> Float[Array, "*batch T N H"]:
-        """The queries or the keys, with their positions in them."""
+        """Rotate queries or keys according to their positions."""
         return x
 
     def bias(
@@ -40,7 +40,12 @@ class Positions(Component):
         heads: int,
         bidirectional: bool,
     ) -> Float[Array, "*batch N T S"] | None:
-        """Return what is added to the logits of self-attention; `bidirectional` where a query may see later keys."""
+        """Return the bias of the logits of self-attention, which all layers share; None for none.
+
+        Args:
+          heads: number of query heads N.
+          bidirectional: True if a query may attend to later keys.
+        """
         return None
 
     def query_bias(
@@ -52,50 +57,61 @@ class Positions(Component):
         key_positions: Int[Array, "*batch S"],
         mask: Bool[Array, "*batch N T S"],
     ) -> Float[Array, "*batch N T S"] | None:
-        """Return what is added to the logits in each layer, where it depends on the query.
+        """Return the bias of the logits in a layer, if it depends on the queries; None for none.
 
-        `key` has a row per query head; `mask` is False where a query may not read a key, be it later, padding, outside
-        the window or an entry of a cache that is not written yet.
+        Args:
+          key: the keys, repeated to one per query head.
+          mask: False where a query may not attend to a key, such as a later one, padding, one outside the window, or
+            an unused entry of a cache.
         """
         return None
 
     @property
     def reads_query(self) -> bool:
-        """True if the scheme has a `query_bias` of its own."""
+        """True if the scheme overrides `query_bias`."""
         return type(self).query_bias is not Positions.query_bias
 
 
 class NoPositions(Positions):
-    """Order enters through the causal mask alone, or not at all."""
+    """No encoding: only a causal mask tells the order of the tokens."""
 
 
 class Sinusoidal(Positions):
-    """Sines and cosines of geometric wavelengths from 2π to base · 2π, added; interleaved, or split in two halves."""
+    """Added sines and cosines with geometric wavelengths from 2π to base · 2π (Vaswani et al. 2017, section 3.5).
+
+    layout: "interleaved" sines and cosines, or "split" into two halves.
+    """
 
     base: float = leaf(10_000.0, above=0)
     layout: str = static("interleaved", choices=("interleaved", "split"))
 
-    def encode(self, weights: Any, positions: Int[Array, "*batch T"], d_model: int) -> Float[Array, "*batch T D"]:
+    def encode(
+        self, weights: Parameters | None, positions: Int[Array, "*batch T"], d_model: int
+    ) -> Float[Array, "*batch T D"]:
         return sinusoidal(positions, d_model, base=self.base, interleaved=self.layout == "interleaved")
 
 
 class LearnedPositions(Positions):
-    """One learned vector per position, up to max_length, added; std is that of its initial values."""
+    """One learned vector per position, added.
+
+    max_length: number of positions.
+    std: standard deviation of the initial values.
+    """
 
     class Weights(Parameters):
-        """A row per position."""
+        """Table with one row per position."""
 
         table: Float[Array, "max_length d_model"] = param(std="std", decay=False)
 
     max_length: int = static(at_least=1)  # type: ignore[misc]
     std: float = leaf(0.02, at_least=0)
 
-    def encode(self, weights: Any, positions: Int[Array, "*batch T"], d_model: int) -> Float[Array, "*batch T D"]:
+    def encode(self, weights: Weights, positions: Int[Array, "*batch T"], d_model: int) -> Float[Array, "*batch T D"]:
         return weights.table[positions]
 
 
 class ConcatenatedIndex(Positions):
-    """The index itself, times scale, in place of an embedding's first number: (n, x_n), unbounded.
+    """Position n times `scale`, as the first entry of each embedding: (scale · n, x_n).
 
     Source: "What Happens in A Transformer Layer", second appendix.
     """
@@ -105,7 +121,10 @@ class ConcatenatedIndex(Positions):
 
 
 class Rotary(Positions):
-    """Queries and keys rotated by angles n / base^(2i/H); pairs are split halves (Llama) or neighbours (Su et al.)."""
+    """Rotation of queries and keys by the angles n / base^(2i/H) (Su et al. 2021).
+
+    layout: pairs are the two halves of a head ("split", as in Llama) or neighbours ("interleaved", as in Su et al.).
+    """
 
     base: float = leaf(10_000.0, above=0)
     layout: str = static("split", choices=("interleaved", "split"))
@@ -117,19 +136,23 @@ class Rotary(Positions):
 
 
 class Alibi(Positions):
-    """−m_h · |i − j| added to the logits of head h, m_h geometric in h (Press et al. 2022)."""
+    """Bias −m_h · |i − j| of the logits of head h, with m_h geometric in h (Press et al. 2022)."""
 
     def bias(
-        self, weights: Any, query_positions: Array, key_positions: Array, heads: int, bidirectional: bool
+        self, weights: Parameters | None, query_positions: Array, key_positions: Array, heads: int, bidirectional: bool
     ) -> Float[Array, "*batch N T S"]:
         return alibi(query_positions, key_positions, heads)
 
 
 class RelativeBuckets(Positions):
-    """A learned bias for each head and each bucket of distances, shared by all layers (Raffel et al. 2020)."""
+    """Learned bias per head and bucket of distances, shared by all layers (Raffel et al. 2020, section 2.1).
+
+    buckets, max_distance: see `nn.positions.relative_buckets`.
+    std: standard deviation of the initial values.
+    """
 
     class Weights(Parameters):
-        """A row per bucket."""
+        """Table with one row per bucket."""
 
         table: Float[Array, "buckets heads"] = param(std="std", decay=False)
 
@@ -139,13 +162,13 @@ class RelativeBuckets(Positions):
 
     def problems(self) -> Iterator[str]:
         if self.max_distance <= self.buckets // 2:
-            yield f"max_distance is {self.max_distance}; expected above half the buckets, {self.buckets // 2}"
+            yield f"max_distance is {self.max_distance}; expected more than half the buckets, {self.buckets // 2}"
 
     def bias(
-        self, weights: Any, query_positions: Array, key_positions: Array, heads: int, bidirectional: bool
+        self, weights: Weights, query_positions: Array, key_positions: Array, heads: int, bidirectional: bool
     ) -> Float[Array, "*batch N T S"]:
         numbers = relative_buckets(
-            relative(query_positions, key_positions),
+            relative_positions(query_positions, key_positions),
             buckets=self.buckets,
             max_distance=self.max_distance,
             bidirectional=bidirectional,

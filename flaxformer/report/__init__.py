@@ -1,1 +1,1 @@
-"""Reports of a folder of results: tables, figures and pages, from what is on disk alone."""
+"""Reports of a folder of results: tables, figures and pages, from the files of the folder alone."""

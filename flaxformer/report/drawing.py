@@ -1,17 +1,23 @@
-"""Style of all figures: sizes of a paper's columns, and colours that differ in grey too."""
+"""Style of all figures: widths of a paper's columns, colours that differ in grey too, points that show their value."""
 
 import dataclasses
 import math
-from typing import Any
+import textwrap
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
+from matplotlib.transforms import Transform
 
-from flaxformer.study.analysis import Analysis
+from flaxformer.digests import JsonObject
+from flaxformer.report import numbers
+from flaxformer.report.colours import COLOURS, GREY
 from flaxformer.study.statistics import Estimate
 
 COLUMN, PAGE = 3.3, 6.9
-"""Inches: the width of one column of a two-column paper, and of both."""
+"""Inches: the width of one column of a two-column paper, and of the page."""
 SMALL = 6.0
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -20,7 +26,7 @@ STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
     "font.size": 7,
-    "text.parse_math": False,  # labels are the author's own words
+    "text.parse_math": False,  # labels are the author's text, not formulas
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
@@ -41,20 +47,21 @@ STYLE: Any = {
     "grid.color": "#e9e9e9",
     "grid.linewidth": 0.6,
 }
-GREY, SHADE = "#777777", "#e3e3e3"
-COLOURS = ["#004488", "#cc8f1e", "#bb5566", "#000000", "#66a3d9", "#2f7d4f", "#a05fa8", "#8c8c8c"]
 MARKERS = "os^DvPX"
-DASHES: list[Any] = ["-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2, 1))]
+Dashes: TypeAlias = str | tuple[float, tuple[float, ...]]
+DASHES: list[Dashes] = ["-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2, 1))]
+POINT = "point: "
+"""Prefix of the ids of invisible markers, followed by the text that they show under the pointer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LineStyle:
-    """Style of one of many: a colour and, where there is none, a marker and dashes."""
+    """Style of a series: a colour and, to tell it apart in grey, a marker and dashes."""
 
     colour: str
     marker: str
-    dashes: Any = "-"
-    hollow: bool = False
+    dashes: Dashes = "-"
+    is_hollow: bool = False
 
 
 def style_of(index: int) -> LineStyle:
@@ -62,36 +69,75 @@ def style_of(index: int) -> LineStyle:
     return LineStyle(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
 
 
-def dots_and_mean(ax: Axes, y: float, values: list[float], effect: Estimate, height: float, style: LineStyle) -> None:
-    """The mean over seeds with its 95 % interval, just above the height y, and every seed a dot below it."""
+def add_hover_text(ax: Axes, x: float, y: float, text: str, transform: Transform | None = None) -> None:
+    """Put an invisible marker on a point, by default of the data, which shows a text under the pointer in an SVG."""
+    place = ax.transData if transform is None else transform
+    ax.plot(x, y, "o", ms=7, color=GREY, mec="none", alpha=0, gid=POINT + text, zorder=9, label="_", transform=place)
+
+
+def draw_estimate(
+    ax: Axes, y: float, values: Sequence[float], effect: Estimate, height: float, style: LineStyle
+) -> None:
+    """Draw the mean over seeds with its 95 % interval just above the height y, and a dot per seed below it."""
     side = math.copysign(height, ax.get_ylim()[0] - ax.get_ylim()[1])
     if len(values) > 1:
         heights = y + side * (0.75 + 0.25 * np.resize([-1.0, 1.0, 0.0], len(values)))
         ax.plot(values, heights, ".", ms=3.4, color=style.colour, alpha=0.6, mec="none", zorder=2)
+    draw_interval(ax, effect.mean, y - (side / 2 if len(values) > 1 else 0.0), effect, style, "x")
+
+
+def draw_interval(ax: Axes, x: float, y: float, effect: Estimate, style: LineStyle, axis: str) -> None:
+    """Draw a marker with the interval of its estimate along an axis; without an interval, the marker alone."""
     error = None if math.isnan(effect.low) else [[effect.mean - effect.low], [effect.high - effect.mean]]
-    face: Any = {"mfc": "white"} if style.hollow else {}
-    fmt: Any = {"fmt": style.marker, "ms": 4.2, "color": style.colour, "capsize": 2, "lw": 1.1, "mew": 0.9, "zorder": 3}
-    ax.errorbar(effect.mean, y - (side / 2 if len(values) > 1 else 0.0), xerr=error, **fmt, **face)
+    xerr, yerr = (error, None) if axis == "x" else (None, error)
+    face = "white" if style.is_hollow else style.colour
+    ax.errorbar(
+        x, y, xerr=xerr, yerr=yerr, fmt=style.marker, ms=4.2, color=style.colour, mfc=face, capsize=2, lw=1.1, mew=0.9,
+        zorder=3,
+    )  # fmt: skip
 
 
-def references(analysis: Analysis, ax: Axes, axis: str, near: tuple[float, float], named: bool = True) -> None:
-    """Lines at what count models reach on the same evaluation windows, where that is near what is shown."""
-    if analysis.study["metric"] != "validation_loss":
+def draw_references(study: JsonObject, ax: Axes, axis: str, near: tuple[float, float], has_names: bool = True) -> None:
+    """Draw lines at the losses of count models on the same evaluation windows that are near the values shown."""
+    if study["metric"] != "validation_loss":
         return
     low, high = near
-    for name, loss in analysis.study["references"].items():
+    for name, loss in study["references"].items():
         if not 2 * low - high <= loss <= 2 * high - low:
             continue
         (ax.axvline if axis == "x" else ax.axhline)(loss, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1)
-        place: Any = (
-            {"xy": (loss, 1), "xycoords": ("data", "axes fraction"), "xytext": (0, 2), "ha": "center"}
-            if axis == "x"
-            else {"xy": (1, loss), "xycoords": ("axes fraction", "data"), "xytext": (2, 0), "va": "center"}
-        )
-        if named:
-            ax.annotate(name, textcoords="offset points", color=GREY, fontsize=SMALL, annotation_clip=False, **place)
+        if not has_names:
+            continue
+        if axis == "x":
+            note = ax.annotate(
+                name, (loss, 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points", ha="center"
+            )
+        else:
+            note = ax.annotate(
+                name, (1, loss), (2, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center"
+            )
+        note.set(color=GREY, fontsize=SMALL, annotation_clip=False)
 
 
-def is_wide_range(values: list[float]) -> bool:
-    """True if a logarithmic axis shows them better."""
-    return bool(values) and min(values) > 0 and max(values) > 300 * min(values)
+def set_log_scale(ax: Axes, axis: str, linear_until: float = 0.0) -> None:
+    """Make an axis logarithmic, with plain numbers at its ticks; linear from 0 to a positive number if one is given."""
+    scale = ax.set_xscale if axis == "x" else ax.set_yscale
+    if linear_until:
+        scale("symlog", linthresh=linear_until)
+    else:
+        scale("log")
+    own = ax.xaxis if axis == "x" else ax.yaxis
+    low, high = sorted(own.get_data_interval())
+    is_short = low > 0 and high < 10 * low
+    own.set_major_formatter(lambda value, _: numbers.rounded(value))
+    own.set_minor_formatter((lambda value, _: numbers.rounded(value)) if is_short else NullFormatter())
+
+
+def has_wide_range(values: Sequence[float], ratio: float = 300.0) -> bool:
+    """True if the values are positive and a logarithmic axis shows them better."""
+    return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
+
+
+def wrap(text: str, characters: int) -> list[str]:
+    """Lines of a text of at most so many characters."""
+    return textwrap.wrap(text, characters) or [""]

@@ -1,39 +1,73 @@
-"""A report's figures as files: SVG, PNG and PDF, in the order in which a reader wants them."""
+"""Figures of a report as files (SVG, PNG and PDF), and as SVG for a page at two widths."""
 
+import functools
 import io
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from flaxformer.files import write_atomically
-from flaxformer.report.drawing import STYLE
-from flaxformer.report.effects import claims_figure
-from flaxformer.report.scores import arms_figure, curves_figure, quantities_figure
+from flaxformer.report.claims_figure import claims_figure
+from flaxformer.report.curves_figure import curves_figure
+from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
+from flaxformer.report.html import PageFigure
+from flaxformer.report.scores_figure import arms_figure, quantities_figure
+from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 
-STAMPS: dict[str, dict] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
-"""Metadata of the time of creation, left out: equal results are equal files."""
+METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
+"""Formats, with the metadata of the time of creation left out: equal results give equal files."""
+DrawFigure = Callable[[float], Figure | None]
+"""From a width in inches to a figure; None if there is nothing to draw."""
 
 
-def draw(analysis: Analysis, folder: Path) -> dict[str, str]:
-    """Write every figure in every format; returns each one's SVG text by name, the main one first."""
+def draw(analysis: Analysis, folder: Path) -> dict[str, PageFigure]:
+    """Write every figure in every format at the width of a column; return each by its name, the main one first."""
     with mpl.rc_context(STYLE):
-        few = len(analysis.arms) <= MOST_DRAWN
-        figures = {"claims": claims_figure(analysis), "arms": arms_figure(analysis) if few else None}
-        if not any(figures.values()):
-            figures["quantities"] = quantities_figure(analysis)
-        figures["curves"] = curves_figure(analysis) if few else None
-        return {name: save(figure, folder, name) for name, figure in figures.items() if figure is not None}
+        drawn = {}
+        for name, make in _figures(analysis).items():
+            if (narrow := make(COLUMN)) is not None and (wide := make(PAGE)) is not None:
+                drawn[name] = PageFigure(save(narrow, folder, name), _svg(wide))
+        return drawn
+
+
+def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
+    """The figures that the analysis has room and reason for."""
+    found: dict[str, DrawFigure] = {"claims": lambda width: claims_figure(analysis, width)}
+    for i, sweep in enumerate(analysis.sweeps):
+        found[f"sweep{i + 1 if i else ''}"] = functools.partial(sweep_figure, analysis, sweep)
+    if len(analysis.arms) > MOST_DRAWN:
+        return found
+    found["curves"] = lambda width: curves_figure(analysis, width)
+    if not analysis.sweeps:
+        found["arms"] = lambda width: arms_figure(analysis, width)
+    if not analysis.arms and not analysis.claims:
+        found["quantities"] = lambda width: quantities_figure(analysis, width)
+    return found
 
 
 def save(figure: Figure, folder: Path, name: str) -> str:
-    """Write one figure in every format; returns its SVG text."""
+    """Write one figure in every format; return its SVG text."""
     folder.mkdir(parents=True, exist_ok=True)
+    text = _svg(figure)
+    write_atomically(folder / f"{name}.svg", text.encode())
+    for artist in figure.findobj(lambda artist: (artist.get_gid() or "").startswith(POINT)):
+        artist.set_visible(False)  # only an SVG can show their text
+    for kind, metadata in METADATA.items():
+        if kind != "svg":
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=300, metadata=metadata)
+            write_atomically(folder / f"{name}.{kind}", buffer.getvalue())
+    return text
+
+
+def _svg(figure: Figure) -> str:
+    """A figure as SVG whose points show their text under the pointer."""
     figure.draw_without_rendering()
     figure.set_layout_engine(None)  # laid out once, for all formats; under "none", each would be drawn twice
-    for kind, stamp in STAMPS.items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=300, metadata=stamp)
-        write_atomically(folder / f"{name}.{kind}", buffer.getvalue())
-    return (folder / f"{name}.svg").read_text()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata=METADATA["svg"])
+    return re.sub(rf'<g id="{POINT}([^"]*)">', r'<g class="point"><title>\1</title>', buffer.getvalue().decode())

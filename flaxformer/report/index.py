@@ -1,21 +1,22 @@
-"""A page over all studies and probes of a folder: what was asked, what came out, how far it is, and the report."""
+"""Index of a folder: a page with the question, answer and progress of each study and probe, and links to reports."""
 
 import contextlib
 import dataclasses
 from pathlib import Path
 
 from flaxformer.files import write_atomically
-from flaxformer.report import html, phrasing, provenance_text
+from flaxformer.report import html, provenance_text, verdicts
 from flaxformer.report.tables import Table
 from flaxformer.report.write import report_path, write
 from flaxformer.store.store import RUNGS, Store, read_lines
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import analyse
+from flaxformer.wording import counted
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One study or probe, in a line."""
+    """Summary of a study or probe, for one row of the index."""
 
     store: Store
     name: str
@@ -27,20 +28,20 @@ class Entry:
 
 
 def stores(folder: Path) -> list[Store]:
-    """Every study and probe in a folder and below it, by path, but for the rungs of a halving."""
+    """Return every study and probe in a folder and below it, ordered by path, without the rungs of a halving."""
     found = (path.parent for path in sorted(folder.rglob("study.json")))
     return [Store(path) for path in found if path.parent.name != RUNGS]
 
 
 def write_reports(folder: Path) -> None:
-    """Write the report of each that has something to report."""
+    """Write the report of every study and probe that has results."""
     for store in stores(folder):
-        with contextlib.suppress(UserError):  # the index says what is wrong with it
+        with contextlib.suppress(UserError):  # the index shows the error
             write(store)
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return a summary of each; one that cannot be read has the reason."""
+    """Return a summary of each study and probe; of one that cannot be read, the error."""
     return [_entry(store, str(store.root.relative_to(folder))) for store in stores(folder)]
 
 
@@ -51,18 +52,20 @@ def _entry(store: Store, name: str) -> Entry:
         return Entry(store, name, "", str(error), "", "", "")
     study = analysis.study
     if study["kind"] == "probe":
-        done, of, what = max((one.estimate.n for one in analysis.quantities), default=0), len(study["seeds"]), "seeds"
+        done, total, noun = max((one.estimate.n for one in analysis.quantities), default=0), len(study["seeds"]), "seed"
     else:
-        done, of, what = len(study["trials"]) - analysis.missing, len(study["trials"]), "runs"
+        done, total, noun = len(study["trials"]) - analysis.missing, len(study["trials"]), "run"
     seeds = "exact" if analysis.exact else str(len(study["seeds"]))
-    runs = f"{done} {what}" if done == of else f"{done} of {of} {what}, {of - done} missing"
-    said = phrasing.verdict(analysis) if done else "Nothing is measured yet."
-    date = provenance_text.date(read_lines(store.root / "launches.jsonl"))
-    return Entry(store, name, study["question"], said, seeds, runs, date)
+    runs = counted(total, noun)
+    if done < total:
+        runs = f"{done} of {runs}, {total - done} missing"
+    answer = verdicts.verdict(analysis) if done else "No results yet."
+    date = provenance_text.last_date(read_lines(store.root / "launches.jsonl"))
+    return Entry(store, name, study["question"], answer, seeds, runs, date)
 
 
-def listing(folder: Path) -> str:
-    """The entries as a table whose first column leads to the reports."""
+def index_table(folder: Path) -> str:
+    """Return the entries as an HTML table whose first column links to the reports."""
     found = entries(folder)
     rows = [[one.name, one.question, one.verdict, one.seeds, one.runs, one.date] for one in found]
     links = [
@@ -70,18 +73,18 @@ def listing(folder: Path) -> str:
         for one in found
     ]
     header = ["study or probe", "question", "answer", "seeds", "done", "last run"]
-    return html.table(Table("", header, rows, len(header)), links, cards=True) if rows else ""
+    return html.table(Table("", header, rows, len(header)), links) if rows else ""
 
 
 def write_index(folder: Path) -> Path:
-    """Write index.html over every study and probe of the folder.
+    """Write index.html for every study and probe of a folder.
 
     Raises:
-      UserError: there is none.
+      UserError: the folder has no study or probe.
     """
-    body = listing(folder)
+    body = index_table(folder)
     if not body:
-        raise UserError(f"{folder} holds no study, nor does a folder in it; expected the output folder of 'run'")
+        raise UserError(f"{folder} and the folders in it hold no study; expected the output folder of 'run'")
     parts = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]
     write_atomically(folder / "index.html", html.page(folder.resolve().name, parts).encode())
     return folder / "index.html"

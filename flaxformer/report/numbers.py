@@ -1,24 +1,26 @@
-"""Format of numbers: as many digits as their uncertainty bears, over any magnitude."""
+"""Numbers as text, with the digits that their uncertainty supports, at any magnitude."""
 
 import math
 import re
 from collections.abc import Sequence
 
+from flaxformer.wording import duration as duration  # also part of this module
+
 SIGNIFICANT = 4
-"""Digits of a number whose uncertainty is not known."""
+"""Significant digits of a number of unknown uncertainty."""
 MOST = 7
-"""Digits that float32 has."""
+"""Significant digits of float32."""
 PLAIN = (1e-3, 1e6)
-"""Sizes that are written without a power of ten."""
+"""Smallest and largest size of numbers that are written without a power of ten."""
 
 
 def numbers(values: Sequence[float | None], uncertainty: float = math.nan, sign: str = "") -> list[str]:
-    """Numbers that share an uncertainty, such as a mean and the ends of its interval, with equal decimals.
+    """Format numbers with a common uncertainty, such as a mean and the ends of its interval, with equal decimals.
 
     Args:
-      values: what to print; None and NaN become "–".
-      uncertainty: the uncertainty, of which two digits are shown; without one, SIGNIFICANT digits are.
-      sign: "+" to mark positive numbers too.
+      values: the numbers; None and NaN become "–".
+      uncertainty: common uncertainty, of which two digits are shown; if it is NaN, SIGNIFICANT digits are shown.
+      sign: "+" to show the sign of positive numbers.
     """
     sizes = [abs(value) for value in (*values, uncertainty) if value is not None and math.isfinite(value)]
     size = max(sizes, default=0.0)
@@ -30,33 +32,23 @@ def numbers(values: Sequence[float | None], uncertainty: float = math.nan, sign:
 
 
 def number(value: float | None, uncertainty: float = math.nan, sign: str = "") -> str:
-    """One number; see `numbers`."""
+    """Format one number; see `numbers`."""
     return numbers([value], uncertainty, sign)[0]
 
 
 def exact(value: float, sign: str = "") -> str:
-    """A number without uncertainty: whole ones in full, others with six digits."""
+    """A number without uncertainty: an integer in full, another number with six significant digits."""
     return _brief(value, 6, sign)
 
 
-def claimed(value: float) -> str:
-    """A number that an author wrote."""
-    return _brief(value, 6, "")
+def rounded(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits."""
+    return _brief(value, digits, "")
 
 
 def p_value(p: float) -> str:
-    """A p-value that never says 0."""
+    """Format a p-value; a small one as "< 0.0001"."""
     return "–" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
-
-
-def duration(seconds: float) -> str:
-    """A time span such as "0.4 s", "12 s", "3 min 05 s" or "2 h 07 min"."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _exponent(size: float) -> int:
@@ -72,7 +64,7 @@ def _fixed(value: float | None, places: int, power: int, sign: str) -> str:
 
 
 def _brief(value: float | None, digits: int, sign: str) -> str:
-    """The shortest decimal with so many digits; a whole number in full."""
+    """Return the shortest decimal with so many digits; an integer in full."""
     if value is None or not math.isfinite(value):
         return _special(value, sign)
     sign = sign if value else ""

@@ -1,99 +1,144 @@
-"""A study's or a probe's report as one page: the question, the answer, and everything that bears it out."""
+"""Report of a study or a probe as one page: the question, the answer, and the evidence."""
 
 import json
 from collections.abc import Sequence
 from html import escape
 
-from flaxformer.report import html, phrasing, provenance_text, tables
-from flaxformer.store.store import Row
+from flaxformer.digests import JsonObject
+from flaxformer.report import descriptions, html, phrasing, provenance_text, qualifications, tables, verdicts
+from flaxformer.report.html import PageFigure
+from flaxformer.report.tables import Table
 from flaxformer.study.analysis import Analysis
+from flaxformer.wording import counted
 
 CAPTIONS = {
-    "claims": "The declared claims: each seed a dot, the mean with its 95 % t-interval above. Shaded is where the "
-    "claim holds; a hollow mark is inconclusive, a cross refuted.",
-    "arms": "Every arm: each seed a dot, the mean with its 95 % t-interval above.",
-    "quantities": "What was measured: each seed a dot, the mean with its 95 % t-interval above.",
+    "claims": "The declared claims: a dot per seed, and above the dots the mean with the interval that is tested (95 % "
+    "for a difference, 90 % for an equality). The claim holds in the shaded region; a hollow mark is inconclusive, a "
+    "cross refuted.",
+    "arms": "Every arm: a dot per seed, and above the dots the mean with its 95 % t-interval.",
+    "quantities": "Every quantity: a dot per seed, and above the dots the mean with its 95 % t-interval.",
     "curves": "During training: means over seeds; bands are pointwise 95 % t-intervals.",
+    "sweep": "Means over seeds with 95 % t-intervals against the value; a ring marks the best value, and bars at the "
+    "bottom are 95 % intervals of the optima.",
 }
+STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is no final result."
 
 
-def render(analysis: Analysis, figures: dict[str, str], launches: Sequence[Row]) -> str:
-    """The page: question, answer and main figure first; then findings, limits, figures, tables and provenance_text."""
+def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequence[JsonObject]) -> str:
+    """Return the page: question, answer, main figure and its table, learning curves; then everything else."""
     study = analysis.study
-    drawn = [html.figure(svg, name, _caption(analysis, name)) for name, svg in figures.items()]
-    curves = drawn.pop() if "curves" in figures else ""
+    drawn = {name: _figure(analysis, name, own) for name, own in figures.items()}
     parts = [
         f"<h1>{escape(study['question'])}</h1>",
-        f'<p class="soft">{escape(study["name"])} · {escape("; ".join(phrasing.fixed(analysis)))}</p>',
-        f'<p class="answer {_worst(analysis)}">{escape(phrasing.verdict(analysis))}</p>',
-        *drawn[:1],
-        html.section("What was found", _claims(analysis)),
-        html.section("Exploratory findings", _exploratory_findings(analysis)),
-        html.section("What this does not show", html.listed(analysis.limits)),
-        *drawn[1:],
-        *(html.section(table.title, html.table(table)) for table in tables.of(analysis)),
-        html.section("Learning curves", curves),
+        f'<p class="soft">{escape(study["name"])} · {escape("; ".join(phrasing.describe_runs(analysis)))}</p>',
+        f'<p class="answer {_worst_verdict(analysis)}">{escape(verdicts.verdict(analysis))}</p>',
+        drawn.get("claims", ""),
+        _table(tables.claims(analysis)),
+        html.section("Qualifications", html.bullet_list(qualifications.by_claim(analysis.claims))),
+        _table(tables.simple_effects(analysis)),
+        _table(tables.without_diverged(analysis)),
+        _table(tables.variances(analysis)),
+        *_sweeps(analysis, drawn),
+        html.section("Learning curves", drawn.get("curves", "")),
+        html.section("Exploratory contrasts", _explorations(analysis)),
+        html.section("Limits", html.bullet_list(analysis.limits)),
+        html.section("Arms", drawn.get("arms", "") + _body(tables.arms(analysis)) + _remark(analysis.coverage)),
+        html.section("Quantities", drawn.get("quantities", "") + _body(tables.quantities(analysis))),
         html.section("Failed runs", _failures(analysis)),
-        html.section("What ran where", html.defined(provenance_text.ran(analysis, launches))),
-        html.section("How to reproduce", _reproduce(analysis, launches)),
+        _table(tables.declarations(analysis)) if analysis.claims or analysis.withdrawn else "",
+        html.section("Provenance", html.definition_list(provenance_text.provenance(analysis, launches))),
+        html.section("How to reproduce", _reproduction(analysis, launches)),
     ]
     return html.page(study["name"], parts)
 
 
-def _caption(analysis: Analysis, name: str) -> str:
-    simple = phrasing.references(analysis) if name in ("arms", "curves") else ""
-    dashed = f" Byte-count models on the same evaluation windows: {simple} (dashed where they are near)."
-    return CAPTIONS[name] + (dashed if simple and analysis.study["metric"] == "validation_loss" else "")
+def _figure(analysis: Analysis, name: str, own: PageFigure) -> str:
+    kind = name.rstrip("0123456789")
+    caption = CAPTIONS[kind] + (STOPPED if kind == "sweep" and analysis.stopped else "")
+    references = phrasing.references(analysis) if kind != "claims" else ""
+    if references and analysis.study["metric"] == "validation_loss":
+        caption += f" Count models on the same evaluation windows, dashed where they are near: {references}."
+    return html.figure(own, name, caption, _description(analysis, name, kind))
 
 
-def _worst(analysis: Analysis) -> str:
-    """The verdict that colours the answer: refuted or inconclusive where one claim is, else supported."""
-    found = {claim.judgement.verdict for claim in analysis.claims}
+def _description(analysis: Analysis, name: str, kind: str) -> str:
+    if kind == "claims":
+        return descriptions.describe_claims(analysis)
+    if kind == "curves":
+        return descriptions.describe_curves(analysis)
+    if kind == "sweep":
+        return descriptions.describe_sweep(analysis, analysis.sweeps[int(name.removeprefix("sweep") or 1) - 1])
+    return descriptions.describe_scores(analysis, analysis.arms if kind == "arms" else analysis.quantities)
+
+
+def _table(one: Table) -> str:
+    """A table under its title; empty without rows."""
+    return html.section(one.title, _body(one))
+
+
+def _body(one: Table) -> str:
+    return html.table(one) if one.rows else ""
+
+
+def _remark(text: str) -> str:
+    return f'<p class="soft">{escape(text)}</p>' if text else ""
+
+
+def _sweeps(analysis: Analysis, drawn: dict[str, str]) -> list[str]:
+    """The figure and the table of each sweep."""
+    found = enumerate(tables.sweeps(analysis), start=1)
+    return [html.section(own.title, drawn.get(f"sweep{i if i > 1 else ''}", "") + _body(own)) for i, own in found]
+
+
+def _worst_verdict(analysis: Analysis) -> str:
+    """The verdict that colours the answer: refuted or inconclusive where a claim is, else supported."""
+    found = {claim.judgement.verdict for claim in analysis.claims if not claim.is_exploratory}
     return next((one for one in ("refuted", "inconclusive", "supported") if one in found), "")
 
 
-def _claims(analysis: Analysis) -> str:
-    items = [
-        f'<li class="{verdict}"><b>{phrasing.MARKS[verdict]} {verdict}</b>: {escape(claim.text)}<br>'
-        f'<span class="soft">{escape(phrasing.finding(claim))}</span></li>'
-        for claim in analysis.claims
-        for verdict in [claim.judgement.verdict]
-    ]
-    return f'<ul class="claims">{"".join(items)}</ul>' if items else ""
-
-
-def _exploratory_findings(analysis: Analysis) -> str:
-    if not analysis.exploratory_findings:
+def _explorations(analysis: Analysis) -> str:
+    """The contrasts that no claim is about: the findings, and the others on a click."""
+    all_contrasts, n = tables.explorations(analysis), len(analysis.exploratory_findings)
+    if not all_contrasts.rows:
         return ""
-    remark = f"Exploratory, among all {len(analysis.explorations)} one-step contrasts that no claim is about. "
-    return (
-        html.listed(phrasing.exploratory_findings(analysis))
-        + f'<p class="soft">{remark}A new study has to confirm them.</p>'
+    findings, others = (Table("", all_contrasts.header, rows, all_contrasts.texts)
+                        for rows in (all_contrasts.rows[:n], all_contrasts.rows[n:]))  # fmt: skip
+    remark = (
+        f"Of {counted(len(all_contrasts.rows), 'contrast')} that no claim is about, {n or 'none'} "
+        f"{'is a finding' if n < 2 else 'are findings'}. They are exploratory: a new study has to confirm a finding."
     )
+    noun = "other contrast" if n else "contrast"
+    folded = html.details(counted(len(others.rows), noun), html.table(others)) if others.rows else ""
+    return f'<p class="soft">{escape(remark)}</p>{_body(findings)}{folded}'
 
 
 def _failures(analysis: Analysis) -> str:
     return "".join(f"<p>{escape(row['trial'])}</p>{html.code(row['error'])}" for row in analysis.failed[:3])
 
 
-def _reproduce(analysis: Analysis, launches: Sequence[Row]) -> str:
+def _reproduction(analysis: Analysis, launches: Sequence[JsonObject]) -> str:
     study, commands = analysis.study, provenance_text.commands(launches)
-    dirty = any("+changes" in (launch.get("commit") or "") for launch in launches)
-    place = "At the commit above, with the changes that the working tree had" if dirty else "At the commit above"
-    parts = [f"<p>{place}:</p>{html.code(commands, wrapped=True)}"] if commands else []
-    if copied := provenance_text.commands_for_copies(launches):
-        parts.append("<p>Or in this folder, which keeps the code of the study as it ran:</p>")
-        parts.append(html.code(copied, wrapped=True))
+    has_changes = any("+changes" in (launch.get("commit") or "") for launch in launches)
+    place = "At the commit above, with the changes that the working tree had" if has_changes else "At the commit above"
+    parts = [f"<p>{place}:</p>{html.code(commands, is_wrapped=True)}"] if commands else []
+    if copies := provenance_text.commands_for_copies(launches):
+        where = "Or in this folder" if commands else "In this folder"
+        parts.append(f"<p>{where}, which keeps the code of the study as it ran:</p>")
+        parts.append(html.code(copies, is_wrapped=True))
     seeds = ", ".join(map(str, study["seeds"]))
-    what = "A run is decided by its recipe and its seed" if study["recipes"] else "A measurement is decided by its seed"
-    parts.append(f"<p>{what}; the seeds are {seeds}. What is done already is not done again: give a new folder.</p>")
-    if study["recipes"]:
-        arm, recipe = next(iter(study["recipes"].items()))
-        parts.append(
-            html.folded(
-                f"The whole recipe of '{arm}'", html.code(json.dumps(recipe["run"], indent=1, ensure_ascii=False))
-            )
-        )
-        if others := provenance_text.changes(analysis):
-            parts.append(html.folded("What the other arms change in it", html.listed(others)))
-    return "".join(parts)
+    what = "The recipe and the seed determine a run" if study["recipes"] else "The seed determines a measurement"
+    again = "Results that exist are not computed again: give a new output folder."
+    parts.append(f"<p>{what}; the seeds are {seeds}. {again}</p>")
+    return "".join([*parts, *_recipes(analysis)])
+
+
+def _recipes(analysis: Analysis) -> list[str]:
+    """The recipe of the first arm, and what the other arms change in it."""
+    if not analysis.study["recipes"]:
+        return []
+    arm, recipe = next(iter(analysis.study["recipes"].items()))
+    text = json.dumps(recipe["run"], indent=1, ensure_ascii=False)
+    parts = [html.details(f"The recipe of '{arm}'", html.code(text))]
+    if others := provenance_text.changes(analysis):
+        parts.append(html.details("Changes of the other arms", html.bullet_list(others)))
+    return parts

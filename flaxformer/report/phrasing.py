@@ -2,32 +2,44 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from flaxformer.digests import JsonObject
 from flaxformer.report import numbers
 from flaxformer.report.numbers import p_value
-from flaxformer.study.analysis import Analysis, Exploration, JudgedClaim
-from flaxformer.study.claim import QUANTITY
+from flaxformer.study.analysis import Analysis, Exploration
+from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.study.halving import Goal
+from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.statistics import Estimate
+from flaxformer.study.sweep import Sweep, SweepLine, SweepPoint
+from flaxformer.wording import counted
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
-BETTER = {"validation_loss": -1, "validation_accuracy": 1}
+GOALS: dict[str, Goal] = {
+    "validation_loss": "lower",
+    "validation_accuracy": "higher",
+    "test_loss": "lower",
+    "test_accuracy": "higher",
+}
 """Direction that is better, for the metrics that have one."""
+MOST_LINES = 4
+"""Number of lines of a sweep of which the answer gives each best value."""
 
 
 def half_width(effect: Estimate) -> float:
-    """The uncertainty that an interval says."""
-    return effect.high - effect.mean
+    """Half the width of an interval."""
+    return (effect.high - effect.low) / 2
 
 
 def interval(effect: Estimate, sign: str = "") -> str:
-    """An estimate with its interval, such as "4.007 [3.955, 4.059]"; a fact of the program has none."""
+    """An estimate with its interval, such as "4.007 [3.955, 4.059]"; a number without variance has none."""
     if effect.n == 0:
         return "–"
     if effect.sd == 0:
-        said = numbers.exact(effect.mean, sign)
-        rounded = float(said.replace(",", "")) != effect.mean
-        return said if rounded else f"exactly {said}"
+        text = numbers.exact(effect.mean, sign)
+        is_rounded = float(text.replace(",", "")) != effect.mean
+        return text if is_rounded else f"exactly {text}"
     if math.isnan(effect.low):
         return f"{numbers.number(effect.mean, sign=sign)} (one seed, no interval)"
     mean, low, high = numbers.numbers((effect.mean, effect.low, effect.high), half_width(effect), sign)
@@ -41,9 +53,12 @@ def number_claimed(claim: JudgedClaim) -> float | None:
     return 0.0 - claim.constant / claim.terms[0][0]
 
 
-def measured(claim: JudgedClaim) -> Estimate:
-    """Return what the claim is about: the value itself where it is compared with a number, else the effect."""
-    effect, reference = claim.judgement.effect, number_claimed(claim)
+def measured(claim: JudgedClaim, effect: Estimate | None = None) -> Estimate:
+    """Return the estimate that a claim is about: the value itself if it is compared with a number, else the effect.
+
+    Its interval is the tested one. Another effect may be given, such as that without diverged runs.
+    """
+    effect, reference = effect or claim.judgement.effect, number_claimed(claim)
     if reference is None:
         return effect
     sign = claim.terms[0][0]
@@ -52,7 +67,7 @@ def measured(claim: JudgedClaim) -> Estimate:
 
 
 def values(claim: JudgedClaim) -> list[float]:
-    """Return the values of which `measured` is the mean, one per seed."""
+    """Return the value at each seed, whose mean is `measured`."""
     reference = number_claimed(claim)
     if reference is None:
         return claim.differences
@@ -60,7 +75,7 @@ def values(claim: JudgedClaim) -> list[float]:
 
 
 def region(claim: JudgedClaim) -> tuple[float, float]:
-    """Between which values of `measured` the claim holds."""
+    """Return the interval of values of `measured` for which the claim holds."""
     centre = number_claimed(claim)
     if claim.within is not None:
         return (centre or 0.0) - claim.within, (centre or 0.0) + claim.within
@@ -70,112 +85,158 @@ def region(claim: JudgedClaim) -> tuple[float, float]:
 
 
 def claimed(claim: JudgedClaim) -> str:
-    """Return what is claimed of `measured`, such as "1 ± 0.1", "above 0.5" or "within ±0.02"."""
+    """The region of `measured` that is claimed, such as "1 ± 0.1", "above 0.5" or "within ±0.02"."""
     centre, (low, high) = number_claimed(claim), region(claim)
     if claim.within is not None:
-        margin = f"±{'' if centre is None else ' '}{numbers.claimed(claim.within)}"
-        return f"within {margin}" if centre is None else f"{numbers.claimed(centre)} {margin}"
-    return f"below {numbers.claimed(high)}" if math.isfinite(high) else f"above {numbers.claimed(low)}"
+        margin = f"±{'' if centre is None else ' '}{numbers.exact(claim.within)}"
+        return f"within {margin}" if centre is None else f"{numbers.exact(centre)} {margin}"
+    return f"below {numbers.exact(high)}" if math.isfinite(high) else f"above {numbers.exact(low)}"
 
 
-def effect(claim: JudgedClaim) -> str:
-    """Return what was measured, with its interval and unit."""
-    sign = "+" if number_claimed(claim) is None else ""
-    return " ".join(filter(None, (interval(measured(claim), sign), claim.unit)))
+def effect(claim: JudgedClaim, own: Estimate | None = None) -> str:
+    """The measured effect or value, with the interval that is tested (95 %, of an equality 90 %) and its unit."""
+    sign, one = "+" if number_claimed(claim) is None else "", measured(claim, own)
+    level = "(90 %)" if claim.within is not None and one.high > one.low else ""
+    return " ".join(filter(None, (interval(one, sign), claim.unit, level)))
 
 
 def finding(claim: JudgedClaim) -> str:
     """A claim's result in one clause."""
     judged = claim.judgement
-    if judged.effect.n == 0:
-        return "no seed has all that it needs"
-    said = [f"{effect(claim)}, claimed {claimed(claim)}"]
-    if judged.effect.n > 1:
-        if claim.kind != "equal":
-            said.append(f"{judged.agreeing} of {judged.effect.n} seeds agree")
-        said.append(f"p {p_value(judged.p_holm)} after Holm")
-    return "; ".join(said)
+    n = judged.effect.n
+    if n == 0:
+        return "no seed has all the runs that the claim compares"
+    parts = [f"{effect(claim)}, claimed {claimed(claim)}"]
+    if n > 1:
+        parts.append(f"holds at {judged.holding} of {counted(n, 'seed')}")
+        tested = f"p {p_value(judged.p_holm)} after Holm" if judged.can_decide else "no verdict"
+        parts.append(tested if judged.effect.sd else "no test, as all differences are equal")
+    return "; ".join(parts)
 
 
-def verdict(analysis: Analysis) -> str:
-    """The answer in one sentence: a single claim's own, or how many hold, and which do not."""
-    claims, gone = analysis.claims, analysis.missing
-    late = f"With {gone} run{'s' if gone != 1 else ''} missing: " if gone else ""
-    if not claims:
-        return f"{late}No claim was declared; the numbers stand for themselves."
-    if len(claims) == 1:
-        [claim] = claims
-        return f"{late}{claim.judgement.verdict.capitalize()}: {_stripped(claim.text)} ({finding(claim)})."
-    named = {word: [c.text for c in claims if c.judgement.verdict == word] for word in MARKS}
-    held, n = len(named["supported"]), len(claims)
-    counted = f"all {n} claims are" if held == n else f"{held or 'none'} of {n} claims {'is' if held < 2 else 'are'}"
-    others = [f"{word}: {', and '.join(map(_stripped, named[word]))}" for word in named if word != "supported"]
-    said = "; ".join([f"{counted} supported", *(text for text in others if not text.endswith(": "))])
-    return f"{late}{said[0].upper()}{said[1:]}."
+def point(one: SweepPoint) -> str:
+    """The numbers of a point, with their names where there are several."""
+    if len(one.numbers) == 1:
+        [value] = one.numbers.values()
+        return numbers.rounded(value)
+    return ", ".join(f"{name} {numbers.rounded(value)}" for name, value in one.numbers.items())
 
 
-def _stripped(text: str) -> str:
-    return text.rstrip(". ")
+def optimum(line: SweepLine) -> str:
+    """The interpolated optimum of a line with its interval, "above" or "below" its bounded end, or "–"."""
+    found, tried = line.optimum, [min(one.numbers.values()) for one in line.points]
+    if found is None:
+        return "–"
+    low, high = numbers.rounded(found.low, 2), numbers.rounded(found.high, 2)
+    if found.low > 0 and math.isfinite(found.high) and min(tried) <= found.value <= max(tried):
+        return f"{numbers.rounded(found.value)} [{low}, {high}]"
+    if found.low > 0 and found.value > min(tried):
+        return f"above {low}"
+    return f"below {high}" if math.isfinite(found.high) and found.value < max(tried) else "not determined"
 
 
-def labels(items: dict[str, str]) -> str:
+def edge(sweep: Sweep, line: SweepLine) -> str:
+    """A remark where the best value is the smallest or the largest that was tried."""
+    names = [name for name in sweep.names if line.is_edge(name)]
+    if not names or line.best is None:
+        return ""
+    ends = [
+        "smallest" if line.best.numbers[name] == min(one.numbers[name] for one in line.points) else "largest"
+        for name in names
+    ]
+    if len(sweep.names) == 1:
+        return f"the {ends[0]} tried"
+    return ", ".join(f"{name} the {end} tried" for name, end in zip(names, ends, strict=True))
+
+
+def sweep_findings(analysis: Analysis, sweeps: Sequence[Sweep] | None = None) -> list[str]:
+    """The best value of each line in a sentence each, of the given sweeps or of all."""
+    found = analysis.sweeps if sweeps is None else sweeps
+    return [_sweep_finding(sweep, line, analysis.study) for sweep in found for line in sweep.lines]
+
+
+def _sweep_finding(sweep: Sweep, line: SweepLine, study: JsonObject) -> str:
+    where = f"{labels(line.labels)}: " if line.labels else ""
+    if line.best is None:
+        return f"{where}none of {counted(len(line.points), 'value')} was trained to the end"
+    what = "best point" if len(sweep.names) > 1 else f"best {sweep.names[0]}"
+    remark = f" ({edge(sweep, line)})" if edge(sweep, line) else ""
+    between = f", optimum {optimum(line)}" if line.optimum else ""
+    tried = counted(len(line.points), "value")
+    return f"{where}{what} {point(line.best)}{remark} of {tried}{between}; {score(line.best.arm.estimate, study)}"
+
+
+def labels(items: Labels) -> str:
     """Levels such as "norm pre, warmup none"."""
     return ", ".join(f"{name} {label}" for name, label in items.items())
 
 
-def metric(study: dict) -> str:
+def with_labels(items: Labels) -> str:
+    """Levels after " with ", or nothing."""
+    return f" with {labels(items)}" if items else ""
+
+
+def metric(study: JsonObject) -> str:
     """The metric's name, with its unit."""
     name, unit = study["metric"].replace("_", " "), study["unit"].removeprefix("of ")
     return f"{name} ({unit})" if unit and unit not in name else name
 
 
-def surprise(one: Exploration, study: dict) -> str:
-    """An undeclared contrast in one sentence."""
+def score(one: Estimate, study: JsonObject) -> str:
+    """The metric's name and its estimate with interval and unit."""
+    name, unit = study["metric"].replace("_", " "), study["unit"]
+    return " ".join(filter(None, (name, interval(one), "" if unit.removeprefix("of ") in name else unit)))
+
+
+def exploratory_finding(one: Exploration, study: JsonObject) -> str:
+    """A contrast that no claim is about, in one sentence."""
     effect, where = one.judgement.effect, f"with {labels(one.context)}, " if one.context else ""
-    words, above = ("lower", "higher"), effect.mean > 0
-    if good := BETTER.get(study["metric"], 0):
-        words = ("worse", "better")
-        above = effect.mean * good > 0
-    against = ", against the direction around the baseline" if one.opposite else ""
-    alone = f"a hint, p {p_value(one.judgement.p)} alone, " if one.hint else "p "
+    comparison = compare(effect.mean, study)
+    opposite = ", opposite to the effect at the baseline" if one.is_opposite else ""
+    tested = f"p {p_value(one.judgement.p_holm)} after Holm"
+    if one.is_weak_signal:
+        tested = f"weak signal, false discovery rate {p_value(one.p_discovery)}, {tested}"
     measure = " ".join(filter(None, (interval(effect, "+"), study["unit"])))
     return (
-        f"{where}{one.axis} {one.label} is {words[above]} than {one.reference}{against}: "
-        f"{measure}, {one.judgement.agreeing} of {effect.n} seeds agree, "
-        f"{alone}{p_value(one.judgement.p_holm)} after Holm"
+        f"{where}{one.axis} {one.label} is {comparison} than {one.reference}{opposite}: {measure}, "
+        f"{one.judgement.agreeing} of {counted(effect.n, 'seed')} agree, {tested}"
     )
 
 
+def compare(difference: float, study: JsonObject) -> str:
+    """Return "better" or "worse" for a difference of a metric with a direction, else "higher" or "lower"."""
+    goal = study.get("goal") or GOALS.get(study["metric"])
+    if goal is None:
+        return "higher" if difference > 0 else "lower"
+    return "better" if (difference > 0) == (goal == "higher") else "worse"
+
+
 def exploratory_findings(analysis: Analysis, at_most: int = 5) -> list[str]:
-    """The first undeclared findings, and how many more there are."""
-    said = [surprise(one, analysis.study) for one in analysis.exploratory_findings]
-    more = len(said) - at_most
-    return said[:at_most] + ([f"and {more} more, in the report's last table"] if more > 0 else [])
+    """The first exploratory findings, and how many more there are."""
+    found = [exploratory_finding(one, analysis.study) for one in analysis.exploratory_findings]
+    more = len(found) - at_most
+    return found[:at_most] + ([f"and {more} more, in the report's table of contrasts"] if more > 0 else [])
 
 
 def references(analysis: Analysis) -> str:
-    """Return the losses of count models, such as "unigram 3.140, bigram 2.429"."""
+    """The losses of count models, such as "unigram 3.140, bigram 2.429"."""
     return ", ".join(f"{name} {loss:.3f}" for name, loss in analysis.study["references"].items())
 
 
-def seeds(n: int) -> str:
-    """A number of seeds."""
-    return f"{n} seed{'s' if n != 1 else ''}"
-
-
-def fixed(analysis: Analysis) -> Iterable[str]:
-    """Return in clauses how the answer was reached: runs, seeds and parameters; what diverged; what failed."""
+def describe_runs(analysis: Analysis) -> Iterable[str]:
+    """Yield clauses on how the answer was reached: runs, seeds and parameters; what diverged; what failed."""
     study = analysis.study
     if study["kind"] == "probe":
-        own = sorted({one.estimate.n for one in analysis.quantities})
-        yield f"{len(analysis.quantities)} quantities, measured without training"
-        yield "exact" if analysis.exact else f"{max(own, default=0)} of {seeds(len(study['seeds']))}"
+        own = [one.estimate.n for one in analysis.quantities]
+        yield f"{counted(len(own), 'quantity')}, measured without training"
+        yield "exact" if analysis.exact else f"{max(own, default=0)} of {counted(len(study['seeds']), 'seed')}"
         return
     diverged, finished, low, high = analysis.divergence
-    yield f"{finished - len(analysis.stopped)} of {len(study['trials'])} runs, {len(study['seeds'])} paired seeds"
+    runs = counted(len(study["trials"]), "run")
+    yield f"{finished - len(analysis.stopped)} of {runs}, {counted(len(study['seeds']), 'paired seed')}"
     if analysis.stopped:
         yield f"{len(analysis.stopped)} stopped early"
-    yield f"{study['parameters']:,} parameters"
+    yield counted(study["parameters"], "parameter")
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
     if analysis.failed:
@@ -183,5 +244,5 @@ def fixed(analysis: Analysis) -> Iterable[str]:
 
 
 def arm(names: dict[str, str]) -> str:
-    """An arm or a quantity by its levels alone, such as "pre · none"."""
+    """The name of an arm from its levels alone, such as "pre · none", or of a quantity."""
     return names.get(QUANTITY) or " · ".join(names.values()) or "baseline"

@@ -1,38 +1,39 @@
-"""Provenance in words: what ran where, and how to run it again, from the launches that a folder records."""
+"""Provenance in words: where and when the runs were made, and the commands that repeat them."""
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer.canonical import differences
+from flaxformer.digests import JsonObject
 from flaxformer.report.numbers import duration
-from flaxformer.store.store import Row
-from flaxformer.struct import differences
 from flaxformer.study.analysis import Analysis
+from flaxformer.wording import counted
 
 SHOWN = 5
-"""Launches that are shown, the last ones."""
+"""Number of commands that are shown, the last ones."""
 
 
-def distinct(launches: Sequence[Row], *names: str) -> list[str]:
-    """The different values that launches have, in the order of first appearance, an absent one left out."""
+def distinct_values(launches: Sequence[JsonObject], *names: str) -> list[str]:
+    """The distinct values of columns of the launches, in the order of first appearance; absent ones are left out."""
     found = (" ".join(str(launch.get(name) or "") for name in names).strip() for launch in launches)
     return [value for value in dict.fromkeys(found) if value]
 
 
-def date(launches: Sequence[Row]) -> str:
-    """The day of the last launch."""
+def last_date(launches: Sequence[JsonObject]) -> str:
+    """The date of the last launch."""
     return max((launch["launched"] for launch in launches), default="")[:10]
 
 
 def seconds(analysis: Analysis) -> float:
-    """Time spent in runs and measurements, summed over devices."""
+    """Seconds of runs and measurements, summed over devices."""
     rows = [*analysis.rows, *(row for one in analysis.quantities[:1] for row in one.rows if row)]
     return sum(row.get("seconds") or 0.0 for row in rows)
 
 
-def ran(analysis: Analysis, launches: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return what ran where, as names and values."""
-    days = distinct([{"day": launch["launched"][:16].replace("T", " ")} for launch in launches], "day")
+def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple[str, str]]:
+    """Names and values of the provenance: time, devices, versions, data and code."""
+    days = distinct_values([{"day": launch["launched"][:16].replace("T", " ")} for launch in launches], "day")
     span = f"{days[0]} to {days[-1]} UTC" if len(days) > 1 else f"{days[0]} UTC" if days else ""
     spent = seconds(analysis)
     versions = [
@@ -48,38 +49,50 @@ def ran(analysis: Analysis, launches: Sequence[Row]) -> list[tuple[str, str]]:
             "Time",
             f"{duration(spent)} in {'runs' if analysis.rows else 'measurements'}, summed over devices" * (spent > 0),
         ),
-        ("Launched", f"{span}, {len(launches)} launch{'es' if len(launches) != 1 else ''}" if span else ""),
-        ("Devices", "; ".join(distinct(launches, "devices"))),
-        ("Precision", "; ".join(distinct(launches, "precision"))),
-        ("Commit", "; ".join(distinct(launches, "commit"))),
+        ("Launched", f"{span}, {counted(len(launches), 'launch')}" if span else ""),
+        ("Devices", "; ".join(distinct_values(launches, "devices"))),
+        ("Precision", "; ".join(distinct_values(launches, "precision"))),
+        ("Commit", "; ".join(distinct_values(launches, "commit"))),
         ("Versions", "; ".join(dict.fromkeys(versions))),
-        ("Platform", "; ".join(distinct(launches, "platform"))),
+        ("Platform", "; ".join(distinct_values(launches, "platform"))),
         ("Data", "; ".join(sorted(data))),
         ("Semantics", "; ".join(sorted({str(recipe["semantics"]) for recipe in recipes}))),
         ("Measured by", f"code {analysis.study['measured_by']}" if analysis.study["kind"] == "probe" else ""),
         ("User code", "; ".join(user_code(analysis))),
+        ("Declarations", _log(analysis)),
         ("Code changes", "; ".join(map(_change, analysis.study.get("code_changes", ())))),
     ]
 
 
+def _log(analysis: Analysis) -> str:
+    """Number of entries of the log of declarations, and the digest of the last one."""
+    if not analysis.log.digests:
+        return "made before this log existed"
+    return f"{counted(len(analysis.log.digests), 'entry')}, digest of the last {analysis.log.head}"
+
+
 def user_code(analysis: Analysis) -> list[str]:
-    """The definitions outside the package that the results use, each with its digest."""
+    """Definitions outside the package that the results depend on, each with its digest."""
     codes = [recipe.get("code") or {} for recipe in analysis.study["recipes"].values()]
     found = {f"{name} {own}" for code in [*codes, analysis.study.get("code") or {}] for name, own in code.items()}
     return sorted(found)
 
 
-def _change(one: Row) -> str:
-    done = {"keep": "results kept", "retrain": "results set aside"}[one["decision"]]
-    return f"{one['time']}: {', '.join(one['changed'])}; {one['results']} {done}"
+def _change(one: JsonObject) -> str:
+    action = {"keep": "kept", "retrain": "set aside"}[one["decision"]]
+    return f"{one['time']}: {', '.join(one['changed'])}; {counted(one['results'], 'result')} {action}"
 
 
-def commands(launches: Sequence[Row]) -> str:
-    """The different commands that made the results, the last ones."""
-    return "\n".join(distinct(launches, "command")[-SHOWN:])
+def commands(launches: Sequence[JsonObject]) -> str:
+    """The distinct commands that give the results at the recorded commit, the last ones.
+
+    A study file that the commit does not have, or has in another form, is left to `commands_for_copies`.
+    """
+    found = [launch for launch in launches if not launch.get("file") or launch.get("file_in_commit")]
+    return "\n".join(distinct_values(found, "command")[-SHOWN:])
 
 
-def commands_for_copies(launches: Sequence[Row]) -> str:
+def commands_for_copies(launches: Sequence[JsonObject]) -> str:
     """The commands that run the folder's own copies of the study's code, the last ones; empty without copies."""
     found = []
     for launch in launches:
@@ -87,22 +100,26 @@ def commands_for_copies(launches: Sequence[Row]) -> str:
         if file and own:
             words = shlex.split(launch.get("command") or "flaxformer run")
             rest = [word for word in words[2:] if Path(word).name != file]
-            found.append(shlex.join([*words[:2], f"code/{own}/{file}", *_without_decided(rest), "--output", "NEW"]))
+            found.append(
+                shlex.join([*words[:2], f"code/{own}/{file}", *_without_folder_options(rest), "--output", "NEW"])
+            )
     return "\n".join(list(dict.fromkeys(found))[-SHOWN:])
 
 
-DECIDED = ("--output", "--on-code-change")
-"""Options of a command that say nothing for another folder."""
+FOLDER_OPTIONS = ("--output", "--on-code-change")
+"""Options of a command that belong to its own folder of results."""
 
 
-def _without_decided(words: Sequence[str]) -> list[str]:
-    """The words of a command without the options that its folder of results decides, and their values."""
+def _without_folder_options(words: Sequence[str]) -> list[str]:
+    """The words of a command without `FOLDER_OPTIONS` and their values."""
     pairs = zip(["", *words], words, strict=False)
-    return [word for before, word in pairs if word.partition("=")[0] not in DECIDED and before not in DECIDED]
+    return [
+        word for before, word in pairs if word.partition("=")[0] not in FOLDER_OPTIONS and before not in FOLDER_OPTIONS
+    ]
 
 
 def changes(analysis: Analysis) -> list[str]:
-    """Return what every other arm changes in the recipe of the first."""
+    """Differences of the recipe of every other arm from that of the first."""
     recipes = {name: recipe["run"] for name, recipe in analysis.study["recipes"].items()}
     base, *others = recipes
     return [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in others]

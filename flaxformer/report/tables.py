@@ -1,22 +1,29 @@
-"""The tables of a report: what is in them, and their forms in Markdown and in LaTeX with booktabs rules."""
+"""Tables of a report, and their forms in Markdown and in LaTeX with booktabs rules."""
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 
-from flaxformer.report import phrasing, tex
-from flaxformer.report.numbers import exact, number, numbers, p_value
-from flaxformer.study.analysis import Analysis, ArmSummary
-from flaxformer.study.statistics import Estimate
+from flaxformer.digests import JsonObject
+from flaxformer.report import phrasing, qualifications, tex, verdicts
+from flaxformer.report.numbers import exact, number, numbers, p_value, rounded
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.arms import ArmSummary
+from flaxformer.study.claim_history import changes
+from flaxformer.study.statistics import Estimate, estimate
+from flaxformer.study.sweep import Sweep
+from flaxformer.study.variance import seed_variances
+from flaxformer.wording import counted, listed
 
 LONG = 34
-"""Characters from which a column of text is wrapped in LaTeX."""
+"""Number of characters from which a column of text is wrapped in LaTeX."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A title, a header and rows of text; the first `texts` columns are words, the others numbers."""
+    """A title, a header and rows of text; the first `texts` columns hold text, the others numbers."""
 
     title: str
     header: Sequence[str]
@@ -24,15 +31,20 @@ class Table:
     texts: int
 
     def is_text(self, column: int) -> bool:
-        """True if a column is set flush left."""
+        """True if a column holds text, which is set flush left."""
         return column < self.texts
+
+
+def passive(text: str) -> str:
+    """A text in Markdown that makes no link, image or HTML."""
+    return text.replace("<", "&lt;").replace("](", "]\\(").replace("][", "]\\[")
 
 
 def markdown(table: Table) -> str:
     """A table in GitHub's Markdown."""
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+        return "| " + " | ".join(" ".join(passive(cell).replace("|", "\\|").split()) for cell in cells) + " |"
 
     rule = "|".join(" --- " if table.is_text(i) else " ---: " for i in range(len(table.header)))
     return "\n".join([line(table.header), f"|{rule}|", *map(line, table.rows)]) + "\n"
@@ -56,92 +68,207 @@ def latex(table: Table) -> str:
     return "\n".join([*top, *map(line, table.rows), r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def of(analysis: Analysis) -> list[Table]:
-    """Every table that has rows: arms or quantities, claims, exploratory findings."""
-    found = [arms(analysis), quantities(analysis), claims(analysis), explorations(analysis)]
+def tables_of(analysis: Analysis) -> list[Table]:
+    """Every table that has rows, the answer's first."""
+    found = [
+        claims(analysis),
+        simple_effects(analysis),
+        without_diverged(analysis),
+        variances(analysis),
+        *sweeps(analysis),
+    ]
+    found += [explorations(analysis), arms(analysis), quantities(analysis)]
+    found += [declarations(analysis)] if analysis.claims or analysis.withdrawn else []
     return [table for table in found if table.rows]
 
 
-def arms(analysis: Analysis) -> Table:
-    """Every arm's metric, with as many digits as the typical interval bears."""
-    estimates = [arm.estimate for arm in analysis.arms]
-    spread = [one for one in estimates if one.sd > 0]
-    sizes = [abs(one.mean) for one in estimates if one.n and one.mean]
-    if spread and max(sizes) < 1e3 * min(sizes):
-        common = [
-            statistics.median(width) for width in zip(*((phrasing.half_width(e), e.sd) for e in spread), strict=True)
-        ]
-    else:
-        common = []
-    rows = [
-        [*arm.labels.values(), *_numbers(one, *common), str(one.n), str(arm.diverged)]
-        + ([str(arm.stopped_at or "–")] if analysis.stopped else [])
-        for arm, one in zip(analysis.arms, estimates, strict=True)
-    ]
+def arms(analysis: Analysis, is_brief: bool = False) -> Table:
+    """The metric of every arm, with the digits of the typical interval; in brief, without scores of stopped arms."""
+    half, sd = _typical_uncertainty([arm.estimate for arm in analysis.arms])
+    metric = phrasing.metric(analysis.study)
+    rows = []
+    for arm in analysis.arms:
+        row = [*arm.labels.values(), *_estimate(arm.estimate, half, sd), str(arm.estimate.n), str(arm.diverged)]
+        if analysis.stopped:
+            row += [str(arm.stopped_at or "–"), _estimate(arm.stopped_estimate(analysis.study["metric"]), half, sd)[0]]
+        rows.append(row[:-1] if is_brief and analysis.stopped else row)
     axes = [axis["name"] for axis in analysis.study["axes"]]
-    header = [*axes, phrasing.metric(analysis.study), "95 % interval", "sd", "seeds", "diverged"]
-    return Table("Arms", header + (["stopped at step"] if analysis.stopped else []), rows, len(axes))
+    header = [*axes, metric, "95 % interval", "sd", "seeds", "diverged"]
+    stopped = ["stopped at step", *([] if is_brief else [f"{metric} there"])] if analysis.stopped else []
+    return Table("Arms", header + stopped, rows, len(axes))
 
 
-def _numbers(one: Estimate, half: float = math.nan, sd: float = math.nan) -> list[str]:
-    """Mean, interval and standard deviation, to the digits that these uncertainties bear, by default its own."""
+def _typical_uncertainty(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Medians of the half-widths and of the standard deviations; NaN where the means differ by orders of magnitude."""
+    varying = [one for one in estimates if one.sd > 0]
+    sizes = [abs(one.mean) for one in estimates if one.n and one.mean]
+    if not varying or max(sizes) >= 1e3 * min(sizes):
+        return math.nan, math.nan
+    return statistics.median(map(phrasing.half_width, varying)), statistics.median(one.sd for one in varying)
+
+
+def _estimate(one: Estimate, half: float = math.nan, sd: float = math.nan) -> list[str]:
+    """Mean, interval and standard deviation, to the digits of these uncertainties, by default the estimate's own."""
     own = (phrasing.half_width(one), one.sd) if math.isnan(half) else (half, sd)
     mean, low, high = numbers((one.mean, one.low, one.high), own[0])
     return [mean, "–" if low == "–" else f"{low} to {high}", number(one.sd, own[1])]
 
 
+def sweeps(analysis: Analysis) -> list[Table]:
+    """A table for each sweep over a number: the best value in each combination of the other axes."""
+    return [_sweep(analysis, sweep) for sweep in analysis.sweeps]
+
+
+def _sweep(analysis: Analysis, sweep: Sweep) -> Table:
+    has_optimum = any(line.optimum for line in sweep.lines)
+    stops = any(one.arm.stopped_at for line in sweep.lines for one in line.points)
+    half, sd = _typical_uncertainty([line.best.arm.estimate for line in sweep.lines if line.best is not None])
+    rows = []
+    for line in sweep.lines:
+        best = [rounded(line.best.numbers[name]) if line.best else "–" for name in sweep.names]
+        row = [*line.labels.values(), *best, *([phrasing.optimum(line)] if has_optimum else [])]
+        row += _estimate(line.best.arm.estimate if line.best else estimate([]), half, sd)[:2]
+        row += [str(line.best.arm.estimate.n if line.best else 0), str(len(line.points))]
+        rows.append(row + ([str(sum(one.arm.stopped_at is not None for one in line.points))] if stops else []))
+    others = list(sweep.lines[0].labels)
+    header = [*others, *(f"best {name}" for name in sweep.names), *(["optimum [95 %]"] if has_optimum else [])]
+    header += [phrasing.metric(analysis.study), "95 % interval", "seeds", "values tried"]
+    return Table(f"Best {' and '.join(sweep.names)}", header + (["stopped early"] if stops else []), rows, len(others))
+
+
 def quantities(analysis: Analysis) -> Table:
-    """Every number that was measured or derived; exact ones as they are."""
+    """Every quantity that was measured or derived; exact ones without uncertainty."""
 
     def row(one: ArmSummary) -> list[str]:
         mean = one.estimate
         if analysis.exact:
             return [phrasing.arm(one.labels), exact(mean.mean)]
-        return [phrasing.arm(one.labels), *_numbers(mean), str(mean.n)]
+        return [phrasing.arm(one.labels), *_estimate(mean), str(mean.n)]
 
     unit = f" ({analysis.study['unit']})" if analysis.study["unit"] and not analysis.arms else ""
-    header = ["quantity", f"value{unit}"] if analysis.exact else ["quantity", f"mean{unit}", "95 % interval", "sd", "n"]
-    return Table("Quantities", header, [row(one) for one in analysis.quantities], 1)
+    header = [f"value{unit}"] if analysis.exact else [f"mean{unit}", "95 % interval", "sd", "seeds"]
+    return Table("Quantities", ["quantity", *header], [row(one) for one in analysis.quantities], 1)
 
 
-def claims(analysis: Analysis, brief: bool = False) -> Table:
-    """Every declared claim, with its test; in brief, as much as fits a page of a paper."""
+def claims(analysis: Analysis, is_brief: bool = False) -> Table:
+    """Every claim with its test, the withdrawn ones last; in brief, as much as fits a page of a paper."""
+    rows = []
+    for claim in [*analysis.claims, *analysis.withdrawn]:
+        judged = claim.judgement
+        detectable = number(judged.detectable, phrasing.half_width(judged.effect)) if judged.effect.sd else "–"
+        p = p_value(judged.p_holm) if judged.effect.sd else "–"
+        seeds = f"{judged.holding} of {judged.effect.n}"
+        row = [claim.text, verdicts.verdict_of(claim), phrasing.effect(claim), phrasing.claimed(claim)]
+        row += [] if is_brief else [verdicts.declared(claim)]
+        rows.append([*row, seeds, p] if is_brief else [*row, seeds, detectable, p])
+    header = ["claim", "verdict", "measured [95 %]", "claimed"]
+    if is_brief:
+        return Table("Claims", [*header, "holds at seeds", "p (Holm)"], rows, 4)
+    header = [*header, "declared", "holds at seeds", "detectable", "p (Holm)"]
+    return Table("Claims", header, rows, 5)
+
+
+def declarations(analysis: Analysis) -> Table:
+    """Every entry of the log of declarations: time, what it changes, and the results that existed."""
+    rows, before = [], None
+    for is_interim, group in itertools.groupby(analysis.log.entries, lambda entry: entry["kind"] == "interim"):
+        entries = list(group)
+        if is_interim:
+            readers = listed(dict.fromkeys(entry["reader"] for entry in entries))
+            seen = [entry["finished"] for entry in entries]
+            results = str(seen[0]) if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
+            rows.append([_minute(entries[0]), f"{counted(len(seen), 'interim analysis')} ({readers})", results])
+            continue
+        for entry in entries:
+            what = "; ".join(changes(before, entry))
+            if entry["kind"] == "earlier":
+                what = f"declared before this log existed: {what}"
+            rows.append([_minute(entry), what, str(sum(map(len, entry["results"].values())))])
+            before = entry
+    return Table("Declarations", ["time (UTC)", "declared", "existing results"], rows, 2)
+
+
+def _minute(entry: JsonObject) -> str:
+    return entry["time"][:16].replace("T", " ")
+
+
+def simple_effects(analysis: Analysis) -> Table:
+    """The two effects that each interaction compares; they are declared with the claim, and are no verdicts."""
     rows = []
     for claim in analysis.claims:
-        judged = claim.judgement
-        spread = phrasing.half_width(judged.effect)
-        found = number(judged.detectable, spread) if judged.effect.sd else "–"
-        tested = [number(judged.t, 1.0), *map(p_value, (judged.p, judged.p_holm))] if judged.effect.sd else ["–"] * 3
-        told = [phrasing.effect(claim), phrasing.claimed(claim), str(judged.effect.n)]
-        rows.append([claim.text, judged.verdict, *told, *(tested[-1:] if brief else [found, *tested])])
-    header = ["claim", "verdict", "measured [95 %]", "claimed", "n"]
-    return Table("Claims", header + (["p (Holm)"] if brief else ["detectable", "t", "p", "p (Holm)"]), rows, 4)
+        for one in claim.context.simple_effects:
+            judged = one.judgement
+            measured = " ".join(filter(None, (phrasing.interval(judged.effect, "+"), claim.unit)))
+            row = [claim.text, qualifications.contrast(one), phrasing.labels(one.context), measured]
+            rows.append([*row, f"{judged.agreeing} of {judged.effect.n}", p_value(judged.p)])
+    header = [
+        "interaction",
+        "effect",
+        "with",
+        "measured, positive as claimed [95 %]",
+        "same sign at seeds",
+        "p (alone)",
+    ]
+    return Table("Simple effects of the interactions", header, rows, 4)
+
+
+def without_diverged(analysis: Analysis) -> Table:
+    """The claims with diverged runs, with these and without."""
+    rows = []
+    for claim in analysis.claims:
+        if (again := claim.context.without_diverged) is not None:
+            effects = [phrasing.effect(claim), phrasing.effect(claim, again.effect) if again.effect.n else "–"]
+            words = [claim.judgement.verdict, again.verdict]
+            rows.append([claim.text, *effects, *words, f"{claim.context.diverged} of {claim.judgement.effect.n}"])
+    header = ["claim", "with diverged runs", "without", "verdict with", "verdict without", "diverged seeds"]
+    return Table("Claims without diverged runs", header, rows, 5)
+
+
+def variances(analysis: Analysis) -> Table:
+    """The standard deviation of the metric over the seeds of each source of randomness; empty for other studies."""
+    rows = []
+    for one in seed_variances(analysis.study, analysis.arms):
+        sd, low, high = numbers((one.sd, one.low, one.high), (one.high - one.low) / 2)
+        interval = "–" if low == "–" else f"{low} to {high}"
+        share = "–" if math.isnan(one.share) else f"{one.share:.0%}"
+        rows.append(
+            [phrasing.labels(one.labels) or "baseline", ", ".join(one.sources), sd, interval, share, str(one.n)]
+        )
+    header = ["arm", "varies with the seed", f"sd of {phrasing.metric(analysis.study)}", "95 % interval"]
+    return Table("Variance by source of randomness", [*header, "share of the variance", "seeds"], rows, 2)
 
 
 def explorations(analysis: Analysis) -> Table:
-    """Every one-step contrast that no claim is about."""
+    """Every contrast of one axis that no claim is about, the findings first."""
     rows = []
-    for one in analysis.explorations:
+    findings = analysis.exploratory_findings
+    for one in [*findings, *(other for other in analysis.explorations if other not in findings)]:
         contrast = [one.axis, f"{one.label} − {one.reference}", phrasing.labels(one.context) or "–"]
-        mark = "clear" if one.clear else "hint" if one.hint else ""
+        mark = "significant" if one.is_significant else "weak signal" if one.is_weak_signal else ""
+        mark += ", opposite" if mark and one.is_opposite else ""
         difference = phrasing.interval(one.judgement.effect, "+")
         rows.append([*contrast, difference, mark, p_value(one.judgement.p), p_value(one.judgement.p_holm)])
-    header = ["axis", "contrast", "with", "difference [95 %]", "", "p", "p (Holm)"]
-    return Table("Every one-step contrast that no claim is about", header, rows, 5)
+    header = ["axis", "contrast", "with", "difference [95 %]", "finding", "p", "p (Holm)"]
+    return Table("Exploratory contrasts", header, rows, 5)
 
 
 def document(analysis: Analysis) -> str:
-    """Question, answer and tables as a Markdown document."""
-    parts = [f"# {analysis.study['question']}\n", f"{phrasing.verdict(analysis)}\n"]
-    parts += [f"## {table.title}\n\n{markdown(table)}" for table in of(analysis)]
-    if analysis.limits:
-        parts.append("## What this does not show\n\n" + "".join(f"- {limit}\n" for limit in analysis.limits))
+    """Question, answer, limits and tables as a Markdown document."""
+    parts = [f"# {passive(analysis.study['question'])}\n", f"{passive(verdicts.verdict(analysis))}\n"]
+    if analysis.sweeps:
+        parts.append("".join(f"- {passive(line)}\n" for line in phrasing.sweep_findings(analysis)))
+    parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables_of(analysis)]
+    if analysis.coverage:
+        parts.append(f"{analysis.coverage}\n")
+    for title, lines in (("Qualifications", qualifications.by_claim(analysis.claims)), ("Limits", analysis.limits)):
+        if lines:
+            parts.append(f"## {title}\n\n" + "".join(f"- {passive(line)}\n" for line in lines))
     return "\n".join(parts)
 
 
 def paper(analysis: Analysis) -> str:
-    """The tables of arms or quantities and of claims, for a LaTeX document to copy from or to input."""
-    found = [arms(analysis), quantities(analysis), claims(analysis, brief=True)]
+    """The tables of claims, sweeps, and arms or quantities in LaTeX, to copy from or to input."""
+    found = [claims(analysis, is_brief=True), *sweeps(analysis), arms(analysis), quantities(analysis)]
     parts = [
         f"% {tex.text(table.title)}: needs \\usepackage{{booktabs}}\n{latex(table)}" for table in found if table.rows
     ]

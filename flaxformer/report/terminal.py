@@ -1,94 +1,158 @@
-"""The report in the terminal."""
+"""The report in the terminal, and tables that fit its width."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import textwrap
+from collections.abc import Iterable, Sequence
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer.report import phrasing, tables
-from flaxformer.store.status import STATES
+from flaxformer.report import phrasing, qualifications, tables, verdicts
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
+from flaxformer.study.judging import JudgedClaim
 
 STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
+GAP = 2
+"""Spaces between two columns."""
+SHORT = 8
+"""Width of a header that is not wrapped."""
+NARROW = 24
+"""Width down to which a column of text is wrapped before other means are taken."""
 
 
 def show(console: Console, analysis: Analysis) -> None:
-    """Print the question, what was found, what was not asked, what is not shown, and the tables of numbers."""
+    """Print the question, the verdicts, exploratory findings, limits, and the tables of arms and quantities."""
     study = analysis.study
     console.print(Text(study["question"], style="bold"))
-    console.print(Text("; ".join(phrasing.fixed(analysis)), style="dim"))
-    for claim in analysis.claims:
-        verdict = claim.judgement.verdict
-        line = Text.assemble((f"{phrasing.MARKS[verdict]} {verdict}", STYLES[verdict]), ": ", claim.text)
-        console.print(line)
-        console.print(Padding(Text(phrasing.finding(claim), style="dim"), (0, 0, 0, 4)))
+    console.print(Text("; ".join(phrasing.describe_runs(analysis)), style="dim"))
+    if answer := verdicts.answer(analysis.claims):
+        console.print(Text(answer.strip()))
+    for claim in [*analysis.claims, *analysis.withdrawn]:
+        console.print(Text.assemble(marked_verdict(claim), ": ", claim.text))
+        notes = [qualifications.simple_effect(one, claim.unit) for one in claim.context.simple_effects]
+        notes += [*filter(None, [qualifications.without_diverged(claim)]), *qualifications.sentences(claim)]
+        for text in (f"{phrasing.finding(claim)}; declared {verdicts.declared(claim)}", *notes):
+            console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4)))
+    for text in phrasing.sweep_findings(analysis):
+        console.print(Text(f"· {text}"))
     if analysis.exploratory_findings:
-        console.print(Text("Not claimed, but there (exploratory: a new study has to confirm it):"))
+        console.print(Text("Exploratory findings, which no claim is about (a new study has to confirm them):"))
         for finding in phrasing.exploratory_findings(analysis):
-            console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2)))
+            console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2), expand=False))
     for limit in analysis.limits:
-        console.print(Text.assemble(("Not shown: ", "dim"), limit))
-    for table in (tables.arms(analysis), tables.quantities(analysis)):
+        console.print(Text.assemble(("Limit: ", "dim"), limit))
+    shown = tables.variances(analysis), tables.arms(analysis, is_brief=True), tables.quantities(analysis)
+    for table in shown:
         if table.rows:
-            console.print(as_rich(table))
+            console.print()
+            console.print(fitted(shortened(table), console.width))
+    if analysis.coverage:
+        console.print(Text(analysis.coverage, style="dim"))
     if study["references"]:
         console.print(Text(f"Simple models on the same evaluation data: {phrasing.references(analysis)}", style="dim"))
 
 
+def marked_verdict(claim: JudgedClaim) -> tuple[str, str]:
+    """The verdict of a claim with its mark, and its style."""
+    verdict = claim.judgement.verdict
+    if claim.is_exploratory:
+        return f"· {verdicts.verdict_of(claim)}", "dim"
+    return f"{phrasing.MARKS[verdict]} {verdict}", STYLES[verdict]
+
+
 def show_answers(console: Console, answers: Iterable[tuple[str, str]]) -> None:
-    """Print a line for each of several studies: its name and its answer."""
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    """Print the name and the answer of each of several studies."""
     for name, answer in answers:
-        table.add_row(Text(name, style="bold"), Text(answer))
-    console.print(table)
+        console.print(Text(name, style="bold"))
+        console.print(Padding(Text(answer), (0, 0, 0, 2), expand=False))
 
 
-def as_rich(table: tables.Table) -> Table:
-    """A table as rich prints it."""
-    own = Table(box=None, pad_edge=False, header_style="dim")
-    for i, header in enumerate(table.header):
-        own.add_column(header, justify="left" if table.is_text(i) else "right")
-    for row in table.rows[:MOST_DRAWN]:
-        own.add_row(*map(Text, row))
-    if len(table.rows) > MOST_DRAWN:
-        own.add_row(Text(f"… {len(table.rows) - MOST_DRAWN} more in results.md"))
+def shortened(table: tables.Table) -> tables.Table:
+    """The table with the first `MOST_DRAWN` rows, and a last row that says where the others are."""
+    more = len(table.rows) - MOST_DRAWN
+    if more <= 0:
+        return table
+    rest = [f"and {more} more, in results.md", *[""] * (len(table.header) - 1)]
+    return tables.Table(table.title, table.header, [*table.rows[:MOST_DRAWN], rest], table.texts)
+
+
+def fitted(table: tables.Table, width: int) -> Group:
+    """The table within a width, without cutting anything.
+
+    As far as is necessary, headers are wrapped to the width of their columns, columns of text are joined to one, which
+    is wrapped, and columns of numbers that do not fit beside it follow below, with the first column again.
+    """
+    if not table.rows:
+        return Group()
+    every = range(len(table.header))
+    if _total(map(_widest, _columns(table))) <= width:
+        return Group(_rich(table, every))
+    table = wrapped_headers(table)
+    if table.texts > 1 and _least_width(table) > width:
+        table = wrapped_headers(joined(table))
+    widths = [_widest(column) for column in _columns(table)]
+    texts, numbers = widths[: table.texts], widths[table.texts :]
+    least = _least_width(table) - sum(size + GAP for size in numbers)
+    room = width - min(_total(texts), max(least, width - sum(size + GAP for size in numbers)))
+    parts: list[list[int]] = [[]]
+    for column, size in enumerate(numbers, table.texts):
+        if parts[-1] and sum(widths[i] + GAP for i in parts[-1]) + size + GAP > room:
+            parts.append([])
+        parts[-1].append(column)
+    return Group(*(_rich(table, [*range(table.texts), *part]) for part in parts))
+
+
+def joined(table: tables.Table) -> tables.Table:
+    """The table with its columns of text in one."""
+
+    def join(cells: Sequence[str], separator: str) -> list[str]:
+        return [separator.join(filter(None, cells[: table.texts])), *cells[table.texts :]]
+
+    return tables.Table(table.title, join(table.header, " · "), [join(row, " · ") for row in table.rows], 1)
+
+
+def wrapped_headers(table: tables.Table) -> tables.Table:
+    """The table with headers of several lines, each as wide as its column's cells or its longest word."""
+    lines = []
+    for header, *cells in _columns(table):
+        width = max(min(len(header), SHORT), *map(len, (*header.split(), *cells)))
+        lines.append(textwrap.wrap(header, max(width, 1)))
+    height = max(map(len, lines))
+    headers = ["\n".join([""] * (height - len(own)) + own) for own in lines]
+    return tables.Table(table.title, headers, table.rows, table.texts)
+
+
+def _columns(table: tables.Table) -> list[tuple[str, ...]]:
+    """The header and the cells of each column."""
+    return list(zip(table.header, *table.rows, strict=True))
+
+
+def _widest(column: Sequence[str]) -> int:
+    return max(len(line) for cell in column for line in cell.split("\n"))
+
+
+def _least_width(table: tables.Table) -> int:
+    """Width of the table when its widest column of text is wrapped."""
+    widths = [_widest(column) for column in _columns(table)]
+    widest = max(range(table.texts), key=widths.__getitem__)
+    widths[widest] = min(widths[widest], NARROW)
+    return _total(widths)
+
+
+def _total(widths: Iterable[int]) -> int:
+    """Width of columns of these widths, with the gaps between them."""
+    return sum(width + GAP for width in widths) - GAP
+
+
+def _rich(table: tables.Table, columns: Sequence[int]) -> Table:
+    """Some columns of the table: text is wrapped where it must be, numbers never."""
+    own = Table(box=None, pad_edge=False, header_style="dim", padding=(0, GAP, 0, 0))
+    for i in columns:
+        if table.is_text(i):
+            own.add_column(table.header[i], overflow="fold")
+        else:
+            own.add_column(table.header[i], justify="right", no_wrap=True)
+    for row in table.rows:
+        own.add_row(*(Text(row[i]) for i in columns))
     return own
-
-
-def show_status(console: Console, found: Mapping[str, Any]) -> None:
-    """Print what `status` found: the rungs of a halving, one line per group, one line per lease."""
-    for step, rung in found["rungs"].items():
-        console.print(f"After {step} steps, where the worst arms are stopped:", style="dim", highlight=False)
-        show_status(console, rung)
-    if found["rungs"]:
-        console.print("To the end:", style="dim")
-    states = [name for name in STATES if found[name] or name in ("done", "running", "failed", "missing")]
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for header in ("program", "declared", *states, "last row"):
-        table.add_column(header, justify="left" if header == "program" else "right", no_wrap=True)
-    for own in found["groups"]:
-        ago = _ago(own["seconds_since_last_row"])
-        table.add_row(own["group"], *(str(own[name]) for name in ("declared", *states)), ago)
-    if len(found["groups"]) != 1:
-        table.add_row("all", *(str(found[name]) for name in ("declared", *states)), "", style="bold")
-    console.print(table)
-    for lease in found["leases"]:
-        trials = "all" if lease["trials"] is None else lease["trials"]
-        console.print(
-            f"{lease['group']}: {trials} runs held by process {lease['pid']} on {lease['host']} since "
-            f"{_ago(lease['seconds_held'])}, {lease['state']}, last heard of {_ago(lease['seconds_silent'])}",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
-    for name, what in found["damaged"].items():
-        console.print(Text(f"{found['folder']}/{name} is damaged ({what}); 'run' trains what it held", style="yellow"))
-
-
-def _ago(seconds: float | None) -> str:
-    """An age in its largest unit."""
-    if seconds is None:
-        return "–"
-    units = ((86400, "d"), (3600, "h"), (60, "min"))
-    return next((f"{seconds / size:.1f} {unit} ago" for size, unit in units if seconds >= size), f"{seconds:.0f} s ago")

@@ -1,4 +1,4 @@
-"""Text for LaTeX: every character as plain ASCII, so that any engine with any font sets it."""
+"""Text for LaTeX in plain ASCII, which every LaTeX engine and font can set."""
 
 import re
 import unicodedata
@@ -33,7 +33,7 @@ SIGNS = {
 ACCENTS = {0x300: "`", 0x301: "'", 0x302: "^", 0x303: "~", 0x304: "=", 0x306: "u", 0x307: ".", 0x308: '"', 0x30A: "r",
            0x30B: "H", 0x30C: "v", 0x327: "c", 0x328: "k"}  # fmt: skip
 MARKS = {"<super>": "\ue000", "<sub>": "\ue001"}
-"""Marks of the beginning of a superscript or a subscript, from the range that no text uses; END is where it ends."""
+"""Characters of the private range for the beginning of a superscript or subscript; END marks the end."""
 END = "\ue002"
 RAISED = re.compile(
     "|".join(
@@ -43,11 +43,11 @@ RAISED = re.compile(
 )
 LATIN = {"alpha": "A", "beta": "B", "epsilon": "E", "zeta": "Z", "eta": "H", "iota": "I", "kappa": "K", "mu": "M",
          "nu": "N", "omicron": "O", "rho": "P", "tau": "T", "chi": "X"}  # fmt: skip
-"""Greek capitals that LaTeX writes as Latin ones."""
+"""Latin letters of the Greek capitals that LaTeX has no command for."""
 
 
 def text(words: str) -> str:
-    """The same words in ASCII for LaTeX's text mode; what has no form there is named by its code point."""
+    """Return a text in ASCII for LaTeX's text mode; a character without a LaTeX form becomes its code point."""
     words = re.sub(r"(?<![\w-])-(?=[\d∞])", "−", words)  # a minus, not a hyphen
     words = RAISED.sub(_raised, words)
     spelled = "".join(_spelled(character) for character in words)
@@ -55,7 +55,7 @@ def text(words: str) -> str:
 
 
 def _raised(match: re.Match[str]) -> str:
-    """A run of superscripts or subscripts as one."""
+    """Return consecutive superscripts or subscripts as one."""
     form = unicodedata.decomposition(match[0][0]).split()[0]
     return MARKS[form] + unicodedata.normalize("NFKC", match[0]).replace("−", "-") + END
 
@@ -72,7 +72,7 @@ def _spelled(character: str) -> str:
 
 
 def _greek(character: str) -> str:
-    """A Greek letter by its name: Σ is \\Sigma, or a Latin capital where it looks like one."""
+    """Return the command of a Greek letter, such as \\Sigma, or the Latin capital of the same shape."""
     found = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(character, ""))
     if not found:
         return ""
@@ -83,7 +83,7 @@ def _greek(character: str) -> str:
 
 
 def _composed(character: str) -> str:
-    """A fraction, a compatibility form, or a letter with an accent."""
+    """Return the form of a fraction, a compatibility character or an accented letter; empty for any other character."""
     parts = unicodedata.decomposition(character).split()
     if parts and parts[0] == "<fraction>":
         above, _, below = unicodedata.normalize("NFKC", character).partition("\u2044")

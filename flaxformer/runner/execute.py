@@ -1,7 +1,7 @@
-"""Executing a plan: one worker thread per device group, each training its share of a group with one compiled program.
+"""Execution of planned groups: one worker thread per device group, each training batches of trials of a group.
 
-Members of a group are mapped with `lax.map`, one after another (bitwise what a lone run gives, on any number of
-devices) or several at a time (`vmap`, for accelerators). A device group is one device, or a mesh of them.
+One compiled program trains the trials of a batch, one at a time (bit for bit as alone, on any number of devices) or
+several together (for accelerators). A device group is one device, or a mesh of devices.
 """
 
 import dataclasses
@@ -14,14 +14,24 @@ import jax
 
 from flaxformer import distributed
 from flaxformer.interrupts import raise_if_interrupted
-from flaxformer.runner.execution import DeviceGroup, Execution
-from flaxformer.runner.memory_fit import MemoryFittedProgram, failed
-from flaxformer.runner.program import Stopped
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.kept_weights import Keep
+from flaxformer.runner.program import MemoryFittedProgram, Stopped
+from flaxformer.runner.results import failed_row
 from flaxformer.runner.schedule import Scheduler, Take
-from flaxformer.store.store import Row
-from flaxformer.study.declare import Trial
+from flaxformer.store.rows import Row
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.micro_batches import check_batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiling:
+    """A group's program is being compiled for the first time: the k-th of n."""
+
+    group: str
+    number: int
+    programs: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +45,18 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Progressed:
-    """Some members are further by some steps."""
+    """Some trials of a group have made progress."""
 
     group: str
     trials: int
     steps: int
     tokens: int
-    """Read for it here: none where they were found to be so far."""
+    """Tokens read for these steps; 0 for steps that were resumed from disk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A member is done, or failed: its row of results."""
+    """A trial has a row of results, or failed."""
 
     group: str
     row: Row
@@ -54,34 +64,40 @@ class Finished:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """Something that the user is to know."""
+    """A sentence for the user."""
 
     text: str
 
 
-StudyEvent = Compiled | Progressed | Finished | Message
+StudyEvent = Compiling | Compiled | Progressed | Finished | Message
 
 
-def execute(groups: Sequence[ProgramGroup], execution: Execution, take: Take | None = None) -> Generator[StudyEvent]:
-    """Train every trial of the groups; yields what happens, in the caller's thread, as it happens.
+def execute(
+    groups: Sequence[ProgramGroup], execution: Execution, take: Take | None = None, keep: Keep | None = None
+) -> Generator[StudyEvent]:
+    """Train every trial of the groups, and yield events in the caller's thread as they happen.
 
-    `take` is asked before a group is first handed to a device, in that device's thread: it gives the group with the
-    trials that are still to do, or None where there is nothing to do here.
+    An exception in a batch gives its trials failed rows, with the traceback, and the others go on. Closing the iterator
+    (or an exception in the caller) stops the workers at the end of their chunks.
 
-    An exception in a batch makes its trials failed rows, with the traceback, and the rest goes on. Closing the iterator
-    (or an exception in the caller) stops the workers at their next chunk.
+    Args:
+      groups: the trials, by program.
+      execution: how to train them.
+      take: called once per group before its first batch is trained, in the thread of the device group. Returns the
+        group with the trials that this process is to train, or None.
+      keep: the weights to keep; None for none.
     """
     device_groups, mesh = execution.device_groups(), execution.use_mesh()
     if mesh is not None:
         for group in groups:
             check_batch(group.example, mesh)
     scheduler = Scheduler(
-        groups, lambda group: execution.members(group.size, len(device_groups)), _agreed(groups, take)
+        groups, lambda group: execution.runs_together(group.size, len(device_groups)), _agreed(groups, take)
     )
     events: queue.SimpleQueue[StudyEvent | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(len(device_groups)) as pool:
         workers = [
-            pool.submit(_work, device_group, len(device_groups), scheduler, execution, events.put)
+            pool.submit(_work, device_group, len(device_groups), scheduler, execution, keep, events.put)
             for device_group in device_groups
         ]
         for worker in workers:
@@ -96,7 +112,7 @@ def execute(groups: Sequence[ProgramGroup], execution: Execution, take: Take | N
                 else:
                     yield event
             if scheduler.stopping.is_set() and distributed.is_coordinator():
-                raise KeyboardInterrupt("another process was told to stop")
+                raise KeyboardInterrupt("another process was interrupted")
         finally:
             scheduler.stopping.set()
     for worker in workers:
@@ -105,12 +121,13 @@ def execute(groups: Sequence[ProgramGroup], execution: Execution, take: Take | N
 
 def _work(
     device_group: DeviceGroup,
-    device_groups: int,
+    sharing: int,
     scheduler: Scheduler,
     execution: Execution,
+    keep: Keep | None,
     emit: Callable[[StudyEvent], None],
 ) -> None:
-    """One device group's worker: take a batch, compile if its group is new here, train it, say so."""
+    """Worker of one device group: take a batch, compile its program if it is another one, train it, emit events."""
     program: MemoryFittedProgram | None = None
     while not _stops(scheduler):
         task = scheduler.take(device_group, program.group.name if program else None)
@@ -119,34 +136,36 @@ def _work(
         group, trials = task
         left = list(trials)
 
-        def report(members: int, steps: int, trained: int, group: ProgramGroup = group) -> None:
-            emit(Progressed(group.name, members, steps, trained * members * group.example.tokens_per_step))
+        def report(trials: int, steps: int, trained: int, group: ProgramGroup = group) -> None:
+            emit(Progressed(group.name, trials, steps, trained * trials * group.example.tokens_per_step))
             if _stops(scheduler):
                 raise Stopped
 
         try:
             if program is None or program.group.name != group.name:
                 program = None
+                if number := scheduler.first_compilation(group.name):
+                    emit(Compiling(group.name, number, scheduler.programs))
                 program = MemoryFittedProgram(
-                    group, device_group, execution, device_groups, lambda text: emit(Message(text))
+                    group, device_group, execution, sharing, lambda text: emit(Message(text)), keep
                 )
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
                 emit(Compiled(group.name, str(device_group), program.compile_seconds))
             began = time.perf_counter()
             for trial, row in program.train(trials, report):
                 left.remove(trial)
-                emit(Finished(group.name, _identity(group, trial) | row))
+                emit(Finished(group.name, row))
             scheduler.learn(group.name, batch_seconds=time.perf_counter() - began)
         except Stopped:
             return
-        except Exception as error:  # it does not compile: no other batch of the group would
+        except Exception as error:  # the program does not compile, for no batch of the group
             program = None
             for trial in (*left, *scheduler.abandon(group.name)):
-                emit(Finished(group.name, _identity(group, trial) | failed(error)))
+                emit(Finished(group.name, failed_row(group, trial, error)))
 
 
 def _stops(scheduler: Scheduler) -> bool:
-    """True if this process is to stop, or another that trains the same; all of them ask at the same places."""
+    """True if this process, or another that trains the same runs, is to stop; all of them call this equally often."""
     stops = bool(distributed.all_reduce_max(int(scheduler.stopping.is_set())))
     if stops:
         scheduler.stopping.set()
@@ -154,7 +173,7 @@ def _stops(scheduler: Scheduler) -> bool:
 
 
 def _agreed(groups: Sequence[ProgramGroup], take: Take | None) -> Take | None:
-    """Return `take` as the first of several processes decides it; the first broadcasts its groups to the others."""
+    """Return `take` as the first process decides it for all; the first process also broadcasts its groups."""
     if jax.process_count() == 1:
         return take
     if distributed.is_coordinator():
@@ -174,10 +193,5 @@ def _agreed(groups: Sequence[ProgramGroup], take: Take | None) -> Take | None:
 
 
 def only(group: ProgramGroup, names: Sequence[str]) -> ProgramGroup:
-    """The group with the trials of these names alone."""
+    """Return the group with the trials of these names."""
     return dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name in set(names)))
-
-
-def _identity(group: ProgramGroup, trial: Trial) -> Row:
-    """Which run a row is of."""
-    return {"trial": trial.name, "group": group.name, "seed": trial.seed} | trial.arm.labels

@@ -1,77 +1,39 @@
-"""Settings of executing a study, apart from its definition; and the device groups that train its runs."""
+"""Settings of executing a study, apart from its definition."""
 
-import contextlib
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from flaxformer.model.layout import Layout
-from flaxformer.sharding import Devices, device_put_global, replicated
+from flaxformer.sharding import Devices
+from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
 from flaxformer.struct import UserError
-from flaxformer.tasks.base import Source
-from flaxformer.tasks.sharded import ShardedSource
-
-FILLED = 0.8
-"""Fraction of a device's memory that a program may take by the compiler's analysis, which does not see all."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceGroup:
-    """Where members are trained: one device, or a mesh over which the weights and batches of each are cut."""
-
-    devices: tuple[jax.Device, ...]
-    mesh: Mesh | None = None
-
-    def __str__(self) -> str:
-        others = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
-        return f"{self.devices[0]}{others}"
-
-    def mesh_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Within, the mesh is known to what is compiled."""
-        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
-
-    def device_put(self, tree: Any) -> Any:
-        """Arrays, whole on every device of it."""
-        return (
-            jax.device_put(tree, self.devices[0])
-            if self.mesh is None
-            else device_put_global(tree, replicated(self.mesh))
-        )
-
-    def shard_source(self, source: Source) -> Source:
-        """The data, whole on every device of it, whose batches are cut over them."""
-        placed = self.device_put(source)
-        return placed if self.mesh is None else ShardedSource(placed, self.mesh)
-
-    @property
-    def memory(self) -> float:
-        """Bytes that a program may take on each device; infinite where the device does not tell, as a CPU."""
-        told = [device.memory_stats() for device in self.devices if device.process_index == jax.process_index()]
-        return min((FILLED * stats["bytes_limit"] for stats in told if stats and "bytes_limit" in stats), default=1e30)
+from flaxformer.training.device_group import DeviceGroup
+from flaxformer.wording import counted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Settings of computing results; none changes a result, but for the last bits with `group_size` or `mesh`.
+    """Settings of executing a study. No setting changes a result, except the last bits with `group_size` or `mesh`.
 
     Args:
       output: the folder of results; runs/NAME by default.
-      devices: how many devices to use; all by default. On a CPU there is one device per core.
-      group_size: members trained at a time on one device group. By default 1 on a CPU, where more do not pay; elsewhere
-        the device group's share, or as many as its memory holds. When out of memory, half as many from there on.
-      exact: train members one at a time on one device, which is bitwise what a lone run gives.
-      mesh: the devices that each member is trained on, for those too large for one; without it, one device.
-      chunk_steps: steps between two looks at progress; rounded down to a divisor of the evaluation interval.
+      devices: number of devices; all by default. A CPU has one device per core.
+      group_size: runs trained together on one device group. By default 1 on a CPU, where more are not faster; elsewhere
+        the device group's share, or as many as its memory holds. When out of memory, half as many from then on.
+      exact: train runs one at a time on one device, which gives bit for bit what each gives alone.
+      mesh: the devices that each run is trained on, for runs too large for one; by default, one device.
+      chunk_steps: steps per call of the compiled program, between which progress is reported and a signal is obeyed;
+        rounded down to a divisor of the evaluation interval.
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
-      save_minutes: between two times that runs under way are saved, to go on from there after a kill; 0 for never.
-      diagnostics: at every evaluation, also record what `diagnostics.summary` tells of the next step's batch.
+      save_minutes: minutes between two saves of the runs in progress, which an interrupted study resumes; 0 for never.
+      diagnostics: at every evaluation, also record `diagnostics.summary` of the next step's batch.
+      keep: weights of each trial to keep: "final", "best", or "all" evaluated steps; by default, as the study says.
 
     Raises:
-      UserError: a number that is not at least 1, or what is not exact together with `exact`.
+      UserError: a number below 1, or `exact` together with a setting that is not exact.
     """
 
     output: Path | None = None
@@ -83,6 +45,7 @@ class Execution:
     layout: Layout = "auto"
     save_minutes: float = 5.0
     diagnostics: bool = False
+    keep: WeightsToKeep | None = None
 
     def __post_init__(self) -> None:
         for name in ("devices", "group_size", "chunk_steps"):
@@ -91,6 +54,7 @@ class Execution:
                 raise UserError(f"{name} is {value}; expected at least 1")
         if not 0 <= self.save_minutes < math.inf:
             raise UserError(f"save_minutes is {self.save_minutes}; expected minutes, or 0 for never")
+        check_weights_to_keep(self.keep)
         if self.exact and (self.group_size or 1) > 1:
             raise UserError(f"group_size is {self.group_size} and exact is given; expected 1, or not exact")
         if self.exact and self.mesh is not None and self.mesh.count > 1:
@@ -100,17 +64,17 @@ class Execution:
         """Return the results folder of a study of this name."""
         return self.output or Path("runs") / study
 
-    def members(self, size: int, device_groups: int) -> int:
-        """Members at a time of a group of `size`, before it is known how many fit: at most a device group's share."""
+    def runs_together(self, size: int, sharing: int) -> int:
+        """Number of runs of a group of `size` to train together when `sharing` device groups share it, memory aside."""
         if self.exact or (self.group_size is None and jax.default_backend() == "cpu"):
             return 1
-        return min(size, self.group_size or -(-size // device_groups))
+        return min(size, self.group_size or -(-size // sharing))
 
     def use_devices(self) -> list[jax.Device]:
-        """The devices to work on: this process's, or of several processes all.
+        """The devices to train on: those of this process, or with several processes, all devices of all of them.
 
         Raises:
-          UserError: more are asked for than there are.
+          UserError: `devices` is more than there are.
         """
         several = jax.process_count() > 1
         found = jax.devices() if several else jax.local_devices()
@@ -121,7 +85,7 @@ class Execution:
         return found[: self.devices]
 
     def use_mesh(self) -> Devices | None:
-        """The devices for each member: as told, or of several processes all, along data; None for one device.
+        """The mesh for each run: as given, or with several processes, all devices along data; None for one device.
 
         Raises:
           UserError: `exact` in several processes.
@@ -132,7 +96,7 @@ class Execution:
         return self.mesh or (Devices(data=jax.device_count()) if several > 1 else None)
 
     def device_groups(self) -> list[DeviceGroup]:
-        """The devices, each alone, or as many to a device group as the mesh has.
+        """The device groups: one per device, or one per mesh.
 
         Raises:
           UserError: the devices are too few for one device group, or belong to several processes and do not make one.
@@ -141,15 +105,15 @@ class Execution:
         if mesh is None:
             return [DeviceGroup((device,)) for device in devices]
         if mesh.count > len(devices) or (jax.process_count() > 1 and mesh.count < len(devices)):
-            mesh.mesh()  # says what is wrong, unless `devices` is
+            mesh.mesh()  # raises, unless the fault is in `devices`
             raise UserError(f"mesh is {mesh}, {mesh.count} devices, and devices is {len(devices)}; expected as many")
         starts = range(0, len(devices) - mesh.count + 1, mesh.count)
-        cut = [tuple(devices[i : i + mesh.count]) for i in starts]
-        return [DeviceGroup(own, mesh.mesh_of(own)) for own in cut]
+        parts = [tuple(devices[i : i + mesh.count]) for i in starts]
+        return [DeviceGroup(own, mesh.mesh_of(own)) for own in parts]
 
     @property
     def where(self) -> str:
         """The device groups in words."""
         device_groups = self.device_groups()
-        each = len(device_groups[0].devices)
-        return f"{len(device_groups)} devices" if each == 1 else f"{len(device_groups)} × {each} devices"
+        size = len(device_groups[0].devices)
+        return counted(len(device_groups), "device") if size == 1 else f"{len(device_groups)} × {size} devices"

@@ -1,27 +1,33 @@
-"""A study in several processes: all of them train every run together, and the first alone reads and writes.
+"""A study in several processes: all of them train every run together, and only the first reads and writes files.
 
-The first runs the study as a lone process does. The others are told each list of groups that it hands to `execute`,
-which trials of a group it takes, and how the study ended.
+The first process runs the study as a single process does. It broadcasts to the others each list of groups that it
+gives to `execute`, the trials of a group that it takes, and how the study ended.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Concatenate, ParamSpec
 
 import jax
 
 from flaxformer import distributed
 from flaxformer.runner.execute import StudyEvent, execute, only
 from flaxformer.runner.execution import Execution
+from flaxformer.runner.stages import check_alone
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import groups
 
+P = ParamSpec("P")
 DONE, STOPPED = {"done": ""}, {"stopped": ""}
+Broadcast = list[tuple[str, list[str]]] | dict[str, str]
+"""The groups to train, each with its trials; or how the study ended."""
 
 
-def on_all_processes(run: Callable[..., Iterator[StudyEvent]]) -> Callable[..., Iterator[StudyEvent]]:
+def on_all_processes(
+    run: Callable[Concatenate[Study, Execution, P], Iterator[StudyEvent]],
+) -> Callable[Concatenate[Study, Execution, P], Iterator[StudyEvent]]:
     """Make `run(study, execution, …)` callable by all processes of one job alike; a single process runs it unchanged.
 
     An exception or an interrupt in one process stops all at their next chunk. Outside of chunks, the coordination
@@ -29,9 +35,13 @@ def on_all_processes(run: Callable[..., Iterator[StudyEvent]]) -> Callable[..., 
     """
 
     @functools.wraps(run)
-    def in_every_process(study: Study, execution: Execution, *arguments: Any, **options: Any) -> Iterator[StudyEvent]:
-        if jax.process_count() > 1 and not distributed.is_coordinator():
-            return _follower(study, execution)
+    def in_every_process(
+        study: Study, execution: Execution, *arguments: P.args, **options: P.kwargs
+    ) -> Iterator[StudyEvent]:
+        if jax.process_count() > 1:
+            check_alone(study, "runs that several processes share")
+            if not distributed.is_coordinator():
+                return _follower(study, execution)
         events = run(study, execution, *arguments, **options)
         return events if jax.process_count() == 1 else _coordinator(events)
 
@@ -39,7 +49,7 @@ def on_all_processes(run: Callable[..., Iterator[StudyEvent]]) -> Callable[..., 
 
 
 def _coordinator(events: Iterator[StudyEvent]) -> Iterator[StudyEvent]:
-    """The first process's events; the others hear how it ended."""
+    """The first process's events; the others receive how the study ended."""
     last = STOPPED
     try:
         yield from events
@@ -52,7 +62,7 @@ def _coordinator(events: Iterator[StudyEvent]) -> Iterator[StudyEvent]:
 
 
 def _follower(study: Study, execution: Execution) -> Iterator[StudyEvent]:
-    """Train what the first process says, until it says that this was all.
+    """Train the groups that the first process broadcasts, until it broadcasts the end.
 
     Raises:
       UserError: the first process ended with an exception.
@@ -61,16 +71,17 @@ def _follower(study: Study, execution: Execution) -> Iterator[StudyEvent]:
     whole = {group.name: group for group in groups(study.trials(), study.measure, study.file)}
     execution = dataclasses.replace(execution, output=execution.folder(study.name))
     try:
-        while isinstance(word := distributed.run_on_coordinator(_nothing), list):
-            yield from execute([only(whole[name], trials) for name, trials in word], execution)
+        while isinstance(message := _receive(), list):
+            yield from execute([only(whole[name], trials) for name, trials in message], execution)
     except BaseException:
-        distributed.run_on_coordinator(_nothing)  # all have stopped: receive the coordinator's last message
+        _receive()  # all have stopped: receive the coordinator's last message
         raise
-    if "error" in word:
-        raise UserError(f"the first process stopped: {word['error']}")
-    if word == STOPPED:
+    if "error" in message:
+        raise UserError(f"the first process stopped: {message['error']}")
+    if message == STOPPED:
         raise KeyboardInterrupt
 
 
-def _nothing() -> None:
-    """Do nothing: the counterpart of a message that only the first process sends."""
+def _receive() -> Broadcast:
+    """The next message that the first process broadcasts."""
+    return distributed.run_on_coordinator(dict)

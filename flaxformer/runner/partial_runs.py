@@ -1,8 +1,8 @@
-"""Runs under way, kept on disk now and then: a process that is stopped or killed costs minutes, not a run.
+"""Partial runs: checkpoints of the runs in progress, so that a stopped or killed process loses minutes, not a run.
 
-DIR/unfinished/GROUP/DIGEST holds the checkpoints of the members that one program trains together; the digest is of
-their recipes and seeds. Whoever trains the same members next goes on from there, to the same last bits, and removes
-them when there are results. What cannot be read, or is of other members, is as if it were not there.
+DIR/unfinished/GROUP/DIGEST holds the checkpoints of the runs that one program trains together; the digest is of their
+recipes and seeds. The next process that trains the same runs resumes them, bit for bit, and removes the checkpoints
+when there are results. A checkpoint that cannot be read, or is of other runs, is ignored.
 """
 
 import contextlib
@@ -12,41 +12,42 @@ import operator
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flaxformer import distributed
-from flaxformer.checkpoint import Checkpoints, SaveFailed
+from flaxformer.checkpoint import Checkpoints, SaveError
 from flaxformer.diagnostics import Diagnostics
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Trial
-from flaxformer.study.plan import ProgramGroup, code_by_arm, digest, recipe
+from flaxformer.study.plan import ProgramGroup, digest, recipe
 from flaxformer.training.step import TrainState
 
+CodeByArm = Mapping[str, Mapping[str, str]]
 MIN_SECONDS_TO_SAVE = 10.0
-"""Seconds of training since the last save that are worth another where the process is told to stop."""
+"""Seconds of training since the last save from which on a process that is interrupted saves again."""
 
 
 @dataclasses.dataclass
 class Progress:
-    """Progress of some members: their states, and their losses and evaluations so far."""
+    """Progress of stacked runs: their states, and their losses and evaluations so far."""
 
     states: TrainState
     evaluations: list[dict[str, Array]]
     diagnostics: list[Diagnostics | None]
     losses: list[Array]
-    """Losses of each chunk, [members, steps of the chunk]."""
+    """Losses of each chunk, [runs, steps of the chunk]."""
     seconds: float = 0.0
 
-    def packed(self) -> dict[str, Any]:
+    def packed(self) -> dict[str, PyTree]:
         """All of it as one tree of arrays."""
-        losses = np.concatenate([np.zeros((self.members, 0), np.float32), *self.losses], axis=1)
+        losses = np.concatenate([np.zeros((self.size, 0), np.float32), *self.losses], axis=1)
         history = {
             "evaluations": _stacked(self.evaluations),
             "diagnostics": _stacked(self.diagnostics),
@@ -54,44 +55,45 @@ class Progress:
         }
         return {"states": self.states, "history": history, "seconds": np.float64(self.seconds)}
 
-    def shapes(self, step: int, interval: int) -> dict[str, Any]:
-        """The tree of the same members after so many steps."""
+    def shapes(self, step: int, interval: int) -> dict[str, PyTree]:
+        """The tree that `packed` gives for the same runs after `step` steps."""
         packed, count = dataclasses.replace(self, losses=[]).packed(), 1 + step // interval
         seen = {name: _at(packed["history"][name], 0) for name in ("evaluations", "diagnostics")}
         grown = jax.tree.map(lambda first: np.zeros((count, *first.shape), first.dtype), seen)
-        return packed | {"history": grown | {"losses": np.zeros((self.members, step), np.float32)}}
+        return packed | {"history": grown | {"losses": np.zeros((self.size, step), np.float32)}}
 
     @classmethod
-    def unpacked(cls, tree: dict[str, Any]) -> Self:
+    def unpacked(cls, tree: dict[str, PyTree]) -> Self:
         """The inverse of `packed`."""
         history, count = tree["history"], len(jax.tree.leaves(tree["history"]["evaluations"])[0])
         evaluations, own = ([_at(history[name], i) for i in range(count)] for name in ("evaluations", "diagnostics"))
         return cls(tree["states"], evaluations, own, [history["losses"]], float(tree["seconds"]))
 
     @property
-    def members(self) -> int:
-        """Number of members that are trained together."""
+    def size(self) -> int:
+        """Number of stacked runs."""
         return len(self.states.step)
 
 
-def _stacked(trees: Sequence[Any]) -> Any:
+def _stacked(trees: Sequence[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(trees)))
 
 
-def _at(tree: Any, i: int) -> Any:
+def _at(tree: PyTree, i: int) -> PyTree:
     return jax.tree.map(operator.itemgetter(i), tree)
 
 
 class PartialRun:
-    """Saved progress of some members, and the times at which more is saved.
+    """Saved progress of runs that are trained together, and the times at which more is saved.
 
     Args:
-      root: the study's folder; None keeps nothing.
-      group: whose members they are.
-      trials: the members.
-      size: how many the program trains at a time; more than the trials where the last is repeated.
-      minutes: between two saves; 0 keeps nothing.
-      tell: hears, in a sentence, what is gone on from, and what could not be saved or read.
+      root: the study's folder; None saves nothing.
+      group: the group of the runs.
+      trials: the runs.
+      size: number of runs that the program trains together; more than `trials` where the last is repeated.
+      minutes: between two saves; 0 saves nothing.
+      notify: called with a sentence on what is resumed, and on what could not be saved or read.
+      code: returns the digests of the user code behind each arm (`code_by_arm`); called only if progress is saved.
     """
 
     def __init__(
@@ -102,81 +104,83 @@ class PartialRun:
         size: int,
         minutes: float,
         notify: Callable[[str], None],
+        code: Callable[[], CodeByArm],
     ) -> None:
         self._minutes, self._notify, self._group, self._trials = minutes, notify, group, trials
         self._saved = time.monotonic()
-        self._kept: Checkpoints | None = None
+        self._checkpoints: Checkpoints | None = None
         if root is not None and minutes:
-            who = json.dumps([identity(group, trials), size], sort_keys=True)
+            who = json.dumps([identity(trials, code()), size], sort_keys=True)
             folder = Store(root).unfinished / group.name / digest(who)
-            self._kept = Checkpoints(folder, keep_last=2, keep_best=0, report=self._say)
+            self._checkpoints = Checkpoints(folder, keep_last=2, keep_best=0, report=self._say)
 
-    def resume(self, begun: Progress, chunk: int) -> tuple[int, Progress]:
-        """The latest step on disk at which a chunk of so many steps may begin, and what these members came to there.
+    def resume(self, initial: Progress, chunk: int) -> tuple[int, Progress]:
+        """The latest step on disk at which a chunk of `chunk` steps may begin, and the progress there.
 
-        Without one, 0 and how they began.
+        Without one, 0 and the initial progress.
         """
-        if self._kept is None:
-            return 0, begun
+        if self._checkpoints is None:
+            return 0, initial
         interval = self._group.example.training.interval
-        for step in reversed(distributed.run_on_coordinator(self._kept.steps)):
+        for step in reversed(distributed.run_on_coordinator(self._checkpoints.steps)):
             if step % chunk:
-                self._say(f"not gone on from step {step}: chunks have {chunk} steps now")
+                self._say(f"not resumed from step {step}: chunks have {chunk} steps now")
                 continue
             try:
-                _, tree = self._kept.restore(begun.shapes(step, interval), step)
+                _, tree = self._checkpoints.restore(initial.shapes(step, interval), step)
             except UserError as error:
-                self._say(f"not gone on from step {step}: {error}")
+                self._say(f"not resumed from step {step}: {error}")
                 continue
             others = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
-            self._notify(f"{self._trials[0].name}{others}: goes on from step {step}")
+            self._notify(f"{self._trials[0].name}{others}: resumed from step {step}")
             return step, Progress.unpacked(tree)
-        return 0, begun
+        return 0, initial
 
     def maybe_save(self, step: int, progress: Progress) -> None:
-        """Save, beside the training, where that was last done long enough ago."""
+        """Save in the background, if the last save was at least `minutes` ago."""
         self._save_after(60 * self._minutes, step, progress)
 
     def stop(self, step: int, progress: Progress) -> None:
-        """Save before the process ends, where that is worth it."""
+        """Save before the process ends, if enough was trained since the last save."""
         self._save_after(MIN_SECONDS_TO_SAVE, step, progress)
         self._wait()
 
     def remove(self) -> None:
-        """Remove what is on disk, where there are results."""
+        """Remove the checkpoints, once there are results."""
         self._wait()
-        if self._kept is not None and distributed.is_coordinator():
-            shutil.rmtree(self._kept.folder, ignore_errors=True)
+        if self._checkpoints is not None and distributed.is_coordinator():
+            shutil.rmtree(self._checkpoints.folder, ignore_errors=True)
 
     def _wait(self) -> None:
-        if self._kept is not None:
-            with contextlib.suppress(SaveFailed):  # it was told when it failed
-                self._kept.wait()
+        if self._checkpoints is not None:
+            with contextlib.suppress(SaveError):  # it was reported when it failed
+                self._checkpoints.wait()
 
     def _save_after(self, seconds: float, step: int, progress: Progress) -> None:
-        if self._kept is None or not distributed.run_on_coordinator(lambda: time.monotonic() - self._saved >= seconds):
+        if self._checkpoints is None:
+            return
+        if not distributed.run_on_coordinator(lambda: time.monotonic() - self._saved >= seconds):
             return
         self._saved = time.monotonic()
         try:
-            self._kept.save(step, progress.packed())
-        except UserError as error:  # another process took the members over, and is further
+            self._checkpoints.save(step, progress.packed())
+        except UserError as error:  # another process took the runs over, and has trained further
             self._say(f"not saved: {error}")
 
     def _say(self, text: str) -> None:
         self._notify(f"{self._group.name}: {text}")
 
 
-def identity(group: ProgramGroup, trials: Sequence[Trial]) -> list[Any]:
-    """Return what decides the exact bits of trained members, except the data, which the study's folder records."""
-    code = code_by_arm({trial.arm.name: trial.arm for trial in trials}.values(), group.measure, group.file)
+def identity(trials: Iterable[Trial], code: CodeByArm) -> list[list[object]]:
+    """The recipes and seeds that decide the exact bits of trained runs; the study's folder records the data."""
     return [[recipe(trial, {}, code[trial.arm.name]), trial.seed] for trial in trials]
 
 
 def remove_of(store: Store, groups: Iterable[ProgramGroup]) -> None:
-    """Remove what is left of groups whose every trial has a result."""
+    """Remove the partial runs of groups whose trials all have results."""
     if not store.unfinished.exists():
         return
-    rows = Counter(row["group"] for row in store.rows().values())
+    rows = Counter(row.group for row in store.rows().values())
     for group in groups:
         if rows[group.name] >= group.size:
             shutil.rmtree(store.unfinished / group.name, ignore_errors=True)

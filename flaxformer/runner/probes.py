@@ -3,13 +3,15 @@
 import time
 from collections.abc import Iterator
 
+from flaxformer.digests import JsonObject
 from flaxformer.store.declarations import declare
-from flaxformer.store.store import Row, Store
+from flaxformer.store.store import Store
 from flaxformer.study.probe import Probe, check_quantities
+from flaxformer.study.user_functions import calling, numbers
 from flaxformer.user_code.changes import OnCodeChange
 
 
-def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse") -> Iterator[Row]:
+def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse") -> Iterator[JsonObject]:
     """Measure every seed that is missing; each is on disk before it is yielded.
 
     Args:
@@ -17,7 +19,8 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
         stay in the folder and are not read.
 
     Raises:
-      UserError: another process holds the folder, a claim is about a number that is not measured, or code changed.
+      UserError: another process holds the folder, a claim is about a number that is not measured, or code changed; or
+        `measure` fails, or returns no numbers.
     """
     with store.locked():
         declaration = declare(store, probe.declaration(), on_code_change)
@@ -27,9 +30,13 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
             if seed in done:
                 continue
             began = time.perf_counter()
-            values = {name: float(value) for name, value in probe.measure(seed).items()}
+            where = f"at seed {seed}"
+            with calling("measure", probe.measure, where):
+                given = probe.measure(seed)
+            values = numbers("measure", given, where)
             check_quantities(probe.claims, values)
             seconds = time.perf_counter() - began
-            row = {"measured_by": declaration["measured_by"], "seed": seed, "seconds": seconds, "values": values}
+            identity = {name: declaration[name] for name in ("measured_by", "declaration")}
+            row = identity | {"seed": seed, "seconds": seconds, "values": values}
             store.append_measurement(row)
             yield row

@@ -1,158 +1,256 @@
-"""A group's compiled functions on one device group."""
+"""Training the trials of a group on one device group: as many runs together as memory holds, in chunks, resumable."""
 
 import functools
-import operator
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
-from flaxformer.diagnostics import Diagnostics, summary
-from flaxformer.runner.execution import DeviceGroup, Execution
-from flaxformer.runner.functions import functions_of
+from flaxformer.diagnostics import Diagnostics, diagnose
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress
-from flaxformer.sharding import replicated, shardings_of
-from flaxformer.store.store import Row
-from flaxformer.study.declare import Trial
-from flaxformer.study.plan import ProgramGroup
-from flaxformer.training import start
-from flaxformer.training.step import ALIVE, TrainState
+from flaxformer.runner.results import error_line, failed_row, finished_rows, is_out_of_memory
+from flaxformer.store.rows import Row
+from flaxformer.study.declare import Arm, Trial
+from flaxformer.study.plan import ProgramGroup, code_by_arm
+from flaxformer.tasks.base import Source
+from flaxformer.training.compiled_run import CompiledRun
+from flaxformer.training.device_group import DeviceGroup
+from flaxformer.training.evaluation import LOSS_ERROR
+from flaxformer.training.run import Run
+from flaxformer.training.step import TrainState
+
+VALIDATION_ERROR = f"validation_{LOSS_ERROR}"
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
-    """Raised by what a program reports to, at a chunk boundary, to end there."""
+    """Raised by the callback of a training at the end of a chunk, to stop there."""
 
 
 class Program:
-    """One group's compiled functions on one device group, over a fixed number of members.
-
-    Each device group has a program of its own, rather than one program for all whose members a sharding or `shard_map`
-    distributes. Neither makes the devices exchange anything, but for a part of a whole XLA compiles slightly different
-    arithmetic, and a member's last bits would depend on the number of devices.
+    """The compiled run of a group on one device group, for a fixed number of runs trained together.
 
     Args:
-      group: what is trained.
-      device_group: where.
-      execution: the chunks, the layout, and what is recorded.
-      members: how many at a time.
+      group: the trials.
+      device_group: where they are trained.
+      execution: the chunks, the layout, and whether diagnostics are recorded.
+      stack_size: number of runs trained together.
     """
 
-    def __init__(self, group: ProgramGroup, device_group: DeviceGroup, execution: Execution, members: int = 1) -> None:
-        training = group.example.training
-        self.group, self.device_group, self.members = group, device_group, members
-        self.chunk = next(
-            n for n in range(min(execution.chunk_steps, training.interval), 0, -1) if training.interval % n == 0
+    def __init__(
+        self, group: ProgramGroup, device_group: DeviceGroup, execution: Execution, stack_size: int = 1
+    ) -> None:
+        began, interval = time.perf_counter(), group.example.training.interval
+        self.group, self.device_group, self.stack_size = group, device_group, stack_size
+        self.chunk = next(n for n in range(min(execution.chunk_steps, interval), 0, -1) if interval % n == 0)
+        self.compiled = CompiledRun(
+            group.example,
+            device_group,
+            execution.layout,
+            stack_size=stack_size,
+            measure=group.measure,
+            diagnose=_diagnose_next if execution.diagnostics else None,
         )
-        began = time.perf_counter()
-        self.bytes, self.source = 0, device_group.shard_source(group.example.task.load())
-        runs = self.stacked(group.trials[:1])
-        self.functions = functions_of(group.example, members, execution.layout, self.chunk, group.measure)
-        state = whole = both = None
-        if device_group.mesh is not None:
-            whole = replicated(device_group.mesh)
-            initial = functools.partial(start, layout=execution.layout)
-            state = _stacked_shardings(jax.eval_shape(initial, group.example), device_group.mesh)
-            both = (state, whole)
-        self._start = self._compile(self.functions.start, state, runs)
-        states = self._start(runs, self.source)
-        self._advance = self._compile(self.functions.advance, both, states, runs, donate=0)
-        self._evaluate = self._compile(self.functions.evaluate, whole, states, runs)
-        self._diagnose = self._compile(self.functions.diagnose, whole, states, runs) if execution.diagnostics else None
+        self.compiled.compile(self.stack(group.trials[:1]), self.chunk)
         self.compile_seconds = time.perf_counter() - began
+        self._loss_error: dict[str, Array] = {}
+        """The standard error of the latest evaluation, by its name."""
 
-    def _compile(
-        self, function: Callable[..., Any], shardings: Any, *members: Any, donate: int | None = None
-    ) -> Callable[..., Any]:
-        with self.device_group.mesh_context():
-            with self.functions.tracing:
-                lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*members, self.source)
-            compiled = lowered.compile()
-        if (own := compiled.memory_analysis()) is not None:
-            used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
-            self.bytes = max(self.bytes, used - own.alias_size_in_bytes)
-        return compiled
+    @property
+    def bytes(self) -> int:
+        """Memory that the program needs on a device; 0 if unknown."""
+        return self.compiled.bytes
 
-    def stacked(self, trials: Sequence[Trial]) -> Any:
-        """The members' runs as one config of stacked leaves; a short batch repeats its last member."""
+    def stack(self, trials: Sequence[Trial]) -> Run:
+        """The runs as one config of stacked leaves; a short batch repeats its last run."""
         runs = [trial.run for trial in trials]
-        runs += runs[-1:] * (self.members - len(runs))
+        runs += runs[-1:] * (self.stack_size - len(runs))
         return self.device_group.device_put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
 
-    def train(self, trials: Sequence[Trial], report: Callable[[int, int], None], kept: PartialRun) -> list[Row]:
-        """Train the trials to their last step, in chunks, from where `kept` has them.
+    def train(
+        self,
+        trials: Sequence[Trial],
+        report: Callable[[int, int], None],
+        partial_run: PartialRun,
+        weights: KeptWeights | None,
+    ) -> list[Row]:
+        """Train the trials to their last step, in chunks, from the step that `partial_run` has on disk.
 
-        `report` hears by how many steps they are further, and how many of those were taken here; it may raise Stopped.
+        Args:
+          report: called after every chunk with the number of steps of progress, and how many of those were trained
+            here; it may raise `Stopped`.
         """
-        began, steps, runs = time.perf_counter(), self.group.steps, self.stacked(trials)
-        states = self._start(runs, self.source)
-        begun = Progress(states, [self._evaluate(states, runs, self.source)], [self._diagnostics(states, runs)], [])
-        step, progress = kept.resume(begun, self.chunk)
+        began, steps, runs = time.perf_counter(), self.group.steps, self.stack(trials)
+        self._loss_error = {}
+        states = self.compiled.start(runs)
+        initial = Progress(states, [self.compiled.evaluate(states, runs)], [self.compiled.diagnose(states, runs)], [])
+        step, progress = partial_run.resume(initial, self.chunk)
         before = progress.seconds
+        if weights is not None:
+            interval = self.group.example.training.interval
+            is_evaluated = step % interval == 0
+            weights.resume(progress.evaluations[:-1] if is_evaluated else progress.evaluations, interval)
+            if is_evaluated:
+                self._keep(weights, progress, runs, step)
         report(step, 0)
         while step < steps:
-            self._go_on(progress, runs, step := step + self.chunk)
+            self._train_chunk(progress, runs, weights, step := step + self.chunk)
             progress.seconds = before + time.perf_counter() - began
             try:
                 report(self.chunk, self.chunk)
             except Stopped:
-                kept.stop(step, progress)
+                partial_run.stop(step, progress)
                 raise
             if step < steps:
-                kept.maybe_save(step, progress)
-        seen = (progress.evaluations, progress.diagnostics, progress.states.diverged_at)
-        progress.evaluations, progress.diagnostics, diverged_at = jax.device_get(seen)
+                partial_run.maybe_save(step, progress)
+        if weights is not None:
+            weights.wait()
+        final = self._final_scores(progress.states, runs)
+        jax.block_until_ready((progress.evaluations, progress.diagnostics, final))
         progress.seconds = before + time.perf_counter() - began
-        return [
-            self._row(trial, i, progress, int(diverged_at[i])) | _diagnostics_columns(progress.diagnostics, i)
-            for i, trial in enumerate(trials)
-        ]
+        return finished_rows(self.group, trials, progress, final, self.stack_size, self.chunk, str(self.device_group))
 
-    def _go_on(self, progress: Progress, runs: Any, step: int) -> None:
-        """Train a chunk, which ends at `step`, and look at the members where that is due."""
-        progress.states, metrics = self._advance(progress.states, runs, self.source)
+    def _evaluate(self, states: TrainState, runs: Run) -> dict[str, Array]:
+        """The metrics of the evaluation set; the standard error of the loss is kept aside for the last evaluation."""
+        found = self.compiled.evaluate(states, runs, with_error=True)
+        self._loss_error = {VALIDATION_ERROR: found.pop(VALIDATION_ERROR)}
+        return found
+
+    def _final_scores(self, states: TrainState, runs: Run) -> dict[str, Array]:
+        """The scores of the test set, and the standard error of the validation loss over the examples.
+
+        None for runs that a halving ends before their last step.
+        """
+        if self.group.steps < self.group.example.training.steps:
+            return {}
+        if not self._loss_error:  # resumed after the last step
+            self._evaluate(states, runs)
+        return self._loss_error | self.compiled.test(states, runs)
+
+    def _train_chunk(self, progress: Progress, runs: Run, weights: KeptWeights | None, step: int) -> None:
+        """Train a chunk, which ends after `step` steps, and evaluate and keep weights if an evaluation is due."""
+        progress.states, metrics = self.compiled.advance(progress.states, runs, self.chunk)
         progress.losses.append(jax.device_get(metrics["loss"]))
         if step % self.group.example.training.interval == 0:
-            progress.evaluations.append(self._evaluate(progress.states, runs, self.source))
-            progress.diagnostics.append(self._diagnostics(progress.states, runs))
+            progress.evaluations.append(self._evaluate(progress.states, runs))
+            progress.diagnostics.append(self.compiled.diagnose(progress.states, runs))
+            if weights is not None:
+                self._keep(weights, progress, runs, step)
 
-    def _diagnostics(self, states: TrainState, runs: Any) -> Diagnostics | None:
-        """The diagnostics of the next step, if they are wanted."""
-        return self._diagnose(states, runs, self.source) if self._diagnose else None
-
-    def _row(self, trial: Trial, i: int, progress: Progress, diverged_at: int) -> Row:
-        steps, tokens = self.group.steps, trial.run.tokens_per_step * self.group.steps
-        evaluations = progress.evaluations
-        return {
-            "status": "done" if diverged_at == ALIVE else "diverged",
-            "diverged_at": None if diverged_at == ALIVE else diverged_at,
-            **{name: float(evaluations[-1][name][i]) for name in evaluations[-1]},
-            **{f"initial_{name}": float(evaluations[0][name][i]) for name in evaluations[0]},
-            "evaluated_at": list(range(0, steps + 1, trial.run.training.interval)),
-            **_curves(evaluations, i),
-            "train_loss_curve": [float(loss) for chunk in progress.losses for loss in chunk[i]],
-            "seconds": progress.seconds,
-            "tokens_per_second": tokens * self.members / progress.seconds,
-            "group_size": self.members,
-            "chunk_steps": self.chunk,
-            "device": str(self.device_group),
-        }
+    def _keep(self, weights: KeptWeights, progress: Progress, runs: Run, step: int) -> None:
+        """Keep the weights of the latest evaluation, of those runs that ask for them."""
+        params = functools.partial(self.compiled.evaluation_params, progress.states, runs)
+        weights.save(step, progress.evaluations[-1], params)
 
 
-def _stacked_shardings(state: Any, mesh: Mesh) -> Any:
-    """Return the shardings of stacked states: each member's as one run has alone, the member axis replicated."""
-    cut = shardings_of(state, mesh)
-    return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), cut)
+def _diagnose_next(state: TrainState, run: Run, source: Source) -> Diagnostics:
+    """The diagnostics of the next step's batch."""
+    return diagnose(state, run, source.batch(run.data_key, state.step))
 
 
-def _curves(evaluations: Sequence[dict[str, Any]], i: int) -> dict[str, list[float]]:
-    """Each number of a member over the evaluations."""
-    return {f"{name}_curve": [float(one[name][i]) for one in evaluations] for name in evaluations[0]}
+class MemoryFittedProgram:
+    """A group's program on one device group, for as many runs together as fit by the compiler's memory analysis.
+
+    If memory still runs out, in compilation or in training, half as many are trained together from then on.
+
+    Args:
+      group: the trials.
+      device_group: where they are trained.
+      execution: how.
+      sharing: number of device groups that share the group.
+      notify: called with a sentence each time that fewer runs are tried.
+      keep: the weights to keep; None for none.
+    """
+
+    def __init__(
+        self,
+        group: ProgramGroup,
+        device_group: DeviceGroup,
+        execution: Execution,
+        sharing: int,
+        notify: Callable[[str], None],
+        keep: Keep | None = None,
+    ) -> None:
+        self.group, self.device_group, self.execution = group, device_group, execution
+        self.notify, self.keep = notify, keep
+        self._code = functools.cache(lambda: code_by_arm(_arms(group), group.measure, group.file))
+        self.compile_seconds = 0.0
+        self.program: Program | None = None
+        self._compile(execution.runs_together(group.size, sharing))
+
+    def train(self, trials: Sequence[Trial], report: Callable[[int, int, int], None]) -> Iterator[tuple[Trial, Row]]:
+        """Train trials and yield each with its row; a trial that an exception ended has a failed row.
+
+        Args:
+          report: called after every chunk with the number of trials, of steps, and of steps that were trained here.
+
+        Raises:
+          Exception: a smaller program does not compile; trials that were not yielded have no row.
+        """
+        left = list(trials)
+        while left and self.program is not None:
+            stack_size, cause = self.program.stack_size, ""
+            batch, execution = left[:stack_size], self.execution
+            partial_run = PartialRun(
+                execution.output, self.group, batch, stack_size, execution.save_minutes, self.notify, self._code
+            )
+            try:
+                weights = self._weights_of(batch)
+                rows = self.program.train(batch, functools.partial(report, len(batch)), partial_run, weights)
+            except Stopped:
+                raise
+            except Exception as error:
+                if stack_size > 1 and is_out_of_memory(error):
+                    cause = error_line(error)
+                else:
+                    rows = [failed_row(self.group, trial, error) for trial in batch]
+            if cause:  # outside `except`, since the exception holds the arrays of the program that ran out of memory
+                self.program = None
+                self._compile(self._fewer(stack_size // 2, cause))
+                continue
+            left = left[len(batch) :]
+            yield from zip(batch, rows, strict=True)
+            partial_run.remove()
+
+    def _weights_of(self, batch: Sequence[Trial]) -> KeptWeights | None:
+        """The kept weights of runs; None if none are to be kept."""
+        root = self.execution.output
+        if self.keep is None or root is None:
+            return None
+        return KeptWeights(root, batch, self.keep, self.group.steps, self.notify, self._code())
+
+    def _compile(self, stack_size: int) -> None:
+        """Compile for this number of runs together, or for as many as fit."""
+        while self.program is None:
+            cause, fewer = "", stack_size // 2
+            try:
+                self.program = Program(self.group, self.device_group, self.execution, stack_size)
+            except Exception as error:
+                if stack_size == 1 or not is_out_of_memory(error):
+                    raise
+                cause = error_line(error)
+            if self.program is not None:
+                self.compile_seconds += self.program.compile_seconds
+                need, memory = self.program.bytes, self.device_group.memory
+                if stack_size > 1 and self.execution.group_size is None and need > memory:
+                    fewer = min(fewer, max(1, int(memory / need * stack_size)))
+                    cause = f"{stack_size} need {need / 1e9:,.1f} GB of {memory / 1e9:,.1f}"
+                    self.program = None
+            if cause:
+                stack_size = self._fewer(fewer, cause)
+
+    def _fewer(self, stack_size: int, cause: str) -> int:
+        """The next number of runs to try: the greatest power of two up to `stack_size`."""
+        stack_size = 1 << (stack_size.bit_length() - 1)
+        self.notify(
+            f"{self.group.name}: out of memory ({cause}); {stack_size} runs at a time on {self.device_group} from here"
+        )
+        return stack_size
 
 
-def _diagnostics_columns(diagnostics: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
-    """A member's diagnostics as columns."""
-    own = [summary(jax.tree.map(operator.itemgetter(i), one)) for one in diagnostics if one is not None]
-    return {f"diagnostics/{name}_curve": [float(one[name]) for one in own] for name in own[0]} if own else {}
+def _arms(group: ProgramGroup) -> list[Arm]:
+    """The arms of a group's trials, each once."""
+    return list({trial.arm.name: trial.arm for trial in group.trials}.values())

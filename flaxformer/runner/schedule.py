@@ -1,33 +1,41 @@
-"""Which device group trains which trials next: compile each group on as few device groups as pays."""
+"""Schedule of a study: the next batch of trials for each device group, with few compilations per group."""
 
 import threading
 from collections.abc import Callable, Sequence
 
-from flaxformer.runner.execution import DeviceGroup
 from flaxformer.study.declare import Trial
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.training.device_group import DeviceGroup
 
 Take = Callable[[ProgramGroup], ProgramGroup | None]
-"""Asked once before a group is first handed out: the group with the trials that are ours to train, or None."""
+"""Returns a group with the trials that this process is to train, or None; called before its first batch."""
 
 
 class Scheduler:
-    """Hands out batches of trials to workers so that each group is compiled on as few device groups as pays."""
+    """Gives batches of trials to workers; a further device group compiles a program only if that saves time.
+
+    Args:
+      groups: the trials, by program.
+      runs_together: number of trials of a batch of a group.
+      take: see `Take`; None to train all trials.
+    """
 
     def __init__(
-        self, groups: Sequence[ProgramGroup], members: Callable[[ProgramGroup], int], ask: Take | None = None
+        self, groups: Sequence[ProgramGroup], runs_together: Callable[[ProgramGroup], int], take: Take | None = None
     ) -> None:
         self._lock, self.stopping = threading.Lock(), threading.Event()
-        self._members, self._ask, self._unasked = members, ask, {group.name for group in groups if ask}
+        self._runs_together, self._take = runs_together, take
+        self._not_taken = {group.name for group in groups if take}
         self._left = {group.name: self._batches(group) for group in groups}
         self._groups = {group.name: group for group in groups}
         self._workers: dict[str, set[DeviceGroup]] = {group.name: set() for group in groups}
+        self._compiled: list[str] = []
         self._batch_seconds: dict[str, float] = {}
         self._compile_seconds = 0.0
 
     def _batches(self, group: ProgramGroup) -> list[tuple[Trial, ...]]:
-        members = self._members(group)
-        return [group.trials[i : i + members] for i in range(0, len(group.trials), members)]
+        size = self._runs_together(group)
+        return [group.trials[i : i + size] for i in range(0, len(group.trials), size)]
 
     def take(self, device_group: DeviceGroup, own: str | None) -> tuple[ProgramGroup, tuple[Trial, ...]] | None:
         """Return the next batch for a device group that has compiled group `own`: of that or the most urgent group."""
@@ -45,19 +53,32 @@ class Scheduler:
                     return self._groups[name], self._left[name].pop(0)
 
     def _is_ours(self, name: str) -> bool:
-        """True if there is something of the group to train here; its trials are then those that there are."""
-        if self._ask is not None and name in self._unasked:
-            self._unasked.remove(name)
-            group = self._ask(self._groups[name])
+        """True if this process has trials of the group to train; calls `take` for a group that was not taken yet."""
+        if self._take is not None and name in self._not_taken:
+            self._not_taken.remove(name)
+            group = self._take(self._groups[name])
             self._left[name] = self._batches(group) if group else []
             self._groups[name] = group or self._groups[name]
         return bool(self._left[name])
 
     def _worth_joining(self, name: str) -> bool:
-        """True if what is left, shared with its present workers, outlasts another compilation."""
+        """True if the remaining batches take the group's present workers longer than another compilation takes."""
         if not self._workers[name] or name not in self._batch_seconds:
             return True
         return len(self._left[name]) * self._batch_seconds[name] / len(self._workers[name]) > self._compile_seconds
+
+    @property
+    def programs(self) -> int:
+        """Number of groups, each of which is one program."""
+        return len(self._groups)
+
+    def first_compilation(self, name: str) -> int | None:
+        """Return a group's place in the order of compilation, from 1; None where another device has begun it."""
+        with self._lock:
+            if name in self._compiled:
+                return None
+            self._compiled.append(name)
+            return len(self._compiled)
 
     def abandon(self, name: str) -> list[Trial]:
         """Remove and return the trials of a group that are still waiting."""
@@ -67,7 +88,7 @@ class Scheduler:
             return waiting
 
     def learn(self, name: str, compile_seconds: float | None = None, batch_seconds: float | None = None) -> None:
-        """Take note of how long things take."""
+        """Record measured times, by which later batches are scheduled."""
         with self._lock:
             if compile_seconds is not None:
                 self._compile_seconds = compile_seconds

@@ -1,30 +1,32 @@
-"""Studies that are trained in stages, each of which is an ordinary study: successive halving, rounds of suggestions.
+"""Stages: the ordinary studies that a study with halving, or a search, is trained as, one after another.
 
-A rung of a halving is a study in DIR/rungs/STEP, of the arms that have come so far, trained to that step. So whatever
-holds for a study holds for it: what is on disk is not trained again, any number of processes share it, and its report
-shows how the arms stood. An arm that goes on is trained again from its start: a finished run is to the last bit that
-of a study without halving, no state is kept, and the steps are at most factor / (factor − 1) times those of going on
-from kept states (at factor 3, 1.2 times with one rung, 1.29 with two).
+A rung of a halving is a study in DIR/rungs/STEP: the arms that are left, trained to that step. All that holds for a
+study holds for it: it is resumed from disk, any number of processes share it, and its report shows how the arms stood.
+An arm that goes on is trained again from its first step: its results are, bit for bit, those of a study without
+halving, no state is kept, and the steps are at most factor / (factor − 1) times those of training on from kept states
+(at factor 3, 1.2 times with one rung, 1.29 with two).
+
+A round of a search adds the points that it suggests to the study, which is then trained.
 """
 
 import dataclasses
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any
 
-import jax
-
-from flaxformer.runner import launch
-from flaxformer.runner.execute import StudyEvent
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import missing, store_of
+from flaxformer.runner.remaining import declare, missing, store_of
 from flaxformer.store import records
-from flaxformer.store.store import LOCK_PATIENCE, RUNGS, Row, Store
+from flaxformer.store.rows import Row
+from flaxformer.store.store import LOCK_PATIENCE, RUNGS, Store
 from flaxformer.struct import UserError
-from flaxformer.study.analysis import score
 from flaxformer.study.declare import Arm, Study, Trial
+from flaxformer.study.divergence import score
 from flaxformer.study.halving import mean
 from flaxformer.study.plan import groups
-from flaxformer.study.suggest import Search, record, recorded, suggest
+from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
+from flaxformer.user_code.changes import OnCodeChange
+from flaxformer.wording import counted
+
+Stage = tuple[Study, Execution]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,33 +43,48 @@ class Rung(Study):
         return [Trial(arm, seed, self.until) for arm in self.arms() for seed in self.seeds]
 
 
-def run(study: Study, execution: Execution, **how: Any) -> Iterator[StudyEvent]:
-    """Train every missing trial, stage by stage where the study has stages; see `launch.run`, which takes `how`."""
-    if how.get("only") is not None and is_staged(study):
-        raise UserError(f"study '{study.name}' is trained in stages; expected one without, to train some trials alone")
-    if jax.process_count() > 1 and is_staged(study):
-        raise UserError(f"study '{study.name}' is trained in stages; expected one process for each run, not a group")
-    if isinstance(study, Search):
-        yield from _rounds(study, execution, **how)
-        return
-    if study.halving is None or (yield from _rungs(study, execution, **how)):
-        yield from launch.run(study, execution, **how)
-
-
 def is_staged(study: Study) -> bool:
-    """True if what is trained depends on results: no trial of it can be trained for itself."""
+    """True if the trials of later stages depend on results, so that no trial can be trained by itself."""
     return isinstance(study, Search) or study.halving is not None
 
 
-def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[StudyEvent]:
-    """Train round by round; a round is written down before it is trained, and all rounds are one study."""
+def check_alone(study: Study, what: str) -> None:
+    """Refuse a study with stages where all trials must be known beforehand.
+
+    Raises:
+      UserError: it has stages; the message begins with what would need the trials.
+    """
+    if is_staged(study):
+        raise UserError(f"study '{study.name}' is trained in stages; expected one without, for {what}")
+
+
+def stages(
+    study: Study,
+    execution: Execution,
+    retry_failed: bool = False,
+    stop_on_error: bool = False,
+    on_code_change: OnCodeChange = "refuse",
+) -> Iterator[Stage]:
+    """Yield the ordinary studies to train, each with its execution; a study without stages is its own only stage.
+
+    Train each before asking for the next, which depends on its results. The stages end early where a stage is left
+    incomplete, or with `stop_on_error` has a failed run.
+    """
+    if isinstance(study, Search):
+        yield from _rounds(study, execution, stop_on_error)
+    elif study.halving is None or (yield from _rungs(study, execution, retry_failed, stop_on_error, on_code_change)):
+        yield study, execution
+
+
+def _rounds(search: Search, execution: Execution, stop_on_error: bool) -> Iterator[Stage]:
+    """The study of the rounds so far, again and again; a round is recorded on disk before it is trained."""
     store = store_of(search, execution)
     while True:
-        rounds = recorded(search, store)
+        rounds = read_rounds(search, store)
         if rounds:
             study = search.of([point for points in rounds for point in points])
-            yield from launch.run(study, execution, **how)
-            if not _is_decided(study, store.rows(), **how):
+            yield study, execution
+            if not _is_complete(study, store.rows(), stop_on_error):
                 return
         if len(rounds) >= search.rounds:
             return
@@ -75,49 +92,51 @@ def _rounds(search: Search, execution: Execution, **how: Any) -> Iterator[StudyE
         if not points:
             return
         with store.locked(LOCK_PATIENCE):
-            if len(recorded(search, store)) == len(rounds):  # else another worker did
-                record(search, store, len(rounds), points)
+            if len(read_rounds(search, store)) == len(rounds):  # else another process recorded this round
+                append_round(search, store, len(rounds), points)
 
 
 def resolve_study(study: Study, execution: Execution) -> Study:
-    """The ordinary study that is planned and counted: of a search, the rounds that are known, the first at least."""
+    """The ordinary study to plan and count: of a search, the rounds recorded so far, and at least the first."""
     if not isinstance(study, Search):
         return study
-    rounds = recorded(study, store_of(study, execution)) or [suggest(study, [], {})]
+    rounds = read_rounds(study, store_of(study, execution)) or [suggest(study, [], {})]
     return study.of([point for points in rounds for point in points])
 
 
-def _rungs(study: Study, execution: Execution, **how: Any) -> Generator[StudyEvent, None, bool]:
-    """Train to every rung, and note in the study's folder which arms were stopped there; whether all was decided."""
+def _rungs(
+    study: Study, execution: Execution, retry_failed: bool, stop_on_error: bool, on_code_change: OnCodeChange
+) -> Generator[Stage, None, bool]:
+    """The study of each rung; after each, record the rows of the arms that stop there. Returns True if all complete."""
     store = store_of(study, execution)
-    declared = launch.declare(study, store, how.get("on_code_change", "refuse"))
-    if not missing(study, store, retry_failed=how.get("retry_failed", False)):
+    declared = declare(study, store, on_code_change)
+    if not missing(study, store, retry_failed=retry_failed):
         return True
     fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
     left = programs(study)
     for until in steps_of_rungs(study):
-        if not (going := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
+        if not (training := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
             continue
-        stage = rung(study, tuple(arm.name for arm in going), until)
-        inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until))
-        yield from launch.run(stage, inner, **how)
+        stage = rung(study, tuple(arm.name for arm in training), until)
+        inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until), keep=None)
+        yield stage, inner
         rows = store_of(stage, inner).rows()
-        if not _is_decided(stage, rows, **how):
+        if not _is_complete(stage, rows, stop_on_error):
             return False
         stopped = []
         for program, arms in left.items():
             if arms[0].run.training.steps > until:
-                kept = survivors(study, arms, rows)
-                stopped += [arm for arm in arms if arm not in kept]
-                left[program] = kept
-        _note(store, study, stopped, rows, until, fingerprints)
+                best = survivors(study, arms, rows)
+                stopped += [arm for arm in arms if arm not in best]
+                left[program] = best
+        _record_stopped(store, study, stopped, rows, until, fingerprints, declared["declaration"])
     return True
 
 
-def _is_decided(stage: Study, rows: Mapping[str, Row], on_error: launch.OnError = "continue", **how: Any) -> bool:
-    """True if every run of a stage has a row, and none ended the work."""
+def _is_complete(stage: Study, rows: Mapping[str, Row], stop_on_error: bool) -> bool:
+    """True if every run of a stage has a row, and none failed if that is to end the training."""
     found = [rows.get(trial.name) for trial in stage.trials()]
-    return all(row is not None and (row["status"] != "failed" or on_error == "continue") for row in found)
+    return all(row is not None and not (stop_on_error and row.status == "failed") for row in found)
 
 
 def programs(study: Study) -> dict[str, list[Arm]]:
@@ -138,7 +157,7 @@ def rung(study: Study, among: tuple[str, ...], until: int) -> Rung:
     """The study of some arms until a step."""
     fields = {field.name: getattr(study, field.name) for field in dataclasses.fields(Study)}
     note = f"This is a rung of a halving: training was stopped after {until} steps."
-    changes = {"halving": None, "claims": (), "derive": None, "caveats": (note,)}
+    changes = {"halving": None, "claims": (), "derive": None, "keep": None, "caveats": (note,)}
     return Rung(**fields | changes, among=among, until=until)
 
 
@@ -148,27 +167,32 @@ def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Ar
     scores = {
         arm.name: mean([_score(rows[Trial(arm, seed).name], study.metric) for seed in study.seeds]) for arm in arms
     }
-    kept = study.halving.best(scores, study.metric)
-    return [arm for arm in arms if arm.name in kept]
+    best = study.halving.best(scores, study.metric)
+    return [arm for arm in arms if arm.name in best]
 
 
 def _score(row: Row, metric: str) -> float | None:
-    return None if row["status"] == "failed" else score(row, metric)
+    return None if row.status == "failed" else score(row, metric)
 
 
-def _note(
-    store: Store, study: Study, stopped: list[Arm], rows: Mapping[str, Row], until: int, fingerprints: Mapping[str, str]
+def _record_stopped(
+    store: Store,
+    study: Study,
+    stopped: list[Arm],
+    rows: Mapping[str, Row],
+    until: int,
+    fingerprints: Mapping[str, str],
+    declaration: str,
 ) -> None:
-    """Write what the stopped arms reached as rows of the study; a failed run stays one."""
-    noted = []
-    for arm in stopped:
-        for seed in study.seeds:
-            row = rows[Trial(arm, seed).name]
-            status = {} if row["status"] == "failed" else {"status": "stopped", "stopped_at": until}
-            noted.append(row | status | {"fingerprint": fingerprints[row["trial"]]})
-    if noted:
+    """Write the results of stopped arms as rows of the study; a failed run stays one."""
+    found = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
+    found = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in found]
+    found = [
+        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in found
+    ]
+    if found:
         with store.locked(LOCK_PATIENCE):
-            records.write_table(store.groups / f"stopped-{until}.parquet", noted)
+            records.write_table(store.groups / f"stopped-{until}.parquet", found)
 
 
 def describe_stages(study: Study, execution: Execution) -> Iterator[str]:
@@ -180,13 +204,13 @@ def describe_stages(study: Study, execution: Execution) -> Iterator[str]:
         last = study.baseline.training.steps
         rungs = ", ".join(map(str, steps_of_rungs(study)))
         yield (
-            f"One arm in {study.halving.factor} of each program goes on after {rungs} steps: {runs} trainings "
-            f"to do, of together {steps:,} steps ({steps / last:.0f} whole runs)."
+            f"One arm in {study.halving.factor} of each program goes on after {rungs} steps: "
+            f"{counted(runs, 'training')} to do, of together {steps:,} steps ({steps / last:.0f} whole runs)."
         )
     if isinstance(study, Search) and runs:
         yield (
-            f"{study.rounds} rounds of {study.samples} suggested points, each at {len(study.seeds)} seeds: at most "
-            f"{runs} runs to do."
+            f"{counted(study.rounds, 'round')} of {counted(study.samples, 'suggested point')}, each at "
+            f"{counted(len(study.seeds), 'seed')}: at most {counted(runs, 'run')} to do."
         )
 
 
@@ -197,16 +221,16 @@ def remaining_work(study: Study, execution: Execution, retry_failed: bool = Fals
     if study.halving is None or not todo:
         parts = [(len(group.trials), group.steps) for group in todo]
         if isinstance(study, Search):
-            later = max(0, study.rounds - max(1, len(recorded(study, store))))
+            later = max(0, study.rounds - max(1, len(read_rounds(study, store))))
             parts.append((later * study.samples * len(study.seeds), study.baseline.training.steps))
         return sum(n for n, _ in parts), sum(n * length for n, length in parts)
     runs = steps = 0
     left = {name: len(arms) for name, arms in programs(study).items()}
     lengths = {name: arms[0].run.training.steps for name, arms in programs(study).items()}
     for until in steps_of_rungs(study):
-        going = sum(n for name, n in left.items() if lengths[name] > until) * len(study.seeds)
+        training = sum(n for name, n in left.items() if lengths[name] > until) * len(study.seeds)
         done = len(Store(store.root / RUNGS / str(until)).rows())
-        runs, steps = runs + max(0, going - done), steps + max(0, going - done) * until
+        runs, steps = runs + max(0, training - done), steps + max(0, training - done) * until
         left = {name: -(-n // study.halving.factor) if lengths[name] > until else n for name, n in left.items()}
     last = {name: n * len(study.seeds) for name, n in left.items()}
     return runs + sum(last.values()), steps + sum(n * lengths[name] for name, n in last.items())

@@ -1,27 +1,27 @@
-"""Compiled programs are kept between launches, so that the second one begins at once."""
+"""Cache of compiled programs between launches."""
 
 import contextlib
 import hashlib
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import jax
 
-MOST_BYTES = 2**31
-SHORTEST = 0.3
-"""Seconds of compilation from which on a program is kept."""
+MAX_BYTES = 2**31
+MIN_COMPILE_SECONDS = 0.3
+"""A program that compiles faster is not cached."""
 
 
 def keep_compiled_programs() -> None:
-    """Have XLA's programs in $XDG_CACHE_HOME/flaxformer (~/.cache/flaxformer), the oldest removed beyond 2 GiB.
+    """Cache XLA's programs in $XDG_CACHE_HOME/flaxformer (~/.cache/flaxformer); the oldest beyond 2 GiB are removed.
 
-    JAX's own settings win: JAX_COMPILATION_CACHE_DIR names another place, JAX_ENABLE_COMPILATION_CACHE=false keeps
-    none. What is read there is executed: the folder is its owner's alone.
+    JAX's own settings take precedence: JAX_COMPILATION_CACHE_DIR names another folder, and
+    JAX_ENABLE_COMPILATION_CACHE=false turns caching off. Only the owner may write to the folder, since cached programs
+    are executed.
     """
-    settings: Any = jax.config
-    if settings.jax_compilation_cache_dir or not settings.jax_enable_compilation_cache:
+    settings = jax.config.values
+    if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"]:
         return
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flaxformer"
     folder = root / f"programs-{_processor()}"
@@ -33,11 +33,11 @@ def keep_compiled_programs() -> None:
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
 
 
 def _processor() -> str:
-    """Return a name of the processor: machines that share a home directory may have different instructions."""
+    """A digest of the processor and its instructions: machines that share a home directory may differ in them."""
     words = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -46,9 +46,9 @@ def _processor() -> str:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Leave the newest files of the folder, of no more than MOST_BYTES together."""
+    """Remove the oldest files of the folder, so that the others have at most MAX_BYTES together."""
     kept = 0
     for path, about in sorted(((path, path.stat()) for path in folder.iterdir()), key=lambda one: -one[1].st_mtime):
         kept += about.st_size
-        if kept > MOST_BYTES:
+        if kept > MAX_BYTES:
             path.unlink(missing_ok=True)

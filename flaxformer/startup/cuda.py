@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def preload() -> list[Path]:
-    """Load NVRTC's built-in functions from the nvidia.cu13 package, where it is installed; returns the files loaded.
+    """Load NVRTC's built-in functions from the package nvidia.cu13, if it is installed; returns the loaded files.
 
-    cuDNN compiles its attention by NVRTC, which does not find them beside itself in some releases for CUDA 13 (it
-    reports no valid execution plan); once they are loaded, it does. Source: github.com/jax-ml/jax, issue 32430;
+    cuDNN compiles its attention with NVRTC, which in some releases for CUDA 13 does not find these functions; cuDNN
+    then reports that there is no valid execution plan. Sources: github.com/jax-ml/jax, issue 32430;
     github.com/pytorch/pytorch, issue 167602.
     """
     try:

@@ -1,19 +1,24 @@
-"""Writing a study's declaration into its folder: results of another recipe, or of other code, are not mixed with it."""
+"""Declaration of a study in its folder; results of another recipe or of other code are refused, not mixed with it."""
 
+import contextlib
 import itertools
 from collections.abc import Collection
 
-from flaxformer.store import records
+from flaxformer.canonical import differences
+from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.store import declaration_log, records
+from flaxformer.store.checks import is_finished
 from flaxformer.store.leases import wait_for_dead_leases
-from flaxformer.store.records import DamagedError, Row
-from flaxformer.store.store import Store, is_finished
-from flaxformer.struct import UserError, differences
+from flaxformer.store.store import Store
+from flaxformer.struct import UserError
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange
 
 
-def declare(store: Store, declaration: Row, on_code_change: OnCodeChange = "refuse") -> Row:
-    """Write a declaration to study.json and return it as written; call it under the store's lock.
+def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange = "refuse") -> JsonObject:
+    """Write a declaration to study.json and to the log, and return it as written; call it under the store's lock.
+
+    What is written also holds "declaration", the digest of the log's last entry, for the results to hold.
 
     Args:
       store: the study's folder.
@@ -24,7 +29,7 @@ def declare(store: Store, declaration: Row, on_code_change: OnCodeChange = "refu
     Raises:
       UserError: an arm of this name was run with another recipe, or by other code; the message lists what differs.
     """
-    changes.check(on_code_change)
+    changes.check_decision(on_code_change)
     path = store.root / "study.json"
     try:
         old = store.read_declaration()
@@ -34,6 +39,30 @@ def declare(store: Store, declaration: Row, on_code_change: OnCodeChange = "refu
         old = {"recipes": {}}
         store.set_aside(path, str(error))
     recipes = old["recipes"]
+    _check_recipes(store, recipes, declaration)
+    if not recipes:
+        _check_fingerprints(store, declaration)
+    existing = declaration_log.existing_results(store, old)  # before any are set aside
+    decided = _apply_code_change(store, old, declaration, on_code_change)
+    head = declaration_log.declare(store, declaration, old if "kind" in old else None, existing)
+    others = {arm: recipe for arm, recipe in recipes.items() if arm not in declaration["recipes"]}
+    recipes = declaration["recipes"] | others
+    written = declaration | decided | {"recipes": recipes, "declaration": head}
+    records.write_document(path, written)
+    return written
+
+
+def check_recipes(store: Store, declaration: JsonObject) -> None:
+    """Refuse a folder with results of another recipe, before anything is written or counted.
+
+    Raises:
+      UserError: an arm of this name was run with another recipe; the message lists what differs.
+    """
+    with contextlib.suppress(FileNotFoundError, DamagedError):
+        _check_recipes(store, store.read_declaration()["recipes"], declaration)
+
+
+def _check_recipes(store: Store, recipes: JsonObject, declaration: JsonObject) -> None:
     for arm, recipe in declaration["recipes"].items():
         if changed := differences(_without_code(recipes.get(arm, recipe)), _without_code(recipe)):
             lines = "\n".join(f"  {line}" for line in changed)
@@ -41,25 +70,18 @@ def declare(store: Store, declaration: Row, on_code_change: OnCodeChange = "refu
                 f"{store.root} holds results of another recipe for '{arm}':\n{lines}\n"
                 "Give --output another folder, or remove this one to start again."
             )
-    if not recipes:
-        _check_fingerprints(store, declaration)
-    decided = _decide(store, old, declaration, on_code_change)
-    others = {arm: recipe for arm, recipe in recipes.items() if arm not in declaration["recipes"]}
-    written = declaration | decided | {"recipes": declaration["recipes"] | others}
-    records.write_document(path, written)
-    return written
 
 
-def _without_code(recipe: Row) -> Row:
-    """A recipe without the digests of user code, which are compared separately; older folders have one of `measure`."""
+def _without_code(recipe: JsonObject) -> JsonObject:
+    """A recipe without the digests of user code, which are compared separately."""
     return {name: value for name, value in recipe.items() if name not in ("code", "measure")}
 
 
-def _check_fingerprints(store: Store, declaration: Row) -> None:
-    """Refuse rows of another recipe when the declaration that they were written under is lost."""
+def _check_fingerprints(store: Store, declaration: JsonObject) -> None:
+    """Refuse rows of another recipe if the declaration that they were written under is lost."""
     fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declaration["trials"]}
     for name, row in store.rows().items():
-        found = row.get("fingerprint")
+        found = row.fingerprint
         if found is not None and found != fingerprints.get(name, found):
             raise UserError(
                 f"{store.root} holds results of another recipe for '{name}': fingerprint {found}; expected "
@@ -67,37 +89,33 @@ def _check_fingerprints(store: Store, declaration: Row) -> None:
             )
 
 
-def _decide(store: Store, old: Row, new: Row, on_code_change: OnCodeChange) -> Row:
+def _apply_code_change(store: Store, old: JsonObject, new: JsonObject, on_code_change: OnCodeChange) -> JsonObject:
     """Apply `on_code_change`, and return the record of code changes that the new declaration holds.
 
-    Failed runs are not results: they are set aside and trained again without asking.
+    Failed runs are not results: they are set aside and trained again in any case.
     """
-    changed = changes.changed_code(old, new) if "kind" in old else {}
-    record: Row = {name: old[name] for name in ("code_changes", "kept_measurements") if name in old}
+    changed = changes.compare_declarations(old, new) if "kind" in old else {}
+    record: JsonObject = {name: old[name] for name in ("code_changes", "kept_measurements") if name in old}
     if not changed:
         return record
-    rows = [row for row in store.rows().values() if _arm_of(row) in changed]
+    rows = [row for row in store.rows().values() if declaration_log.arm_of(row) in changed]
     measured = store.measurements(old) if changes.DERIVED in changed else []
     results = sum(map(is_finished, rows)) + len(measured)
     if results and on_code_change == "refuse":
-        raise UserError(changes.message(store.root, changed, changes.held(changed, results)))
+        raise UserError(changes.refusal(store.root, changed, changes.count_in_words(changed, results)))
     if owner := wait_for_dead_leases(store.leases):
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         raise UserError(f"{store.root}: {who} is training with code that has changed since; stop it, and run again")
     if not results or on_code_change == "retrain":
-        _supersede(store, [row["trial"] for row in rows])
+        _supersede(store, [row.trial for row in rows])
         record.pop("kept_measurements", None)
     elif measured:
         measured_by = [*record.get("kept_measurements", []), old["measured_by"]]
         record["kept_measurements"] = list(dict.fromkeys(measured_by))
     if not results:
         return record
-    entry = changes.entry(on_code_change, changed, results)
+    entry = changes.record_decision(on_code_change, changed, results)
     return record | {"code_changes": [*record.get("code_changes", []), entry]}
-
-
-def _arm_of(row: Row) -> str:
-    return str(row["trial"].rpartition(",seed=")[0])
 
 
 def _supersede(store: Store, trials: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Leases: who trains which trials of a folder that any number of processes work on.
+"""Leases: the trials that each process trains in a folder that any number of processes share.
 
 A lease is a file in DIR/leases, made by exclusive creation: one process gets it. While its owner lives, a thread
 touches it every `heartbeat` seconds. Another process considers a lease dead after it has seen it untouched for ten
@@ -21,18 +21,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from flaxformer.files import locked
+from flaxformer.files import lock_folder
 from flaxformer.struct import UserError
 
 HEARTBEAT = 10.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 EXPIRY = 10
-"""Heartbeats without a sign after which an owner counts as dead."""
+"""Number of missed heartbeats after which an owner counts as dead."""
 LOCK_PATIENCE = 60.0
 NAME = re.compile(r"(?P<group>.+?)(\.(?P<share>[0-9a-f]{12}))?\.lease")
 
 Lease = dict[str, Any]
-"""Contents of a lease file: group, trials (None where it cannot be read: all), host, pid, started, heartbeat, token;
+"""Contents of a lease file: group, trials (None if the file cannot be read: all), host, pid, started, heartbeat, token;
 and the file's own `path` and `mtime`."""
 
 
@@ -46,7 +46,7 @@ def machine() -> str | None:
 
 
 def born(pid: int) -> str | None:
-    """When a process of this machine started, in ticks since the machine's own start; None where it is no more."""
+    """Start time of a process of this machine, in ticks since boot; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
@@ -55,19 +55,19 @@ def born(pid: int) -> str | None:
 
 
 def owner_is_gone(lease: Lease) -> bool:
-    """True if the owner was a process of this machine that has ended: nothing that a clock says is needed to know."""
+    """True if the owner was a process of this machine that has ended, which needs no clock."""
     here, pid = machine(), lease.get("pid")
     return here is not None and lease.get("machine") == here and type(pid) is int and born(pid) != lease.get("born")
 
 
 def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
-    """Seconds without a sign of life after which an owner counts as dead, as it says itself if it does."""
+    """Seconds without a heartbeat after which an owner counts as dead, by the heartbeat in its lease if valid."""
     own = lease.get("heartbeat")
     return EXPIRY * (own if isinstance(own, int | float) and 0 < own <= 3600 else heartbeat)
 
 
 def read_lease(path: Path) -> Lease | None:
-    """Read a lease file; one that cannot be read still counts as held. None if it is gone."""
+    """Read a lease file; None if it does not exist. An unreadable one counts as a lease on all trials of its group."""
     group = NAME.fullmatch(path.name)
     unknown: Lease = {"group": group["group"] if group else "", "trials": None, "token": None}
     try:
@@ -83,17 +83,17 @@ def read_lease(path: Path) -> Lease | None:
 
 
 def read_leases(folder: Path) -> list[Lease]:
-    """Every lease of a folder, alive or not."""
+    """All leases of a folder, alive or not."""
     found = [read_lease(path) for path in sorted(folder.glob("*.lease")) if NAME.fullmatch(path.name)]
     return [lease for lease in found if lease is not None]
 
 
 class Leases:
-    """This process's leases in a folder, and its view of the others'; leaving the context gives all back.
+    """The leases of this process in a folder, and its observation of others; leaving the context releases all.
 
     Args:
       folder: DIR/leases.
-      heartbeat: seconds between two signs of life.
+      heartbeat: seconds between two heartbeats.
       clock: monotonic seconds.
     """
 
@@ -105,7 +105,7 @@ class Leases:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.heartbeat, self._clock = folder, HEARTBEAT if heartbeat is None else heartbeat, clock
         self._mine: dict[str, str] = {}
-        self._seen: dict[Path, tuple[Any, float]] = {}
+        self._seen: dict[Path, tuple[tuple[int, str | None] | None, float]] = {}
         self._lock, self._stopping = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._beat, name="leases", daemon=True)
 
@@ -129,7 +129,7 @@ class Leases:
         """Take the lease `name` (a group, or GROUP.SHARE) on the trials that no other process holds.
 
         Returns:
-          the trials, or None where nothing is left to hold or somebody was faster.
+          the trials, or None if other processes hold all of them.
         """
         with self._lock:
             held = self.held(name)
@@ -144,20 +144,26 @@ class Leases:
             except FileExistsError:
                 return None
             except OSError as error:
-                raise UserError(f"{path} cannot be written: {error.strerror}; mend this, and run again") from error
+                raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(json.dumps(said).encode())
             except OSError as error:
                 path.unlink(missing_ok=True)
-                raise UserError(f"{path} cannot be written: {error.strerror}; mend this, and run again") from error
+                raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
             if not self._is(path, token):
                 return None
             self._mine[name] = token
             return free
 
+    @property
+    def own(self) -> frozenset[str]:
+        """The names of the leases that this process holds."""
+        with self._lock:
+            return frozenset(self._mine)
+
     def held(self, name: str) -> Collection[str] | None:
-        """The trials of a group, or share of one, that others hold and are alive; None where they hold all of it."""
+        """The trials of a group, or of a share of it, that other living owners hold; None if they hold all of it."""
         match = NAME.fullmatch(f"{name}.lease")
         others = self.others(match["group"]) if match else []
         if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in others):
@@ -165,7 +171,7 @@ class Leases:
         return {trial for lease in others for trial in lease["trials"]}
 
     def others(self, group: str | None = None) -> list[Lease]:
-        """Leases of other owners that are alive, or have not been watched for long enough; dead ones are removed."""
+        """Leases of other owners that are alive or were not observed for long enough; dead ones are removed."""
         with self._lock:
             found = []
             for lease in read_leases(self.folder):
@@ -177,14 +183,14 @@ class Leases:
             return found
 
     def release(self, name: str) -> None:
-        """Give a lease back: its heartbeat has stopped and its results are on disk before it goes."""
+        """Release a lease; its results must be on disk."""
         with self._lock:
             token = self._mine.pop(name, None)
             if token is not None:
                 self._remove(self.folder / f"{name}.lease", token)
 
     def _dead(self, lease: Lease) -> bool:
-        """True if the owner is known to be gone, or was not heard of for as long as it said, while we watched."""
+        """True if the owner has ended, or gave no heartbeat for its expiry time while this process observed it."""
         stamp = (lease["mtime"], lease["token"])
         last, since = self._seen.get(lease["path"], (None, 0.0))
         if last != stamp:
@@ -193,8 +199,8 @@ class Leases:
         return owner_is_gone(lease) or self._clock() - since >= expiry(lease, self.heartbeat)
 
     def _remove(self, path: Path, token: str | None, mtime: int | None = None) -> bool:
-        """Remove a lease if it is still that one; False where it is not, or its owner gave a sign of life."""
-        with locked(self.folder, "taking leases", LOCK_PATIENCE):
+        """Remove a lease if it is unchanged; False if it has another token, or its owner gave a heartbeat."""
+        with lock_folder(self.folder, "taking leases", LOCK_PATIENCE):
             now = read_lease(path)
             if now is None:
                 return True
@@ -212,7 +218,7 @@ class Leases:
         return lease is not None and lease["token"] == token
 
     def _beat(self) -> None:
-        """Give signs of life until told to stop; a lease that another has taken over is none of ours any more."""
+        """Give heartbeats until stopped; forget a lease that another process has taken over."""
         while not self._stopping.wait(self.heartbeat):
             with self._lock:
                 for name, token in list(self._mine.items()):
@@ -225,10 +231,9 @@ class Leases:
 
 
 def wait_for_dead_leases(folder: Path, poll: float = 0.5) -> Lease | None:
-    """Remove the leases of owners that are gone, waiting until it is known; returns a lease whose owner is alive.
+    """Remove the leases of dead owners, waiting until that is certain; return a lease whose owner is alive, if any.
 
-    An owner of another machine is alive once it gives a sign of life, and gone when it gives none until its lease
-    expires.
+    An owner on another machine is alive if it gives a heartbeat, and dead if it gives none until its lease expires.
     """
     if not folder.exists():
         return None

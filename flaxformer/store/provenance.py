@@ -27,6 +27,7 @@ def provenance(file: Path | None = None) -> dict[str, Any]:
         "flaxformer": flaxformer.__version__,
         **code(file),
         "file": file and file.name,
+        "file_in_commit": file is not None and is_in_commit(file),
         "command": command(sys.argv),
         "python": platform.python_version(),
         "jax": jax.__version__,
@@ -43,23 +44,23 @@ def code(file: Path | None = None) -> dict[str, Any]:
     """Return the version of the code: the package's commit, and digests of its source and of a study file."""
     here = Path(flaxformer.__file__).parent
     source = hashlib.blake2b(digest_size=8)
-    for path in sorted(here.rglob("*.py")):
+    for path in sorted(set(here.rglob("*.py")) - set((here / "experiments").rglob("*.py"))):
         source.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     study = None if file is None else hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
     return {"commit": commit(), "source": source.hexdigest(), "study_file": study}
 
 
 def precision() -> str:
-    """The numbers that weights are, and how exactly they are multiplied."""
+    """The precision of weights and of matrix products."""
     products = jax.config.jax_default_matmul_precision or "the backend's default"  # type: ignore[attr-defined]
     wide = ", with float64 enabled" if jax.config.jax_enable_x64 else ""  # type: ignore[attr-defined]
     return f"float32{wide}; matrix products in {products} precision"
 
 
 def command(arguments: Sequence[str]) -> str | None:
-    """The command line of a launch, as a reader of another machine can type it; None outside the command.
+    """The command line of a launch, for use on another machine; None outside the command.
 
-    Absolute paths become relative to the working folder, or where they are not below it, their last name alone.
+    Absolute paths become relative to the working folder; of paths that are not below it, the last name remains.
     """
     program, *words = arguments
     if Path(program).name != "flaxformer" and not Path(program).match("flaxformer/cli/__main__.py"):
@@ -79,15 +80,26 @@ def _portable(word: str) -> str:
 def commit() -> str | None:
     """The package's git commit, "+changes" when the working tree differs from it; None outside a checkout."""
     here = Path(flaxformer.__file__).parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
     try:
-        tracked = git("ls-files", "--error-unmatch", "__init__.py")
-        return tracked and git("rev-parse", "--short=12", "HEAD") + (
-            "+changes" if git("status", "--porcelain", ".") else ""
+        tracked = _git(here, "ls-files", "--error-unmatch", "__init__.py")
+        return tracked and _git(here, "rev-parse", "--short=12", "HEAD") + (
+            "+changes" if _git(here, "status", "--porcelain", ".") else ""
         )
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def is_in_commit(file: Path) -> bool:
+    """True if a file is, as it is now, in the commit of the package's checkout."""
+    here, folder = Path(flaxformer.__file__).parent, file.resolve().parent
+    try:
+        _git(folder, "ls-files", "--error-unmatch", file.name)
+        is_same = _git(folder, "rev-parse", "--show-toplevel") == _git(here, "rev-parse", "--show-toplevel")
+        return is_same and not _git(folder, "status", "--porcelain", "--", file.name)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -1,30 +1,81 @@
-"""Progress of a study, from its folder alone: trials by status, and the processes that hold them."""
+"""Progress of a study, from its folder alone: trials by state, the processes that train them, and the time left."""
 
 import time
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import TypedDict
 
 from flaxformer.store.leases import Lease, expiry, owner_is_gone, read_leases
-from flaxformer.store.store import RUNGS, STATUSES, Store
+from flaxformer.store.store import RUNGS, STATUSES, Row, Store
 
 STATES = (*STATUSES, "running", "missing")
 """Status of a declared trial; "running" where it has no result and a living owner holds it."""
 
 
-def status(store: Store) -> dict[str, Any]:
-    """A study's state as plain data; the study's file is neither needed nor read.
+class Counts(TypedDict):
+    """Numbers of trials: all, and those in each of `STATES`."""
 
-    A lease's owner is "gone" where it was a process of this machine that has ended, "silent" where it gave no sign of
-    life for as long as makes others take over, by this machine's clock, and else "alive". "rungs" has the same of every
-    rung of a halving that was begun, by its step.
+    declared: int
+    done: int
+    diverged: int
+    stopped: int
+    failed: int
+    running: int
+    missing: int
+
+
+class GroupStatus(Counts):
+    """Trials of one compiled program."""
+
+    group: str
+    seconds_since_last_row: float | None
+
+
+class LeaseStatus(TypedDict):
+    """A process that trains a group, or that did; `trials` is None where it holds all of the group.
+
+    `state` is "gone" for a process of this machine that has ended, "silent" for one that gave no sign of life for so
+    long that others take over, by this machine's clock, and else "alive".
+    """
+
+    group: str
+    host: str
+    pid: int | None
+    state: str
+    seconds_held: float | None
+    seconds_silent: float
+    trials: int | None
+
+
+class StudyStatus(Counts):
+    """Progress of a study."""
+
+    study: str
+    folder: str
+    groups: list[GroupStatus]
+    leases: list[LeaseStatus]
+    trials: dict[str, list[str]]
+    """Names of the trials that are failed, running and missing."""
+    damaged: dict[str, str]
+    tokens_per_second: float | None
+    """Estimate over all living processes, from the finished runs; None without a finished run or a living process."""
+    seconds_left: float | None
+    """Estimate of the time to the end, from the same; 0 when no trial is left."""
+    rungs: dict[str, "StudyStatus"]
+    """Progress of each rung of a halving that was begun, by its step."""
+
+
+def status(store: Store) -> StudyStatus:
+    """Read the progress of a study; its file is neither needed nor read.
 
     Raises:
       UserError: the folder holds no study.
     """
     declaration, rows, now = store.declaration, store.rows(), time.time()
-    leases = [_lease(lease, now) for lease in read_leases(store.leases)]
-    alive = [lease for lease in leases if lease["state"] == "alive"]
+    leases = read_leases(store.leases)
+    alive = [lease for lease in leases if _state(lease, now) == "alive"]
     running = {trial for lease in alive for trial in lease["trials"] or ()}
     whole = {lease["group"] for lease in alive if lease["trials"] is None}
     trials: dict[str, list[str]] = {state: [] for state in STATES}
@@ -33,26 +84,66 @@ def status(store: Store) -> dict[str, Any]:
     for trial in declaration["trials"]:
         name, row = trial["trial"], rows.get(trial["trial"])
         group = trial.get("group") or (row["group"] if row else "")
-        at_work = name in running or group in whole
-        state = row["status"] if row and not (row["status"] == "failed" and at_work) else "running"
-        state = "missing" if not row and not at_work else state
+        is_held = name in running or group in whole
+        state = row["status"] if row and not (row["status"] == "failed" and is_held) else "running"
+        state = "missing" if not row and not is_held else state
         trials[state].append(name)
         counts.setdefault(group, Counter())[state] += 1
+    owners = {(lease.get("host"), lease.get("pid")) for lease in alive}
+    tokens_per_second, seconds_left = _pace(rows.values(), counts, len(owners))
     return {
+        **_counts(Counter({state: len(names) for state, names in trials.items()})),
         "study": declaration.get("name", ""),
         "folder": str(store.root),
-        "declared": len(declaration["trials"]),
-        **{state: len(trials[state]) for state in STATES},
         "groups": [
-            {"group": group, "declared": own.total(), **{state: own[state] for state in STATES}}
-            | {"seconds_since_last_row": round(now - written[group], 1) if group in written else None}
+            {
+                **_counts(own),
+                "group": group,
+                "seconds_since_last_row": round(now - written[group], 1) if group in written else None,
+            }
             for group, own in counts.items()
         ],
-        "leases": [lease | {"trials": None if lease["trials"] is None else len(lease["trials"])} for lease in leases],
+        "leases": [_lease(lease, now) for lease in leases],
         "trials": {state: trials[state] for state in ("failed", "running", "missing")},
         "damaged": store.corrupt_files,
+        "tokens_per_second": tokens_per_second,
+        "seconds_left": seconds_left,
         "rungs": {path.name: status(Store(path)) for path in _rungs(store)},
     }
+
+
+def _counts(states: Counter[str]) -> Counts:
+    return {
+        "declared": states.total(),
+        "done": states["done"],
+        "diverged": states["diverged"],
+        "stopped": states["stopped"],
+        "failed": states["failed"],
+        "running": states["running"],
+        "missing": states["missing"],
+    }
+
+
+def _pace(
+    rows: Collection[Row], counts: Mapping[str, Counter[str]], processes: int
+) -> tuple[float | None, float | None]:
+    """Estimate tokens per second and seconds left, as if each process used the devices that finished runs name.
+
+    A group without a finished run is taken to cost the mean of the others per run.
+    """
+    left = {group: own["running"] + own["missing"] for group, own in counts.items()}
+    timed = [row for row in rows if row.get("seconds") and row.get("tokens_per_second")]
+    if not sum(left.values()):
+        return None, 0.0
+    if not timed or not processes:
+        return None, None
+    workers = processes * len({row["device"] for row in timed})
+    costs: dict[str, list[float]] = {}
+    for row in timed:
+        costs.setdefault(row["group"], []).append(row["seconds"] / row["group_size"])
+    mean = fmean(cost for own in costs.values() for cost in own)
+    seconds = sum(n * fmean(costs.get(group, [mean])) for group, n in left.items())
+    return workers * fmean(row["tokens_per_second"] for row in timed), seconds / workers
 
 
 def _rungs(store: Store) -> list[Path]:
@@ -61,15 +152,19 @@ def _rungs(store: Store) -> list[Path]:
     return sorted((path for path in found if (path / "study.json").exists()), key=lambda path: int(path.name))
 
 
-def _lease(lease: Lease, now: float) -> dict[str, Any]:
-    silent, started = now - lease["mtime"] / 1e9, lease.get("started")
-    gone = owner_is_gone(lease)
+def _state(lease: Lease, now: float) -> str:
+    silent = now - lease["mtime"] / 1e9
+    return "gone" if owner_is_gone(lease) else "silent" if silent > expiry(lease) else "alive"
+
+
+def _lease(lease: Lease, now: float) -> LeaseStatus:
+    started, trials = lease.get("started"), lease["trials"]
     return {
         "group": lease["group"],
         "host": str(lease.get("host", "?")),
         "pid": lease.get("pid"),
-        "state": "gone" if gone else "silent" if silent > expiry(lease) else "alive",
+        "state": _state(lease, now),
         "seconds_held": round(now - started, 1) if isinstance(started, int | float) else None,
-        "seconds_silent": round(silent, 1),
-        "trials": lease["trials"],
+        "seconds_silent": round(now - lease["mtime"] / 1e9, 1),
+        "trials": None if trials is None else len(trials),
     }

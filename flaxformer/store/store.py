@@ -1,7 +1,9 @@
 """The results folder of a study, which holds all of its state.
 
     study.json                 the declaration: axes, trials with their fingerprints, claims, data, reference losses
+    declarations.jsonl         log of all declarations, each with the results that existed then (`declaration_log`)
     launches.jsonl             provenance: one line per launch (versions, git commit, digests of the code, devices)
+    disagreements.jsonl        trials that were trained again with different results: one line each
     measurements.jsonl         numbers that a probe measured, or that were derived from runs: one line per seed
     groups/NAME.WORKER.jsonl   a worker's finished runs of a group that is under way, one line each
     groups/NAME.parquet        all runs of a finished group
@@ -11,55 +13,45 @@
     superseded/N.parquet       rows of code that has changed since, set aside on request
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
 
-Any number of processes may work on one folder. Each adds lines to files of its own; what all share is replaced by
-writing beside it and renaming, under a lock that is held for moments. A line that a kill cut short is dropped; a file
-that is not what was written is set aside as NAME.damaged, and what it held is missing. Nothing here is ever unpickled
-or evaluated.
+Any number of processes may work on one folder. Each appends lines to files of its own; a shared file is replaced by
+writing another one and renaming it, under a lock that is held briefly. A line that a kill cut short is dropped; a file
+whose digest differs is set aside as NAME.damaged, and its rows are missing. Nothing is ever unpickled or evaluated.
 """
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import get_args
 
-from flaxformer.files import locked, set_aside, write_atomically
+from flaxformer import digests
+from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.files import lock_folder, set_aside, write_atomically
 from flaxformer.store import records
-from flaxformer.store.records import DamagedError, Row
+from flaxformer.store.checks import by_trial, check_characters, check_file_name
+from flaxformer.store.rows import Row, RunStatus
 from flaxformer.struct import UserError
+from flaxformer.wording import counted, printable
 
 FORMAT = 3
-"""Of study.json; raised when a folder cannot be read as before."""
+"""Version of study.json; raised when older folders cannot be read."""
+DISAGREEMENTS = "disagreements.jsonl"
+"""Record of trials with differing results, which outlasts the merge of their rows."""
 RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
 LOCK_PATIENCE = 60.0
-"""Seconds to wait for another process that writes what all share."""
+"""Seconds to wait for another process that writes shared files."""
 LINES = re.compile(r"(?P<group>.+?)(\.(?P<worker>[0-9a-f]{12}))?\.jsonl")
-STATUSES = ("done", "diverged", "stopped", "failed")
+STATUSES = get_args(RunStatus)
 
 
-def read_lines(path: Path) -> list[Row]:
-    """The whole lines of a JSONL file that are as they were written; a last line without its end does not count."""
-    return records.lines(path)[0]
-
-
-def check_file_name(group: str) -> str:
-    """A group's name, which becomes a file's.
-
-    Raises:
-      UserError: it would leave its folder.
-    """
-    if not group or group.startswith(".") or set(group) & set("/\\\0\n") or len(group.encode()) > 200:
-        raise UserError(f"group is named {group!r}; expected a plain file name")
-    return group
-
-
-def is_finished(row: Row | None) -> bool:
-    """True if a trial has a result: a run that failed has none."""
-    return row is not None and row["status"] != "failed"
+def read_lines(path: Path) -> list[JsonObject]:
+    """Return the undamaged lines of a JSONL file, without a last line that was cut short."""
+    return digests.lines(path)[0]
 
 
 class Store:
-    """One study's folder.
+    """Results folder of one study.
 
     Args:
       root: the folder.
@@ -70,10 +62,12 @@ class Store:
         self.root, self.worker = root, worker
         self.groups, self.leases, self.unfinished = root / "groups", root / "leases", root / "unfinished"
         self.corrupt_files: dict[str, str] = {}
-        """Damage found in reading, by the file's path in the folder."""
+        """Damage found while reading, by the path of the file in the folder."""
+        self.disagreements: dict[str, str] = {}
+        """Differing results of one trial found while reading, by its name: training was not deterministic."""
 
     @property
-    def declaration(self) -> Row:
+    def declaration(self) -> JsonObject:
         """Declaration of the study when it last ran.
 
         Raises:
@@ -90,15 +84,17 @@ class Store:
                 f"{self.root / 'study.json'} is damaged ({error}); expected JSON as 'run' wrote it: running again does"
             ) from None
 
-    def read_declaration(self) -> Row:
+    def read_declaration(self) -> JsonObject:
         """The content of study.json.
 
         Raises:
           FileNotFoundError: there is none.
-          DamagedError: it is not what was written.
+          DamagedError: its digest differs, or it is not JSON.
           UserError: it is in another format.
         """
-        declaration = records.read_document(self.root / "study.json")
+        path = self.root / "study.json"
+        declaration = digests.read_document(path)
+        check_characters(path)
         if declaration.get("format") != FORMAT:
             found = declaration.get("format")
             raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
@@ -111,9 +107,9 @@ class Store:
         """Hold the folder for one writer; the lock ends with the process, however it ends.
 
         Raises:
-          UserError: another process holds it, or a folder of it is a link to somewhere else.
+          UserError: another process holds it, or a folder in it is a symbolic link.
         """
-        with locked(self.root, "writing the study", patience):
+        with lock_folder(self.root, "writing the study", patience):
             kept = (folder for pattern in ("*", "*/*") for folder in self.unfinished.glob(pattern))
             for folder in (self.groups, self.leases, self.unfinished, *kept):
                 if folder.is_symlink():
@@ -128,10 +124,12 @@ class Store:
         """Return the last row of every trial, or of a group's, by trial name; a result replaces a failed row."""
         written = [row for path in self._line_files(group) for row in self._lines(path)]  # before they may be merged
         tables = [row for path in self._files("*.parquet") if group in (None, path.stem) for row in self._table(path)]
-        return _by_trial([*tables, *written])
+        for line in read_lines(self.root / DISAGREEMENTS):
+            self.disagreements.setdefault(str(line.get("trial")), str(line.get("what")))
+        return by_trial([*tables, *written], self.disagreements)
 
     def _files(self, pattern: str) -> list[Path]:
-        """The files in groups/; a link to somewhere else is none."""
+        """The files in groups/ that match; symbolic links are skipped and noted as damage."""
         if self.groups.is_symlink():
             raise UserError(f"{self.groups} is a symbolic link; expected a folder of its own")
         found = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
@@ -140,15 +138,15 @@ class Store:
                 self._note(path, "it is a symbolic link")
         return [path for path in found if not path.is_symlink() and path.is_file()]
 
-    def _line_files(self, group: str | None = None) -> list[Path]:
-        found = [(path, LINES.fullmatch(path.name)) for path in self._files("*.jsonl")]
-        return [path for path, name in found if name and group in (None, name["group"])]
+    def _line_files(self, group: str | None = None) -> dict[Path, re.Match[str]]:
+        """The files of lines, of a group or of all, each with the parts of its name."""
+        found = {path: LINES.fullmatch(path.name) for path in self._files("*.jsonl")}
+        return {path: name for path, name in found.items() if name and group in (None, name["group"])}
 
     def _lines(self, path: Path) -> list[Row]:
-        """The rows of a file of lines; what cannot be one is noted."""
-        name = LINES.fullmatch(path.name)
+        """The rows of a file of lines; other lines are noted as damage."""
         try:
-            rows, wrong = records.lines(path, sealed=bool(name and name["worker"]))
+            rows, wrong = digests.lines(path)
         except FileNotFoundError:  # it was merged meanwhile
             return []
         for text in wrong:
@@ -164,18 +162,23 @@ class Store:
             pass
         return []
 
-    def _checked(self, path: Path, rows: list[Row]) -> list[Row]:
-        """The rows that are rows of results."""
-        good = [row for row in rows if isinstance(row.get("trial"), str) and row.get("status") in STATUSES]
-        if len(good) < len(rows):
-            self._note(path, f"{len(rows) - len(good)} rows have no trial or no status")
-        return good
+    def _checked(self, path: Path, found: list[JsonObject]) -> list[Row]:
+        """The rows of results among what a file holds; others are noted as damage."""
+        rows, wrong = [], []
+        for columns in found:
+            try:
+                rows.append(Row.from_columns(columns))
+            except ValueError as error:
+                wrong.append(error)
+        if wrong:
+            self._note(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
+        return rows
 
     def written(self) -> dict[str, float]:
-        """When something was last written of each group, in seconds since 1970."""
+        """Time of the last write of each group, in seconds since 1970."""
         times: dict[str, float] = {}
         names = [(path, path.stem) for path in self._files("*.parquet")]
-        names += [(path, LINES.fullmatch(path.name)["group"]) for path in self._line_files()]  # type: ignore[index]
+        names += [(path, name["group"]) for path, name in self._line_files().items()]
         for path, group in names:
             with contextlib.suppress(FileNotFoundError):
                 times[group] = max(times.get(group, 0.0), path.stat().st_mtime)
@@ -202,7 +205,7 @@ class Store:
         """
         for path in [*self._line_files(), *self._files("*.parquet")]:
             rows = self._lines(path) if path.suffix == ".jsonl" else self._table(path)
-            left = [row for row in rows if row["trial"] not in trials]
+            left = [row for row in rows if row.trial not in trials]
             if len(left) == len(rows):
                 continue
             if path.relative_to(self.root).as_posix() in self.corrupt_files:
@@ -211,18 +214,23 @@ class Store:
                 path.unlink(missing_ok=True)
             elif path.suffix == ".jsonl":
                 with records.writing(path):
-                    write_atomically(path, b"".join(map(records.line, left)))
+                    write_atomically(path, b"".join(map(digests.line, left)))
             else:
                 records.write_table(path, left)
 
     def finish(self, group: str) -> None:
-        """Turn all workers' lines of a group into its Parquet file, together with what an earlier launch finished.
+        """Merge all workers' lines of a group into its Parquet file, with the rows of earlier launches.
 
         Call it under the lock, while no other process has a lease on the group.
         """
         parquet = self.groups / f"{check_file_name(group)}.parquet"
         if lines := self._line_files(group):
-            records.write_table(parquet, list(self.rows(group).values()))
+            rows = self.rows(group)
+            recorded = {line.get("trial") for line in read_lines(self.root / DISAGREEMENTS)}
+            for trial in self.disagreements.keys() & rows.keys() - recorded:
+                line = {"trial": trial, "what": self.disagreements[trial]}
+                records.append_line(self.root / DISAGREEMENTS, line)
+            records.write_table(parquet, list(rows.values()))
             for path in lines:
                 if path.relative_to(self.root).as_posix() in self.corrupt_files:
                     self.set_aside(path, "")
@@ -230,49 +238,52 @@ class Store:
                     path.unlink()
 
     def unmerged(self) -> list[str]:
-        """The groups that have lines outside their Parquet file."""
-        names = (LINES.fullmatch(path.name) for path in self._line_files())
-        return list(dict.fromkeys(name["group"] for name in names if name))
+        """The groups with lines that are not merged into their Parquet file."""
+        return list(dict.fromkeys(name["group"] for name in self._line_files().values()))
 
-    # --- what else there is -------------------------------------------------------------------------------
+    # --- measurements and launches ------------------------------------------------------------------------
 
-    def measurements(self, declaration: Row) -> list[Row]:
+    def measurements(self, declaration: JsonObject) -> list[JsonObject]:
         """Rows measured or derived by the code that the declaration names, one per seed."""
-        rows = read_lines(self.root / "measurements.jsonl")
+        path = self.root / "measurements.jsonl"
+        rows, wrong = digests.lines(path)
+        if wrong:
+            self._note(path, f"{counted(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
         by = [declaration.get("measured_by"), *declaration.get("kept_measurements", ())]
         rows = [row for row in rows if row.get("measured_by") in by]
-        return [row for row in rows if isinstance(row.get("values"), dict) and isinstance(row.get("seed"), int)]
+        rows = [row for row in rows if isinstance(row.get("values"), dict) and isinstance(row.get("seed"), int)]
+        return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in rows]
 
-    def append_measurement(self, row: Row) -> None:
-        """Add what was measured at one seed; it is on the disk when this returns."""
+    def append_measurement(self, row: JsonObject) -> None:
+        """Add the measurement of one seed; it is on the disk when this returns."""
         records.append_line(self.root / "measurements.jsonl", row)
 
-    def replace_measurements(self, rows: list[Row]) -> None:
-        """Write what was derived from all runs that there are."""
-        lines = b"".join(records.line(row) for row in rows)
+    def replace_measurements(self, rows: list[JsonObject]) -> None:
+        """Replace all measurements by numbers derived from the present runs."""
+        lines = b"".join(digests.line(row) for row in rows)
         with records.writing(self.root / "measurements.jsonl"):
             write_atomically(self.root / "measurements.jsonl", lines)
 
-    def record_launch(self, launch: Row) -> None:
+    def record_launch(self, launch: JsonObject) -> None:
         """Add one launch to the provenance."""
         records.append_line(self.root / "launches.jsonl", launch)
 
     def repair(self) -> None:
-        """Make whole what kills and bad disks left, under the lock: unfinished lines, damaged files, half-written ones.
+        """Repair the folder, under the lock: remove unfinished lines and half-written files, set damaged files aside.
 
         Files of workers are left alone, since a worker may be writing: an unfinished line is not read, and no other
         process adds to it.
         """
         shared = [self.root / "measurements.jsonl", self.root / "launches.jsonl"]
-        plain = [path for path in self._line_files() if not LINES.fullmatch(path.name)["worker"]]  # type: ignore[index]
+        plain = [path for path, name in self._line_files().items() if not name["worker"]]
         for path in (*shared, *plain):
             if path.is_symlink():
                 self.set_aside(path, "it is a symbolic link")
             data = path.read_bytes() if path.exists() else b""
-            rows, wrong = records.lines(path)
+            rows, wrong = digests.lines(path)
             if wrong:
                 self.set_aside(path, wrong[0])
-                data = b"".join(map(records.line, rows))
+                data = b"".join(map(digests.line, rows))
             if wrong or (data and not data.endswith(b"\n")):
                 with records.writing(path):
                     write_atomically(path, data[: data.rfind(b"\n") + 1])
@@ -282,11 +293,3 @@ class Store:
                 self.set_aside(path, what)
         for path in self.groups.glob(".*.tmp"):
             path.unlink(missing_ok=True)
-
-
-def _by_trial(rows: Iterable[Row]) -> dict[str, Row]:
-    found: dict[str, Row] = {}
-    for row in rows:
-        if not (row["status"] == "failed" and is_finished(found.get(row["trial"]))):
-            found[row["trial"]] = row
-    return found

@@ -1,19 +1,27 @@
-"""A claim: what an author expects of the runs, said before they are made."""
+"""Claims: the results that the author of a study expects, stated before the runs."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from flaxformer.struct import UserError
+from flaxformer.wording import check_text
 
 Labels = dict[str, str]
+VERDICTS = {"supported", "refuted", "inconclusive"}
 QUANTITY = "quantity"
-"""The one label of what is not an arm: {"quantity": NAME}, measured by a probe or derived from a study's runs."""
+"""Label of a number that a probe measures or a study derives, in place of an arm's labels: {"quantity": NAME}."""
+
+
+def arm_name(labels: Labels) -> str:
+    """Return the name of an arm from its labels, such as "norm=pre,warmup=none"."""
+    return ",".join(f"{axis}={label}" for axis, label in labels.items()) or "baseline"
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrast:
-    """An effect: weights on arms and quantities, and a constant; positive where the claim says so."""
+    """An effect: the weighted sum of arms and quantities plus a constant; positive in the direction of the claim."""
 
     terms: list[tuple[float, Labels]]
     constant: float = 0.0
@@ -21,17 +29,24 @@ class Contrast:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """The author's expectation, stated before the runs, about a difference that is paired by seed.
+    """An expectation about a difference that is paired by seed.
 
-    Exactly one of three forms, each between two arms that differ only as they say:
+    It has exactly one of three forms, each a comparison of two arms:
 
     - `lower=A, than=B`: the metric of A is below that of B, by more than `by`;
     - `higher=A, than=B`: above it, by more than `by`;
-    - `equal=A, to=B, within=m`: they differ by less than m either way (tested by TOST).
+    - `equal=A, to=B, within=m`: the two differ by less than m in either direction (tested by TOST).
 
     A and B are labels of axes, or `{"quantity": NAME}` for a number that the study derives or a probe measures; B may
-    be a plain number. `where` fixes other axes; an axis that is not mentioned stays at the baseline. With
-    `more_than_where`, the claim is an interaction: the effect under `where` exceeds the effect under `more_than_where`.
+    be a number. `where` sets other axes for both arms; an axis that is not mentioned has the baseline's label. With
+    `more_than_where`, the claim is an interaction: the effect under `where` exceeds the effect under `more_than_where`;
+    the report shows both effects.
+
+    `answers` gives the study's question an answer in one sentence for each verdict of this claim, such as {"supported":
+    "Yes: …", "refuted": "No: …", "inconclusive": "The study cannot tell whether …"}; the report begins with it.
+
+    Raises:
+      UserError: the arguments are not those of one form.
     """
 
     text: str
@@ -45,66 +60,86 @@ class Claim:
     more_than_where: Labels | None = None
     by: float = 0.0
     within: float | None = None
+    answers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("lower", "higher", "equal") if getattr(self, name) is not None]
-        if len(given) != 1:
+        check_text("claim text", self.text)
+        for verdict, answer in (self.answers or {}).items():
+            check_text(f"claim '{self.text}' answers['{verdict}']", answer)
+        for name in ("than", "to", "by", "within"):
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not math.isfinite(value):
+                raise UserError(f"claim '{self.text}' has {name}={value}; expected a finite number")
+        forms = [name for name in ("lower", "higher", "equal") if getattr(self, name) is not None]
+        if len(forms) != 1:
             raise UserError(
-                f"claim '{self.text}' gives {given or 'none'} of lower, higher, equal; expected exactly one"
+                f"claim '{self.text}' has {' and '.join(forms) or 'none'} of lower, higher, equal; expected exactly one"
             )
-        kind = given[0]
+        kind = forms[0]
         other, wrong = ("to", "than") if kind == "equal" else ("than", "to")
         if getattr(self, other) is None:
             raise UserError(
-                f"claim '{self.text}' gives {kind} but not {other}; expected the arm or number to compare with"
+                f"claim '{self.text}' has {kind} but not {other}; expected the arm or the number to compare with"
             )
         if getattr(self, wrong) is not None:
-            raise UserError(f"claim '{self.text}' gives {kind} with {wrong}; expected {other} alone")
+            raise UserError(f"claim '{self.text}' has {kind} with {wrong}; expected {kind} with {other}")
         if (kind == "equal") != (self.within is not None):
-            raise UserError(f"claim '{self.text}': within (a margin) belongs to equal, and equal needs it")
+            raise UserError(
+                f"claim '{self.text}' has {kind} and within={self.within}; expected a margin with equal only"
+            )
         if (self.within is not None and self.within <= 0) or self.by < 0:
             raise UserError(
                 f"claim '{self.text}' has by {self.by}, within {self.within}; expected by ≥ 0 and within > 0"
             )
+        if self.answers is not None and set(self.answers) != VERDICTS:
+            raise UserError(
+                f"claim '{self.text}' has answers for {', '.join(self.answers) or 'nothing'}; "
+                f"expected one for each of {', '.join(sorted(VERDICTS))}"
+            )
         if self.more_than_where is not None and not isinstance(self.second, dict):
             raise UserError(
-                f"claim '{self.text}' compares with the number {self.second} under more_than_where; expected an arm"
+                f"claim '{self.text}' has more_than_where and compares with the number {self.second}; expected two arms"
             )
 
     @property
     def kind(self) -> Literal["lower", "higher", "equal"]:
-        """Which of the three forms it has."""
+        """The form of the claim."""
         return "lower" if self.lower is not None else "higher" if self.higher is not None else "equal"
 
     @property
+    def declared_answers(self) -> dict[str, dict[str, str]]:
+        """The answers as an entry of the declaration; empty without any."""
+        return {} if self.answers is None else {"answers": dict(self.answers)}
+
+    @property
     def first(self) -> Labels:
-        """Labels of the arm that the claim is about."""
-        return {"lower": self.lower, "higher": self.higher, "equal": self.equal}[self.kind]  # type: ignore[return-value]
+        """Labels of the first arm of the comparison."""
+        return next(labels for labels in (self.lower, self.higher, self.equal) if labels is not None)
 
     @property
     def second(self) -> Labels | float:
-        """Labels of the arm, or the number, that it is compared with."""
-        return self.to if self.kind == "equal" else self.than  # type: ignore[return-value]
+        """Labels of the second arm, or the number that the first arm is compared with."""
+        return next(other for other in (self.to, self.than) if other is not None)
 
     def contrast(self, complete: Callable[[Labels], Labels]) -> Contrast:
-        """The effect; `complete` fills in the labels of an arm."""
+        """Return the effect of the claim; `complete` adds the labels of the axes that are not mentioned."""
         sign = -1.0 if self.kind == "lower" else 1.0
-        terms = [(sign, self._named(self.first, self.where, complete))]
+        terms = [(sign, self._arm(self.first, self.where, complete))]
         if not isinstance(self.second, dict):
             return Contrast(terms, -sign * self.second)
-        terms.append((-sign, self._named(self.second, self.where, complete)))
+        terms.append((-sign, self._arm(self.second, self.where, complete)))
         if self.more_than_where is not None:
             terms += [
-                (-sign, self._named(self.first, self.more_than_where, complete)),
-                (sign, self._named(self.second, self.more_than_where, complete)),
+                (-sign, self._arm(self.first, self.more_than_where, complete)),
+                (sign, self._arm(self.second, self.more_than_where, complete)),
             ]
         return Contrast(terms)
 
-    def _named(self, labels: Labels, where: Labels, complete: Callable[[Labels], Any]) -> Labels:
+    def _arm(self, labels: Labels, where: Labels, complete: Callable[[Labels], Labels]) -> Labels:
         if QUANTITY not in labels:
             return complete({**where, **labels})
         if len(labels) > 1 or where:
             raise UserError(
-                f"claim '{self.text}' gives {labels | where}; expected a quantity alone, which has no other axes"
+                f"claim '{self.text}' has the labels {labels | where}; expected a quantity without other labels"
             )
         return labels

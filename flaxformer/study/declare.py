@@ -1,144 +1,94 @@
-"""Declaring a study: a baseline, the axes that vary around it, the seeds, and the claims to be judged."""
+"""Declaration of a study: a baseline, the axes to vary, the seeds, and the claims to test."""
 
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from flaxformer.struct import UserError, canonical_text, did_you_mean, get_at, replace_at
-from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels
-from flaxformer.study.halving import Halving
+from jax import Array
+
+from flaxformer.canonical import canonical_text
+from flaxformer.store.rows import Row
+from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
+from flaxformer.struct import UserError, did_you_mean, get_at, replace_at
+from flaxformer.study.axis import Axis, Number
+from flaxformer.study.checks import check_functions, check_name, check_texts
+from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels, arm_name
+from flaxformer.study.halving import Goal, Halving, goal_of, is_accuracy
+from flaxformer.study.seeds import check_seeds
 from flaxformer.training.run import Run
-
-RESERVED = re.compile(
-    f"{QUANTITY}|trial|group|seed|status|error|cause|fingerprint|diverged_at|stopped_at|evaluated_at|seconds"
-    "|tokens_per_second|group_size|chunk_steps|device|(validation|initial|train)_.*"
-)
-"""Column names of the results, which no axis may take."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """One thing that varies: `Axis("optimizer.warmup_steps", {"none": 0, "100": 100}, name="warmup")`.
-
-    `path` names a field of the `Run`, or several that take the same value, such as
-    ("model.norm", "model.encoder.norm"); `levels` gives each value its label. The name is the first path's last part
-    by default.
-    """
-
-    path: str | Sequence[str]
-    levels: Mapping[str, Any]
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or self.paths[0].rpartition(".")[2])
-        object.__setattr__(self, "levels", dict(self.levels))
-        if not self.levels:
-            raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
-        for label in self.levels:
-            if not isinstance(label, str) or not label or set(label) & set(",="):
-                raise UserError(f"axis '{self.name}' has the label {label!r}; expected text without ',' and '='")
-        if RESERVED.fullmatch(self.name) or set(self.name) & set(",="):
-            raise UserError(f"axis name '{self.name}' is taken by a column of the results; give it another with name=")
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The fields that it changes."""
-        return (self.path,) if isinstance(self.path, str) else tuple(self.path)
-
-    def changes(self, label: str) -> dict[str, Any]:
-        """The values at its paths at one level."""
-        return dict.fromkeys(self.paths, self.levels[label])
-
-    def baseline_label(self, baseline: Run) -> str | None:
-        """The label whose value the baseline has."""
-
-        def values(run: Run) -> list[str]:
-            return [canonical_text(get_at(run, path)) for path in self.paths]
-
-        own = values(baseline)
-        for label in self.levels:
-            if values(replace_at(baseline, self.changes(label))) == own:
-                return label
-        return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One combination of levels."""
+    """One combination of levels, one per axis."""
 
     labels: Labels
     run: Run
 
     @property
     def name(self) -> str:
-        """Readable and unique in the study, such as "norm=pre,warmup=none"."""
-        return ",".join(f"{axis}={label}" for axis, label in self.labels.items()) or "baseline"
+        """Unique name in the study, such as "norm=pre,warmup=none"."""
+        return arm_name(self.labels)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One run of the study: an arm and a seed."""
+    """One run of the study: an arm at a seed."""
 
     arm: Arm
     seed: int
     until: int | None = None
-    """The rung of a halving to which it is trained; None is the end."""
+    """Step of the halving's rung to which the trial is trained; None for the end of training."""
 
     @property
     def name(self) -> str:
-        """Readable and unique in the study."""
+        """Unique name in the study, such as "norm=pre,seed=0"."""
         return f"{self.arm.name},seed={self.seed}"
 
     @property
     def run(self) -> Run:
-        """The arm's run at this seed."""
+        """Run of the arm at this seed."""
         return replace_at(self.arm.run, {"seed": self.seed})
 
 
-METRICS = ("validation_loss", "validation_accuracy")
-"""Numbers of every evaluation; accuracy only where there are classes."""
-Measure = Callable[[Any, Run], Mapping[str, Any]]
-"""From a model's weights and its run to named numbers; traced."""
-Derive = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Any]]
-"""From one seed's finished rows, by the name of their arm, to named numbers."""
-
-
-def check_name(name: str) -> None:
-    """Refuse what cannot name a folder."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise UserError(f"study name is '{name}'; expected letters, digits, '_', '-' and '.' (it names a folder)")
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuse seeds that repeat or are none."""
-    if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and 0 <= s < 2**31 for s in seeds):
-        raise UserError(f"seeds are {seeds}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1")
+TEST_METRICS = ("test_loss", "test_accuracy")
+"""Metrics of the test set, at the end of training."""
+METRICS = ("validation_loss", "validation_accuracy", *TEST_METRICS)
+"""Metrics of every run; accuracy only for heads with classes."""
+Measure = Callable[[Any, Run], Mapping[str, Array]]
+"""Traced function of a model's weights and its run that returns named scalars."""
+Derive = Callable[[Mapping[str, Row]], Mapping[str, Number]]
+"""Function of the finished rows of one seed, by the name of their arm, that returns named numbers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """A question that training answers: what to vary, over which seeds, what to measure, and what is claimed.
+    """A question that training answers: a baseline, the axes to vary, the seeds, the metric, and the claims.
 
     Args:
-      name: the name of its folder of results.
+      name: name of its folder of results.
       question: one sentence; the first line of the report.
-      baseline: the run that everything is compared with.
-      axes: what varies. `combine` says how: "product" (every combination), "zip" (level by level, in step), or
-        "one-factor" (the baseline, and every level alone).
-      seeds: every arm gets the same ones, so that arms are compared seed by seed.
-      metric: the number that arms are compared by: "validation_loss", "validation_accuracy", or one of `measure`'s.
-      claims: judged together, with Holm's correction.
-      measure: further numbers of a model, as `measure(params, run)`, a traced function; taken at every evaluation.
-      derive: numbers that need several runs, from the finished rows of one seed by the name of their arm (such as
-        "norm=pre,warmup=none"); a claim calls one {"quantity": NAME}.
-      metric_unit: what the metric counts, where `measure` gives it.
-      halving: stop the worst arms early.
-      caveats: what the study does not show; the report says so.
-      file: the file that declares it, set when it is loaded; code that it runs on import counts as the study's.
+      baseline: the run that the arms vary.
+      axes: the factors to vary.
+      combine: combination of the axes' levels: "product" (every combination), "zip" (first levels, second levels, and
+        so on), or "one-factor" (the baseline, and every level alone).
+      seeds: seeds of every arm; arms are compared seed by seed.
+      metric: metric by which arms are compared: "validation_loss", "validation_accuracy"; "test_loss" or
+        "test_accuracy", to report a result on data by which nothing was chosen; or a name that `measure` returns.
+      claims: tested together, with Holm's correction.
+      measure: traced function `measure(params, run)` that returns further metrics, at every evaluation.
+      derive: function that returns numbers of several runs, from the finished rows of one seed by the name of their
+        arm (such as "norm=pre,warmup=none"); a claim refers to one as {"quantity": NAME}.
+      metric_unit: unit of a metric of `measure`.
+      halving: rule by which the worst arms are stopped early.
+      goal: the direction in which the metric is good; by default the halving's, else higher for validation_accuracy and
+        lower for every other metric.
+      caveats: limits of the study, which the report repeats.
+      keep: weights of each trial to keep in the folder: "final", "best" (by the metric), or "all" evaluated steps.
+      file: file of the study, set when it is loaded; its code counts for the identity of the results.
     """
 
     name: str
@@ -154,41 +104,72 @@ class Study:
     derive: Derive | None = None
     metric_unit: str = ""
     halving: Halving | None = None
+    goal: Goal | None = None
+    keep: WeightsToKeep | None = None
     file: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("axes", "seeds", "claims", "caveats"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_name(self.name)
+        check_texts(self.question, self.caveats, self.metric_unit)
+        check_functions(measure=self.measure, derive=self.derive)
         check_seeds(self.seeds)
         if self.combine not in COMBINATIONS:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
         if self.metric not in METRICS and self.measure is None:
             raise UserError(f"metric is '{self.metric}'; expected {' or '.join(METRICS)}, or a number of measure's")
-        if self.metric == "validation_accuracy" and not self.baseline.model.head.has_accuracy:
-            kind = type(self.baseline.model.head).__name__
-            raise UserError(f"metric is 'validation_accuracy', which {kind} has not; expected validation_loss")
+        if is_accuracy(self.metric) and not self.baseline.model.head.has_accuracy:
+            kind, loss = type(self.baseline.model.head).__name__, self.metric.replace("accuracy", "loss")
+            raise UserError(f"metric is '{self.metric}', which {kind} has not; expected {loss}")
+        self._check_test_metric()
+        if self.goal is None and self.halving is not None:
+            object.__setattr__(self, "goal", self.halving.goal)
+        goal_of(self.metric, self.goal)
+        check_weights_to_keep(self.keep)
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")
         if self.halving is not None:
             for arm in self.arms():
                 self.halving.check(arm.run.training.steps, arm.run.training.interval)
+        self._check_seeds_vary()
         self.trials()
         self.contrasts()
+
+    def _check_test_metric(self) -> None:
+        """Raise UserError if the metric is of the test set, and the study makes choices by its metric."""
+        if self.metric not in TEST_METRICS:
+            return
+        for name, value in (("halving", self.halving), ("keep", self.keep if self.keep == "best" else None)):
+            if value is not None:
+                raise UserError(
+                    f"metric is '{self.metric}' and {name} is {value!r}, which chooses by the metric; expected "
+                    f"{self.metric.replace('test', 'validation')}, so that the test data decide nothing"
+                )
+
+    def _check_seeds_vary(self) -> None:
+        """Raise UserError if every source of randomness has a fixed seed, so that all seeds of an arm are one run."""
+        for arm in self.arms() if len(self.seeds) > 1 else []:
+            own = arm.run.seeds
+            if None not in (own.init, own.data, own.dropout):
+                raise UserError(
+                    f"arm '{arm.name}' has {own}, so that its {len(self.seeds)} seeds are the same run; expected None "
+                    "for at least one, or one seed"
+                )
 
     @property
     def unit(self) -> str:
         """Unit of the metric."""
         if self.metric not in METRICS:
             return self.metric_unit
-        if self.metric == "validation_accuracy":
+        if is_accuracy(self.metric):
             return "of accuracy"
         loss = self.baseline.model.head.loss_name
         return "nats" if loss == "cross_entropy" else f"of {str(loss).replace('_', ' ')}"
 
     def arms(self) -> list[Arm]:
-        """Every combination of levels that the study declares, once."""
+        """Return every combination of levels that the study declares, each once."""
         return list(self._arms)
 
     @functools.cached_property
@@ -196,22 +177,30 @@ class Study:
         arms: list[Arm] = []
         recipes: dict[str, str] = {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
-            changes: dict[str, Any] = {}
+            changes: dict[str, object] = {}
             for axis in self.axes:
                 changes |= axis.changes(labels[axis.name]) if labels[axis.name] in axis.levels else {}
-            arm = Arm(labels, replace_at(self.baseline, changes))
+            arm = Arm(labels, replace_at(self.baseline, self._evaluation_changes(changes) | changes))
             twin = recipes.setdefault(canonical_text(arm.run), arm.name)
             if twin != arm.name:
                 raise UserError(f"arms '{twin}' and '{arm.name}' are the same run; expected every level to change it")
             arms.append(arm)
         return arms
 
+    def _evaluation_changes(self, changes: Mapping[str, object]) -> dict[str, object]:
+        """Return the change that keeps the evaluation set of the baseline in an arm with another batch size."""
+        task = self.baseline.task
+        is_same = changes.get("task.batch_size", task.batch_size) == task.batch_size or "task" in changes
+        if is_same or task.evaluation_batch_size is not None:
+            return {}
+        return {"task.evaluation_batch_size": task.batch_size}
+
     def trials(self) -> list[Trial]:
-        """Every arm at every seed."""
+        """Return every arm at every seed."""
         return [Trial(arm, seed) for arm in self.arms() for seed in self.seeds]
 
     def baseline_label(self, axis: Axis) -> str | None:
-        """The label of the baseline on an axis; "baseline" where one-factor arms have a value that no level has."""
+        """Return the baseline's label on an axis; without one, "baseline" for a one-factor study, else None."""
         return self._baseline_labels[axis.name] or ("baseline" if self.combine == "one-factor" else None)
 
     @functools.cached_property
@@ -219,12 +208,24 @@ class Study:
         return {axis.name: axis.baseline_label(self.baseline) for axis in self.axes}
 
     def labels(self, axis: Axis) -> list[str]:
-        """Every label that arms have on an axis, the baseline's own first where no level has it."""
+        """Return every label of the arms on an axis, preceded by the baseline's if it is not a level."""
         own = self.baseline_label(axis)
         return [*([own] if own and own not in axis.levels else []), *axis.levels]
 
+    def coordinates(self, axis: Axis) -> dict[str, dict[str, Number | str]]:
+        """Coordinates of every label that arms have on an axis; empty if the baseline's own level has none."""
+        found = axis.coordinates()
+        if (own := self.baseline_label(axis)) and own not in axis.levels and found:
+            value = get_at(self.baseline, axis.paths[0])
+            return {name: {own: value} | values for name, values in found.items()} if len(found) == 1 else {}
+        return found
+
     def contrasts(self) -> list[Contrast]:
-        """Each claim's weights on arms, with every axis named; refuses claims about arms that do not exist."""
+        """Return the contrast of each claim, with a label for every axis.
+
+        Raises:
+          UserError: a claim is about an arm or a quantity that the study does not have.
+        """
         known = [arm.labels for arm in self.arms()] if self.claims else []
         rows = []
         for claim in self.claims:
@@ -240,17 +241,20 @@ class Study:
         return rows
 
     def _complete(self, labels: Labels, who: str) -> Labels:
-        """Labels for every axis: those given, and the baseline's for the rest."""
+        """Return a label for every axis: the given one, else the baseline's."""
         axes = {axis.name: axis for axis in self.axes}
         for name, label in labels.items():
             if name not in axes:
                 raise UserError(f"{who} names axis '{name}'{did_you_mean(name, list(axes))}")
             if label not in self.labels(axes[name]):
                 raise UserError(f"{who} names {name} '{label}'{did_you_mean(label, self.labels(axes[name]))}")
-        full = {name: labels.get(name, self.baseline_label(axis)) for name, axis in axes.items()}
-        if missing := [name for name, label in full.items() if label is None]:
-            raise UserError(f"{who} does not say which {missing[0]}, and the baseline's is not among its levels")
-        return full  # type: ignore[return-value]
+        full: Labels = {}
+        for name, axis in axes.items():
+            found = labels.get(name) or self.baseline_label(axis)
+            if found is None:
+                raise UserError(f"{who} has no label of axis '{name}', and no level has the baseline's value; give one")
+            full[name] = found
+        return full
 
 
 def _product(axes: Sequence[Axis], baseline: Run) -> list[Labels]:

@@ -1,4 +1,4 @@
-"""Successive halving: which arms go on where all have come to a rung (Jamieson and Talwalkar 2016)."""
+"""Successive halving: selection of the arms that are trained further (Jamieson and Talwalkar 2016)."""
 
 import dataclasses
 import math
@@ -12,14 +12,19 @@ GOALS: tuple[Goal, ...] = ("lower", "higher")
 
 
 def goal_of(metric: str, goal: Goal | None = None) -> Goal:
-    """Which way a metric is good: as given, else higher for accuracy and lower for everything else."""
+    """Return the direction in which a metric is good: the given one, else higher for accuracy and lower otherwise."""
     if goal is not None and goal not in GOALS:
         raise UserError(f"goal is '{goal}'{did_you_mean(goal, GOALS)}")
-    return goal or ("higher" if metric == "validation_accuracy" else "lower")
+    return goal or ("higher" if is_accuracy(metric) else "lower")
+
+
+def is_accuracy(metric: str) -> bool:
+    """True for the accuracy of the package, which is good when it is high."""
+    return metric in ("validation_accuracy", "test_accuracy")
 
 
 def ranked(scores: Mapping[str, float], goal: Goal) -> list[str]:
-    """Names from the best to the worst; equals in the given order, what has no number last."""
+    """Return the names from the best score to the worst; equal scores in the given order, NaN last."""
     sign = 1 if goal == "lower" else -1
     return sorted(scores, key=lambda name: sign * scores[name] if not math.isnan(scores[name]) else math.inf)
 
@@ -28,15 +33,15 @@ def ranked(scores: Mapping[str, float], goal: Goal) -> list[str]:
 class Halving:
     """Stop the worst arms early, so that steps are spent on the others.
 
-    All arms are trained for `first` steps, with the schedule of the whole training; of each program's arms the best
-    1 / `factor` (rounded up), by the study's metric averaged over the seeds, are trained for `factor` times as many
-    steps; and so on, until those that are left are trained to the end. Arms of different programs (another norm,
-    another width) do not compete, so that each keeps its own best.
+    All arms are trained for `first` steps, with the learning-rate schedule of the whole training. Of the arms of each
+    compiled program, the best 1 / `factor` (rounded up), by the study's metric averaged over the seeds, are trained for
+    `factor` times as many steps; and so on, until the remaining arms are trained to the end. Arms of different programs
+    (such as another norm or another width) do not compete: each program keeps its own best arms.
 
     Args:
-      factor: one in how many goes on.
-      first: steps to the first rung; a multiple of the evaluation interval, below all steps.
-      goal: which way the metric is good; by default higher for validation_accuracy, lower for all else.
+      factor: the best 1 / `factor` of the arms continue.
+      first: number of steps to the first rung; a multiple of `training.evaluate_every` below `training.steps`.
+      goal: the direction in which the metric is good; by default the study's.
     """
 
     factor: int = 3
@@ -51,7 +56,7 @@ class Halving:
         goal_of("", self.goal)
 
     def check(self, steps: int, interval: int) -> None:
-        """Refuse rungs at which a training is not evaluated."""
+        """Raise UserError if runs of so many steps are not evaluated at the first rung."""
         if self.first >= steps or self.first % interval:
             raise UserError(
                 f"halving.first is {self.first}; expected a multiple of training.evaluate_every ({interval}) below "
@@ -59,19 +64,19 @@ class Halving:
             )
 
     def rungs(self, steps: int) -> list[int]:
-        """The steps after which arms are stopped: first · factor^k, below all steps."""
+        """Return the steps at which arms are stopped: first · factor^k below `steps`."""
         found = [self.first]
         while found[-1] * self.factor < steps:
             found.append(found[-1] * self.factor)
         return found
 
     def best(self, scores: Mapping[str, float], metric: str) -> list[str]:
-        """The arms of one program that go on from a rung, in the order in which they are given."""
-        kept = ranked(scores, goal_of(metric, self.goal))[: -(-len(scores) // self.factor)]
-        return [name for name in scores if name in kept]
+        """Return the arms of one program that continue after a rung, in the order in which they are given."""
+        best = ranked(scores, goal_of(metric, self.goal))[: -(-len(scores) // self.factor)]
+        return [name for name in scores if name in best]
 
 
 def mean(values: Sequence[float | None]) -> float:
-    """The mean over seeds; NaN where one is missing or failed."""
+    """Return the mean over seeds; NaN if a value is missing."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else math.nan

@@ -1,6 +1,5 @@
-"""Reading what a Python file declares."""
+"""Studies and other objects that a Python file defines."""
 
-import ast
 import dataclasses
 import importlib
 import importlib.util
@@ -11,40 +10,33 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from flaxformer.files import digest_of
+from flaxformer.checkpoint import read_config
+from flaxformer.checkpoint.config import source_of
+from flaxformer.files import digest_of, find_experiment
 from flaxformer.overrides import override
+from flaxformer.store.weights import WEIGHTS
 from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
+from flaxformer.training.run import Run
 from flaxformer.user_code import remember_sources
 from flaxformer.user_code.source import is_edited, is_user_module
 
 T = TypeVar("T")
 
 
-def load_study(file: Path, overrides: Sequence[str] = (), seeds: int | None = None) -> Study:
-    """The `study` of a file (see `load`), with fields of its baseline changed, and with so many seeds."""
-    study = dataclasses.replace(load(file, "study", Study), file=file)
+def load_study(file: Path, overrides: Sequence[str] = (), seeds: Sequence[int] | None = None) -> Study:
+    """Return the `study` of a file (see `load`), with overrides of its baseline and with other seeds if given."""
+    study = dataclasses.replace(load(file, "study", Study), file=find_experiment(file))
     if overrides:
         study = dataclasses.replace(study, baseline=override(study.baseline, overrides))
-    return study if seeds is None else dataclasses.replace(study, seeds=range(seeds))
-
-
-def declares(file: Path, name: str) -> bool:
-    """True if a file assigns a name at its top level; nothing is executed."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+    return study if seeds is None else dataclasses.replace(study, seeds=seeds)
 
 
 def load(file: Path, name: str, kind: type[T]) -> T:
-    """Execute a file (it is Python: run only files that you trust) and return what it calls by this name.
+    """Execute a Python file and return its object of this name; run only files that you trust.
 
     Raises:
-      UserError: no such file, an error in it (with its line), or nothing of this name and kind in it.
+      UserError: no such file, an error in it (with its line), or no object of this name and kind.
     """
     module = load_module(file, f"defines `{name}`")
     found = getattr(module, name, None)
@@ -54,14 +46,16 @@ def load(file: Path, name: str, kind: type[T]) -> T:
 
 
 def load_module(file: Path, purpose: str) -> ModuleType:
-    """Execute a file (it is Python: run only files that you trust) and return its module.
+    """Execute a Python file and return its module; run only files that you trust.
 
     Args:
-      purpose: what is expected of it, for messages.
+      file: path of the file.
+      purpose: completes "a Python file that …" in error messages.
 
     Raises:
       UserError: no such file, or an error in it (with its line).
     """
+    file = find_experiment(file)
     if not file.is_file():
         raise UserError(f"no file '{file}'; expected a Python file that {purpose}")
     path = file.resolve()
@@ -75,7 +69,9 @@ def load_module(file: Path, purpose: str) -> ModuleType:
         spec.loader.exec_module(module)
         remember_sources(module)
     except SyntaxError as error:
-        raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+        raise UserError(f"{error.filename or file}, line {error.lineno or 1}: {error.msg}") from error
+    except SystemExit as error:
+        raise UserError(f"{file} ends the program (exit code {error.code}); expected a file that {purpose}") from error
     except Exception as error:
         lines = [
             frame.lineno
@@ -87,10 +83,29 @@ def load_module(file: Path, purpose: str) -> ModuleType:
     return module
 
 
+def load_run(folder: Path) -> Run:
+    """Return the run of a training job's folder, or of a folder of kept weights.
+
+    If it has user classes, the copy of their file that ran is executed: in the folder's code/, or in that of the study.
+
+    Raises:
+      UserError: the folder holds no run, or one with a class that neither the package nor that file defines.
+    """
+    try:
+        return read_config(folder)
+    except UserError:
+        source = source_of(folder, folder.parent.parent if folder.parent.name == WEIGHTS else folder)
+        if source is None or not source.is_file():
+            raise
+        load_module(source, "defines the classes of the run")
+        return read_config(folder)
+
+
 def _import_from(folder: Path) -> None:
     """Let a file import modules beside it, as `python FILE` does.
 
-    A module of the same name that an earlier file imported from elsewhere, or that was edited since, is imported anew.
+    A module of the same name that an earlier file imported from another folder, or that was edited since, is imported
+    again.
     """
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
     own = {name: module for name, module in sys.modules.copy().items() if "@" not in name and is_user_module(module)}

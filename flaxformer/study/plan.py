@@ -1,4 +1,4 @@
-"""Planning: which trials share a program, what is already done, what the rest will cost."""
+"""Plan of a study: the trials that share a compiled program, the identity of each trial, and the cost of a program."""
 
 import dataclasses
 import hashlib
@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +13,18 @@ import numpy as np
 
 import flaxformer
 from flaxformer import model, params
+from flaxformer.canonical import canonical, classes_in
 from flaxformer.config import ModelConfig
+from flaxformer.digests import JsonObject
+from flaxformer.files import safe_name
+from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import FORMAT
-from flaxformer.struct import UserError, canonical, classes_in, did_you_mean
+from flaxformer.struct import UserError, did_you_mean
+from flaxformer.study.axis import Axis
 from flaxformer.study.claim import QUANTITY
-from flaxformer.study.declare import METRICS, RESERVED, Arm, Measure, Study, Trial
+from flaxformer.study.declare import METRICS, Arm, Measure, Study, Trial
+from flaxformer.study.evaluation_data import check_test_set, evaluation_data
+from flaxformer.study.user_functions import calling
 from flaxformer.tasks.base import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
 from flaxformer.training.micro_batches import micro_batches
@@ -27,31 +33,31 @@ from flaxformer.user_code import code_digests
 
 @dataclasses.dataclass(frozen=True)
 class ProgramGroup:
-    """Trials whose runs have one tree structure, and so one program, differing in numbers alone."""
+    """Trials whose runs have the same tree structure, and so share one compiled program."""
 
     name: str
     trials: tuple[Trial, ...]
     size: int
-    """Number of trials of the whole group, also when `trials` are only those that are missing."""
+    """Number of trials of the whole group; `trials` may be only the missing ones."""
     measure: Measure | None = None
-    """Further numbers of a model, taken at every evaluation."""
+    """Function of further metrics, called at every evaluation."""
     file: Path | None = None
     """The study's file."""
 
     @property
     def example(self) -> Run:
-        """A member, for everything that all members share: shapes, steps, data."""
+        """Run of the first trial, for what all trials share: shapes, steps and data."""
         return self.trials[0].run
 
     @property
     def steps(self) -> int:
-        """Number of training steps of every member: all, or up to a rung of a halving."""
+        """Number of training steps of each trial: all, or those to a rung of a halving."""
         return self.trials[0].until or self.example.training.steps
 
 
 def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None) -> list[ProgramGroup]:
-    """Trials by the tree structure of their runs, in the order of first appearance."""
-    members: dict[Any, list[Trial]] = {}
+    """Group trials by the tree structure of their runs, in the order of first appearance."""
+    members: dict[jax.tree_util.PyTreeDef, list[Trial]] = {}
     structures = {id(trial.arm): jax.tree.structure(trial.arm.run) for trial in trials}  # a seed is a leaf
     for trial in trials:
         members.setdefault(structures[id(trial.arm)], []).append(trial)
@@ -59,58 +65,61 @@ def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path |
 
 
 def _group_name(own: Sequence[Trial], trials: Sequence[Trial]) -> str:
-    """The labels that tell this group from the others, made safe for a file name, and a digest of its structure."""
+    """Return the labels that only this group has, made safe for a file name, with a digest of its structure."""
     labels = own[0].arm.labels
     shared = {name: label for name, label in labels.items() if all(trial.arm.labels[name] == label for trial in own)}
-    telling = [f"{n}={v}" for n, v in shared.items() if any(trial.arm.labels[n] != v for trial in trials)]
-    safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in ",".join(telling) or "all")
-    structure = str(jax.tree.structure(own[0].run))
-    safe = safe.lstrip(".").encode()[:80].decode(errors="ignore")
-    return f"{safe}-{hashlib.blake2b(structure.encode(), digest_size=4).hexdigest()}"
+    distinct = [f"{n}={v}" for n, v in shared.items() if any(trial.arm.labels[n] != v for trial in trials)]
+    return safe_name(",".join(distinct) or "all", distinct=str(jax.tree.structure(own[0].run)))
 
 
 def check_measured(study: Study) -> None:
-    """Trace `measure` on the baseline, without computing anything.
+    """Trace `measure` on the baseline, without computing it.
 
     Raises:
-      UserError: it gives anything but scalars, a name that is taken, or not the study's metric.
+      UserError: a result is not a scalar, a name is reserved or an axis', or the study's metric is missing.
     """
     taken = [axis.name for axis in study.axes]
     shapes = jax.eval_shape(lambda run: _measured(study, run), jax.tree.map(jnp.asarray, study.baseline))
     for name, shape in shapes.items():
-        if name in taken or RESERVED.fullmatch(name) or name.endswith("_curve"):
-            raise UserError(f"measure gives '{name}', which is the name of another column; expected a name of its own")
+        if name in taken or name == QUANTITY or is_reserved(name):
+            raise UserError(f"measure returns '{name}', which is the name of another column; expected another name")
         if shape.shape:
-            raise UserError(f"measure gives '{name}' of shape {list(shape.shape)}; expected a scalar")
+            raise UserError(f"measure returns '{name}' of shape {list(shape.shape)}; expected a scalar")
     if study.metric not in (*METRICS, *shapes):
         raise UserError(f"metric is '{study.metric}'{did_you_mean(study.metric, [*METRICS, *shapes])}")
 
 
-def _measured(study: Study, run: Run) -> dict[str, Any]:
-    return dict(study.measure(start(run).params, run)) if study.measure else {}
+def _measured(study: Study, run: Run) -> dict[str, jax.Array]:
+    if study.measure is None:
+        return {}
+    with calling("measure", study.measure, "with the baseline, when it is traced"):
+        values = study.measure(start(run).params, run)
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise UserError(f"measure returns {values!r}; expected a dict of scalars by name")
+    return dict(values)
 
 
-def recipe(trial: Trial, data: dict[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
-    """Return what decides a trial's numbers, except its seed: config, data, package semantics, user code."""
+def recipe(trial: Trial, data: JsonObject, code: Mapping[str, str]) -> JsonObject:
+    """Return everything but the seed that determines a trial's numbers: config, data, package semantics, user code."""
     run = {name: value for name, value in canonical(trial.arm.run).items() if name != "seed"}
     until = {"until": trial.until} if trial.until else {}
     return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | until | ({"code": code} if code else {})
 
 
 def code_by_arm(arms: Iterable[Arm], measure: Measure | None, file: Path | None) -> dict[str, dict[str, str]]:
-    """Digests of the user code behind each arm, by the arm's name."""
-    known: dict[tuple[type, ...], dict[str, str]] = {}
+    """Return the digests of the user code that each arm depends on, by the arm's name."""
+    by_kinds: dict[tuple[type, ...], dict[str, str]] = {}
     found = {}
     for arm in arms:
         kinds = tuple(classes_in(arm.run))
-        if kinds not in known:
-            known[kinds] = code_digests([*kinds, *([] if measure is None else [measure])], file)
-        found[arm.name] = known[kinds]
+        if kinds not in by_kinds:
+            by_kinds[kinds] = code_digests([*kinds, *([] if measure is None else [measure])], file)
+        found[arm.name] = by_kinds[kinds]
     return found
 
 
-def _competition(study: Study) -> dict[str, Any]:
-    """Return what decides which arms a halving stops, beside their recipes: its rule, and the runs that compete."""
+def _competition(study: Study) -> JsonObject:
+    """Return what determines the arms that a halving stops, besides their recipes: its rule and the competing runs."""
     if study.halving is None:
         return {}
     runs = json.dumps([study.metric, [arm.name for arm in study.arms()], list(study.seeds)])
@@ -118,36 +127,32 @@ def _competition(study: Study) -> dict[str, Any]:
     return {"halving": dataclasses.asdict(study.halving) | {"among": among}}
 
 
-def fingerprint(recipe: dict[str, Any], seed: int) -> str:
-    """A trial's identity in 16 hexadecimal digits."""
+def fingerprint(recipe: JsonObject, seed: int) -> str:
+    """Return the identity of a trial in 16 hexadecimal digits."""
     return digest(json.dumps([recipe, seed], sort_keys=True, ensure_ascii=False))
 
 
 def digest(text: str) -> str:
-    """A text in 16 hexadecimal digits."""
+    """Return the digest of a text in 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _claims(study: Study) -> list[dict[str, Any]]:
-    """The claims as plain data, each with the runs that it compares."""
+def _claims(study: Study) -> list[JsonObject]:
+    """Return the claims as plain data, each with its contrast."""
     return [
         {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within}
         | {"unit": "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit}
         | dataclasses.asdict(contrast)
+        | claim.declared_answers
         for claim, contrast in zip(study.claims, study.contrasts(), strict=True)
     ]
 
 
-def declaration(study: Study) -> dict[str, Any]:
-    """The study as plain data: everything that resuming and reporting need, without the study's file."""
+def declaration(study: Study) -> JsonObject:
+    """Return the study as plain data, which is all that resuming and reporting need."""
     check_measured(study)
-    trials = study.trials()
-    names = {trial.name: group.name for group in groups(trials) for trial in group.trials}
-    data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
-    rule = _competition(study)
-    code = code_by_arm(study.arms(), study.measure, study.file)
-    first = {trial.arm.name: trial for trial in trials}
-    recipes = {name: recipe(trial, data[trial.arm.run.task], code[name]) | rule for name, trial in first.items()}
+    check_test_set(study)
+    recipes = _recipes(study)
     return {
         "format": FORMAT,
         "kind": "study",
@@ -155,39 +160,58 @@ def declaration(study: Study) -> dict[str, Any]:
         "question": study.question,
         "metric": study.metric,
         "unit": study.unit,
-        "axes": [
-            {
-                "name": axis.name,
-                "path": ", ".join(axis.paths),
-                "labels": study.labels(axis),
-                "baseline": study.baseline_label(axis),
-            }
-            for axis in study.axes
-        ],
+        "goal": study.goal,
+        "axes": [_axis(study, axis) for axis in study.axes],
         "seeds": list(study.seeds),
         "claims": _claims(study),
         "caveats": list(study.caveats),
         "references": study.baseline.task.references(),
         "parameters": params.count(model.specs(study.baseline.model)),
-        "trials": [
-            {
-                "trial": trial.name,
-                "group": names[trial.name],
-                "labels": trial.arm.labels,
-                "seed": trial.seed,
-                "fingerprint": fingerprint(recipes[trial.arm.name], trial.seed),
-            }
-            for trial in trials
-        ],
+        "evaluation_data": evaluation_data(study),
+        "trials": _trials(study, recipes),
         "recipes": recipes,
         "measured_by": "derived",
         "code": {} if study.derive is None else code_digests([study.derive], study.file),
     }
 
 
+def _recipes(study: Study) -> dict[str, JsonObject]:
+    """Return the recipe of each arm by its name."""
+    data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
+    code, competition = code_by_arm(study.arms(), study.measure, study.file), _competition(study)
+    first = {trial.arm.name: trial for trial in study.trials()}
+    return {name: recipe(trial, data[trial.arm.run.task], code[name]) | competition for name, trial in first.items()}
+
+
+def _axis(study: Study, axis: Axis) -> JsonObject:
+    return {
+        "name": axis.name,
+        "path": ", ".join(axis.paths),
+        "labels": study.labels(axis),
+        "baseline": study.baseline_label(axis),
+        "coordinates": study.coordinates(axis),
+    }
+
+
+def _trials(study: Study, recipes: Mapping[str, JsonObject]) -> list[JsonObject]:
+    """Return the trials as plain data, each with its program and its fingerprint."""
+    trials = study.trials()
+    names = {trial.name: group.name for group in groups(trials) for trial in group.trials}
+    return [
+        {
+            "trial": trial.name,
+            "group": names[trial.name],
+            "labels": trial.arm.labels,
+            "seed": trial.seed,
+            "fingerprint": fingerprint(recipes[trial.arm.name], trial.seed),
+        }
+        for trial in trials
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Cost of one group, measured from the compiled training step and a few timed calls of it."""
+    """Cost of a group, measured on its compiled training step."""
 
     parameters: int
     flops_per_step: float
@@ -196,18 +220,18 @@ class Cost:
     compile_seconds: float
 
     def seconds(self, group: ProgramGroup, devices: int) -> float:
-        """Estimated seconds for the group on this many devices."""
+        """Return the estimated seconds of the group on so many devices."""
         work = self.seconds_per_step * group.steps * len(group.trials)
         return self.compile_seconds + work / min(devices, len(group.trials))
 
 
 def cost(group: ProgramGroup) -> Cost:
-    """The cost of a group's first member."""
+    """Return the cost of a group, measured on its first trial."""
     return cost_of_run(group.example)
 
 
 def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
-    """Compile one training step and time it, on a state of noise: drawing a start would be one more program."""
+    """Compile one training step and time it on a random state, which needs no compiled initialization."""
     run = jax.tree.map(jnp.asarray, run)
     state = jax.tree.map(_noise, jax.eval_shape(start, run))
     batch = jax.jit(_first_batch)(run.task.load())
@@ -228,7 +252,7 @@ def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
 
 
 def _noise(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-    """Numbers from 0 to 0.02 in a leaf's shape; not zeros, which some devices multiply faster."""
+    """Return numbers from 0 to 0.02 in the shape of a leaf; some devices multiply zeros faster."""
     return np.resize(0.02 * np.random.default_rng(0).random(2**16, np.float32), leaf.shape).astype(leaf.dtype)
 
 
@@ -237,7 +261,7 @@ def _first_batch(source: Source) -> AnyBatch:
 
 
 def slow_decoding(models: Iterable[ModelConfig]) -> list[str]:
-    """A line for each token mixer without a decoding state, which is decoded by reading the whole prefix again."""
+    """Return a warning per token mixer without a decoding state, which reads the whole prefix again for each token."""
     mixers = [found for model in models for found in model.mixers_without_state.items()]
     names = dict.fromkeys(f"model.{path} {type(mixer).__name__}" for path, mixer in mixers)
-    return [f"decoding is slow with {name}: without a decoding state, it reads all tokens again" for name in names]
+    return [f"decoding is slow with {name}: it has no decoding state and reads all tokens again" for name in names]

@@ -1,40 +1,43 @@
-"""A probe: a question that measurements answer without a training run."""
+"""Probes: questions that measurements answer without training."""
 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import flaxformer
+from flaxformer.digests import JsonObject
 from flaxformer.files import digest_of
 from flaxformer.store.store import FORMAT
 from flaxformer.struct import UserError, did_you_mean
-from flaxformer.study.claim import QUANTITY, Claim
-from flaxformer.study.declare import check_name, check_seeds
+from flaxformer.study.checks import check_functions, check_name, check_texts
+from flaxformer.study.claim import QUANTITY, Claim, Labels
+from flaxformer.study.declare import Number
+from flaxformer.study.seeds import check_seeds
 from flaxformer.user_code import code_digests
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A question that measurements answer: what to measure, over which seeds, and what is claimed.
+    """A question that measurements answer: the function that measures, the seeds, and the claims.
 
     Args:
-      name: the name of its folder of results.
+      name: name of its folder of results.
       question: one sentence; the first line of the report.
-      measure: from a seed to named numbers (Python or scalar arrays); claims call them {"quantity": NAME}.
-      seeds: each is one independent draw.
-      exact: the numbers are facts of the program (operations, ranks, exact zeros), the same for every seed: one seed
-        is enough, and the interval is a point.
-      claims: judged together, with Holm's correction.
-      caveats: what the probe does not show; the report says so.
-      unit: what the numbers count, where they all count the same.
+      measure: function of a seed that returns named numbers (Python numbers or scalar arrays); a claim refers to one as
+        {"quantity": NAME}.
+      seeds: seeds of independent draws.
+      exact: True if the numbers do not depend on the seed (operations, ranks, exact zeros): one seed is enough, and the
+        interval is a point.
+      claims: tested together, with Holm's correction.
+      caveats: limits of the probe, which the report repeats.
+      unit: common unit of the numbers.
       file: the file that declares it, set when it is loaded.
     """
 
     name: str
     question: str
-    measure: Callable[[int], Mapping[str, Any]]
+    measure: Callable[[int], Mapping[str, Number]]
     seeds: Sequence[int] = range(5)
     exact: bool = False
     claims: Sequence[Claim] = ()
@@ -46,17 +49,19 @@ class Probe:
         for name in ("seeds", "claims", "caveats"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_name(self.name)
+        check_texts(self.question, self.caveats, self.unit)
+        check_functions(measure=self.measure)
         check_seeds(self.seeds)
         for claim in self.claims:
-            claim.contrast(self._quantities_alone)
+            claim.contrast(self._refuse_arm)
 
-    def _quantities_alone(self, labels: Mapping[str, str]) -> Any:
+    def _refuse_arm(self, labels: Labels) -> Labels:
         raise UserError(f"probe '{self.name}' has a claim about {labels}; expected {{'{QUANTITY}': NAME}}")
 
-    def declaration(self) -> dict[str, Any]:
-        """The probe as plain data, in the form that a study has."""
+    def declaration(self) -> JsonObject:
+        """Return the probe as plain data, with the keys of a study's declaration."""
         code = code_digests([self.measure], self.file)
-        claims = [dataclasses.asdict(c.contrast(self._quantities_alone)) for c in self.claims]
+        claims = [dataclasses.asdict(c.contrast(self._refuse_arm)) for c in self.claims]
         return {
             "format": FORMAT,
             "kind": "probe",
@@ -68,7 +73,9 @@ class Probe:
             "axes": [],
             "seeds": list(self.seeds),
             "claims": [
-                {"text": c.text, "kind": c.kind, "by": c.by, "within": c.within, "unit": self.unit} | contrast
+                {"text": c.text, "kind": c.kind, "by": c.by, "within": c.within, "unit": self.unit}
+                | contrast
+                | c.declared_answers
                 for c, contrast in zip(self.claims, claims, strict=True)
             ],
             "caveats": list(self.caveats),
@@ -81,12 +88,12 @@ class Probe:
 
 
 def measured_by(code: Mapping[str, str]) -> str:
-    """A digest of what tells a measurement from another: the package's semantics, and the user code behind it."""
+    """Return the identity of a measurement: a digest of the package's semantics and of the user's code."""
     return digest_of(json.dumps([flaxformer.SEMANTICS, code], sort_keys=True).encode())
 
 
 def check_quantities(claims: Sequence[Claim], values: Mapping[str, float]) -> None:
-    """Refuse a claim about a number that is not there."""
+    """Raise UserError if a claim refers to a quantity without a value."""
     for claim in claims:
         for labels in (claim.first, claim.second):
             name = labels.get(QUANTITY) if isinstance(labels, dict) else None

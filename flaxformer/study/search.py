@@ -3,190 +3,102 @@
 >>> axes = [Axis("model.norm", {"pre": PRE, "post": POST}),
 ...         sampled({"optimizer.learning_rate": LogUniform(1e-4, 1e-1)}, samples=16)]
 
-Planning, running, resuming and reporting know nothing of it: a point is a level, whose label says its values exactly.
+A point is a level of the axis, and its label determines its values exactly; planning, running and resuming treat it as
+any other level.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from flaxformer.canonical import canonical_text
 from flaxformer.struct import UserError, did_you_mean
-from flaxformer.study.declare import Axis
+from flaxformer.study.axis import Axis, Number, is_number
+from flaxformer.study.distributions import Distribution
 
 DIGITS = 4
-"""Significant digits of a drawn number; more only where two points would be one, or a bound would be crossed."""
+"""Significant digits of a drawn number; more are used only if two points would coincide or a bound be crossed."""
 EXACT_DIGITS = 17
-"""Enough for any float."""
+"""Significant digits that represent any float exactly."""
 Point = tuple[str, ...]
-"""A label for each distribution; the labels decide the values."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Uniform:
-    """Every number from `low` to `high` alike: low + (high − low) · u."""
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        _check_ends(self, lowest=-math.inf)
-
-    count = math.inf
-
-    def draw(self, u: float) -> float:
-        """The number at u of its distribution function."""
-        return self.low + (self.high - self.low) * u
-
-    def label(self, drawn: float, digits: int) -> str:
-        """Return a drawn number with the given count of significant digits."""
-        return f"{drawn:.{digits}g}"
-
-    def value(self, label: str) -> float:
-        """The number that a label says."""
-        return float(label)
-
-    def holds(self, label: str) -> bool:
-        """True if a label's number is within the bounds."""
-        return self.low <= float(label) <= self.high
-
-
-@dataclasses.dataclass(frozen=True)
-class LogUniform(Uniform):
-    """Every order of magnitude from `low` to `high` alike: low · (high / low)^u."""
-
-    def __post_init__(self) -> None:
-        _check_ends(self, lowest=0)
-
-    def draw(self, u: float) -> float:
-        return self.low * (self.high / self.low) ** u
-
-
-@dataclasses.dataclass(frozen=True)
-class Integer:
-    """Every whole number from `low` to `high`, both included, alike."""
-
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        if not all(type(end) is int for end in (self.low, self.high)) or self.low > self.high:
-            raise UserError(f"Integer({self.low}, {self.high}); expected two whole numbers, the first not above")
-
-    @property
-    def count(self) -> int:
-        """Number of values."""
-        return self.high - self.low + 1
-
-    def draw(self, u: float) -> int:
-        """The number at u of its distribution function."""
-        return self.low + int(u * self.count)
-
-    def label(self, drawn: int, digits: int) -> str:
-        """Return the label of a drawn value."""
-        return str(drawn)
-
-    def value(self, label: str) -> int:
-        """The number that a label says."""
-        return int(label)
-
-    def holds(self, label: str) -> bool:
-        """True if a label's number is within the bounds."""
-        return self.low <= int(label) <= self.high
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """One of some values alike: numbers and text as they are, configs each with a label, as in {"pre": PRE, ...}."""
-
-    values: Mapping[str, Any] | Sequence[Any]
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.values, Mapping):
-            if not all(isinstance(value, bool | int | float | str) for value in self.values):
-                raise UserError(f"Choice is of {self.values}; expected numbers and text, or {{label: value, ...}}")
-            object.__setattr__(self, "values", {str(value): value for value in self.values})
-        if not self.values:
-            raise UserError("Choice has no values; expected at least one")
-
-    @property
-    def count(self) -> int:
-        """Number of values."""
-        return len(self.values)
-
-    @property
-    def labels(self) -> list[str]:
-        """Labels of the values."""
-        return list(self.values)
-
-    def draw(self, u: float) -> str:
-        """The label at u, in the order in which they are given."""
-        return self.labels[int(u * self.count)]
-
-    def label(self, drawn: str, digits: int) -> str:
-        """Return the label of a drawn value."""
-        return drawn
-
-    def value(self, label: str) -> Any:
-        """Return the value of a label."""
-        return self.values[label]  # type: ignore[call-overload]
-
-    def holds(self, label: str) -> bool:
-        """True if there is such a label."""
-        return label in self.values
-
-
-Distribution = Uniform | Integer | Choice
+"""One label per distribution; the labels determine the values."""
 Space = Mapping[str | tuple[str, ...], Distribution]
-"""A distribution for each path, or for several paths that take the same value."""
+"""One distribution per path, or per tuple of paths that take the same value."""
 Method = Literal["sobol", "halton", "random"]
 
 
-def _check_ends(of: Uniform, lowest: float) -> None:
-    ends = (of.low, of.high)
-    numbers = all(isinstance(end, int | float) and math.isfinite(end) and end > lowest for end in ends)
-    if not numbers or of.low >= of.high:
-        above = " above 0" if lowest == 0 else ""
-        raise UserError(f"{type(of).__name__}{ends}; expected two numbers{above}, the first below the second")
-
-
 class Points(Axis):
-    """An axis whose levels change several fields, each to a value of its own.
+    """An axis whose levels change several fields, each to its own value.
 
-    `Points("norm", {"pre": {"model.norm": PRE, "optimizer.learning_rate": 0.012}, "post": {...}})`; every level names
-    the same paths.
+    `Points("norm", {"pre": {"model.norm": PRE, "optimizer.learning_rate": 0.012}, "post": {...}})`; every level has the
+    same paths.
     """
 
-    def __init__(self, name: str, levels: Mapping[str, Mapping[str, Any]]) -> None:
+    _changes: Mapping[str, Mapping[str, object]]
+    _coordinates: Mapping[str, Mapping[str, Number | str]]
+
+    def __init__(
+        self,
+        name: str,
+        levels: Mapping[str, Mapping[str, object]],
+        coordinates: Mapping[str, Mapping[str, Number | str]] | None = None,
+    ) -> None:
         paths = [tuple(changes) for changes in levels.values()]
         for label, own in zip(levels, paths, strict=True):
             if sorted(own) != sorted(paths[0]) or not own:
-                raise UserError(f"'{label}' of axis '{name}' changes {list(own)}; expected what all levels change")
+                raise UserError(
+                    f"'{label}' of axis '{name}' changes {list(own)}; expected {list(paths[0])}, as the first"
+                )
         super().__init__(paths[0] if paths else (name,), levels, name)
+        object.__setattr__(self, "_changes", levels)
+        object.__setattr__(self, "_coordinates", coordinates or _coordinates(levels, self.paths))
 
-    def changes(self, label: str) -> dict[str, Any]:
-        return dict(self.levels[label])
+    def coordinates(self) -> dict[str, dict[str, Number | str]]:
+        return {name: dict(values) for name, values in self._coordinates.items()}
+
+    def changes(self, label: str) -> dict[str, object]:
+        return dict(self._changes[label])
+
+
+def _coordinates(
+    levels: Mapping[str, Mapping[str, object]], paths: Sequence[str]
+) -> dict[str, dict[str, Number | str]]:
+    """Coordinates of levels by the last part of each path: numbers as they are, anything else as canonical text."""
+    names = _names(paths)
+    found: dict[str, dict[str, Number | str]] = {}
+    for path, name in zip(paths, names, strict=True):
+        values = {label: own[path] for label, own in levels.items()}
+        numbers: dict[str, Number | str] = {label: value for label, value in values.items() if is_number(value)}
+        is_numeric = len(numbers) == len(values)
+        found[name] = numbers if is_numeric else {label: canonical_text(value) for label, value in values.items()}
+    return found
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The last parts of paths where these differ, else the paths."""
+    ends = [path.rpartition(".")[2] for path in paths]
+    return ends if len(set(ends)) == len(ends) else list(paths)
 
 
 def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0, name: str = "") -> Points:
     """An axis of points drawn from a space.
 
-    More samples of the same space, method and seed begin with the same points, so that a study grows by what is new.
+    More samples of the same space, method and seed begin with the same points, so that a study can be extended.
 
     Args:
       space: a distribution for each path.
-      samples: how many points, all different.
-      method: "sobol" or "halton" (shifted by a random vector modulo 1; they fill the space evenly, and "sobol" most so
-        at powers of two), or "random".
-      seed: of the shift, or of the draws.
-      name: of the axis; by default the path's last part where there is one path, else "sample".
+      samples: number of different points.
+      method: "sobol" or "halton", quasi-random sequences that fill the space evenly ("sobol" best at powers of two) and
+        are shifted by a random vector modulo 1; or "random".
+      seed: seed of the shift, or of the draws.
+      name: name of the axis; by default the last part of the path if there is one path, else "sample".
 
     Raises:
-      UserError: the space has fewer points than asked for, or anything is not what is expected.
+      UserError: the space has fewer points than `samples`, or an argument is invalid.
     """
     check_space(space)
     if samples < 1:
@@ -198,7 +110,7 @@ def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0,
         if len(points) == samples:
             break
         drawn = [one.draw(u) for one, u in zip(space.values(), row, strict=True)]
-        if (point := named(drawn, space, points)) is not None:
+        if (point := labels_of(drawn, space, points)) is not None:
             points[point] = row
     if len(points) < samples:
         raise UserError(f"samples is {samples}, and 1000 times as many draws gave {len(points)}; expected fewer")
@@ -206,7 +118,7 @@ def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0,
 
 
 def check_space(space: Space) -> None:
-    """Refuse a space without distributions, or with anything else in it."""
+    """Raise UserError if a space is empty or has a value that is not a distribution."""
     if not space:
         raise UserError("the space to sample is empty; expected {path: distribution}")
     for path, one in space.items():
@@ -215,7 +127,7 @@ def check_space(space: Space) -> None:
 
 
 def coordinates(method: Method, dimensions: int, seed: int) -> Iterator[tuple[float, ...]]:
-    """Points of the unit cube without end; quasi-random ones are those of the sequence, shifted modulo 1."""
+    """Yield points of the unit cube without end; quasi-random ones are those of the sequence, shifted modulo 1."""
     if method not in METHODS:
         raise UserError(f"method is '{method}'{did_you_mean(method, list(METHODS))}")
     if not isinstance(seed, int) or seed < 0:
@@ -234,7 +146,7 @@ def _random(dimensions: int, random: np.random.Generator) -> Draw:
 
 
 def _shifted(sequence: str, dimensions: int, random: np.random.Generator) -> Draw:
-    """A sequence of scipy.stats.qmc; imported here, for the import takes half a second."""
+    """Return a shifted sequence of scipy.stats.qmc, which is imported here because the import takes half a second."""
     from scipy.stats import qmc
 
     engine, shift = getattr(qmc, sequence)(dimensions, scramble=False), random.random((1, dimensions))
@@ -248,8 +160,8 @@ METHODS: dict[str, Callable[[int, np.random.Generator], Draw]] = {
 }
 
 
-def named(drawn: Sequence[Any], space: Space, taken: Collection[Point]) -> Point | None:
-    """Return labels of a drawn point, with as few digits as distinguish it from those taken; None if it is taken."""
+def labels_of(drawn: Sequence[Number | str], space: Space, taken: Collection[Point]) -> Point | None:
+    """Return the labels of a drawn point, with the fewest digits that differ from the taken points; None if taken."""
     for digits in range(DIGITS, EXACT_DIGITS + 1):
         point = tuple(one.label(value, digits) for one, value in zip(space.values(), drawn, strict=True))
         held = all(one.holds(label) for one, label in zip(space.values(), point, strict=True))
@@ -259,13 +171,15 @@ def named(drawn: Sequence[Any], space: Space, taken: Collection[Point]) -> Point
 
 
 def axis_of(points: Sequence[Point], space: Space, name: str = "") -> Points:
-    """The axis whose levels are these points."""
+    """Return the axis whose levels are these points."""
     paths = [(path,) if isinstance(path, str) else path for path in space]
-    ends = [own[0].rpartition(".")[2] for own in paths]
-    names = ends if len(set(ends)) == len(ends) else [own[0] for own in paths]
-    levels = {}
+    names = _names([own[0] for own in paths])
+    levels: dict[str, dict[str, object]] = {}
+    coordinates: dict[str, dict[str, Number | str]] = {name: {} for name in names}
     for point in points:
-        said = point[0] if len(point) == 1 else " ".join(f"{n} {label}" for n, label in zip(names, point, strict=True))
-        values = [one.value(label) for one, label in zip(space.values(), point, strict=True)]
-        levels[said] = {path: value for own, value in zip(paths, values, strict=True) for path in own}
-    return Points(name or (names[0] if len(names) == 1 else "sample"), levels)
+        label = point[0] if len(point) == 1 else " ".join(f"{n} {own}" for n, own in zip(names, point, strict=True))
+        values = [one.value(own) for one, own in zip(space.values(), point, strict=True)]
+        levels[label] = {path: value for own, value in zip(paths, values, strict=True) for path in own}
+        for one, own, value in zip(names, point, values, strict=True):
+            coordinates[one][label] = value if is_number(value) else own
+    return Points(name or (names[0] if len(names) == 1 else "sample"), levels, coordinates)

@@ -1,7 +1,7 @@
-"""Search in rounds: Optuna suggests the next points from what the rows on disk say of those before.
+"""Search in rounds: Optuna suggests the next points from the scores of the earlier points.
 
-Optuna is asked and told, and keeps nothing: no database, no state of a sampler. Every round starts from the points and
-scores in the study's folder and a seed of its own, so that a search that was stopped goes on as if it had not been.
+Optuna keeps no state between rounds, neither a database nor a sampler: each round starts from the points and scores in
+the study's folder and from a seed of its own. A search that was interrupted therefore continues with the same points.
 """
 
 import contextlib
@@ -9,66 +9,79 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flaxformer import digests
 from flaxformer.extras import library
 from flaxformer.files import write_atomically
-from flaxformer.store import records
-from flaxformer.store.store import Row, Store, read_lines
+from flaxformer.store.rows import Row
+from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError
-from flaxformer.study.analysis import score
-from flaxformer.study.declare import Study, Trial
-from flaxformer.study.halving import Goal, goal_of, mean
-from flaxformer.study.search import Choice, Integer, LogUniform, Point, Space, axis_of, check_space, named
+from flaxformer.study.declare import TEST_METRICS, Study, Trial
+from flaxformer.study.distributions import Choice, Distribution, Integer, LogUniform
+from flaxformer.study.divergence import score
+from flaxformer.study.halving import goal_of, mean
+from flaxformer.study.search import (
+    Point,
+    Space,
+    axis_of,
+    check_space,
+    labels_of,
+)
+
+if TYPE_CHECKING:  # optuna is an optional dependency
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
 
 FILE = "suggestions.jsonl"
-"""In the study's folder: a line for each round, written before the round is trained."""
+"""File in the study's folder with a line per round, written before the round is trained."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search(Study):
-    """A study whose one axis is suggested, `samples` points a round.
+    """A study whose single axis is suggested by Optuna, `samples` points per round.
 
     Args:
       space: a distribution for each path.
-      rounds: how many, at most: a round that suggests nothing new is the last.
-      samples: points in a round; all of them are trained, at every seed, before the next is suggested.
-      search_seed: of the suggestions.
-      goal: which way the metric is good; by default higher for validation_accuracy, lower for all else.
-      sampler: from a seed to an Optuna sampler; by default TPE.
+      rounds: largest number of rounds; a round without new points is the last.
+      samples: number of points per round; all are trained, at every seed, before the next round is suggested.
+      search_seed: seed of the suggestions.
+      sampler: function of a seed that returns an Optuna sampler; by default TPE.
     """
 
     space: Space
     rounds: int = 4
     samples: int = 8
     search_seed: int = 0
-    goal: Goal | None = None
-    sampler: Callable[[int], Any] | None = None
+    sampler: "Callable[[int], BaseSampler] | None" = None
 
     def __post_init__(self) -> None:
         check_space(self.space)
-        goal_of(self.metric, self.goal)
         for name in ("rounds", "samples"):
             if (value := getattr(self, name)) < 1:
                 raise UserError(f"{name} is {value}; expected at least 1")
         for name in ("axes", "claims", "halving", "derive"):
             if value := getattr(self, name):
-                raise UserError(f"a Search has {name} {value}; expected none: its one axis is what it suggests")
+                raise UserError(f"a Search has {name} {value}; expected none: its one axis has the suggested points")
+        if self.metric in TEST_METRICS:
+            own = self.metric.replace("test", "validation")
+            raise UserError(f"metric is '{self.metric}', and a Search chooses points by it; expected {own}")
         super().__post_init__()
 
     def of(self, points: Sequence[Point]) -> Study:
-        """The ordinary study of these points."""
+        """Return the ordinary study of these points."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(Study)}
         return Study(**fields | {"axes": (axis_of(points, self.space),)})
 
 
-def recorded(search: Search, store: Store) -> list[list[Point]]:
-    """The points of every round that is on disk.
+def read_rounds(search: Search, store: Store) -> list[list[Point]]:
+    """Return the points of every round on disk.
 
     Raises:
-      UserError: they are of another space.
+      UserError: the points are of another space.
     """
     found: list[list[Point]] = []
     for line in read_lines(store.root / FILE):
@@ -83,10 +96,10 @@ def recorded(search: Search, store: Store) -> list[list[Point]]:
     return found
 
 
-def record(search: Search, store: Store, number: int, points: Sequence[Point]) -> None:
-    """Add a round; it is on the disk when this returns."""
+def append_round(search: Search, store: Store, number: int, points: Sequence[Point]) -> None:
+    """Write a round to disk; it is there when the function returns."""
     line = {"round": number, "paths": _paths(search.space), "points": points}
-    lines = map(records.line, [*read_lines(store.root / FILE), line])
+    lines = map(digests.line, [*read_lines(store.root / FILE), line])
     store.root.mkdir(parents=True, exist_ok=True)
     write_atomically(store.root / FILE, b"".join(lines))
 
@@ -104,9 +117,9 @@ def _is_in(point: Point, space: Space) -> bool:
 
 
 def suggest(search: Search, rounds: Sequence[Sequence[Point]], rows: Mapping[str, Row]) -> list[Point]:
-    """The next round's points, from the rows of all rounds before; fewer, or none, where points come again."""
+    """Return the points of the next round from the rows of the earlier rounds; fewer, or none, if points repeat."""
     before = [point for points in rounds for point in points]
-    told = list(zip(before, _scores(search, before, rows), strict=True)) if before else []
+    scored = list(zip(before, _scores(search, before, rows), strict=True)) if before else []
     seed = int(np.random.SeedSequence([search.search_seed, len(rounds)]).generate_state(1)[0])
     taken, new = set(before), []
     with _optuna() as optuna:
@@ -117,18 +130,18 @@ def suggest(search: Search, rounds: Sequence[Sequence[Point]], rows: Mapping[str
         own = search.sampler or (lambda seed: optuna.samplers.TPESampler(seed=seed, constant_liar=True))
         direction = "minimize" if goal_of(search.metric, search.goal) == "lower" else "maximize"
         study = optuna.create_study(direction=direction, sampler=own(seed))
-        for known, value in told:
+        for known, value in scored:
             study.add_trial(_trial(optuna, search.space, distributions, known, value))
         for _ in range(search.samples):
             drawn = study.ask(distributions).params
-            if (point := named([drawn[path] for path in distributions], search.space, taken)) is not None:
+            if (point := labels_of([drawn[path] for path in distributions], search.space, taken)) is not None:
                 taken.add(point)
                 new.append(point)
     return new
 
 
 def _scores(search: Search, points: Sequence[Point], rows: Mapping[str, Row]) -> list[float]:
-    """The metric of each point, averaged over the seeds; NaN where a run failed."""
+    """Return the metric of each point, averaged over the seeds; NaN if a run failed."""
     arms = search.of(points).arms()
     found = [[rows[Trial(arm, seed).name] for seed in search.seeds] for arm in arms]
     return [mean([None if row["status"] == "failed" else score(row, search.metric) for row in own]) for own in found]
@@ -136,7 +149,7 @@ def _scores(search: Search, points: Sequence[Point], rows: Mapping[str, Row]) ->
 
 @contextlib.contextmanager
 def _optuna() -> Iterator[ModuleType]:
-    """Optuna, without its remarks on studies that begin and on what is experimental."""
+    """Import Optuna, and silence its messages and its warnings of experimental features."""
     optuna = library("optuna", "search", "a Search")
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -148,7 +161,7 @@ def _optuna() -> Iterator[ModuleType]:
         optuna.logging.set_verbosity(before)
 
 
-def _distribution(optuna: ModuleType, one: Any) -> Any:
+def _distribution(optuna: ModuleType, one: Distribution) -> "BaseDistribution":
     if isinstance(one, Choice):
         return optuna.distributions.CategoricalDistribution(one.labels)
     if isinstance(one, Integer):
@@ -156,8 +169,10 @@ def _distribution(optuna: ModuleType, one: Any) -> Any:
     return optuna.distributions.FloatDistribution(one.low, one.high, log=isinstance(one, LogUniform))
 
 
-def _trial(optuna: ModuleType, space: Space, distributions: Mapping[str, Any], point: Point, value: float) -> Any:
-    """Return Optuna's record of a point; a failed one has no value."""
+def _trial(
+    optuna: ModuleType, space: Space, distributions: "Mapping[str, BaseDistribution]", point: Point, value: float
+) -> "FrozenTrial":
+    """Return the Optuna trial of a point; a failed one has no value."""
     params = {
         path: label if isinstance(one, Choice) else one.value(label)
         for path, one, label in zip(distributions, space.values(), point, strict=True)

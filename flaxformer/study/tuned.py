@@ -1,4 +1,4 @@
-"""Reading what a tuning study chose, for a study that reports it on other seeds."""
+"""Best value of a tuning study, for a study that reports on other seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse
+from flaxformer.study.declare import TEST_METRICS
 from flaxformer.study.halving import Goal, goal_of, mean, ranked
 
 
@@ -17,27 +18,34 @@ def tuned(
     where: Mapping[str, str] | None = None,
     goal: Goal | None = None,
 ) -> Any:
-    """The value that a field had in the best arm of a finished study: the best mean over its seeds, whole runs alone.
+    """Return the value of a field in the best arm of a finished study, by the mean over the seeds.
+
+    Arms that a halving stopped do not count.
 
     `tuned("runs/rates", "optimizer.learning_rate", seeds=range(5), where={"norm": "pre"})`
 
     Args:
       folder: the tuning study's folder of results.
-      path: of a number or a text in the run.
-      seeds: those that the value will be reported on. The best of many is better on the seeds that chose it than on
-        others (the winner's curse), so they must be others.
+      path: path of a field of the run that is a number or a text.
+      seeds: seeds of the study that uses the value. They must differ from the seeds of the tuning, on which the score
+        of the best arm is optimistic (the winner's curse).
       where: labels of axes that the arm must have.
-      goal: which way the metric is good; by default higher for validation_accuracy, lower for all else.
+      goal: the direction in which the metric is good; by default the study's.
 
     Raises:
-      UserError: the study is not finished, shares seeds, or has no such arm or field.
+      UserError: the study is not finished, shares seeds, is judged on the test data, or has no such arm or field.
     """
     analysis = analyse(Store(Path(folder)))
+    if analysis.study["metric"] in TEST_METRICS:
+        raise UserError(
+            f"the metric of {folder} is {analysis.study['metric']}; expected a metric of the validation data, since a "
+            "choice by the test data would make their score optimistic"
+        )
     shared = sorted(set(seeds) & set(analysis.study["seeds"]))
     if shared:
-        raise UserError(f"seeds {shared} are also those of the tuning in {folder}; expected others to report on")
+        raise UserError(f"seeds {shared} are also seeds of the tuning in {folder}; expected other seeds")
     if analysis.missing:  # a failed run is missing too
-        raise UserError(f"{folder} has {analysis.missing} runs missing; expected a finished study: run it again")
+        raise UserError(f"{folder} misses {analysis.missing} of its runs; expected a finished study: run it again")
     scores = {
         i: mean(arm.scores)
         for i, arm in enumerate(analysis.arms)
@@ -45,7 +53,10 @@ def tuned(
     }
     if not scores:
         raise UserError(f"{folder} has no arm with {dict(where or {})} that was trained to the end")
-    best = ranked({str(i): value for i, value in scores.items()}, goal_of(analysis.study["metric"], goal))[0]
+    best = ranked(
+        {str(i): value for i, value in scores.items()},
+        goal_of(analysis.study["metric"], goal or analysis.study.get("goal")),
+    )[0]
     return _value(analysis, analysis.arms[int(best)], path)
 
 
@@ -59,15 +70,15 @@ def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:
     return where.items() <= arm.labels.items()
 
 
-def _value(analysis: Analysis, arm: ArmSummary, path: str) -> Any:
-    """A field of an arm's recipe, as it is on disk."""
+def _value(analysis: Analysis, arm: ArmSummary, path: str) -> int | float | str | None:
+    """Return a field of an arm's recipe, as it is on disk."""
     trial = next(trial["trial"] for trial in analysis.study["trials"] if trial["labels"] == arm.labels)
-    value = analysis.study["recipes"][trial.rpartition(",seed=")[0]]["run"]
+    value: object = analysis.study["recipes"][trial.rpartition(",seed=")[0]]["run"]
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
             near = did_you_mean(name, list(value)) if isinstance(value, dict) else ""
             raise UserError(f"'{path}' is no field of the runs{near}")
         value = value[name]
-    if isinstance(value, dict | list):
+    if not isinstance(value, int | float | str | None):
         raise UserError(f"'{path}' is {value}; expected the path of a number or a text")
     return value

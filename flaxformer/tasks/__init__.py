@@ -4,10 +4,11 @@ from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
 from flaxformer.tasks.images import Digits, Images
+from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
 from flaxformer.tasks.sequence_to_sequence import Copy, Reverse, Sort
-from flaxformer.tasks.synthetic import AssociativeRecall, Induction
+from flaxformer.tasks.synthetic import AssociativeRecall, Induction, SyntheticTask, next_token
 from flaxformer.tasks.text import StandardLibrary, TextFiles
 from flaxformer.tasks.token_files import TokenFiles
 
@@ -20,6 +21,7 @@ __all__ = [
     "Induction",
     "MaskedTokens",
     "ModularAddition",
+    "Overlap",
     "PairedFiles",
     "PairedTokens",
     "Reverse",
@@ -28,9 +30,11 @@ __all__ = [
     "Source",
     "SpanCorruption",
     "StandardLibrary",
+    "SyntheticTask",
     "Task",
     "TextFiles",
     "TextPair",
     "TokenFiles",
     "TwoTargetAverage",
+    "next_token",
 ]

@@ -1,4 +1,4 @@
-"""Modular addition: a table of sums, of which a part is never shown."""
+"""Modular addition: a table of sums, a part of which is held out."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -9,15 +9,15 @@ import numpy as np
 
 from flaxformer.struct import static
 from flaxformer.tasks.base import Batch, Task
-from flaxformer.tasks.examples import ExampleSource, shuffled
+from flaxformer.tasks.examples import ExampleSource, permute
 from flaxformer.tasks.synthetic import next_token
 
 
 class ModularAddition(Task):
-    """a b = -> (a + b) mod modulus; the sum is scored (Power et al. 2022).
+    """Predict c = (a + b) mod modulus from the tokens a, b, "="; only c is scored (Power et al. 2022).
 
-    A `fraction` of all modulus² pairs (a, b) is trained on and the rest is held out for evaluation; which is a
-    function of `split_seed` alone, so that runs of other seeds share the split.
+    A `fraction` of all modulus² pairs (a, b) is for training, and the rest for evaluation. The split depends only on
+    `split_seed`, so that runs with different seeds share it.
     """
 
     targets_in_inputs: ClassVar[bool] = False
@@ -35,7 +35,7 @@ class ModularAddition(Task):
 
     @property
     def trained(self) -> int:
-        """Number of pairs that are trained on."""
+        """Number of training pairs."""
         return round(self.fraction * self.modulus**2)
 
     @property
@@ -47,7 +47,7 @@ class ModularAddition(Task):
         return 3
 
     def load(self) -> ExampleSource:
-        order = shuffled(self.modulus**2, self.split_seed)
+        order = permute(self.modulus**2, self.split_seed)
         return ExampleSource(self._examples(order[: self.trained]), self._examples(order[self.trained :]), self)
 
     def _examples(self, pairs: np.ndarray) -> Batch:

@@ -1,7 +1,7 @@
-"""Task: describes what a model learns; its `Source` holds the data and gives `batch(key, step)`."""
+"""Bases of all tasks: a `Task` describes what a model learns; its `Source` holds the data and makes batches."""
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,30 +13,31 @@ from flaxformer.model.call import ForwardInputs
 from flaxformer.nn.masks import Segments
 from flaxformer.pytree import Node
 from flaxformer.struct import Config, static
+from flaxformer.tasks.overlap import SAMPLE, Overlap, count_overlap
 
 
 class Batch(Node):
-    """Inputs and targets of a model; None for what a task does not give.
+    """Inputs and targets of a model; fields that a task does not have are None.
 
-    inputs are tokens [*batch, T], vectors [*batch, T, width] or images [*batch, height, width, channels]; a language
-    model's targets are the tokens after each input: after inputs[..., :t + 1] comes targets[..., t].
+    Inputs are tokens [*batch, T], vectors [*batch, T, width] or images [*batch, height, width, channels]. For a
+    language model, targets[..., t] is the token that follows inputs[..., :t + 1].
     """
 
     inputs: Array
     targets: Array
     weights: Float[Array, "..."]
-    """Weight of each target in the loss; 0 is not scored."""
+    """Weight of each target in the loss; a target with weight 0 is not scored."""
     valid: Bool[Array, "*batch T"] | None = None
     """False at padding."""
     prefix: Int[Array, "*batch"] | None = None
-    """Number of tokens at the start that are given, not predicted: the prefix that a prefix-LM sees whole."""
+    """Number of tokens at the start that are not predicted: a prefix-LM attends to them in both directions."""
     source: Array | None = None
     """Input of an encoder."""
     source_valid: Bool[Array, "*batch S"] | None = None
     segments: Int[Array, "*batch T"] | None = None
-    """Number of the document that each token belongs to, where several are packed: tokens attend within their own."""
+    """Index of each token's document, if several are packed: tokens attend only to their own document."""
     positions: Int[Array, "*batch T"] | None = None
-    """Each token's position; 0, 1, 2 … where a task gives none."""
+    """Position of each token; None stands for 0, 1, 2, …"""
 
     @property
     def given(self) -> ForwardInputs:
@@ -55,13 +56,13 @@ class Batch(Node):
 
 
 AnyBatch = Batch | tuple[Batch, ...]
-"""Data of a training step: a batch, or the parts of one, each padded to a length of its own."""
+"""Data of a training step: a batch, or its parts, each padded to its own length."""
 
 
 def concat_parts(batch: AnyBatch) -> Batch:
-    """The parts as one batch [B, T], in their order, each padded to the longest with what is not valid and not scored.
+    """Concatenate the parts of a batch to one batch [B, T], in order, padded to the longest part.
 
-    A batch without parts is as it is.
+    The padding is neither valid nor scored. A batch without parts is returned unchanged.
     """
     if isinstance(batch, Batch):
         return batch
@@ -74,109 +75,149 @@ def concat_parts(batch: AnyBatch) -> Batch:
 
 
 class Source(Node):
-    """The data of a task, on the device; a pytree, so that it is an argument of compiled functions."""
+    """Base of the data of a task; a pytree, so that it can be an argument of compiled functions."""
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> AnyBatch:
-        """Training batch number `step` of the stream `key`: a pure function, with no iterator to save."""
+        """Return a training batch, as a pure function of the random key and the step: there is no iterator to save."""
         raise NotImplementedError(f"{type(self).__name__} does not define `batch`")
 
     def evaluation(self) -> Batch:
-        """The fixed evaluation set, [batches, B, T]: the same for every model, seed and step."""
+        """Return the fixed evaluation set [batches, B, T], which is the same for every model, seed and step."""
         raise NotImplementedError(f"{type(self).__name__} does not define `evaluation`")
+
+    def test(self) -> Batch | None:
+        """Return the fixed test set, of the shape of the evaluation set and without its examples; None without one.
+
+        The evaluation set is for validation: for choices, such as that of a learning rate. A run is evaluated on the
+        test set once, at its end.
+        """
+        return None
+
+    def training_examples(self) -> Sequence[Batch] | None:
+        """Return all training examples, as one or more tables [examples, …]; None if there is no such table."""
+        return None
 
 
 class Task(Config):
-    """Base of every task; the fields that all of them share.
+    """Base of every task, with the fields that all tasks share.
 
-    Every field of a task is static: the runs of a group, which differ in leaves alone, share one `Source`.
+    Every field of a task is static, so that runs of a group, which differ only in leaves, share one `Source`.
+
+    evaluation_batches: number of batches of the evaluation set.
+    evaluation_batch_size: examples per batch of the evaluation set; None for `batch_size`. A study with an axis over
+      task.batch_size sets it to the batch size of the baseline, so that all arms are evaluated on the same examples.
     """
 
     is_abstract: ClassVar[bool] = True
 
     batch_size: int = static(16, at_least=1)
     evaluation_batches: int = static(16, at_least=1)
+    evaluation_batch_size: int | None = static(None, at_least=1, omit_default=True)
 
     targets_in_inputs: ClassVar[bool] = True
-    """True if tokens that are asked for stand among the later inputs, where a model that sees all would find them."""
+    """True if targets are among the later inputs, where a bidirectional model could read them."""
+
+    @property
+    def evaluation_shape(self) -> tuple[int, int]:
+        """Number of batches of the evaluation set, and examples per batch."""
+        return self.evaluation_batches, self.evaluation_batch_size or self.batch_size
 
     @property
     def vocabulary(self) -> int:
-        """Number of different tokens; 0 for a task without tokens."""
+        """Number of token ids; 0 for a task without tokens."""
         raise NotImplementedError(f"{type(self).__name__} does not define `vocabulary`")
 
     @property
     def sequence_length(self) -> int:
-        """T, the tokens that the model (the decoder, where there is an encoder) reads in one sequence."""
+        """T, the number of tokens in a sequence that the model (with an encoder, the decoder) reads."""
         raise NotImplementedError(f"{type(self).__name__} does not define `sequence_length`")
 
     @property
     def source_length(self) -> int:
-        """S, the tokens that an encoder reads; 0 for a task that gives no source."""
+        """S, the number of tokens that an encoder reads; 0 for a task without a source."""
         return 0
 
     @property
     def packs_documents(self) -> bool:
-        """True if a sequence may hold several documents, each to be read by itself (`Batch.segments`)."""
+        """True if a sequence may hold several documents with separate attention (`Batch.segments`)."""
         return False
 
     def tokens_read(self, model: ModelConfig) -> int:
-        """Tokens that a model reads of one example, by its encoder too."""
+        """Return the number of tokens per example that a model reads, including its encoder."""
         return self.sequence_length + self.source_length
 
     def tokens_per_batch(self, model: ModelConfig) -> int:
-        """Tokens that a model reads of one training batch, padding among them."""
+        """Return the number of tokens per training batch that a model reads, including padding."""
         return self.batch_size * self.tokens_read(model)
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
-        """Yield why a model cannot learn this task; a task that is not language modelling overrides it."""
+        """Yield the reasons for which a model cannot learn this task.
+
+        This definition is for language modelling; other tasks override it.
+        """
         yield from self._token_problems("model", model)
         if model.head.predicts != "tokens":
-            yield f"model.head is {model.head}; expected LanguageModel(), for the task asks for tokens"
+            yield f"model.head is {model.head}; expected LanguageModel(), since the task's targets are tokens"
         if self.targets_in_inputs and model.mask_pattern == "bidirectional":
-            yield 'model.mask_pattern is "bidirectional"; expected "causal" or "prefix": the inputs hold the answers'
+            yield 'model.mask_pattern is "bidirectional"; expected "causal" or "prefix": the inputs contain the targets'
         if self.packs_documents:
             for path, mixer in model.mixers_without_mask.items():
                 kind = type(mixer).__name__
-                yield f"model.{path} is {kind}, which reads no mask; expected a mixer that can keep documents apart"
+                yield f"model.{path} is {kind}, which reads no mask; expected a mixer that can separate documents"
         yield from self.length_problems(model)
         yield from self.source_problems(model)
 
     def _token_problems(self, where: str, model: ModelConfig) -> Iterator[str]:
         if model.inputs.reads != "tokens":
-            yield f"{where}.inputs is {model.inputs}; expected Tokens(), which the task gives"
+            yield f"{where}.inputs is {model.inputs}; expected Tokens(), since the task's inputs are tokens"
         if model.vocabulary < self.vocabulary:
             yield f"{where}.vocabulary is {model.vocabulary}; expected at least the task's {self.vocabulary} tokens"
 
     def length_problems(self, model: ModelConfig) -> Iterator[str]:
-        """Yield why the sequences are too long for a model."""
-        yield from _too_long("model", model, self.sequence_length)
+        """Yield a message if the sequences are too long for a model."""
+        yield from _length_problems("model", model, self.sequence_length)
 
     def source_problems(self, model: ModelConfig) -> Iterator[str]:
-        """Yield why a model cannot read the task's source, or needs one that the task does not give."""
+        """Yield the reasons for which a model cannot read the task's source, or needs one that the task lacks."""
         encoder = model.encoder
         if model.reads_memory and encoder is None:
-            yield f"model.d_memory is {model.d_memory}; expected None, for no task gives a memory"
+            yield f"model.d_memory is {model.d_memory}; expected None, since no task has a memory"
         if encoder is not None and not self.source_length:
-            yield "model.encoder is given; expected None, for the task gives no source"
+            yield "model.encoder is given; expected None, since the task has no source"
         if encoder is None and self.source_length:
             yield "model.encoder is None; expected one, as model.with_encoder() makes, to read the task's source"
         if encoder is not None and self.source_length:
             yield from self._token_problems("model.encoder", encoder)
-            yield from _too_long("model.encoder", encoder, self.source_length)
+            yield from _length_problems("model.encoder", encoder, self.source_length)
 
     def load(self) -> Source:
-        """Read the data, once, onto the device."""
+        """Read the data and return them, usually on the device.
+
+        Raises:
+          UserError: the data are missing or invalid.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define `load`")
 
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what identifies the data on this machine, beyond the task's own fields."""
+    def fingerprint(self) -> dict[str, object]:
+        """Return digests and counts that identify the data on this machine, beyond the task's fields."""
         return {}
+
+    def overlap(self, sample: int = SAMPLE) -> Overlap:
+        """Return the number of evaluation examples, and of those that also occur in training.
+
+        Examples are equal if the model reads the same and the same targets are scored. They are compared with all
+        training examples if the source has a table of them (`Source.training_examples`), else with drawn ones.
+
+        Args:
+          sample: number of training examples to draw.
+        """
+        return count_overlap(self.load(), sample)
 
     def references(self) -> dict[str, float]:
-        """Losses of simple models on the evaluation set (nats or squared error), to read a loss against."""
+        """Return losses of simple models on the evaluation set, for comparison (nats per token, or squared error)."""
         return {}
 
 
-def _too_long(where: str, model: ModelConfig, length: int) -> Iterator[str]:
+def _length_problems(where: str, model: ModelConfig, length: int) -> Iterator[str]:
     if model.max_length is not None and model.max_length < length:
         yield f"{where}.positions.max_length is {model.max_length}; expected at least the task's {length} tokens"

@@ -1,13 +1,13 @@
-"""A text with parts of it hidden, which are to be said: masked language modelling, and span corruption.
+"""Denoising tasks on text: masked language modelling and span corruption.
 
-Both are pure functions of (key, step): the windows are those that the text itself would give for that key and step.
+Batches are pure functions of (key, step), and the windows are those of the text's own task for that key and step.
 Sources: Devlin et al. 2019, section 3.1, task 1 (masked tokens); Raffel et al. 2020, section 3.1.4 (spans).
 """
 
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.struct
 import jax
@@ -15,18 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from flaxformer.data.corpus import count_models
+from flaxformer.data.corpus import count_model_losses_by_target
 from flaxformer.params import fold_in_name
 from flaxformer.struct import part, static
 from flaxformer.tasks.base import Batch, Source, Task
-from flaxformer.tasks.text import StandardLibrary, TextFiles
-from flaxformer.tasks.token_files import COUNTED, TokenFiles
+from flaxformer.tasks.examples import scale_weights
+from flaxformer.tasks.overlap import SAMPLE, Overlap
+from flaxformer.tasks.text import COUNTED, StandardLibrary, TextFiles
+from flaxformer.tasks.token_files import TokenFiles
 
 
 class Corrupted(Task):
-    """Base: windows of `text`, each corrupted by a key of its own; `text.length` tokens are read before corruption.
+    """Base of denoising tasks: windows of `text` of `text.length` tokens, each corrupted with its own random key.
 
-    How many windows a batch and the evaluation set have is said here, and left at its default in `text`.
+    `batch_size` and the fields of the evaluation set belong to this task, and stay at their defaults in `text`.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -40,41 +42,59 @@ class Corrupted(Task):
     def problems(self) -> Iterator[str]:
         for field in dataclasses.fields(Task):
             if (found := getattr(self.text, field.name)) != field.default:
-                yield f"text.{field.name} is {found}; leave it out: {type(self).__name__}.{field.name} decides"
+                yield f"text.{field.name} is {found}; set {type(self).__name__}.{field.name} instead"
 
     def load(self) -> "CorruptedSource":
-        sized = self.text.replace(batch_size=self.batch_size, evaluation_batches=self.evaluation_batches)
-        return CorruptedSource(sized.load(), self)
+        return CorruptedSource(self.sized_text.load(), self)
 
-    def fingerprint(self) -> dict[str, Any]:
+    @property
+    def sized_text(self) -> StandardLibrary | TextFiles | TokenFiles:
+        """The text, with the batch size and the evaluation set of this task."""
+        return self.text.replace(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Task)})
+
+    def fingerprint(self) -> dict[str, object]:
         return self.text.fingerprint()
+
+    def overlap(self, sample: int = SAMPLE) -> Overlap:
+        """Return the overlap of the windows before corruption."""
+        return self.sized_text.overlap(sample)
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         """Return the inputs and targets of one window."""
         raise NotImplementedError
 
-    def _counted(self, before: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return count_models(self.text.tokens()[0][:COUNTED], before, targets, self.text.vocabulary)
+    def _count_model_losses(self, before: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the unigram and bigram losses of targets, given the tokens before them."""
+        return count_model_losses_by_target(self.text.tokens()[0][:COUNTED], before, targets, self.text.vocabulary)
 
 
 class CorruptedSource(Source):
-    """The source of a text, whose windows are corrupted."""
+    """Source of corrupted windows of a text."""
 
     text: Source
     task: Corrupted = flax.struct.field(pytree_node=False)
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
-        return _corrupted(
+        return _corrupt_batch(
             self.task, fold_in_name(jax.random.fold_in(key, step), "corruption"), self.text.batch(key, step)
         )
 
     def evaluation(self) -> Batch:
-        return _corrupted(self.task, fold_in_name(jax.random.key(0), "corruption"), self.text.evaluation())
+        return _corrupt_batch(self.task, fold_in_name(jax.random.key(0), "corruption"), self.text.evaluation())
+
+    def test(self) -> Batch | None:
+        """Return the test windows of the text, corrupted; windows that do not count in the text have weight 0."""
+        plain = self.text.test()
+        if plain is None:
+            return None
+        key = fold_in_name(fold_in_name(jax.random.key(0), "corruption"), "test")
+        corrupted = _corrupt_batch(self.task, key, plain)
+        return scale_weights(corrupted, (plain.weights > 0).any(-1).astype(jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _corrupted(task: Corrupted, key: Array, plain: Batch) -> Batch:
-    """Every window of a batch, by a key for each."""
+def _corrupt_batch(task: Corrupted, key: Array, plain: Batch) -> Batch:
+    """Corrupt every window of a batch, each with its own key."""
     *shape, length = plain.inputs.shape
     keys = jax.random.split(key, int(np.prod(shape)))
     rows = jax.vmap(task.corrupt)(keys, jnp.asarray(plain.inputs).reshape(-1, length))
@@ -83,11 +103,11 @@ def _corrupted(task: Corrupted, key: Array, plain: Batch) -> Batch:
 
 
 class MaskedTokens(Corrupted):
-    """Predict the tokens that are hidden at a `rate` of the places, with a bidirectional model.
+    """Masked language modelling: predict tokens at randomly chosen places, with a bidirectional model.
 
-    round(rate · L) places of each window are chosen. Of these a share `masked` reads the mask, the id after the
-    text's own, a share `random` any token of the text, uniformly, and the rest the token itself; they alone are
-    scored. Devlin et al. 2019: 0.15, 0.8, 0.1.
+    In each window of L tokens, round(rate · L) places are chosen, and only these are scored. At a share `masked` of
+    them the input is the mask token (the id after the text's own), at a share `random` a uniformly drawn token, and at
+    the rest the token itself. Devlin et al. 2019 use 0.15, 0.8 and 0.1.
     """
 
     targets_in_inputs: ClassVar[bool] = False
@@ -101,16 +121,17 @@ class MaskedTokens(Corrupted):
         if self.masked + self.random > 1 + 1e-9:
             yield f"masked and random are {self.masked} and {self.random}; expected at most 1 together"
         if not self.chosen:
-            yield f"rate is {self.rate}, no place of a window of {self.text.length} tokens; expected one at least"
+            places = f"0 places of a window of {self.text.length} tokens"
+            yield f"rate is {self.rate}, which chooses {places}; expected at least one"
 
     @property
     def chosen(self) -> int:
-        """Number of places of a window that are scored."""
+        """Number of scored places per window."""
         return round(self.rate * self.text.length)
 
     @property
     def mask(self) -> int:
-        """The id that hides a token."""
+        """Id of the mask token."""
         return self.text.vocabulary
 
     @property
@@ -123,36 +144,39 @@ class MaskedTokens(Corrupted):
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         place_key, kind_key, token_key = jax.random.split(key, 3)
-        chosen = _some(place_key, window.size, self.chosen)
+        chosen = _random_places(place_key, window.size, self.chosen)
         kind = jax.random.uniform(kind_key, window.shape)
         others = jax.random.randint(token_key, window.shape, 0, self.text.vocabulary)
         read = jnp.where(kind < self.masked, self.mask, jnp.where(kind < self.masked + self.random, others, window))
         return Batch(inputs=jnp.where(chosen, read, window), targets=window, weights=chosen.astype(jnp.float32))
 
     def references(self) -> dict[str, float]:
-        """At the places that are scored: unigram; and bigram, where the token before is in the window and not hidden
-        (elsewhere unigram). A model reads the token after as well, and may pass both.
-        """  # fmt: skip
+        """Return the losses, at scored places, of a unigram model and of a bigram model.
+
+        If the previous token is hidden or outside of the window, the bigram model uses the unigram probability. A
+        trained model also reads the tokens after a place, and may be better than both.
+        """
         found = jax.device_get(self.load().evaluation())
         scored, before = found.weights > 0, np.roll(found.targets, 1, -1)
-        seen = ~np.roll(scored, 1, -1)
-        seen[..., 0] = False
+        is_visible = ~np.roll(scored, 1, -1)
+        is_visible[..., 0] = False
         if found.segments is not None:
-            seen[..., 1:] &= found.segments[..., 1:] == found.segments[..., :-1]
-        unigram, bigram = self._counted(before[scored], found.targets[scored])
+            is_visible[..., 1:] &= found.segments[..., 1:] == found.segments[..., :-1]
+        unigram, bigram = self._count_model_losses(before[scored], found.targets[scored])
         return {
             "unigram": float(unigram.mean()),
-            "bigram": float(np.where(seen[scored], bigram, unigram).mean()),
+            "bigram": float(np.where(is_visible[scored], bigram, unigram).mean()),
         }
 
 
 class SpanCorruption(Corrupted):
-    """Say the spans that are cut out of a window: an encoder reads the rest, a decoder says what is missing.
+    """Span corruption: an encoder reads a window without some spans, and a decoder predicts these spans.
 
-    Of L tokens n = round(density · L) are cut, in k = round(n / mean_span) spans, each a sentinel in what is left:
-    read  a b ⟨0⟩ e f ⟨1⟩,  said  ⟨0⟩ c d ⟨1⟩ g end,  for the window a b c d e f g. How n tokens fall into k spans, and
-    the L − n others into the k stretches before them, is uniform over all ways without an empty one. So every batch
-    has one shape and no padding: S = L − n + k, T = n + k + 1. Raffel et al. 2020: density 0.15, mean_span 3.
+    Of the L tokens of a window, n = round(density · L) are removed in k = round(n / mean_span) spans, each replaced by
+    a sentinel. For the window a b c d e f g, the source may be a b ⟨0⟩ e f ⟨1⟩ and the target ⟨0⟩ c d ⟨1⟩ g end. The
+    lengths of the k spans, and of the k stretches before them, are uniformly drawn among all lists of positive lengths
+    with totals n and L − n. Every batch therefore has the same shape, without padding: S = L − n + k, T = n + k + 1.
+    Raffel et al. 2020 use density 0.15 and mean_span 3.
 
     Start, end and the k sentinels are the ids after the text's own.
     """
@@ -163,28 +187,28 @@ class SpanCorruption(Corrupted):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.text.length < 2:
-            yield f"text.length is {self.text.length}; expected at least 2, one token to read and one to say"
+            yield f"text.length is {self.text.length}; expected at least 2: one token each for source and target"
         if isinstance(self.text, TokenFiles) and self.text.pack != "none":
-            yield f"text.pack is '{self.text.pack}'; expected 'none', for a span may cross the end of a document"
+            yield f"text.pack is '{self.text.pack}'; expected 'none', since a span may cross the end of a document"
 
     @property
-    def cut(self) -> int:
-        """n, the tokens of a window that are cut out."""
+    def removed(self) -> int:
+        """n, the number of tokens that are removed from a window."""
         return min(max(round(self.density * self.text.length), 1), self.text.length - 1)
 
     @property
     def spans(self) -> int:
-        """k, in how many spans."""
-        return min(max(round(self.cut / self.mean_span), 1), self.text.length - self.cut)
+        """k, the number of spans."""
+        return min(max(round(self.removed / self.mean_span), 1), self.text.length - self.removed)
 
     @property
     def start(self) -> int:
-        """The id before what is said."""
+        """Id of the decoder's first input."""
         return self.text.vocabulary
 
     @property
     def end(self) -> int:
-        """The id after what is said."""
+        """Id of the last target."""
         return self.start + 1
 
     @property
@@ -193,57 +217,58 @@ class SpanCorruption(Corrupted):
 
     @property
     def sequence_length(self) -> int:
-        return self.cut + self.spans + 1
+        return self.removed + self.spans + 1
 
     @property
     def source_length(self) -> int:
-        return self.text.length - self.cut + self.spans
+        return self.text.length - self.removed + self.spans
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
-        cut = self._places(key)
-        begins = cut & ~jnp.roll(cut, 1)  # the first token is never cut
-        sentinels = self.end + jnp.cumsum(begins).astype(window.dtype)
-        both = jnp.stack([sentinels, window], 1).reshape(-1)  # a sentinel's place before every token
-        source = _chosen(both, jnp.stack([begins, ~cut], 1).reshape(-1), self.source_length)
-        spans = _chosen(both, jnp.stack([begins, cut], 1).reshape(-1), self.sequence_length - 1)
-        said = jnp.append(spans, jnp.asarray(self.end, window.dtype))
-        read = jnp.concatenate([jnp.full(1, self.start, window.dtype), said[:-1]])
-        return Batch(inputs=read, targets=said, weights=jnp.ones(said.shape, jnp.float32), source=source)
+        is_removed = self.draw_spans(key)
+        is_first = is_removed & ~jnp.roll(is_removed, 1)  # the first token of a window is never removed
+        sentinels = self.end + jnp.cumsum(is_first).astype(window.dtype)
+        both = jnp.stack([sentinels, window], 1).reshape(-1)  # before each token, a place for a sentinel
+        source = _select(both, jnp.stack([is_first, ~is_removed], 1).reshape(-1), self.source_length)
+        spans = _select(both, jnp.stack([is_first, is_removed], 1).reshape(-1), self.sequence_length - 1)
+        targets = jnp.append(spans, jnp.asarray(self.end, window.dtype))
+        inputs = jnp.concatenate([jnp.full(1, self.start, window.dtype), targets[:-1]])
+        return Batch(inputs=inputs, targets=targets, weights=jnp.ones(targets.shape, jnp.float32), source=source)
 
-    def _places(self, key: Array) -> Bool[Array, "length"]:
-        """True at the tokens that are cut out: stretches that stay and stretches that go in turn."""
-        stay_key, go_key = jax.random.split(key)
-        stay = _lengths(stay_key, self.text.length - self.cut, self.spans)
-        go = _lengths(go_key, self.cut, self.spans)
-        ends = jnp.cumsum(jnp.stack([stay, go], 1).reshape(-1))
+    def draw_spans(self, key: Array) -> Bool[Array, "length"]:
+        """Return a mask that is True at the tokens of a window to remove."""
+        remaining_key, removed_key = jax.random.split(key)
+        remaining = _random_lengths(remaining_key, self.text.length - self.removed, self.spans)
+        removed = _random_lengths(removed_key, self.removed, self.spans)
+        ends = jnp.cumsum(jnp.stack([remaining, removed], 1).reshape(-1))
         return jnp.searchsorted(ends, jnp.arange(self.text.length), side="right") % 2 == 1
 
     def references(self) -> dict[str, float]:
-        """Unigram; and bigram, the token before being the last that is read or said. Sentinels and the end are taken
-        as known, at no loss: they are in the mean, as in the loss of a model.
-        """  # fmt: skip
+        """Return the mean losses of a unigram model and of a bigram model over all targets.
+
+        The bigram model reads the previous token of the window. Sentinels and the end count with loss 0.
+        """
         found = jax.device_get(self.load().evaluation())
-        said, source = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (found.targets, found.source))
-        before = np.concatenate([said[:, -1:], said[:, :-1]], 1)
+        targets, source = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (found.targets, found.source))
+        before = np.concatenate([targets[:, -1:], targets[:, :-1]], 1)
         row, place = np.nonzero(before > self.end)  # after a sentinel: the token before that sentinel in the source
         before[row, place] = source[row, np.argmax(source[row] == before[row, place][:, None], 1) - 1]
-        words = said < self.start
-        unigram, bigram = self._counted(before[words], said[words])
-        return {"unigram": float(unigram.sum() / said.size), "bigram": float(bigram.sum() / said.size)}
+        is_text = targets < self.start
+        unigram, bigram = self._count_model_losses(before[is_text], targets[is_text])
+        return {"unigram": float(unigram.sum() / targets.size), "bigram": float(bigram.sum() / targets.size)}
 
 
-def _some(key: Array, size: int, count: int) -> Bool[Array, "size"]:
-    """True at `count` of `size` places, any of them as likely as any other."""
+def _random_places(key: Array, size: int, count: int) -> Bool[Array, "size"]:
+    """Return a mask that is True at `count` uniformly drawn places."""
     return jax.random.permutation(key, jnp.arange(size) < count)
 
 
-def _lengths(key: Array, total: int, parts: int) -> Int[Array, "parts"]:
-    """`parts` lengths of at least 1 with that total, uniform over all such lists: parts − 1 borders between items."""
-    borders = _some(key, total - 1, parts - 1)
+def _random_lengths(key: Array, total: int, parts: int) -> Int[Array, "parts"]:
+    """Return positive lengths with a given total, uniform over all such lists: parts − 1 of total − 1 borders."""
+    borders = _random_places(key, total - 1, parts - 1)
     part_of = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(borders).astype(jnp.int32)])
     return jnp.bincount(part_of, length=parts)
 
 
-def _chosen(values: Int[Array, "n"], present: Bool[Array, "n"], count: int) -> Int[Array, "count"]:
-    """The values at the `count` places that are there, in their order."""
-    return values[jnp.nonzero(present, size=count)[0]]
+def _select(values: Int[Array, "n"], mask: Bool[Array, "n"], count: int) -> Int[Array, "count"]:
+    """Return the values at the `count` places where the mask is True, in order."""
+    return values[jnp.nonzero(mask, size=count)[0]]

@@ -1,6 +1,7 @@
-"""Tasks with a table of examples: training draws rows of one side, evaluation reads the other side through."""
+"""Sources with tables of examples: training draws rows of one table, evaluation reads the rows of another."""
 
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import flax.struct
 import jax
@@ -12,25 +13,32 @@ from flaxformer.tasks.base import Batch, Source, Task
 
 
 class ExampleSource(Source):
-    """Examples to train on and examples held out, each side one `Batch` of all its rows."""
+    """Training and held-out examples, each as a `Batch` with all rows."""
 
     train: Batch
     held_out: Batch
     task: Task = flax.struct.field(pytree_node=False)
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
-        """Rows drawn independently: an example may come twice in a batch."""
-        return draw(jax.random.fold_in(key, step), self.train, self.task.batch_size)
+        """Return rows that are drawn independently, so that an example may occur twice in a batch."""
+        return draw_rows(jax.random.fold_in(key, step), self.train, self.task.batch_size)
 
     def evaluation(self) -> Batch:
-        """Rows spread evenly over the held-out side; where there are fewer than asked for, each counts once."""
-        return read_through(self.held_out, self.task)
+        """Return evenly spaced rows of the held-out examples; if there are too few, each is scored once."""
+        return evaluation_set(self.held_out, self.task)
+
+    def test(self) -> Batch | None:
+        """Return evenly spaced rows of the other held-out examples; None if all are in the evaluation set."""
+        return test_set(self.held_out, self.task)
+
+    def training_examples(self) -> Sequence[Batch]:
+        return [self.train]
 
 
 class BucketedSource(Source):
-    """Examples to train on in tables that differ in length, and examples held out in one.
+    """Training examples in tables of different lengths, and held-out examples in one table.
 
-    A training batch has a part from each table, all of as many rows: one tuple of static shapes.
+    A training batch is a tuple with an equal number of rows of each table, and so has static shapes.
     """
 
     buckets: tuple[Batch, ...]
@@ -38,47 +46,72 @@ class BucketedSource(Source):
     task: Task = flax.struct.field(pytree_node=False)
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> tuple[Batch, ...]:
-        """Rows of each table drawn independently."""
+        """Return rows of each table that are drawn independently."""
         keys = jax.random.split(jax.random.fold_in(key, step), len(self.buckets))
         rows = self.task.batch_size // len(self.buckets)
-        return tuple(draw(key, examples, rows) for key, examples in zip(keys, self.buckets, strict=True))
+        return tuple(draw_rows(key, examples, rows) for key, examples in zip(keys, self.buckets, strict=True))
 
     def evaluation(self) -> Batch:
-        """As without buckets."""
-        return read_through(self.held_out, self.task)
+        """Return the evaluation set, as without buckets."""
+        return evaluation_set(self.held_out, self.task)
+
+    def test(self) -> Batch | None:
+        """Return the test set, as without buckets."""
+        return test_set(self.held_out, self.task)
+
+    def training_examples(self) -> Sequence[Batch]:
+        return self.buckets
 
 
-def draw(key: Array, examples: Batch, count: int) -> Batch:
-    """Draw rows of a table, with replacement."""
-    return take(examples, jax.random.randint(key, (count,), 0, len(examples.inputs)))
+def draw_rows(key: Array, examples: Batch, count: int) -> Batch:
+    """Draw rows of a table with replacement."""
+    return take_rows(examples, jax.random.randint(key, (count,), 0, len(examples.inputs)))
 
 
-def read_through(held_out: Batch, task: Task) -> Batch:
-    """The evaluation set of a task, [evaluation_batches, batch_size, ...], from a table."""
-    shape = (task.evaluation_batches, task.batch_size)
-    rows, counted = evenly(len(held_out.inputs), shape[0] * shape[1])
-    batch = take(held_out, jnp.asarray(rows).reshape(shape))
-    counted = counted.reshape(shape + (1,) * (batch.weights.ndim - 2))
-    return batch.replace(weights=batch.weights * counted)
+def evaluation_set(held_out: Batch, task: Task) -> Batch:
+    """Return the evaluation set of a task, of shape [*evaluation_shape, ...], from a table."""
+    rows, weights = sample_evenly(len(held_out.inputs), math.prod(task.evaluation_shape))
+    return _scored_rows(held_out, rows, weights, task)
 
 
-def take(examples: Batch, rows: Int[Array, "*batch"]) -> Batch:
-    """Rows of a table, with token ids as int32 whatever width they are kept in."""
+def test_set(held_out: Batch, task: Task) -> Batch | None:
+    """Return the test set of a task, of the same shape, from the rows of a table that are not in the evaluation set."""
+    size = math.prod(task.evaluation_shape)
+    others = np.setdiff1d(np.arange(len(held_out.inputs)), sample_evenly(len(held_out.inputs), size)[0])
+    if not others.size:
+        return None
+    rows, weights = sample_evenly(others.size, size)
+    return _scored_rows(held_out, others[rows], weights, task)
 
-    def rows_of(column: Any) -> Array:
+
+def _scored_rows(held_out: Batch, rows: np.ndarray, weights: np.ndarray, task: Task) -> Batch:
+    """Return rows of a table in the shape of the evaluation set, with factors of their weights."""
+    batch = take_rows(held_out, jnp.asarray(rows).reshape(task.evaluation_shape))
+    return scale_weights(batch, weights.reshape(task.evaluation_shape))
+
+
+def scale_weights(batch: Batch, factors: Array | np.ndarray) -> Batch:
+    """Return batches whose examples, [batches, B], have their weights times these factors."""
+    return batch.replace(weights=batch.weights * factors.reshape(factors.shape + (1,) * (batch.weights.ndim - 2)))
+
+
+def take_rows(examples: Batch, rows: Int[Array, "*batch"]) -> Batch:
+    """Return rows of a table, with token ids converted to int32 from narrower types."""
+
+    def take(column: Array) -> Array:
         chosen = jnp.asarray(column)[rows]
         return chosen.astype(jnp.int32) if jnp.issubdtype(chosen.dtype, jnp.unsignedinteger) else chosen
 
-    return jax.tree.map(rows_of, examples)
+    return jax.tree.map(take, examples)
 
 
-def evenly(count: int, asked: int) -> tuple[np.ndarray, np.ndarray]:
-    """`asked` places among `count` rows, spread evenly, and 1 at those to be counted: no row counts twice."""
-    if asked <= count:
-        return np.linspace(0, count - 1, asked).astype(int), np.ones(asked, np.float32)
-    return np.arange(asked) % count, (np.arange(asked) < count).astype(np.float32)
+def sample_evenly(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return `size` evenly spaced indices of `count` rows, and weights 1, or 0 where a row occurs again."""
+    if size <= count:
+        return np.linspace(0, count - 1, size).astype(int), np.ones(size, np.float32)
+    return np.arange(size) % count, (np.arange(size) < count).astype(np.float32)
 
 
-def shuffled(count: int, seed: int) -> np.ndarray:
-    """0 … count − 1 in an order that is a function of the seed alone, on every machine."""
-    return np.random.RandomState(seed).permutation(count)  # a stream that NumPy promises never to change
+def permute(count: int, seed: int) -> np.ndarray:
+    """Return 0 … count − 1 in an order that depends only on the seed, on every machine."""
+    return np.random.RandomState(seed).permutation(count)  # NumPy guarantees that this stream never changes

@@ -1,46 +1,46 @@
-"""Data that stay on the host: batches are gathered there by index, and handed to the device in chunks, ahead of use.
+"""Data that stay in host memory: batches are gathered by index, and copied to the device in chunks ahead of use.
 
-A `HostSource` is a pure function of (key, step) as every source is, but one of Python: a compiled function cannot call
-it. What it can be given is a `Chunk`, the batches of some steps, which is a source for these:
+The batches of a `HostSource` are pure functions of (key, step), as those of every source, but compiled functions cannot
+call it. They take a `Chunk` instead, a source with the batches of some steps:
 
->>> for chunk, steps in ahead(host_source, key, first=0, last=1000, steps=50):
+>>> for chunk, steps in prefetch(host_source, key, first=0, last=1000, steps=50):
 ...     state, metrics = train_chunk(state, run, chunk, steps)
 
-One thread gathers the next chunk while the device works on this one. No iterator has a state worth saving: to resume
-is to begin at another `first`. Ten lines of random access need no library of pipelines.
+A thread gathers the next chunk while the device processes the current one. There is no iterator state to save: a
+resumed run starts at another `first`.
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import flax.struct
 import jax
 import numpy as np
 from jaxtyping import Array, Int
 
+from flaxformer.data.token_files import TokenFolder
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import Batch, Source
-from flaxformer.tasks.text import TokenTask, evaluation_starts, random_starts, windows
+from flaxformer.tasks.text import TokenTask, evaluation_starts, random_starts, test_windows, windows
 
 
 class HostSource(Source):
-    """Both sides of a text, memory-mapped: the same windows as on the device, by NumPy."""
+    """Both sides of a memory-mapped text, with the same windows as `TextSource`, made by NumPy."""
 
-    folder: Any = flax.struct.field(pytree_node=False)
+    folder: TokenFolder = flax.struct.field(pytree_node=False)
     task: TokenTask = flax.struct.field(pytree_node=False)
     packed: bool = flax.struct.field(pytree_node=False, default=False)
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
-        """A batch of NumPy arrays.
+        """Return a batch of NumPy arrays.
 
         Raises:
-          UserError: asked inside a compiled function.
+          UserError: called inside a compiled function.
         """
         if isinstance(step, jax.core.Tracer) or isinstance(key, jax.core.Tracer):
             raise UserError(
-                f"{type(self.task).__name__}: the text is too large for the device and stays on the host, where no "
-                "compiled function can read it; expected a training job, which is handed it in chunks"
+                f"{type(self.task).__name__}: the text is too large for the device and stays on the host, where "
+                "compiled functions cannot read it; expected a training job, which copies it in chunks"
             )
         starts = random_starts(np, key, step, self.task, self.folder.train.size)
         documents = self.folder.train_documents if self.packed else None
@@ -51,16 +51,21 @@ class HostSource(Source):
         documents = self.folder.validation_documents if self.packed else None
         return windows(np, self.folder.validation, documents, starts, self.task.length)
 
+    def test(self) -> Batch | None:
+        """Return the test set of `TextSource`."""
+        documents = self.folder.validation_documents if self.packed else None
+        return test_windows(np, self.folder.validation, documents, self.task)
+
 
 class Chunk(Source):
-    """The batches of the steps from `first` on, [steps, ...], and the evaluation set."""
+    """Batches [steps, ...] of consecutive steps from `first` on, and the evaluation set."""
 
     first: int | Int[Array, ""]
     batches: Batch
     held_out: Batch
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
-        """The batch of a step that is there; the key has been used."""
+        """Return the batch of a step of this chunk; the key was applied when the chunk was made."""
         return jax.tree.map(lambda leaf: leaf[step - self.first], self.batches)
 
     def evaluation(self) -> Batch:
@@ -68,13 +73,13 @@ class Chunk(Source):
 
 
 Place = Callable[[Batch], Batch]
-"""Brings batches of the host, [steps, B, ...], to the devices."""
+"""Function that copies host batches [steps, B, ...] to the devices."""
 
 
-def chunk(source: Source, key: Array, first: int, steps: int, held_out: Batch, place: Place) -> Chunk:
-    """The batches of `steps` steps from `first` on, where `place` brings them.
+def make_chunk(source: Source, key: Array, first: int, steps: int, held_out: Batch, place: Place) -> Chunk:
+    """Return the batches of `steps` steps from `first` on, copied by `place`.
 
-    Keys are drawn on the CPU, where there is one, so that they do not queue behind the device's work.
+    Random numbers are drawn on the CPU, if JAX has one, so that they do not wait for the device's queue.
     """
     with jax.default_device(_cpu()):
         key = jax.device_put(key, _cpu())
@@ -86,20 +91,28 @@ def chunk(source: Source, key: Array, first: int, steps: int, held_out: Batch, p
 def prefetch(
     source: Source, key: Array, first: int, last: int, steps: int, place: Place = jax.device_put
 ) -> Iterator[tuple[Chunk, int]]:
-    """Chunks of at most `steps` steps from `first` up to `last`, each with how many it has, gathered one ahead."""
+    """Yield (chunk, number of its steps) for the steps first … last − 1, and gather one chunk ahead.
+
+    Args:
+      source: a source whose batches are host arrays.
+      key: the random key of the data.
+      first, last: range of the steps, without `last`.
+      steps: largest number of steps per chunk.
+      place: function that copies host batches to the devices.
+    """
     held_out = place(source.evaluation())
-    sizes = [(at, min(steps, last - at)) for at in range(first, last, steps)]
+    sizes = [(start, min(steps, last - start)) for start in range(first, last, steps)]
     with ThreadPoolExecutor(1) as pool:
-        following = [pool.submit(chunk, source, key, at, count, held_out, place) for at, count in sizes[:1]]
-        for at, (_, count) in enumerate(sizes):
-            now = following.pop().result()
-            if sizes[at + 1 :]:
-                following.append(pool.submit(chunk, source, key, *sizes[at + 1], held_out, place))
-            yield now, count
+        pending = [pool.submit(make_chunk, source, key, start, count, held_out, place) for start, count in sizes[:1]]
+        for index, (_, count) in enumerate(sizes):
+            chunk = pending.pop().result()
+            if sizes[index + 1 :]:
+                pending.append(pool.submit(make_chunk, source, key, *sizes[index + 1], held_out, place))
+            yield chunk, count
 
 
 def _cpu() -> jax.Device | None:
     try:
         return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # told to see the accelerator alone
+    except RuntimeError:  # JAX was configured to use only the accelerator
         return None

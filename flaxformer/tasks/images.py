@@ -1,4 +1,4 @@
-"""Images and their classes."""
+"""Image classification."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +16,15 @@ from flaxformer.config import ModelConfig
 from flaxformer.extras import library
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Task
-from flaxformer.tasks.examples import ExampleSource, shuffled
+from flaxformer.tasks.examples import ExampleSource, permute
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pictures:
-    """Images [n, height, width, channels] as numbers about 0 to 1, a class from 0 for each, and their digest."""
+    """Images [n, height, width, channels], usually from 0 to 1, their classes [n] from 0 on, and a digest of both."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -29,14 +32,14 @@ class Pictures:
 
     @property
     def classes(self) -> int:
-        """Number of classes: the largest label and one."""
+        """Number of classes: the largest label plus one."""
         return int(self.labels.max()) + 1
 
 
 class ImageTask(Task):
-    """Say an image's class; the model cuts the image into patches, or reads it pixel by pixel (size=1).
+    """Base of image classification; the model reads patches of an image, or pixels (`Patches(size=1)`).
 
-    Held out are `validation_tenths` of the images, chosen by `split_seed` alone.
+    `validation_tenths` of the images are held out; the split depends only on `split_seed`.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -45,7 +48,7 @@ class ImageTask(Task):
     split_seed: int = static(0, at_least=0, below=2**32)
 
     def pictures(self) -> Pictures:
-        """The data themselves."""
+        """Return the data."""
         raise NotImplementedError
 
     @property
@@ -64,7 +67,7 @@ class ImageTask(Task):
 
     @property
     def sequence_length(self) -> int:
-        """1, the image: into how many tokens it is cut is the model's choice."""
+        """1, the image; the model determines the number of its patches."""
         return 1
 
     def tokens_read(self, model: ModelConfig) -> int:
@@ -78,15 +81,15 @@ class ImageTask(Task):
         elif model.max_length is not None and model.max_length < inputs.count:
             yield f"model.positions.max_length is {model.max_length}; expected at least the {inputs.count} patches"
         if head.predicts != "classes" or head.outputs(0) < self.classes or head.pool == "none":
-            yield f"model.head is {head}; expected Classifier(classes={self.classes}), with one answer an image"
+            yield f"model.head is {head}; expected Classifier(classes={self.classes}), with one output per image"
         yield from self.source_problems(model)
 
     def load(self) -> ExampleSource:
         count = len(self.pictures().images)
         held_out = count * self.validation_tenths // 10
         if not held_out:
-            raise UserError(f"{type(self).__name__}: {count} images, none of them held out; expected at least 10")
-        order = shuffled(count, self.split_seed)
+            raise UserError(f"{type(self).__name__}: {count} images, none of which are held out; expected at least 10")
+        order = permute(count, self.split_seed)
         return ExampleSource(self._examples(order[held_out:]), self._examples(order[:held_out]), self)
 
     def _examples(self, rows: np.ndarray) -> Batch:
@@ -97,12 +100,12 @@ class ImageTask(Task):
             weights=jnp.ones(len(rows), jnp.float32),
         )
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         return {"sha256": self.pictures().digest, "images": len(self.pictures().images)}
 
 
 class Digits(ImageTask):
-    """1,797 handwritten digits of 8 × 8 pixels, as scikit-learn ships them: nothing to download."""
+    """Classification of the 1,797 handwritten digits of 8 × 8 pixels that scikit-learn contains; no download."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -117,36 +120,36 @@ class Digits(ImageTask):
 
 
 class Images(ImageTask):
-    """Your own images: a .npz file with arrays `images` and `labels`, or a folder with a folder of images a class.
+    """Classification of your own images: a .npz file with arrays `images` and `labels`, or one folder per class.
 
-    images are [n, height, width] or [n, height, width, channels], whole numbers from 0 to 255 (divided by 255) or
-    real numbers (taken as they are); labels are [n], whole numbers from 0. A folder's classes are its folders in the
-    order of their names; images are of one size (PNG, JPEG, …), and grey where all of them are, else red, green, blue.
+    Images are [n, height, width] or [n, height, width, channels], integers from 0 to 255 (which are divided by 255) or
+    real numbers (which are not); labels are integers [n] from 0 on. The classes of a folder are its subfolders in the
+    order of their names. Image files (PNG, JPEG, …) must have one size; if all are grey, they have one channel, else 3.
     """
 
     path: str = static()
 
     def pictures(self) -> Pictures:
-        return image_folder(self.path) if Path(self.path).expanduser().is_dir() else image_file(self.path)
+        return read_image_folder(self.path) if Path(self.path).expanduser().is_dir() else read_image_file(self.path)
 
 
 @functools.cache
 def digits() -> Pictures:
-    """The digits, with pixels from 0 to 1."""
+    """Return scikit-learn's digits, with pixels from 0 to 1."""
     data = library("sklearn.datasets", "images", "Digits").load_digits()
-    return _pictures(data.images / 16, data.target)
+    return _make_pictures(data.images / 16, data.target)
 
 
 @functools.cache
-def image_file(path: str) -> Pictures:
-    """The images of a .npz file; nothing in it is executed.
+def read_image_file(path: str) -> Pictures:
+    """Read the images of a .npz file, without executing code in it.
 
     Raises:
-      UserError: no such file, or not such arrays; the message says which and how.
+      UserError: the file is missing, or its arrays are invalid; the message names the array.
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UserError(f"path is '{path}', which is not a file or folder; expected images and their classes")
+        raise UserError(f"path is '{path}', which is not a file or folder; expected images with their classes")
     try:
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:
             images, labels = arrays["images"], arrays["labels"]
@@ -154,40 +157,38 @@ def image_file(path: str) -> Pictures:
         raise UserError(f"path is '{path}'; expected a .npz with arrays images and labels, but: {error}") from None
     for problem in _array_problems(images, labels):
         raise UserError(f"{path}: {problem}")
-    return _pictures(images / 255 if np.issubdtype(images.dtype, np.integer) else images, labels)
+    return _make_pictures(images / 255 if np.issubdtype(images.dtype, np.integer) else images, labels)
 
 
 @functools.cache
-def image_folder(path: str) -> Pictures:
-    """The images in the folders of a folder; hidden files are passed over.
+def read_image_folder(path: str) -> Pictures:
+    """Read the images in the subfolders of a folder, without hidden files.
 
     Raises:
-      UserError: no images, one that cannot be read, or one of another size; the message says which.
+      UserError: no images, an image that cannot be read, or one of another size; the message names the file.
     """
     root = Path(path).expanduser()
     classes = sorted(folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     files = [(label, file) for label, folder in enumerate(classes) for file in sorted(folder.iterdir())]
-    read = [(label, file, _image(file)) for label, file in files if not file.name.startswith(".")]
-    if not read:
-        raise UserError(f"path is '{path}', a folder without images; expected a folder for each class, with images")
-    _, first, image = read[0]
-    for _, file, other in read:
+    found = [(label, file, _read_image(file)) for label, file in files if not file.name.startswith(".")]
+    if not found:
+        raise UserError(f"path is '{path}', a folder without images; expected one folder of images per class")
+    _, first, image = found[0]
+    for _, file, other in found:
         if other.size != image.size:
-            found = "{} × {}".format(*other.size)
-            raise UserError(
-                f"{file} has {found} pixels and {first} {image.size[0]} × {image.size[1]}; expected one size"
-            )
-    mode = "L" if all(image.mode in ("1", "L") for *_, image in read) else "RGB"
-    images = np.stack([np.asarray(image.convert(mode)) for *_, image in read])
-    return _pictures(images / 255, np.array([label for label, *_ in read]))
+            size, first_size = ("{} × {}".format(*one.size) for one in (other, image))
+            raise UserError(f"{file} has {size} pixels and {first} {first_size}; expected one size")
+    mode = "L" if all(image.mode in ("1", "L") for *_, image in found) else "RGB"
+    images = np.stack([np.asarray(image.convert(mode)) for *_, image in found])
+    return _make_pictures(images / 255, np.array([label for label, *_ in found]))
 
 
-def _image(file: Path) -> Any:
+def _read_image(file: Path) -> "Image":
     try:
         with library("PIL.Image", "images", f"reading {file}").open(file) as image:
             image.load()
             return image
-    except OSError as error:  # what Pillow raises for what is no image, or is cut short
+    except OSError as error:  # Pillow's error for files that are no images or are truncated
         raise UserError(f"{file}: expected an image, but: {error}") from None
 
 
@@ -196,17 +197,17 @@ def _array_problems(images: np.ndarray, labels: np.ndarray) -> Iterator[str]:
         found = f"images are {images.shape} of {images.dtype}"
         yield f"{found}; expected numbers [n, height, width] or [n, height, width, channels]"
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "ui":
-        expected = f"whole numbers, one for each of the {len(images)} images"
+        expected = f"integers, one per image, for {len(images)} images"
         yield f"labels are {labels.shape} of {labels.dtype}; expected {expected}"
     if labels.min() < 0:
         yield f"labels start at {labels.min()}; expected classes from 0"
     if not np.isfinite(images).all():
         yield "images have numbers that are not finite; expected finite ones"
     if images.dtype.kind in "ui" and (images.min() < 0 or images.max() > 255):
-        yield f"images are whole numbers from {images.min()} to {images.max()}; expected 0 to 255, or real numbers"
+        yield f"images are integers from {images.min()} to {images.max()}; expected 0 to 255, or real numbers"
 
 
-def _pictures(images: np.ndarray, labels: np.ndarray) -> Pictures:
+def _make_pictures(images: np.ndarray, labels: np.ndarray) -> Pictures:
     images = images.reshape(*images.shape[:3], -1).astype(np.float32)
     labels = labels.astype(np.int32)
     header = f"{images.shape} ".encode()

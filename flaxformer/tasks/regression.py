@@ -1,4 +1,4 @@
-"""Vectors in, numbers out: two small tasks that tell apart what attention can and cannot do."""
+"""Regression from vectors: two small tasks for what attention can and cannot compute."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -14,7 +14,7 @@ from flaxformer.tasks.synthetic import SyntheticTask
 
 
 class VectorTask(SyntheticTask):
-    """A task that gives vectors and asks for numbers."""
+    """Base of tasks with vectors as inputs and numbers as targets."""
 
     is_abstract: ClassVar[bool] = True
 
@@ -29,26 +29,26 @@ class VectorTask(SyntheticTask):
 
     @property
     def head(self) -> Regressor:
-        """Head of a model for this task, but for its bias."""
+        """Head of a model for this task; its bias is free."""
         raise NotImplementedError
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
         inputs, head = model.inputs, model.head
         if inputs.reads != "vectors" or inputs.shape(model.sizes) not in (None, (self.inputs.width,)):
-            yield f"model.inputs is {inputs}; expected {self.inputs}, which the task gives"
+            yield f"model.inputs is {inputs}; expected {self.inputs}, as the task's inputs"
         if head.predicts != "numbers" or (head.outputs(0), head.pool) != (self.head.numbers, self.head.pool):
-            yield f"model.head is {head}; expected {self.head}, for what the task asks"
+            yield f"model.head is {head}; expected {self.head}, for the task's targets"
         yield from self.length_problems(model)
         yield from self.source_problems(model)
 
 
 class ScaledIndex(VectorTask):
-    """y_n = n · x_n for n = 1 … length, x of `width` standard normal numbers a token; every token is scored.
+    """Predict y_n = n · x_n for n = 1 … length, where x_n are `width` standard normal numbers; every token is scored.
 
-    No model that is equivariant under permutations of the tokens can learn it ("What Happens in A Transformer
-    Layer", second appendix): it takes positions, or a causal mask, whose model can count tokens where they differ.
+    No model that is equivariant to permutations of the tokens can learn this ("What Happens in A Transformer Layer",
+    second appendix). With positions, or with a causal mask that lets a model count tokens, it can be learned.
 
-    normalise: divide by length, so that y_n = (n / length) · x_n stays of the size of x.
+    normalise: divide by length, so that y_n = (n / length) · x_n has the scale of x.
     """
 
     length: int = static(16, at_least=1)
@@ -78,21 +78,21 @@ class ScaledIndex(VectorTask):
         return Batch(inputs=vectors, targets=targets, weights=jnp.ones(self.length))
 
     def references(self) -> dict[str, float]:
-        """The least expected loss of a model without positions and without a mask.
+        """Return the smallest expected loss of a model without positions and without a mask.
 
-        Such a model knows x_n and the set of all tokens, from which every n is as likely. Its best answer is
-        E[n] · x_n, and its loss Var(n) · E[x²] = (length² − 1) / 12, times the square of the scale.
+        Given x_n and the set of all tokens, every n is equally likely. The best prediction is E[n] · x_n, with the loss
+        Var(n) · E[x²] = (length² − 1) / 12, times the square of the scale.
         """
         return {"position-blind": self.scale**2 * (self.length**2 - 1) / 12}
 
 
 class TwoTargetAverage(VectorTask):
-    """Read `items`, each a key and a value; the last token asks for two keys: answer with the mean of their values.
+    """Predict the mean of two values among `items` pairs of a key and a value; the last token has the two keys.
 
-    An item is (k_j, 0, v_j) and the query (k_a, k_b, 0), with a ≠ b; keys of `key_width` and values of `value_width`
-    standard normal numbers. One head of one layer that attends to both targets must keep their logits equal, and
-    above all others, for keys of different lengths; two heads pick one value each ("Self-Attention and Transformers,
-    a mathematical approach": averaging two things is a balancing game). A second layer can fetch the second value.
+    An item is (k_j, 0, v_j) and the query is (k_a, k_b, 0) with a ≠ b. Keys are `key_width` and values `value_width`
+    standard normal numbers. A single head in one layer needs equal logits for both keys, above all others, although
+    their norms differ; with two heads, each can select one value ("Self-Attention and Transformers, a mathematical
+    approach": averaging two things is a balancing game). A second layer can also select the second value.
     """
 
     items: int = static(8, at_least=2)
@@ -122,5 +122,5 @@ class TwoTargetAverage(VectorTask):
         return Batch(inputs=vectors, targets=values[asked].mean(0), weights=jnp.ones(()))
 
     def references(self) -> dict[str, float]:
-        """Expected losses: of the mean of all values, and of half the value of one of the two targets."""
+        """Return the expected losses of predicting the mean of all values, or half the value of one target."""
         return {"all values": 1 / 2 - 1 / self.items, "one target": 1 / 4}

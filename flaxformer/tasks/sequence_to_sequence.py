@@ -1,4 +1,4 @@
-"""A sequence in, a sequence out: random symbols to be said again in another order."""
+"""Synthetic sequence to sequence tasks: copy, reverse or sort random symbols."""
 
 from typing import ClassVar
 
@@ -11,14 +11,14 @@ from flaxformer.tasks.base import Batch
 from flaxformer.tasks.synthetic import SyntheticTask, next_token
 
 FORMS = ("joined", "paired")
-"""Form in which a model reads a source and its target: one sequence of a decoder, or each in a stack of its own."""
+"""Ways to read a source and its target: as one sequence of a decoder, or with an encoder and a decoder."""
 
 
 class SequenceToSequence(SyntheticTask):
-    """Read `length` random symbols and answer with as many; the answer is scored.
+    """Base: read `length` random symbols and predict as many symbols, which are scored.
 
-    form: "joined", one sequence, source, separator, target, for a decoder; the source and the separator are its
-    prefix. "paired", the source for an encoder; the decoder starts from the separator (teacher forcing).
+    form: "joined" has one sequence source, separator, target for a decoder, with the source and the separator as its
+      prefix; "paired" has the source for an encoder, and a decoder that starts from the separator (teacher forcing).
     """
 
     is_abstract: ClassVar[bool] = True
@@ -28,7 +28,7 @@ class SequenceToSequence(SyntheticTask):
     form: str = static("joined", choices=FORMS)
 
     def answer(self, source: Int[Array, "length"]) -> Int[Array, "length"]:
-        """The target of a source."""
+        """Return the target of a source."""
         raise NotImplementedError
 
     @property
@@ -53,21 +53,21 @@ class SequenceToSequence(SyntheticTask):
 
 
 class Copy(SequenceToSequence):
-    """Say the symbols again."""
+    """Predict the symbols of the source in the same order."""
 
     def answer(self, source: Int[Array, "length"]) -> Int[Array, "length"]:
         return source
 
 
 class Reverse(SequenceToSequence):
-    """Say the symbols from the last to the first."""
+    """Predict the symbols of the source in reverse order."""
 
     def answer(self, source: Int[Array, "length"]) -> Int[Array, "length"]:
         return source[::-1]
 
 
 class Sort(SequenceToSequence):
-    """Say the symbols in ascending order."""
+    """Predict the symbols of the source in ascending order."""
 
     def answer(self, source: Int[Array, "length"]) -> Int[Array, "length"]:
         return jnp.sort(source)

@@ -1,6 +1,7 @@
-"""A source whose batches are cut over a mesh of devices."""
+"""Source whose batches are sharded over a mesh of devices."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import flax.struct
 import jax
@@ -8,20 +9,29 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
 from flaxformer.sharding import BATCH
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.base import AnyBatch, Batch, Source
+
+BatchT = TypeVar("BatchT", bound=AnyBatch)
 
 
 class ShardedSource(Source):
-    """The same batches as the source's; each device has the examples of its place along data and fsdp."""
+    """Batches of another source, whose examples are sharded over the mesh axes data and fsdp."""
 
     source: Source
     mesh: Mesh = flax.struct.field(pytree_node=False)
 
-    def batch(self, key: Array, step: int | Int[Array, ""]) -> Any:
-        return self._cut(self.source.batch(key, step), BATCH)
+    def batch(self, key: Array, step: int | Int[Array, ""]) -> AnyBatch:
+        return self._shard(self.source.batch(key, step), BATCH)
 
-    def evaluation(self) -> Any:
-        return self._cut(self.source.evaluation(), PartitionSpec(None, *BATCH))
+    def evaluation(self) -> Batch:
+        return self._shard(self.source.evaluation(), PartitionSpec(None, *BATCH))
 
-    def _cut(self, batch: Any, spec: PartitionSpec) -> Any:
+    def test(self) -> Batch | None:
+        found = self.source.test()
+        return None if found is None else self._shard(found, PartitionSpec(None, *BATCH))
+
+    def training_examples(self) -> Sequence[Batch] | None:
+        return self.source.training_examples()
+
+    def _shard(self, batch: BatchT, spec: PartitionSpec) -> BatchT:
         return jax.lax.with_sharding_constraint(batch, NamedSharding(self.mesh, spec))

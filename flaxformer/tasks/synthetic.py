@@ -1,4 +1,4 @@
-"""Tasks whose data are drawn as they are needed: bit for bit the same on every machine."""
+"""Tasks whose examples are drawn from random keys, with bitwise equal data on every machine."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from flaxformer.params import fold_in_name
 from flaxformer.struct import static
 from flaxformer.tasks.base import Batch, Source, Task
 
@@ -14,16 +15,16 @@ EVALUATION_SEED = 2**31 - 1
 
 
 class SyntheticTask(Task):
-    """A task that can write one example."""
+    """Base of synthetic tasks, which define `example`."""
 
     is_abstract: ClassVar[bool] = True
 
     def example(self, key: Array) -> Batch:
-        """One example, without a batch axis."""
+        """Return one example, without a batch axis, as a function of a random key."""
         raise NotImplementedError(f"{type(self).__name__} does not define `example`")
 
     def draw(self, key: Array) -> Batch:
-        """A batch of independent examples."""
+        """Return a batch of independent examples."""
         return jax.vmap(self.example)(jax.random.split(key, self.batch_size))
 
     def load(self) -> "SyntheticSource":
@@ -31,7 +32,7 @@ class SyntheticTask(Task):
 
 
 class SyntheticSource(Source):
-    """Draws batches from the task itself."""
+    """Source that draws the examples of a synthetic task."""
 
     task: SyntheticTask
 
@@ -39,20 +40,27 @@ class SyntheticSource(Source):
         return self.task.draw(jax.random.fold_in(key, step))
 
     def evaluation(self) -> Batch:
-        return jax.lax.map(
-            self.task.draw, jax.random.split(jax.random.key(EVALUATION_SEED), self.task.evaluation_batches)
-        )
+        return self._fixed_set(jax.random.key(EVALUATION_SEED))
+
+    def test(self) -> Batch:
+        """Return a set like the evaluation set, of other draws; with few possible examples, both may have the same."""
+        return self._fixed_set(fold_in_name(jax.random.key(EVALUATION_SEED), "test"))
+
+    def _fixed_set(self, key: Array) -> Batch:
+        batches, batch_size = self.task.evaluation_shape
+        return jax.lax.map(self.task.replace(batch_size=batch_size).draw, jax.random.split(key, batches))
 
 
 def next_token(tokens: Int[Array, "T_plus_1"], scored: Bool[Array, "T_plus_1"]) -> Batch:
-    """One sequence as a language model learns it: each token from those before it, where it is scored."""
+    """Return the next-token example of a sequence; `scored` is True at the tokens that count in the loss."""
     return Batch(inputs=tokens[:-1], targets=tokens[1:], weights=scored[1:].astype(jnp.float32))
 
 
 class AssociativeRecall(SyntheticTask):
-    """Read `pairs` of distinct keys with random values, then answer `queries` keys with their values.
+    """Multi-query associative recall: predict the values of `queries` keys among `pairs` of a key and a value.
 
-    k₁ v₁ k₂ v₂ … then q₁ a₁ q₂ a₂ …; the answers are scored (multi-query associative recall, Arora et al. 2023).
+    The sequence is k₁ v₁ k₂ v₂ … q₁ a₁ q₂ a₂ …, with distinct keys and random values; the answers aᵢ are scored (Arora
+    et al. 2023).
     """
 
     pairs: int = static(8, at_least=1)
@@ -83,10 +91,10 @@ class AssociativeRecall(SyntheticTask):
 
 
 class Induction(SyntheticTask):
-    """Random symbols, of which the last stands once before, at a random place: say what came after it there.
+    """Induction: predict B at the end of … A B … A, where A occurs once before, at a random place.
 
-    … A B … A -> B; the last token is scored (the induction heads of Olsson et al. 2022). No fixed distance and no
-    fixed successor gives the answer: it takes a head that looks for A among the tokens' predecessors.
+    Only the last token is scored (the induction heads of Olsson et al. 2022). The distance and the successor of A are
+    random, so that a head must find the token whose predecessor is A.
     """
 
     targets_in_inputs: ClassVar[bool] = False

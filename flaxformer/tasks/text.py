@@ -1,8 +1,8 @@
-"""Language modelling: predict each token of a text, a byte or a tokenizer's, from the tokens before it."""
+"""Language modelling: predict each token of a text, a byte or a tokenizer's token, from the tokens before it."""
 
 import functools
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.struct
 import jax
@@ -10,14 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, UInt
 
-from flaxformer.data.corpus import Corpus, count_model_losses, standard_library, text_files
-from flaxformer.data.tokenizer import tokenizer
+from flaxformer.data.corpus import Corpus, count_model_losses, read_text_files, standard_library
+from flaxformer.data.tokenizer import read_tokenizer
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.examples import scale_weights
+from flaxformer.tasks.overlap import SAMPLE, Overlap, windows_in_text
+
+COUNTED = 2**24
+"""Number of training tokens, from the start of the text, that evaluation windows are compared with and the reference
+models are fitted to."""
 
 
 class TokenTask(Task):
-    """Windows of `length` tokens; training windows are random, evaluation windows are spread evenly and fixed."""
+    """Base of language modelling on windows of `length` tokens: random ones in training, evenly spaced ones else."""
 
     is_abstract: ClassVar[bool] = True
 
@@ -33,11 +39,15 @@ class TokenTask(Task):
         return "tokens"
 
     def tokens(self) -> tuple[UInt[np.ndarray, "train_tokens"], UInt[np.ndarray, "validation_tokens"]]:
-        """Both sides of the text as tokens."""
+        """Return the tokens of the training text and of the validation text."""
         raise NotImplementedError
 
     def checked_tokens(self) -> tuple[np.ndarray, np.ndarray]:
-        """`tokens`, each side long enough for a window."""
+        """Return `tokens()`.
+
+        Raises:
+          UserError: a text is shorter than a window.
+        """
         train, validation = self.tokens()
         for side, data in (("training", train), ("validation", validation)):
             if data.size <= self.length:
@@ -49,15 +59,25 @@ class TokenTask(Task):
         train, validation = self.checked_tokens()
         return TextSource(jnp.asarray(train), jnp.asarray(validation), self)
 
+    def overlap(self, sample: int = SAMPLE) -> Overlap:
+        """Return the number of evaluation windows, and of those whose tokens follow each other in the training text.
+
+        Of a longer training text, the first 2²⁴ tokens are compared.
+        """
+        train, validation = self.checked_tokens()
+        starts = evaluation_starts(np, self, validation.size).reshape(-1, 1)
+        found = windows_in_text(np.asarray(validation)[starts + np.arange(self.length + 1)], train[:COUNTED])
+        return Overlap(len(found), int(found.sum()), min(train.size, COUNTED) if train.size > COUNTED else None)
+
     def references(self) -> dict[str, float]:
         evaluation = jax.device_get(self.load().evaluation())
         return count_model_losses(self.tokens()[0], evaluation.inputs, evaluation.targets, self.vocabulary)
 
 
 class TextTask(TokenTask):
-    """A text of files.
+    """Base of language modelling on the text of files.
 
-    tokenizer: the path of a tokenizer.json, which decides the vocabulary; None for bytes.
+    tokenizer: the path of a tokenizer.json, which determines the vocabulary; None for bytes.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -66,37 +86,37 @@ class TextTask(TokenTask):
 
     @property
     def vocabulary(self) -> int:
-        return tokenizer(self.tokenizer).vocabulary
+        return read_tokenizer(self.tokenizer).vocabulary
 
     @property
     def unit(self) -> str:
         return "bytes" if self.tokenizer is None else "tokens"
 
     def corpus(self) -> Corpus:
-        """The text itself."""
+        """Return the text."""
         raise NotImplementedError
 
     def tokens(self) -> tuple[UInt[np.ndarray, "train_tokens"], UInt[np.ndarray, "validation_tokens"]]:
-        return tokenised(self.corpus(), self.tokenizer)
+        return tokenise(self.corpus(), self.tokenizer)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         found = self.corpus().fingerprint()
         if self.tokenizer is None:
             return found
         train, validation = self.tokens()
         counts = {"train_tokens": train.size, "validation_tokens": validation.size}
-        return found | tokenizer(self.tokenizer).fingerprint | counts
+        return found | read_tokenizer(self.tokenizer).fingerprint | counts
 
 
 @functools.cache
-def tokenised(corpus: Corpus, path: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Both sides of a corpus as the tokens of `tokenizer(path)`."""
-    encode = tokenizer(path).encode
+def tokenise(corpus: Corpus, path: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return both sides of a corpus as tokens of `read_tokenizer(path)`."""
+    encode = read_tokenizer(path).encode
     return encode(corpus.train.tobytes()), encode(corpus.validation.tobytes())
 
 
 class TextSource(Source):
-    """Both sides of a text as tokens on the device; and where documents start, if windows keep them apart."""
+    """Tokens of both sides of a text on the device, and the starts of documents, if windows separate them."""
 
     train: UInt[Array, "train_tokens"]
     validation: UInt[Array, "validation_tokens"]
@@ -112,13 +132,22 @@ class TextSource(Source):
         starts = evaluation_starts(jnp, self.task, self.validation.size)
         return windows(jnp, self.validation, self.validation_documents, starts, self.task.length)
 
+    def test(self) -> Batch | None:
+        """Return windows of the validation text between those of the evaluation set; None if there is no room."""
+        return test_windows(jnp, self.validation, self.validation_documents, self.task)
+
 
 WIDEST = 2**24
-"""Places that one draw chooses from: `jax.random.randint` favours some of a range near 2^32, by its share of that."""
+"""Largest range of one draw: `jax.random.randint` is biased by about range / 2³²."""
 
 
-def random_starts(xp: ModuleType, key: Array, step: int | Int[Array, ""], task: TokenTask, size: int) -> Any:
-    """Return the starts of the windows of a batch, [B], uniform over `size` tokens; of a long text, in two draws."""
+def random_starts(
+    xp: ModuleType, key: Array, step: int | Int[Array, ""], task: TokenTask, size: int
+) -> Int[Array, "*batch"] | Int[np.ndarray, "*batch"]:
+    """Return the starts of a batch's windows, uniform over a text of `size` tokens; in two draws if it is long.
+
+    `xp` is numpy or jax.numpy, here and below.
+    """
     key, shape, last = jax.random.fold_in(key, step), (task.batch_size,), size - task.length
     stride = -(-last // WIDEST)
     starts = xp.asarray(jax.random.randint(key, shape, 0, last // stride))
@@ -128,18 +157,45 @@ def random_starts(xp: ModuleType, key: Array, step: int | Int[Array, ""], task: 
     return starts.astype(int) * stride + finer
 
 
-def evaluation_starts(xp: ModuleType, task: TokenTask, size: int) -> Any:
-    """Return the starts of the windows of the evaluation set, [batches, B], spread evenly over `size` tokens."""
-    shape = (task.evaluation_batches, task.batch_size)
+def evaluation_starts(xp: ModuleType, task: TokenTask, size: int) -> Int[Array, "*batch"] | Int[np.ndarray, "*batch"]:
+    """Return the starts of the evaluation set's windows, evenly spaced in a text of `size` tokens."""
+    shape = task.evaluation_shape
     return xp.asarray(np.linspace(0, size - task.length - 1, np.prod(shape)).astype(int)).reshape(shape)
 
 
-def windows(xp: ModuleType, text: Any, documents: Any, starts: Any, length: int) -> Batch:
-    """The windows of a text that begin at `starts`, by NumPy or jax.numpy: the same numbers.
+def test_windows(
+    xp: ModuleType, text: Array | np.ndarray, documents: Array | np.ndarray | None, task: TokenTask
+) -> Batch | None:
+    """Return the test set: windows of a validation text that share no token with those of the evaluation set.
 
-    With documents [n + 1], where each starts and the end, each token has the number of its document in the window and
-    its place in it, counted from the window's start where the document began before; and what would be said across
-    the end of a document is not scored.
+    Each begins half-way between two windows of the evaluation set. One that does not fit between them has weight 0.
+    """
+    before = evaluation_starts(np, task, text.size).reshape(-1)
+    after = np.append(before[1:], text.size)
+    starts = np.minimum((before + after) // 2, text.size - task.length - 1)
+    is_apart = (starts - before > task.length) & (after - starts > task.length)
+    if not is_apart.any():
+        return None
+    batch = windows(xp, text, documents, xp.asarray(starts.reshape(task.evaluation_shape)), task.length)
+    return scale_weights(batch, is_apart.reshape(task.evaluation_shape).astype(np.float32))
+
+
+def windows(
+    xp: ModuleType,
+    text: Array | np.ndarray,
+    documents: Array | np.ndarray | None,
+    starts: Array | np.ndarray,
+    length: int,
+) -> Batch:
+    """Return the windows of a text that begin at `starts`, equal for NumPy and jax.numpy.
+
+    Args:
+      text: tokens.
+      documents: the starts of all documents, and the end of the text. If given, the batch has the index of each token's
+        document in its window, and its position in it (or in the window, if the document began before it), and the
+        first token of a document is not scored.
+      starts: [*batch].
+      length: tokens per window.
     """
     offsets = xp.expand_dims(xp.arange(length + 1), tuple(range(starts.ndim)))
     places = starts[..., None] + offsets
@@ -159,18 +215,22 @@ def windows(xp: ModuleType, text: Any, documents: Any, starts: Any, length: int)
 
 
 class StandardLibrary(TextTask):
-    """The source code of the Python standard library, as installed on this machine: real text, nothing to download."""
+    """Language modelling on the source code of the installed Python standard library; no download."""
 
     def corpus(self) -> Corpus:
         return standard_library()
 
 
 class TextFiles(TextTask):
-    """Your own text: a file is split at its end, a folder's files that match `pattern` by a hash of their names."""
+    """Language modelling on your own text, a file or the files in a folder that match `pattern`.
+
+    The end of a file becomes the validation text; files of a folder are split by a hash of their names. Files that end
+    in .gz, .bz2, .xz or .zst are decompressed; `pattern` matches their names without this suffix.
+    """
 
     path: str = static()
     pattern: str = static("**/*.txt")
     validation_tenths: int = static(1, at_least=1, at_most=9)
 
     def corpus(self) -> Corpus:
-        return text_files(self.path, self.pattern, self.validation_tenths)
+        return read_text_files(self.path, self.pattern, self.validation_tenths)

@@ -1,7 +1,5 @@
 """Language modelling on tokens that `flaxformer.data.prepare` wrote."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,23 +9,22 @@ from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.struct import static
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import HostSource
-from flaxformer.tasks.text import TextSource, TokenTask
+from flaxformer.tasks.text import COUNTED, TextSource, TokenTask
 
 RESIDENT = 2**30
-"""Bytes of tokens and document starts up to which a text is kept on the device; the batches are the same either way."""
-COUNTED = 2**24
-"""Training tokens that the reference models are fitted to, from the start of the text."""
+"""Size in bytes, of tokens and document starts, up to which a text is copied to the device; batches do not depend on
+it."""
 
 
 class TokenFiles(TokenTask):
-    """A prepared text: the folder `path`, whose data.json tells the vocabulary.
+    """Language modelling on a prepared text, in the folder `path`.
 
-    pack: "none", windows run on from one document into the next; or "documents", a token attends within its own
-      document, its position counts from that document's start (or the window's, if it began before), and the first
-      token of a document is not asked for. Windows are full either way: nothing is padded.
+    pack: "none" ignores the borders of documents. With "documents", tokens attend only to their own document, positions
+      count from the start of the document (or of the window, if the document began before it), and the first token of a
+      document is not scored. Windows are full in both cases, without padding.
 
-    A text of up to 1 GiB is kept on the device. A larger one stays in its file (`tasks.host`), which a training job
-    reads ahead and a study refuses.
+    A text of up to 1 GiB is copied to the device. A larger one stays in its file (`tasks.host`): training jobs read it
+    in chunks, and studies refuse it.
     """
 
     path: str = static()
@@ -35,8 +32,8 @@ class TokenFiles(TokenTask):
 
     @property
     def folder(self) -> TokenFolder:
-        """The folder, opened and checked once."""
-        return open_tokens(self.path).holding(pairs=False)
+        """The folder, which is opened and checked once."""
+        return open_tokens(self.path).require(pairs=False)
 
     @property
     def vocabulary(self) -> int:
@@ -51,19 +48,19 @@ class TokenFiles(TokenTask):
 
     def load(self) -> Source:
         train, validation = self.checked_tokens()
-        packed, folder = self.pack == "documents", self.folder
-        starts = [folder.train_documents, folder.validation_documents] if packed else [None, None]
-        kept = [train, validation, *starts]
-        if sum(array.nbytes for array in kept if array is not None) > RESIDENT:
-            return HostSource(folder=folder, task=self, packed=packed)
+        folder = self.folder
+        starts = [folder.train_documents, folder.validation_documents] if self.packs_documents else [None, None]
+        arrays = [train, validation, *starts]
+        if sum(array.nbytes for array in arrays if array is not None) > RESIDENT:
+            return HostSource(folder=folder, task=self, packed=self.packs_documents)
         narrow = [None if array is None else jnp.asarray(array.astype(np.int32)) for array in starts]
         return TextSource(jnp.asarray(train), jnp.asarray(validation), self, *narrow)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         return self.folder.fingerprint()
 
     def references(self) -> dict[str, float]:
-        """Fitted to the first 2^24 training tokens; of packed documents, over the targets that are scored."""
+        """Return losses of unigram and bigram models, fitted to the first 2²⁴ training tokens, at scored targets."""
         evaluation = jax.device_get(self.load().evaluation())
         scored = evaluation.weights > 0
         train = self.folder.train[:COUNTED]

@@ -1,1 +1,1 @@
-"""Files to start from, which `flaxformer new` writes under a name of the user's choice."""
+"""Example files that `flaxformer new` copies under a new name."""

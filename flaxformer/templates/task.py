@@ -1,4 +1,4 @@
-"""NAME: a task of your own, drawn as it is needed.
+"""NAME: a task of your own, with examples generated from random keys.
 
 Check: flaxformer check NAME.py
 Run: flaxformer run NAME.py
@@ -17,9 +17,9 @@ from flaxformer.training import AdamW, Run, Training
 
 
 class KIND(SyntheticTask):
-    """A sequence of symbols, then its largest one, which alone is scored.
+    """A sequence of symbols, followed by the largest of them; only that last token is scored.
 
-    Fields of a task are `static(...)`: all arms of a program share its data.
+    Declare the fields of a task as `static(...)`: all arms of a program share its data.
     """
 
     symbols: int = static(8, at_least=2)
@@ -27,16 +27,16 @@ class KIND(SyntheticTask):
 
     @property
     def vocabulary(self) -> int:
-        """Different tokens: the symbols, and a question mark."""
+        """Number of different tokens: the symbols, and one that asks for the answer."""
         return self.symbols + 1
 
     @property
     def sequence_length(self) -> int:
-        """Tokens that a model reads of one example."""
+        """Number of tokens that the model reads per example."""
         return self.length + 1
 
     def example(self, key: Array) -> Batch:
-        """One example, a pure function of a random key."""
+        """Return one example: a pure function of a random key."""
         symbols = jax.random.randint(key, (self.length,), 0, self.symbols)
         tokens = jnp.concatenate([symbols, jnp.array([self.symbols]), symbols.max()[None]])
         return next_token(tokens, scored=jnp.arange(self.length + 2) == self.length + 1)
@@ -56,6 +56,6 @@ study = Study(
     axes=[Axis("model.layers", {"1": 1, "2": 2})],
     seeds=range(5),
     metric="validation_accuracy",
-    claims=[Claim("two layers are right more often", higher={"layers": "2"}, than={"layers": "1"})],
+    claims=[Claim("two layers are more accurate", higher={"layers": "2"}, than={"layers": "1"})],
     caveats=["One width, one learning rate, 300 steps."],
 )

@@ -1,5 +1,6 @@
 """Training one run: the optimizer, the pure step, the chunk of steps, the evaluation."""
 
+from flaxformer.training.evaluation import evaluate
 from flaxformer.training.loss_terms import LossTerm, ZLoss
 from flaxformer.training.optimizer import (
     SGD,
@@ -11,7 +12,7 @@ from flaxformer.training.optimizer import (
     Muon,
     ScheduleFree,
 )
-from flaxformer.training.run import Run, Training
+from flaxformer.training.run import Run, Seeds, Training
 from flaxformer.training.schedule import (
     Constant,
     Cosine,
@@ -21,7 +22,7 @@ from flaxformer.training.schedule import (
     Schedule,
     learning_rate,
 )
-from flaxformer.training.step import TrainState, evaluate, evaluation_params, start, train_chunk, train_step
+from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk, train_step
 
 __all__ = [
     "SGD",
@@ -40,6 +41,7 @@ __all__ = [
     "Run",
     "Schedule",
     "ScheduleFree",
+    "Seeds",
     "TrainState",
     "Training",
     "ZLoss",

@@ -3,13 +3,14 @@
 To add one, write a class with its numbers and its `direction`, here or in a file of your own.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import optax
 import optax.contrib
 from jaxtyping import Array, Float
 
+from flaxformer.model.weights import Transformer
 from flaxformer.struct import leaf, part, static
 from flaxformer.training.per_layer import matrix_dimensions, muon_labels, vmap_over_layers
 from flaxformer.training.schedule import Constant, Optimizer, Schedule
@@ -119,7 +120,7 @@ class Muon(Optimizer):
     epsilon: float = leaf(1e-8, above=0)
 
     def direction(self) -> optax.GradientTransformation:
-        # Optax's own part for what is no matrix is left empty: with nesterov, it would be NAdam.
+        # Optax's own optimizer for weights that are not matrices is unused: with nesterov, it would be NAdam.
         muon = optax.contrib.muon(
             -1.0,
             beta=self.momentum,
@@ -133,10 +134,10 @@ class Muon(Optimizer):
 
 
 class ScheduleFree(Optimizer):
-    """AdamW without a decay of its rate: weights z take its steps, x is their average, gradients are taken between.
+    """AdamW without a decay of its rate: weights z take its steps, x is their average, and y lies between the two.
 
-    y = (1 − β₁) z + β₁ x is what trains (`State.params`); x is what is evaluated (`evaluation_params`). The average
-    weighs each step by the square of its rate. Source: Defazio et al. 2024.
+    Gradients are taken at y = (1 − β₁) z + β₁ x (`TrainState.params`), and x is evaluated (`evaluation_params`). The
+    average weighs each step by the square of its rate. Source: Defazio et al. 2024.
     """
 
     decay: Schedule = part(Constant())
@@ -151,6 +152,6 @@ class ScheduleFree(Optimizer):
     def update(self, rate: float | Float[Array, ""]) -> list[optax.GradientTransformation]:
         return [optax.contrib.schedule_free(optax.chain(*super().update(rate)), rate, b1=self.beta1)]
 
-    def averaged(self, state: optax.OptState, params: Any) -> Any:
+    def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
         [own] = [one for one in state if isinstance(one, optax.contrib.ScheduleFreeState)]
         return jax.tree.map(lambda y, z: (y - (1 - self.beta1) * z) / self.beta1, params, own.z)

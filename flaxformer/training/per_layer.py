@@ -1,10 +1,9 @@
-"""Optimizers that look at a weight as a whole, made to look at each layer's weight, whatever the layout."""
-
-from typing import Any
+"""Optimizers whose update of a weight depends on the whole weight, applied to each layer separately in any layout."""
 
 import jax
 import optax
 import optax.contrib
+from jaxtyping import PyTree
 
 from flaxformer.weight_axes import Axes, axes
 
@@ -26,13 +25,15 @@ def vmap_over_layers(transform: optax.GradientTransformation) -> optax.GradientT
     )
 
 
-def _partition(tree: Any, single: optax.GradientTransformation, mapped: optax.GradientTransformation) -> Any:
+def _partition(
+    tree: PyTree, single: optax.GradientTransformation, mapped: optax.GradientTransformation
+) -> optax.GradientTransformation:
     depths = jax.tree.map(lambda weight, own: f"{len(weight)} layers" if own.stacked else ALONE, tree, axes(tree))
     found = sorted(set(jax.tree.leaves(depths)))
     return optax.partition({depth: single if depth == ALONE else mapped for depth in found}, depths)
 
 
-def muon_labels(params: Any) -> Any:
+def muon_labels(params: PyTree) -> PyTree[str]:
     """ "matrix" at the weights that have `matrix_dimensions`, "other" at the rest."""
     return jax.tree.map(lambda own: "matrix" if _is_matrix(own) else "other", axes(params))
 
@@ -42,7 +43,7 @@ def _is_matrix(own: Axes) -> bool:
 
 
 def _dimensions(own: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which axes are summed over, and which come out; of a name that is there twice, the first is summed over."""
+    """Axes that the product sums over, and axes of its result; of two axes of one name, the first is summed over."""
     rest = {place: name for place, name in enumerate(own.names) if name not in ("layers", GATES, *own.batch)}
     summed = []
     for wanted in own.fan_in:
@@ -53,12 +54,12 @@ def _dimensions(own: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(summed), tuple(rest)
 
 
-def matrix_dimensions(params: Any) -> Any:
-    """Which axes of a layer's matrices are summed over and which come out of them; None at all other weights.
+def matrix_dimensions(params: PyTree) -> PyTree:
+    """The axes that each matrix of a layer sums over and those of its result; None at all other weights.
 
-    A map into or out of heads is one matrix, all heads together; each gate and each layer has a matrix of its own, and
-    so has each entry of a `batch_axis`, such as an expert.
-    Embeddings, heads and what else stands outside the layers is no matrix here, nor are biases and gains.
+    A map into or out of heads is one matrix, all heads together; each gate, each layer and each entry of a
+    `batch_axis`, such as an expert, has a matrix of its own. Embeddings, heads and other weights outside the layers are
+    not matrices here, nor are biases and gains.
     """
 
     def dimensions(own: Axes) -> optax.contrib.MuonDimensionNumbers | None:

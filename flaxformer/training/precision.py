@@ -1,33 +1,40 @@
-"""In which floating-point numbers a model is computed: the one place that says what is narrowed, and when.
+"""Floating-point precision of a model: the conversions of weights and inputs.
 
-float32: all of it. bfloat16: the products and the stream between them. Float32 stay, or are taken of widened numbers,
-  - the weights that the optimizer holds, their gradients and all that it keeps;
-  - norms, softmax and attention's logits, every bias and learned gain, position encodings, the answer and its loss.
+float32: everything. bfloat16: the products, and the residual stream between them. Always float32 are
+  - the weights that the optimizer holds, their gradients, and the optimizer's state;
+  - norms, softmax, attention logits, biases, learned gains, position encodings, the output and its loss.
 
-The layers follow what they are given: each gives back the dtype of the stream it read.
+Each layer returns the dtype of the stream that it reads.
 """
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
+from flaxformer.params import ParametersT
 from flaxformer.weight_axes import axes
+
+T = TypeVar("T", bound=PyTree)
 
 PRECISIONS = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
-def cast_params(params: Any, precision: str) -> Any:
-    """The weights to compute with: a rounded copy of the matrices and of the embedding's table, all else as it is."""
+def cast_params(params: ParametersT, precision: str) -> ParametersT:
+    """The weights to compute with: matrices and the embedding table in this precision, all others unchanged."""
     if precision == "float32":
         return params
     matrix = jax.tree.map(lambda own: bool(own.fan_in) or "vocabulary" in own.names, axes(params))
     return jax.tree.map(lambda x, own: x.astype(PRECISIONS[precision]) if own else x, params, matrix)
 
 
-def cast_inputs(inputs: Any, precision: str) -> Any:
-    """Return the inputs of the model: vectors and images rounded, tokens as they are."""
+def cast_inputs(inputs: T, precision: str) -> T:
+    """The inputs of the model: vectors and images in this precision, tokens unchanged."""
     if precision == "float32":
         return inputs
-    real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
-    return jax.tree.map(lambda x: x.astype(PRECISIONS[precision]) if real(x) else x, inputs)
+
+    def cast(x: Array) -> Array:
+        return x.astype(PRECISIONS[precision]) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, inputs)

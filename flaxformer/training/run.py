@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 
+import jax
+from jaxtyping import Array
+
 from flaxformer.config import ModelConfig
 from flaxformer.model.remat import REMATS
+from flaxformer.params import fold_in_name
 from flaxformer.struct import Config, leaf, part, static
 from flaxformer.tasks import StandardLibrary, Task
 from flaxformer.training.loss_terms import LossTerm
@@ -16,12 +20,14 @@ class Training(Config):
     """Length of training, interval of evaluations, and how a step is computed.
 
     micro_batches: parts of a batch, computed one after another to save memory; the gradient is that of the whole
-    batch, up to rounding, with other draws of dropout. None leaves it to `training.micro_batches`: one, but on a CPU.
+    batch, with the same dropout, up to rounding. None is 1, except on a CPU (`training.micro_batches`).
 
     ema: evaluate a running mean of the weights after each step, in which a step counts `ema` times the one after it.
 
-    precision: "bfloat16" computes products and the stream in bfloat16; weights, norms, softmax, loss and optimizer stay
-    float32 (`training.precision`). remat: what the backward pass computes again to save memory (`model.remat`).
+    precision: "bfloat16" computes products and the residual stream in bfloat16; weights, norms, softmax, loss and
+    optimizer stay float32 (`training.precision`).
+
+    remat: what the backward pass computes again to save memory (`model.remat`).
     """
 
     steps: int = static(200, at_least=1)
@@ -42,8 +48,23 @@ class Training(Config):
         return self.evaluate_every or self.steps
 
 
+class Seeds(Config):
+    """Seeds of the sources of randomness in a run; None is `Run.seed`.
+
+    init: seed of the initial weights.
+    data: seed of the training batches: their examples and order, and what a denoising task hides.
+    dropout: seed of dropout and of the components' own random numbers.
+    """
+
+    init: int | None = leaf(None, at_least=0, below=2**31)
+    data: int | None = leaf(None, at_least=0, below=2**31)
+    dropout: int | None = leaf(None, at_least=0, below=2**31)
+
+
 class Run(Config):
-    """One training run. The seed decides weights, batches and dropout, each through a stream of its own.
+    """One training run. The seed decides weights, batches and dropout; the random keys of the three are independent.
+
+    seeds: seeds of one or two of these three, to vary them apart; by default, all three follow `seed`.
 
     loss_terms: added to the loss of the head in training, such as ZLoss(); the validation loss is without them.
     """
@@ -54,10 +75,11 @@ class Run(Config):
     training: Training = part(Training())
     loss_terms: tuple[LossTerm, ...] = part(())
     seed: int = leaf(0, at_least=0, below=2**31)
+    seeds: Seeds = part(Seeds(), omit_default=True)
 
     def problems(self) -> Iterator[str]:
         yield from self.task.problems_with(self.model)
-        parts, buckets, rows = self.training.micro_batches or 1, getattr(self.task, "buckets", 1), self.task.batch_size
+        parts, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size
         if rows % (parts * buckets):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
             yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"
@@ -69,6 +91,29 @@ class Run(Config):
         if self.training.ema is not None and self.optimizer.averages:
             name = type(self.optimizer).__name__
             yield f"training.ema is {self.training.ema} with {name}, which averages the weights; expected None"
+
+    @property
+    def init_key(self) -> Array:
+        """Random key of the initial weights."""
+        return self._key(self.seeds.init)
+
+    @property
+    def data_key(self) -> Array:
+        """Random key of the training batches."""
+        return fold_in_name(self._key(self.seeds.data), "data")
+
+    @property
+    def dropout_key(self) -> Array:
+        """Random key of dropout and of the components' own random numbers, at all steps."""
+        return fold_in_name(self._key(self.seeds.dropout), "dropout")
+
+    def _key(self, own: int | None) -> Array:
+        return jax.random.key(self.seed if own is None else own)
+
+    @property
+    def buckets(self) -> int:
+        """Parts of a batch that the task pads to lengths of their own; 1 for a task without buckets."""
+        return getattr(self.task, "buckets", 1)
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,11 +1,12 @@
 """Settings that all optimizers share: the learning rate over the steps, weight decay and clipping."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from flaxformer.model.weights import Transformer
 from flaxformer.struct import Config, leaf, part
 from flaxformer.weight_axes import decay_mask
 
@@ -99,7 +100,7 @@ class Optimizer(Config):
         decay = self.weight_decay
         return [self.direction(), *([] if decay is None else [optax.add_decayed_weights(decay, mask=decay_mask)])]
 
-    def averaged(self, state: optax.OptState, params: Any) -> Any:
+    def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
         """The weights to evaluate, given those that train and the optimizer's state."""
         return params
 

@@ -1,66 +1,89 @@
-"""User code that changed since the results of a folder were made: what changed, and what to do with the results."""
+"""Comparison of user code with the code that made a folder's results, and what to do with results of older code."""
 
 import datetime
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from flaxformer.struct import UserError, did_you_mean
 
 OnCodeChange = Literal["refuse", "keep", "retrain"]
 DECISIONS = ("refuse", "keep", "retrain")
 DERIVED = ""
-"""Stands for the numbers that a probe measures or a study derives, where an arm's name stands for its runs."""
-SHOWN = 12
-"""Names in a message."""
+"""Key, among names of arms, of the numbers that a probe measures or that a study derives from several arms."""
+MOST_NAMES = 12
+"""Number of definitions that an error message lists."""
 
 
-def check(on_code_change: str) -> None:
-    """Refuse a decision that does not exist."""
+class CodeChange(TypedDict):
+    """Record of a decision, as a declaration lists it."""
+
+    time: str
+    decision: str
+    changed: list[str]
+    arms: list[str]
+    results: int
+
+
+def check_decision(on_code_change: str) -> None:
+    """Check that a decision exists.
+
+    Raises:
+      UserError: with the nearest one.
+    """
     if on_code_change not in DECISIONS:
         raise UserError(f"on_code_change is '{on_code_change}'{did_you_mean(on_code_change, DECISIONS)}")
 
 
-def differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """The definitions whose digests differ, each with how."""
+def compare_digests(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return the definitions whose digests differ, sorted by name, such as "heads.py: MyAdamW (changed)"."""
     words = {name: "changed" for name in new if name in old} | {name: "new" for name in new if name not in old}
     words |= {name: "removed" for name in old if name not in new}
     return [f"{name} ({words[name]})" for name in sorted(words) if old.get(name) != new.get(name)]
 
 
-def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return what differs in the code of each arm that two declarations share, and of measured or derived numbers."""
+def compare_declarations(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the definitions that changed, by arm; under `DERIVED`, those of measured or derived numbers.
+
+    Only arms that both declarations have, and of them those with a change, are in the result.
+    """
     before, after = old["recipes"], new["recipes"]
     pairs = {arm: (before[arm], after[arm]) for arm in after if arm in before} | {DERIVED: (old, new)}
-    found = {name: differing(a.get("code") or {}, b.get("code") or {}) for name, (a, b) in pairs.items()}
-    return {name: what for name, what in found.items() if what}
+    found = {name: compare_digests(a.get("code") or {}, b.get("code") or {}) for name, (a, b) in pairs.items()}
+    return {name: definitions for name, definitions in found.items() if definitions}
 
 
-def message(where: object, changes: Mapping[str, Collection[str]], held: str) -> str:
-    """Return what changed, and the two ways forward; `held` says what the code before the change has made."""
-    names = list(dict.fromkeys(name for what in changes.values() for name in what))
-    lines = [f"  {name}" for name in names[:SHOWN]]
-    lines += [f"  and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
-    shown = "\n".join(lines)
+def refusal(where: object, changes: Mapping[str, Collection[str]], results: str) -> str:
+    """Return the error message that lists what changed and how to go on.
+
+    Args:
+      where: the folder.
+      changes: the changed definitions, by arm.
+      results: what the former code has made, such as "2 results of 1 arm".
+    """
+    names = list(dict.fromkeys(name for definitions in changes.values() for name in definitions))
+    lines = [f"  {name}" for name in names[:MOST_NAMES]]
+    lines += [f"  and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    listed = "\n".join(lines)
     return (
-        f"{where} holds {held} made by code that has changed since:\n{shown}\n"
+        f"{where} holds {results} made by code that has changed since:\n{listed}\n"
         "Give --on-code-change keep to keep them as they are, which is recorded;\n"
         "--on-code-change retrain to set them aside and make them again; or --output another folder."
     )
 
 
-def held(changes: Mapping[str, Collection[str]], results: int) -> str:
-    """Return in words how many results of how many arms were made by code that has changed."""
+def count_in_words(changes: Mapping[str, Collection[str]], results: int) -> str:
+    """Return the numbers of affected results and arms in words, such as "2 results of 1 arm"."""
     arms = [arm for arm in changes if arm != DERIVED]
     of = f" of {len(arms)} arm{'s' * (len(arms) != 1)}" if arms else ""
     return f"{results} result{'s' * (results != 1)}{of}"
 
 
-def entry(decision: str, changes: Mapping[str, Collection[str]], results: int) -> dict[str, Any]:
-    """A decision as a line of the declaration."""
+def record_decision(decision: str, changes: Mapping[str, Collection[str]], results: int) -> CodeChange:
+    """Return the record of a decision that is made now."""
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "decision": decision,
-        "changed": list(dict.fromkeys(name for what in changes.values() for name in what)),
+        "changed": list(dict.fromkeys(name for definitions in changes.values() for name in definitions)),
         "arms": [arm for arm in changes if arm != DERIVED],
         "results": results,
     }

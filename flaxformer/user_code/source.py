@@ -1,4 +1,4 @@
-"""Source files of the user's modules: which they are, their syntax trees, and copies of them."""
+"""Source files of user modules: identifying them, parsing them, and copying them."""
 
 import ast
 import functools
@@ -10,47 +10,55 @@ import sysconfig
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from flaxformer.files import digest_of, write_atomically
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+INSTALLED_IN = {"site-packages", "dist-packages"}
+"""Names of folders of installed packages: those of another environment or of the user are on `sys.path` too."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def is_user_file(name: str | None) -> bool:
-    """True if source code lies outside this package, the standard library and installed packages.
+    """True if a source file lies outside this package, the standard library and installed packages.
 
-    A cell of a notebook is user code; code without any source, such as a generated method, is not.
+    The package's `experiments/`, which a wheel contains, is user code as in a clone. A notebook cell counts as a user
+    file; code without any source text, such as a generated method, does not.
     """
-    return bool(name) and (_lies_outside(name) if Path(name).exists() else bool(linecache.getlines(name)))  # type: ignore[arg-type]
+    if not name:
+        return False
+    return _lies_outside(name) if Path(name).exists() else bool(linecache.getlines(name))
 
 
 @functools.cache
 def _lies_outside(name: str) -> bool:
     path = Path(name).resolve()
-    return not any(path.is_relative_to(folder) for folder in (PACKAGE, *INSTALLED))
+    if path.is_relative_to(PACKAGE / "experiments"):
+        return True
+    return not any(path.is_relative_to(folder) for folder in (PACKAGE, *INSTALLED)) and not INSTALLED_IN & {*path.parts}
 
 
-def is_user_module(value: object) -> bool:
-    """True if an object is a module that the user wrote, of which there is a file."""
+def is_user_module(value: object) -> TypeGuard[types.ModuleType]:
+    """True if an object is a module with a user file."""
     return isinstance(value, types.ModuleType) and is_user_file(getattr(value, "__file__", None))
 
 
 def is_user_class(kind: type) -> bool:
-    """True if a class is defined in a module of the user's, or interactively."""
+    """True if a class is defined in a user module or interactively."""
     module = sys.modules.get(kind.__module__)
     return is_user_module(module) or (kind.__module__ == "__main__" and not getattr(module, "__file__", None))
 
 
 def module_of(file: Path) -> types.ModuleType | None:
-    """The module that was loaded from a file."""
+    """Return the module that was loaded from a file; None if there is none."""
     names = {str(file), str(file.absolute()), str(file.resolve())}
     return next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) in names), None)
 
 
-def place(module: str) -> str:
-    """A module's source relative to the folder that it is imported from, such as "parts/mixers.py"."""
+def source_path(module: str) -> str:
+    """Return a module's source file relative to the folder that it is imported from, such as "parts/mixers.py"."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file or module == "__main__" or "@" in module:  # interactive, or run or loaded as a file
         return Path(file).name if file else module
@@ -59,35 +67,43 @@ def place(module: str) -> str:
 
 
 def user_modules(file: Path | None, found: Iterable[types.ModuleType] = ()) -> list[types.ModuleType]:
-    """The user's modules among those found, that of a file, and all that they import, directly or not, by name."""
+    """Return all user modules that are needed, sorted by name.
+
+    Args:
+      file: a file whose module is needed.
+      found: modules that are needed too; those of installed packages are left out.
+
+    Returns:
+      These modules and the user modules that they import, directly or through others.
+    """
     first = None if file is None else module_of(file)
-    waiting = [*found, *([] if first is None else [first])]
-    known: dict[str, types.ModuleType] = {}
-    while waiting:
-        module = waiting.pop()
-        if module.__name__ not in known and is_user_module(module):
-            known[module.__name__] = module
-            waiting += imports(module_tree(module), module)
-    return [known[name] for name in sorted(known)]
+    queue = [*found, *([] if first is None else [first])]
+    reached: dict[str, types.ModuleType] = {}
+    while queue:
+        module = queue.pop()
+        if module.__name__ not in reached and is_user_module(module):
+            reached[module.__name__] = module
+            queue += imported_modules(module_tree(module), module)
+    return [reached[name] for name in sorted(reached)]
 
 
 # --- text and syntax trees -------------------------------------------------------------------------------
 
 
 _SOURCES: dict[str, tuple[object, str]] = {}
-"""Each user module's text when it was first read, with the module's spec: another import has another spec."""
+"""Each user module's text when it was first read, with the module's spec; a repeated import has another spec."""
 
 
 def remember_sources(module: types.ModuleType) -> None:
-    """Read the text of a module and of all that it imports now, so that a later edit is not taken for what runs."""
-    for own in user_modules(None, [module]):
-        module_source(own)
+    """Read the text of a module and of all that it imports now, so that a later edit is not mistaken for this code."""
+    for needed in user_modules(None, [module]):
+        module_source(needed)
 
 
 def module_source(module: types.ModuleType) -> str:
-    """The text of a user module as it was when it was first asked for."""
-    spec, (known, text) = module.__spec__, _SOURCES.get(module.__name__, (None, ""))
-    if spec is None or known is not spec:
+    """Return the text of a user module as it was at the first call."""
+    spec, (former_spec, text) = module.__spec__, _SOURCES.get(module.__name__, (None, ""))
+    if spec is None or former_spec is not spec:
         file = Path(str(module.__file__))
         text = file.read_text(errors="replace") if file.suffix == ".py" and file.is_file() else ""
         _SOURCES[module.__name__] = (spec, text)
@@ -95,7 +111,7 @@ def module_source(module: types.ModuleType) -> str:
 
 
 def is_edited(module: types.ModuleType) -> bool:
-    """True if a module's file is no longer what was read of it."""
+    """True if a module's file has changed since it was read."""
     text = module_source(module)
     file = Path(str(module.__file__))
     return file.is_file() and file.read_text(errors="replace") != text
@@ -110,18 +126,18 @@ def _parsed(text: str) -> ast.Module:
 
 
 def module_tree(module: types.ModuleType) -> ast.Module:
-    """The syntax tree of a user module."""
+    """Return the syntax tree of a user module."""
     return _parsed(module_source(module))
 
 
 def tree_of_file(name: str) -> ast.Module:
-    """The syntax tree of a code object's file: a module's, or a notebook cell's."""
+    """Return the syntax tree of a file or a notebook cell, by the name that a code object has of it."""
     module = module_of(Path(name)) if Path(name).exists() else None
     return _parsed("".join(linecache.getlines(name))) if module is None else module_tree(module)
 
 
 def function_nodes(code: types.CodeType) -> list[ast.AST]:
-    """The definitions that begin where a code object does: one function, or every lambda of its line."""
+    """Return the definitions that begin on a code object's first line: one function, or every lambda."""
     found: list[ast.AST] = []
     for node in ast.walk(tree_of_file(code.co_filename)):
         if isinstance(node, Function) and node.name == code.co_name:
@@ -133,10 +149,10 @@ def function_nodes(code: types.CodeType) -> list[ast.AST]:
 
 
 def class_nodes(kind: type) -> list[ast.AST]:
-    """The definitions of a class's qualified name, in its module or in the cell that defines a method of it."""
+    """Return the definitions with a class's qualified name, in its module or in the cell that defines its methods."""
     module = sys.modules.get(kind.__module__)
     if is_user_module(module):
-        tree = module_tree(module)  # type: ignore[arg-type]
+        tree = module_tree(module)
     else:
         codes = (item.__code__ for item in vars(kind).values() if isinstance(item, types.FunctionType))
         own = next((code.co_filename for code in codes if is_user_file(code.co_filename)), None)
@@ -150,49 +166,49 @@ def class_nodes(kind: type) -> list[ast.AST]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements of a definition or module, those inside `if`, `try`, `with` and loops too."""
+    """Yield the statements of a definition or module, including those inside `if`, `try`, `with` and loops."""
     for child in ast.iter_child_nodes(node):
         yield child
         if isinstance(child, ast.If | ast.Try | ast.With | ast.For | ast.While | ast.ExceptHandler):
             yield from _statements(child)
 
 
-def normalized(node: ast.AST) -> str:
-    """A syntax tree as text that no version of Python changes: without positions, docstrings and empty fields."""
+def normalized_text(node: ast.AST) -> str:
+    """Return a syntax tree as text, equal in every Python version: without positions, docstrings and empty fields."""
     parts = []
     for name, value in ast.iter_fields(node):
         items = [item for item in (value if isinstance(value, list) else [value]) if not is_docstring(item)]
         if value is not None and items and name not in ("ctx", "type_comment", "kind"):
-            shown = (normalized(item) if isinstance(item, ast.AST) else repr(item) for item in items)
-            parts.append(f"{name}={','.join(shown)}")
+            texts = (normalized_text(item) if isinstance(item, ast.AST) else repr(item) for item in items)
+            parts.append(f"{name}={','.join(texts)}")
     return f"{type(node).__name__}({' '.join(parts)})"
 
 
 def is_docstring(node: object) -> bool:
-    """True if a statement is a string alone, which no program reads."""
+    """True if a statement is a string and nothing else."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 # --- imports ---------------------------------------------------------------------------------------------
 
 
-def imports(node: ast.AST, module: types.ModuleType | None) -> list[types.ModuleType]:
-    """The user's modules that the import statements in a syntax tree name."""
+def imported_modules(node: ast.AST, module: types.ModuleType | None) -> list[types.ModuleType]:
+    """Return the user modules that the import statements in a module's syntax tree name."""
     names: list[str] = []
     for found in ast.walk(node):
         if isinstance(found, ast.Import):
             for alias in found.names:
                 parts = alias.name.split(".")
                 names += [".".join(parts[: n + 1]) for n in range(len(parts))]
-        elif isinstance(found, ast.ImportFrom) and (base := origin(found, module)):
+        elif isinstance(found, ast.ImportFrom) and (base := imported_module_name(found, module)):
             names += [base, *(f"{base}.{alias.name}" for alias in found.names)]
-    inside = not isinstance(node, ast.Module)  # an import inside a function may not have run yet
-    modules = (_module(name, load=inside) for name in dict.fromkeys(names))
-    return [own for own in modules if own is not None]
+    is_local = not isinstance(node, ast.Module)  # an import inside a function may not have run yet
+    modules = (_find_module(name, load=is_local) for name in dict.fromkeys(names))
+    return [found for found in modules if found is not None]
 
 
-def origin(node: ast.ImportFrom, module: types.ModuleType | None) -> str:
-    """The absolute name of the module that `from … import` reads; empty where there is none."""
+def imported_module_name(node: ast.ImportFrom, module: types.ModuleType | None) -> str:
+    """Return the absolute name of the module that `from … import` reads; an empty string if it cannot be resolved."""
     if not node.level:
         return node.module or ""
     try:
@@ -202,14 +218,14 @@ def origin(node: ast.ImportFrom, module: types.ModuleType | None) -> str:
         return ""
 
 
-def _module(name: str, load: bool) -> types.ModuleType | None:
-    """A module of the user's by name; imported now, where `load` says so, if it is not yet."""
+def _find_module(name: str, load: bool) -> types.ModuleType | None:
+    """Return a user module by name; with `load`, import it if it is not imported yet. None if it is no user module."""
     module = sys.modules.get(name)
     if module is None and load and name.partition(".")[0] not in sys.stdlib_module_names:
         try:
             spec = importlib.util.find_spec(name)
             module = importlib.import_module(name) if spec is not None and is_user_file(spec.origin) else None
-        except Exception:  # it fails where it is used, too, and with a message of its own
+        except Exception:  # the module's own import statement reports the failure
             return None
     return module if is_user_module(module) else None
 
@@ -218,17 +234,23 @@ def _module(name: str, load: bool) -> types.ModuleType | None:
 
 
 def copy_sources(folder: Path, modules: Sequence[types.ModuleType]) -> str:
-    """Write the text of modules into folder/DIGEST, laid out as they are imported; returns DIGEST, "" for none.
+    """Write the text of modules into folder/DIGEST/, at the paths by which they are imported.
 
-    The digest is of all texts, so that each version is written once.
+    Returns:
+      DIGEST, which is of all texts, so that each version is written once; an empty string without modules.
     """
-    texts = {place(module.__name__): module_source(module).encode() for module in modules}
+    texts = {source_path(module.__name__): module_source(module).encode() for module in modules}
     if not texts:
         return ""
-    own = digest_of(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in sorted(texts.items())))
+    digest = digest_of(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in sorted(texts.items())))
     for name, text in texts.items():
-        path = folder / own / name
+        path = folder / digest / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text)
-    return own
+    return digest
+
+
+def path_of_copy(digest: str, file: Path | None) -> str | None:
+    """Return the path of a file's copy, below the folder of code/, after `copy_sources`; None if it was not copied."""
+    return f"code/{digest}/{file.name}" if digest and file is not None else None

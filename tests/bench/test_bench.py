@@ -1,4 +1,4 @@
-"""`flaxformer bench`: what is measured, how often, in which order; what is told of what is missing or fails."""
+"""`flaxformer bench`: order and number of measurements, ratios, and messages about missing or failing ways."""
 
 import dataclasses
 import importlib.util
@@ -15,7 +15,7 @@ from flaxformer.cli import main
 
 ROOT = Path(__file__).parents[2] / "experiments" / "benchmarks"
 FILE = '''
-"""Three ways that log when they are called, one that fails, and one whose module is nowhere."""
+"""Three ways that log when they are called, one that fails, and one whose module does not exist."""
 import json, os
 from flaxformer.bench import Benchmark, Limit, Way
 
@@ -54,7 +54,7 @@ benchmark = Benchmark(
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch, capsys):
-    """The command on a folder with one benchmark; gives exit code, what was printed, the JSON, and the log of calls."""
+    """Run the command on a folder with one benchmark; return exit code, output, JSON, and the log of calls."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     folder, log = tmp_path / "benchmarks", tmp_path / "log"
@@ -73,7 +73,7 @@ def bench(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_every_way_is_measured_in_turn_in_processes_of_their_own(bench, tmp_path):
+def test_ways_take_turns_in_separate_processes(bench, tmp_path):
     code, said, kept, calls = bench("speed")
     a_round = [(way, size) for size in (3, 5) for way in ("limit", "ours", "broken", "peer")]
     assert [(way, size) for way, size, *_ in calls] == [("ours", 3), ("ours", 5), *a_round, *a_round]
@@ -85,7 +85,7 @@ def test_every_way_is_measured_in_turn_in_processes_of_their_own(bench, tmp_path
     assert "broken (failed 2 ×)" in said
     assert "absent is left out: no module no_such_module_17; pip install such" in said
     assert "given is left out: folder=PATH is not given; git clone such" in said
-    assert "size 5: ours is 2.00 × as fast as peer, the fastest of the others (2.00 to 2.00)" in said
+    assert "size 5: ours is 2.00 × as fast as peer, the fastest peer (2.00 to 2.00)" in said
     # Every raw number is kept, and where it was measured.
     measured = [one for one in kept["measurements"] if one["way"] == "ours"]
     assert [(one["round"], one["point"]["size"], one["numbers"]["speed"]) for one in measured] == [
@@ -103,7 +103,7 @@ def test_every_way_is_measured_in_turn_in_processes_of_their_own(bench, tmp_path
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".json", ".svg", ".png"}
 
 
-def test_options_ways_and_rounds_are_the_users(bench):
+def test_command_line_selects_options_ways_and_rounds(bench):
     code, said, kept, calls = bench("speed", "size=7", "--only", "ours", "limit", "peer", "--rounds", "1", "folder=x")
     assert code == 0
     assert [call[:2] for call in calls] == [["ours", 7], ["limit", 7], ["ours", 7]]
@@ -120,12 +120,12 @@ def test_options_ways_and_rounds_are_the_users(bench):
         (["speed", "siz=3"], "speed has no option 'siz'; did you mean 'size'?"),
         (["speed", "size=large"], "size is 'large'; expected int"),
         (["speed", "--only", "our"], "speed has no way 'our'; did you mean 'ours'?"),
-        (["speed", "--only", "absent"], "speed has no way left to measure"),
+        (["speed", "--only", "absent"], "speed has no implementation left to measure"),
         (["speed", "--reference", "pear"], "reference is 'pear'; did you mean 'peer'?"),
         (["speed", "--rounds", "0"], "rounds is 0; expected at least 1"),
     ],
 )
-def test_mistakes_are_told(bench, words, message):
+def test_invalid_arguments_raise_clear_errors(bench, words, message):
     code, said, kept, _ = bench(*words)
     assert code == 2
     assert message in said
@@ -149,7 +149,7 @@ def of_rounds(**speeds):
     return benchmark, measurements
 
 
-def test_ratios_are_taken_round_by_round():
+def test_ratios_are_within_rounds():
     benchmark, measurements = of_rounds(ours=[10.0, 90.0, 40.0], peer=[10.0, 20.0, 30.0])
     ours, peer = lines(benchmark, measurements)
     assert (ours.compared.median, peer.compared.median) == (40, 20)
@@ -160,7 +160,7 @@ def test_ratios_are_taken_round_by_round():
     assert (slower.ratio.median, slower.ratio.low, slower.ratio.high) == (30 / 40, 20 / 90, 1)
 
 
-def test_a_round_that_failed_falls_out():
+def test_failed_round_is_excluded():
     benchmark, measurements = of_rounds(ours=[10.0, 90.0, 40.0], peer=[10.0, None, 30.0])
     ours, peer = lines(benchmark, measurements)
     assert (ours.ratio.rounds, ours.ratio.high, peer.errors) == (2, 40 / 30, 1)
@@ -168,13 +168,13 @@ def test_a_round_that_failed_falls_out():
     assert conclusions(benchmark, measurements) == []
 
 
-def test_ours_is_compared_with_the_fastest_of_the_others():
+def test_conclusion_compares_with_the_fastest_peer():
     benchmark, measurements = of_rounds(ours=[6.0, 6.0], peer=[1.0, 1.0], faster=[4.0, 2.0])
     (said,) = conclusions(benchmark, measurements)
-    assert said == "ours is 2.25 × as fast as faster, the fastest of the others (1.50 to 3.00)"
+    assert said == "ours is 2.25 × as fast as faster, the fastest peer (1.50 to 3.00)"
 
 
-def test_a_rate_waits_for_what_is_asynchronous_and_leaves_compilation_out(monkeypatch):
+def test_rate_waits_for_asynchronous_work_and_excludes_compilation(monkeypatch):
     now, queued = [0.0], [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -195,14 +195,14 @@ def test_a_rate_waits_for_what_is_asynchronous_and_leaves_compilation_out(monkey
     assert len(calls) == 3 + 3 * found["calls"]
 
 
-def test_memory_is_that_of_the_way_alone(bench):
+def test_peak_memory_is_that_of_one_way(bench):
     held = bytearray(b"x") * 300_000_000  # a process that is started inherits the mark of the one that starts it
     kept = bench("speed", "--only", "peer", "--quick")[2]
     assert len(held) == 300_000_000
     assert 1e6 < kept["measurements"][0]["numbers"]["peak_memory_bytes"] < 100e6
 
 
-def test_a_file_says_what_is_wrong_with_it(tmp_path):
+def test_errors_in_benchmark_files_are_located(tmp_path):
     options = {"question": "?", "options": {"size": (1,)}, "compared": "speed"}
     with pytest.raises(ValueError, match="reference is 'b'; expected one of the ways"):
         Benchmark(ways=[Way("a", dict)], reference="b", **options)
@@ -221,14 +221,14 @@ NAMES = sorted(find(ROOT))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_benchmark_is_read(name):
+def test_every_benchmark_file_loads(name):
     benchmark, _ = load(ROOT, name)
     assert any(way.role == "ours" for way in benchmark.ways)
     assert benchmark.along in ("", *benchmark.options)
     assert list(changed(benchmark, [], quick=True).points())
 
 
-def test_flops_are_those_that_the_package_counts(monkeypatch):
+def test_flops_equal_the_count_of_the_package(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     ours, sizes = importlib.import_module("ours"), importlib.import_module("sizes")
     from flaxformer.jobs.peak import model_flops
@@ -256,7 +256,7 @@ LONGEST = {"compile", "decoding", "scaling", "workers"}
     "name",
     [pytest.param(name, marks=pytest.mark.exhaustive if name in LONGEST else pytest.mark.slow) for name in NAMES],
 )
-def test_every_benchmark_goes_in_its_quick_form(name, tmp_path, monkeypatch, capsys):
+def test_every_benchmark_runs_in_its_quick_form(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     words = ["bench", name, "--quick", "--folder", str(ROOT), "--output", str(tmp_path), *SMALLEST.get(name, [])]
     assert main(words) == 0, capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""States to save: every dtype, a random key, scanned and unrolled layers, as a function of the step."""
+"""States to save, as a function of the step, with every dtype and random keys."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def numbers(step, size=4096):
-    """A small state that is a function of the step alone: what a restored one is compared with."""
+    """Return a small state that is a function of the step."""
     draw = np.random.default_rng(step)
     return {
         "params": {"a": jnp.asarray(draw.normal(size=(3, size)), jnp.float32), "scale": jnp.float32(step)},
@@ -21,7 +21,7 @@ def numbers(step, size=4096):
 
 
 def bits(tree):
-    """Shape, dtype and bytes of every leaf."""
+    """Return the structure of a tree, and shape, dtype and bytes of every leaf."""
     words = [
         jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
         for leaf in jax.tree.leaves(tree)

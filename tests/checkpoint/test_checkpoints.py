@@ -1,4 +1,4 @@
-"""What is saved comes back bit for bit, in either layout; what stays, by age and by merit; what a mismatch is told."""
+"""Checkpoints: bitwise restoring in both layouts, the steps that are kept, and messages about mismatches."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ import optax
 import pytest
 from states import bits, numbers
 
-from flaxformer.checkpoint import Checkpoints, checkpoints
-from flaxformer.checkpoint.leaves import described, digest, on_host
+from flaxformer.checkpoint import Checkpoints, storage
+from flaxformer.checkpoint.leaves import copy_to_host, describe_leaves, digest
 from flaxformer.config import Attention, Block, Dense, Gated, ModelConfig
 from flaxformer.model import init
 from flaxformer.model.layout import Periods
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.struct import UserError
 
 MODEL = ModelConfig(vocabulary=7, layers=3, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5))
@@ -26,7 +26,7 @@ LAYOUTS = ("unrolled", "scanned")
 
 @pytest.fixture
 def saved(tmp_path):
-    """Save some steps with their losses, and say which there are and which is best."""
+    """Return a function that saves some steps with their losses and returns the checkpoints."""
 
     def save(losses, **how):
         kept = Checkpoints(tmp_path, **how)
@@ -38,7 +38,7 @@ def saved(tmp_path):
     return save
 
 
-def test_what_is_saved_comes_back_bit_for_bit(saved):
+def test_restored_state_is_bitwise_equal(saved):
     kept = saved({3: 0.5, 7: 0.25})
     for wanted, step in ((7, None), (3, 3)):
         found, state = kept.restore(numbers(0, 2), step)
@@ -47,19 +47,19 @@ def test_what_is_saved_comes_back_bit_for_bit(saved):
     assert kept.metrics(3) == {"validation_loss": 0.5}
 
 
-def test_a_state_comes_back_as_what_was_asked_for(saved):
+def test_restored_state_has_the_devices_and_leaves_of_the_template(saved):
     like = jax.eval_shape(lambda: {name: value for name, value in numbers(0, 2).items() if name != "host"})
     device = jax.devices()[1]
     like["half"] = jax.device_put(numbers(0, 2)["half"], device)
     kept = saved({3: 0.5})
-    _, state = kept.restore(like, whole=False)
+    _, state = kept.restore(like, partial=True)
     assert jax.random.key_impl(state["key"]) == "threefry2x32"
     assert state["half"].devices() == {device}
     assert not kept.restore(numbers(0, 2))[1]["step"].committed
     assert bits(state) == bits({name: value for name, value in numbers(3, 2).items() if name != "host"})
 
 
-def test_what_happens_to_the_state_after_the_call_does_not_reach_the_disk(tmp_path):
+def test_later_changes_of_a_state_are_not_saved(tmp_path):
     kept, mine, donated = Checkpoints(tmp_path), np.arange(5.0), jnp.arange(100_003.0)
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
     kept.save(1, {"mine": mine, "donated": donated})
@@ -70,7 +70,7 @@ def test_what_happens_to_the_state_after_the_call_does_not_reach_the_disk(tmp_pa
     np.testing.assert_array_equal(state["donated"], np.arange(100_003.0))
 
 
-def test_what_lies_on_one_mesh_is_read_onto_another(tmp_path):
+def test_state_is_restored_with_another_sharding(tmp_path):
     values = np.arange(24.0, dtype=np.float32).reshape(4, 6)
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows, columns = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (("data",), (None, "data")))
@@ -84,7 +84,7 @@ def test_what_lies_on_one_mesh_is_read_onto_another(tmp_path):
 
 @pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS)
 def states(request):
-    """Weights, with an encoder's, and moments, the same in both layouts."""
+    """Weights (also of an encoder) and moments, equal in both layouts."""
     draw = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda: init(jax.random.key(0), request.param))
     trees = [jax.tree.map(lambda x: draw.normal(size=x.shape).astype(x.dtype), shapes) for _ in range(3)]
@@ -98,15 +98,15 @@ def states(request):
 
 
 @pytest.mark.parametrize("writer", LAYOUTS)
-def test_one_layout_reads_what_the_other_wrote(states, tmp_path, writer):
+def test_each_layout_reads_checkpoints_of_the_other(states, tmp_path, writer):
     kept = Checkpoints(tmp_path)
     kept.save(1, states[writer])
     for state in states.values():
         assert bits(kept.restore(jax.eval_shape(lambda x=state: x))[1]) == bits(state)
 
 
-def test_names_on_disk_are_per_layer_whatever_the_layout(states):
-    unrolled, scanned = (described(states[layout]) for layout in LAYOUTS)
+def test_names_on_disk_are_per_layer_in_both_layouts(states):
+    unrolled, scanned = (describe_leaves(states[layout]) for layout in LAYOUTS)
     assert unrolled == scanned
     assert unrolled["params/encoder/blocks/2/attention/query"].shape == (6, 2, 3)
     assert "optimizer/0/mu/blocks/0/attention/query" in unrolled
@@ -114,20 +114,20 @@ def test_names_on_disk_are_per_layer_whatever_the_layout(states):
     assert not isinstance(states["scanned"]["params"].blocks, tuple)
 
 
-def test_layers_that_differ_lie_under_their_numbers(tmp_path):
+def test_differing_layers_are_stored_by_their_index(tmp_path):
     params = init(jax.random.key(0), MODELS["differing"], "scanned")
-    found = described({"params": params})
+    found = describe_leaves({"params": params})
     queries = [found[f"params/blocks/{layer}/attention/query"].shape for layer in range(6)]
     assert queries == [(6, 2, 3), (6, 3, 2), (6, 2, 3)] * 2
     gates = [name.split("/")[2] for name in found if name.startswith("params/blocks") and name.endswith("gate")]
     assert gates == ["1", "4"]
 
 
-def test_a_stack_without_a_common_leading_axis_is_left_as_it_is(states, tmp_path):
+def test_stack_without_a_common_leading_axis_is_stored_as_it_is(states, tmp_path):
     params = states["scanned"]["params"]
     factored = {"v_row": jax.tree.map(lambda x: jnp.ones(1) if x.ndim < 3 else x, params)}
     if not isinstance(params.blocks, Periods):
-        assert "v_row/blocks/attention/query" in described(factored)
+        assert "v_row/blocks/attention/query" in describe_leaves(factored)
     kept = Checkpoints(tmp_path)
     kept.save(1, factored)
     assert bits(kept.restore(factored)[1]) == bits(factored)
@@ -136,21 +136,21 @@ def test_a_stack_without_a_common_leading_axis_is_left_as_it_is(states, tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s | {"half": jnp.zeros((7, 5), jnp.bfloat16)}, r"half \[5, 7\], the config wants \[7, 5\]"),
-        (lambda s: s | {"half": jnp.zeros((5, 7), jnp.float16)}, "half in bfloat16, the config wants float16"),
-        (lambda s: s | {"key": jax.random.key(0, impl="rbg")}, r"key \[2\], the config wants \[4\]"),
-        (lambda s: s | {"more": jnp.zeros(3)}, r"checkpoint has no more, the config wants \[3\]"),
+        (lambda s: s | {"half": jnp.zeros((7, 5), jnp.bfloat16)}, r"half \[5, 7\], the config has \[7, 5\]"),
+        (lambda s: s | {"half": jnp.zeros((5, 7), jnp.float16)}, "half in bfloat16, the config has float16"),
+        (lambda s: s | {"key": jax.random.key(0, impl="rbg")}, r"key \[2\], the config has \[4\]"),
+        (lambda s: s | {"more": jnp.zeros(3)}, r"checkpoint has no more, the config has \[3\]"),
         (lambda s: {k: v for k, v in s.items() if k != "half"}, r"checkpoint has half \[5, 7\], the config has none"),
     ],
 )
-def test_another_structure_names_the_first_leaf_that_differs(saved, change, message):
+def test_mismatched_structure_raises_an_error_that_names_the_first_differing_leaf(saved, change, message):
     kept = saved({1: 0.5, 2: 0.5})
     with pytest.raises(UserError, match=message):
         kept.restore(change(numbers(0, 2)))
-    assert kept.steps() == [1, 2]  # such a step is whole, and stays
+    assert kept.steps() == [1, 2]  # the step is undamaged and stays
 
 
-def test_another_model_names_its_weight(states, tmp_path):
+def test_mismatched_model_raises_an_error_that_names_the_weight(states, tmp_path):
     kept = Checkpoints(tmp_path)
     kept.save(1, states["scanned"])
     state = states["unrolled"]
@@ -161,10 +161,10 @@ def test_another_model_names_its_weight(states, tmp_path):
         kept.restore(like)
 
 
-def test_a_structure_is_compared_before_anything_is_read(saved, monkeypatch):
+def test_structure_is_compared_before_arrays_are_read(saved, monkeypatch):
     kept = saved({1: 0.5})
-    monkeypatch.setattr(checkpoints.storage, "read", lambda *_: pytest.fail("read"))
-    with pytest.raises(UserError, match="the config wants"):
+    monkeypatch.setattr(storage, "read", lambda *_: pytest.fail("read"))
+    with pytest.raises(UserError, match="the config has"):
         kept.restore(numbers(0, 3))
 
 
@@ -181,20 +181,20 @@ LOSSES = {1: 0.7, 2: 0.3, 3: 0.5, 4: float("nan"), 5: 0.9}
         ({"keep_last": 2, "keep_best": 1, "metric": "absent"}, [4, 5], None),
     ],
 )
-def test_the_last_and_the_best_stay(saved, how, steps, best):
+def test_newest_and_best_steps_are_kept(saved, how, steps, best):
     kept = saved(LOSSES, **how)
     assert (kept.steps(), kept.best()) == (steps, best)
-    # From the disk, not from memory; a step that is not finite has no metric.
+    # Read from the disk; a metric that is not finite is None.
     assert Checkpoints(kept.folder).steps() == steps
     assert all(kept.metrics(step)["validation_loss"] == (None if step == 4 else LOSSES[step]) for step in steps)
 
 
-def test_a_step_again_is_the_same_step_or_a_mistake(saved):
+def test_saving_a_step_again_needs_the_same_state_and_earlier_steps_are_refused(saved):
     kept = saved({3: 0.5, 7: 0.5})
     kept.save(7, numbers(7, 2))
     kept.wait()
     kept.save(7, numbers(8, 2))
-    with pytest.raises(UserError, match=r"step 7 was not saved in .*: the step is there with other numbers"):
+    with pytest.raises(UserError, match=r"step 7 was not saved in .*: the step exists with another state"):
         kept.wait()
     with pytest.raises(UserError, match="holds step 7; expected a step from there on, not 5"):
         kept.save(5, numbers(5, 2))
@@ -210,12 +210,12 @@ def test_a_step_again_is_the_same_step_or_a_mistake(saved):
         (lambda kept: Checkpoints(kept.folder, keep_last=0), "keep_last is 0"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(saved, ask, message):
+def test_misuse_raises_a_user_error(saved, ask, message):
     with pytest.raises(UserError, match=message):
         ask(saved({3: 0.5}))
 
 
-def test_a_step_is_a_whole_number_from_zero(tmp_path):
+def test_step_must_be_an_integer_of_at_least_0(tmp_path):
     kept = Checkpoints(tmp_path / "inner")
     with pytest.raises(ValueError, match="step is -1"):
         kept.save(-1, {})
@@ -224,14 +224,14 @@ def test_a_step_is_a_whole_number_from_zero(tmp_path):
     assert not (tmp_path / "inner").exists()
 
 
-def test_two_leaves_of_one_name_are_refused():
+def test_two_leaves_with_one_name_are_refused():
     with pytest.raises(ValueError, match="two leaves are named a/b"):
-        described({"a": {"b": 1.0}, "a/b": 2.0})
+        describe_leaves({"a": {"b": 1.0}, "a/b": 2.0})
 
 
-def test_a_digest_is_of_the_bytes():
+def test_digest_depends_on_the_bytes_of_an_array():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert digest(array) == digest(array.tobytes())
     assert digest(array) != digest(np.ascontiguousarray(array.T))
     assert digest(array.T) == digest(np.ascontiguousarray(array.T))
-    assert len({digest(x) for x in on_host(numbers(5, 2)).values()}) == len(numbers(5, 2)) + 1
+    assert len({digest(x) for x in copy_to_host(numbers(5, 2)).values()}) == len(numbers(5, 2)) + 1

@@ -1,11 +1,12 @@
-"""A folder says what run it is of; what its file may name is a closed list."""
+"""The run that a folder stores: round trips, the classes that its file may name, and damaged files."""
 
 import json
 
 import pytest
 
-from flaxformer.checkpoint import config_of, write_config
-from flaxformer.checkpoint.config import classes_within, from_canonical
+from flaxformer.canonical import canonical
+from flaxformer.checkpoint import read_config, write_config
+from flaxformer.checkpoint.config import FORMAT, classes_within, from_canonical
 from flaxformer.config import (
     LSTM,
     SANDWICH,
@@ -19,7 +20,8 @@ from flaxformer.config import (
     Rotary,
     recurrent_model,
 )
-from flaxformer.struct import UserError, canonical, qualified_name, replace_at
+from flaxformer.digests import read_document, write_document
+from flaxformer.struct import UserError, qualified_name, replace_at
 from flaxformer.tasks import Copy, ModularAddition, TwoTargetAverage
 from flaxformer.training import AdamW, Run
 
@@ -41,11 +43,11 @@ RUNS = {
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_a_run_comes_back_equal(tmp_path, run):
+def test_restored_run_is_equal(tmp_path, run):
     write_config(tmp_path / "run", run)
     write_config(tmp_path / "run", run)
-    assert config_of(tmp_path / "run") == run
-    assert type(config_of(tmp_path / "run").model) is type(run.model)
+    assert read_config(tmp_path / "run") == run
+    assert type(read_config(tmp_path / "run").model) is type(run.model)
 
 
 def test_every_class_that_a_run_may_hold_is_known():
@@ -56,20 +58,20 @@ def test_every_class_that_a_run_may_hold_is_known():
             continue
         try:
             config = cls()
-        except TypeError:  # it asks for values
+        except TypeError:  # it has required fields
             continue
         assert from_canonical(canonical(config), classes) == config
 
 
-def test_lists_in_a_file_are_tuples_in_a_config():
+def test_lists_of_a_file_become_tuples():
     assert from_canonical(canonical((1, (2.5, "a"), None)), {}) == (1, (2.5, "a"), None)
 
 
-def test_another_run_in_the_same_folder_is_refused_field_by_field(tmp_path):
+def test_another_run_in_the_same_folder_raises_an_error_that_lists_its_fields(tmp_path):
     write_config(tmp_path, Run())
     with pytest.raises(UserError, match=r"holds another run:\n  model.layers: \d+ -> 1\n  seed: 0 -> 3"):
         write_config(tmp_path, replace_at(Run(seed=3), {"model.layers": 1}))
-    assert config_of(tmp_path) == Run()
+    assert read_config(tmp_path) == Run()
 
 
 def changed(**change):
@@ -84,21 +86,21 @@ def changed(**change):
         (changed(kind=None), "run is of kind None"),
         (changed(kind=["Run"]), r"run is of kind \['Run'\]"),
         (changed(optimizer={"kind": "Adamw"}), "run.optimizer is of kind 'Adamw'; did you mean 'AdamW'"),
-        (changed(optimizer={"kind": "Copy"}), "run.optimizer, a Copy, lacks 'batch_size'"),
+        (changed(optimizer={"kind": "Copy"}), "run.optimizer, a Copy, has no 'batch_size'"),
         (changed(optimizer=canonical(COPY)), "Run.optimizer is .*; expected "),
         (changed(optimizer=3), "Run.optimizer is 3; expected "),
         (changed(sed=3), "run: Run has no field 'sed'; did you mean 'seed'"),
         (changed(self=3), "run: Run has no field 'self'"),
         (changed(seed=-1), "Run.seed is -1; expected a number at least 0"),
         (changed(seed=[1]), r"run.seed is \[1\]; expected one value"),
-        ({k: v for k, v in changed().items() if k != "seed"}, "run, a Run, lacks 'seed'; expected every field"),
+        ({k: v for k, v in changed().items() if k != "seed"}, "run, a Run, has no 'seed'; expected every field"),
         (canonical(COPY), "holds a Copy; expected a Run"),
     ],
 )
-def test_what_a_file_says_wrongly_is_one_clear_message(tmp_path, data, message):
-    (tmp_path / "config.json").write_text(json.dumps({"format": 1, "run": data}))
+def test_invalid_content_raises_a_user_error(tmp_path, data, message):
+    write_document(tmp_path / "config.json", {"format": FORMAT, "run": data})
     with pytest.raises(UserError, match=message):
-        config_of(tmp_path)
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -108,45 +110,53 @@ def test_what_a_file_says_wrongly_is_one_clear_message(tmp_path, data, message):
         (b"\xff", "is damaged"),
         (b'{"format": 1', "is damaged"),
         (b"[" * 100_000, "is damaged"),
-        (b"3", "is in format None; expected 1"),
-        (b'{"format": 2, "run": {}}', "is in format 2; expected 1"),
+        (b"3", "is damaged"),
+        (b'{"format": 2, "run": {}}', "is damaged [(]it has no digest[)]"),
     ],
 )
-def test_a_damaged_file_is_one_clear_message(tmp_path, text, message):
+def test_damaged_file_raises_a_user_error(tmp_path, text, message):
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(UserError, match=message):
-        config_of(tmp_path)
+        read_config(tmp_path)
 
 
-def test_a_folder_without_a_run_says_so(tmp_path):
+def test_file_of_another_format_raises_a_user_error(tmp_path):
+    write_document(tmp_path / "config.json", {"format": 1, "run": {}})
+    with pytest.raises(UserError, match=f"is in format 1; expected {FORMAT}"):
+        read_config(tmp_path)
+
+
+def test_folder_without_a_run_raises_a_user_error(tmp_path):
     with pytest.raises(UserError, match="holds no run"):
-        config_of(tmp_path / "absent")
+        read_config(tmp_path / "absent")
 
 
 class Mine(Copy):
-    """A task of a user's own."""
+    """User-defined task."""
 
 
-def test_classes_outside_the_package_are_known_by_qualified_name(tmp_path):
+def test_user_classes_are_stored_by_qualified_name(tmp_path):
     run = RUNS["placed"].replace(task=Mine(symbols=5, length=3))
     write_config(tmp_path, run)
     path, name = tmp_path / "config.json", qualified_name(Mine)
     assert name.endswith("test_config.Mine")
     assert json.loads(path.read_text())["run"]["task"]["kind"] == name
-    assert config_of(tmp_path) == run
-    path.write_text(path.read_text().replace(name, "tasks.Shifted"))
+    assert read_config(tmp_path) == run
+    content = read_document(path)
+    content["run"]["task"]["kind"] = "tasks.Shifted"
+    write_document(path, content)
     with pytest.raises(UserError, match=r"run\.task is of kind 'tasks\.Shifted'"):
-        config_of(tmp_path)
-    assert config_of(tmp_path, {"tasks.Shifted": Mine}) == run
+        read_config(tmp_path)
+    assert read_config(tmp_path, {"tasks.Shifted": Mine}) == run
 
 
-def test_a_class_outside_the_package_does_not_replace_one_of_its_name():
+def test_user_class_does_not_replace_a_class_of_the_package():
     own = type("TwoTargetAverage", (Copy,), {"__module__": "mine@1234"})
     classes = classes_within(Run)
     assert (classes["TwoTargetAverage"], classes["mine.TwoTargetAverage"]) == (TwoTargetAverage, own)
 
 
-def test_of_classes_of_one_name_the_latest_is_known():
+def test_later_of_two_user_classes_with_one_name_is_used():
     first, second = (type("Twice", (Copy,), {"__module__": "notebook"}) for _ in range(2))
     assert first is not second
     assert classes_within(Run)["notebook.Twice"] is second

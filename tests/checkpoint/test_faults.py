@@ -1,4 +1,4 @@
-"""Kills, damage and full disks: never a wrong number, never a step that was not whole, nothing older lost."""
+"""Kills, damaged files and full disks: no wrong number is read, no incomplete step counts, no older step is lost."""
 
 import contextlib
 import os
@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from states import bits, numbers
 
-from flaxformer.checkpoint import Checkpoints, SaveFailed, checkpoints
-from flaxformer.checkpoint.errors import Damaged
+from flaxformer import files
+from flaxformer.checkpoint import Checkpoints, SaveError, storage
+from flaxformer.checkpoint.errors import DamagedStepError
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.struct import UserError
 
-# Where Orbax fails midway, what it was doing beside the failure ends in threads of its own, whose event loop is gone.
+# If Orbax fails midway, its other tasks end in threads whose event loop no longer exists.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 NEWEST, BEFORE = 7, 3
@@ -28,7 +29,7 @@ TREES = {step: bits(numbers(step, 300)) for step in (BEFORE, NEWEST)}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A folder with two steps, to be copied and damaged."""
+    """Folder with two steps, to be copied and damaged."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     kept = Checkpoints(folder)
     for step in TREES:
@@ -39,7 +40,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def copy(whole, tmp_path):
-    """A copy of it, and what is reported about it."""
+    """Copy of that folder, and the list of reported problems."""
     said = []
     return Checkpoints(shutil.copytree(whole, tmp_path / "run"), report=said.append), said
 
@@ -68,7 +69,7 @@ def damage(path, how):
 
 
 def assert_falls_back(kept, said):
-    """The step before comes back bit for bit; the newest no longer counts, and this is said in one line."""
+    """Check that the step before is restored bit for bit, and that the newest no longer counts and is reported."""
     step, state = kept.restore(numbers(0, 300))
     assert step == BEFORE
     assert bits(state) == TREES[BEFORE]
@@ -86,16 +87,16 @@ def test_damage_to_any_file_of_the_newest_step_falls_back(whole, tmp_path, how):
         kept = Checkpoints(shutil.copytree(whole, tmp_path / str(number)), report=said.append)
         damage(kept.folder / name, how)
         assert_falls_back(kept, said)
-        # A marker that is deleted is a step that was never published; all else is set aside.
+        # Without its marker, a step was never published; other damaged steps are renamed.
         lost = how == "deleted" and name.name == "published.json"
         assert (kept.folder / f"{NEWEST}.corrupt").is_dir() != lost
 
 
 @pytest.mark.parametrize("how", ["deleted", "flipped"])
-def test_a_number_is_never_wrong_even_where_a_file_is_as_it_was_written(whole, tmp_path, how, monkeypatch):
-    """Without the digests of files, those of leaves: what Orbax does not notice is noticed, or changes nothing."""
-    marked = {step: Marker.decoded((whole / str(step) / "published.json").read_bytes(), step).files for step in TREES}
-    monkeypatch.setattr(checkpoints.files, "contents", lambda folder: marked[int(folder.parent.name)])
+def test_digests_of_leaves_detect_damage_without_digests_of_files(whole, tmp_path, how, monkeypatch):
+    """Damage that Orbax does not notice is detected, or changes no number."""
+    marked = {step: Marker.decode((whole / str(step) / "published.json").read_bytes(), step).files for step in TREES}
+    monkeypatch.setattr(files, "digest_files", lambda folder: marked[int(folder.parent.name)])
     fell_back = set()
     for number, name in enumerate(files_of(whole)):
         said = []
@@ -107,27 +108,27 @@ def test_a_number_is_never_wrong_even_where_a_file_is_as_it_was_written(whole, t
     assert len(fell_back) >= 3  # marker, metadata, and at least one file of numbers
 
 
-def test_a_disk_that_cannot_be_read_falls_back(copy, monkeypatch):
+def test_read_error_falls_back_to_the_step_before(copy, monkeypatch):
     kept, said = copy
-    contents = checkpoints.files.contents
+    contents = files.digest_files
 
     def bad_sector(folder):
         if folder.parent.name == str(NEWEST):
             raise OSError(5, "Input/output error")
         return contents(folder)
 
-    monkeypatch.setattr(checkpoints.files, "contents", bad_sector)
+    monkeypatch.setattr(files, "digest_files", bad_sector)
     assert_falls_back(kept, said)
 
 
-def test_a_step_without_its_numbers_falls_back(copy):
+def test_missing_arrays_fall_back_to_the_step_before(copy):
     kept, said = copy
     shutil.rmtree(kept.folder / str(NEWEST) / "state")
     assert_falls_back(kept, said)
 
 
 @pytest.mark.slow
-def test_bits_flipped_anywhere_are_never_silent(whole, tmp_path):
+def test_every_flipped_bit_is_detected(whole, tmp_path):
     draw = random.Random(3)
     names = files_of(whole)
     for number in range(400):
@@ -138,7 +139,7 @@ def test_bits_flipped_anywhere_are_never_silent(whole, tmp_path):
         assert_falls_back(kept, said)
 
 
-def test_both_steps_damaged_is_one_clear_message(copy):
+def test_damage_to_all_steps_raises_one_user_error(copy):
     kept, said = copy
     for step in TREES:
         (kept.folder / str(step) / "published.json").write_bytes(b"{}")
@@ -148,7 +149,7 @@ def test_both_steps_damaged_is_one_clear_message(copy):
     assert sorted(os.listdir(kept.folder)) == ["3.corrupt", "7.corrupt"]
 
 
-def test_a_step_asked_for_by_number_has_no_substitute(copy):
+def test_requested_step_is_not_replaced_by_another(copy):
     kept, _ = copy
     (kept.folder / str(NEWEST) / "published.json").write_bytes(b"{}")
     with pytest.raises(UserError, match="holds no step 7; it holds: 3"):
@@ -157,7 +158,7 @@ def test_a_step_asked_for_by_number_has_no_substitute(copy):
         kept.restore(numbers(0, 300), NEWEST)
 
 
-def test_a_damaged_step_is_set_aside_and_saved_again(copy):
+def test_damaged_step_is_renamed_and_saved_again(copy):
     kept, said = copy
     for number in ("corrupt", "corrupt.1"):
         data = next(path for path in (kept.folder / str(NEWEST)).rglob("manifest.ocdbt"))
@@ -168,55 +169,56 @@ def test_a_damaged_step_is_set_aside_and_saved_again(copy):
     assert kept.restore(numbers(0, 300))[0] == NEWEST
 
 
-def test_a_marker_cut_short_anywhere_or_with_any_byte_changed_is_no_marker(whole):
+def test_truncated_or_changed_marker_is_detected(whole):
     data = (whole / str(NEWEST) / "published.json").read_bytes()
-    marker = Marker.decoded(data, NEWEST)
-    assert marker.encoded() == data
+    marker = Marker.decode(data, NEWEST)
+    assert marker.encode() == data
     for end in range(len(data)):
-        with pytest.raises(Damaged):
-            Marker.decoded(data[:end], NEWEST)
+        with pytest.raises(DamagedStepError):
+            Marker.decode(data[:end], NEWEST)
     for place in range(len(data)):
-        with contextlib.suppress(Damaged):  # or it says the same
-            assert Marker.decoded(flipped(data, place), NEWEST) == marker
-    with pytest.raises(Damaged, match="step 7"):
-        Marker.decoded(data, 8)
+        with contextlib.suppress(DamagedStepError):  # or it has the same content
+            assert Marker.decode(flipped(data, place), NEWEST) == marker
+    with pytest.raises(DamagedStepError, match="step 7"):
+        Marker.decode(data, 8)
 
 
 # --- saves that fail ------------------------------------------------------------------------------------
 
 
-def fails(kept, said, message):
-    """The next save fails in these words, once, leaves nothing, takes nothing, and the one after it succeeds."""
+def assert_save_fails(kept, said, message):
+    """Check that the next save is reported and raised once with a message, and adds and removes no file."""
     before = sorted(os.listdir(kept.folder))
     kept.save(NEWEST + 1, numbers(NEWEST + 1, 300))
-    kept._settle()
+    kept.finish_save()
     assert kept.steps() == [BEFORE, NEWEST]
     assert sorted(os.listdir(kept.folder)) == before
     assert len(said) == 1
-    with pytest.raises(SaveFailed, match=message):
+    with pytest.raises(SaveError, match=message):
         kept.wait()
     kept.wait()
     assert bits(kept.restore(numbers(0, 300))[1]) == TREES[NEWEST]
 
 
-def recovers(kept):
+def assert_save_succeeds(kept):
+    """Check that a later save succeeds."""
     kept.save(NEWEST + 2, numbers(NEWEST + 2, 300))
     kept.wait()
     assert kept.restore(numbers(0, 300))[0] == NEWEST + 2
 
 
-def test_no_space_is_seen_before_anything_is_written(copy, monkeypatch):
+def test_full_disk_is_detected_before_writing(copy, monkeypatch):
     kept, said = copy
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.files, "free_bytes", lambda folder: 1234)
-        patch.setattr(checkpoints.storage, "write", lambda *_: pytest.fail("written"))
-        fails(
+        patch.setattr(files, "free_bytes", lambda folder: 1234)
+        patch.setattr(storage, "write", lambda *_: pytest.fail("written"))
+        assert_save_fails(
             kept, said, r"step 8 was not saved in .*: the disk is full: a save needs 16,78\d,\d\d\d bytes free, 1,234"
         )
-    recovers(kept)
+    assert_save_succeeds(kept)
 
 
-def test_no_space_in_the_middle_of_a_save(copy, monkeypatch):
+def test_disk_that_fills_up_during_a_save_leaves_no_files(copy, monkeypatch):
     kept, said = copy
 
     def full(folder, arrays):
@@ -225,50 +227,50 @@ def test_no_space_in_the_middle_of_a_save(copy, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.storage, "write", full)
-        fails(kept, said, "No space left on device")
-    recovers(kept)
+        patch.setattr(storage, "write", full)
+        assert_save_fails(kept, said, "No space left on device")
+    assert_save_succeeds(kept)
 
 
-def test_a_file_system_that_refuses_to_write_on(copy):
+def test_file_size_limit_during_a_save_leaves_no_files(copy):
     kept, said = copy
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, former[1]))
     try:
-        fails(kept, said, "step 8 was not saved")
+        assert_save_fails(kept, said, "step 8 was not saved")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
-    recovers(kept)
+    assert_save_succeeds(kept)
 
 
-def test_numbers_that_come_back_otherwise_are_not_published(copy, monkeypatch):
+def test_step_is_not_published_if_it_reads_back_differently(copy, monkeypatch):
     kept, said = copy
-    read = checkpoints.storage.read
+    read = storage.read
 
     def wrong(folder, names):
         found = read(folder, names)
         return found | {"half": found["half"] + np.ones_like(found["half"])} if folder.parent.name == "8" else found
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.storage, "read", wrong)
-        fails(kept, said, "half does not match its digest")
-    recovers(kept)
+        patch.setattr(storage, "read", wrong)
+        assert_save_fails(kept, said, "half does not match its digest")
+    assert_save_succeeds(kept)
 
 
 @pytest.mark.parametrize("call", ["flush_all", "write_atomically"])
-def test_a_failure_between_commit_and_marker_publishes_nothing(copy, monkeypatch, call):
+def test_failure_before_the_marker_is_written_publishes_nothing(copy, monkeypatch, call):
     kept, said = copy
 
     def broken(*_):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.files, call, broken)
-        fails(kept, said, "Input/output error")
-    recovers(kept)
+        patch.setattr(files, call, broken)
+        assert_save_fails(kept, said, "Input/output error")
+    assert_save_succeeds(kept)
 
 
-def test_a_step_without_a_marker_is_ignored_and_removed_by_the_next_save(copy):
+def test_step_without_a_marker_is_ignored_and_removed_by_the_next_save(copy):
     kept, said = copy
     (kept.folder / str(NEWEST) / "published.json").unlink()
     assert kept.restore(numbers(0, 300))[0] == BEFORE
@@ -278,13 +280,13 @@ def test_a_step_without_a_marker_is_ignored_and_removed_by_the_next_save(copy):
     assert sorted(os.listdir(kept.folder)) == [str(BEFORE), str(NEWEST + 1)]
 
 
-def test_nothing_older_goes_before_the_newer_is_durable_verified_and_published(copy, monkeypatch):
+def test_older_steps_are_removed_only_after_the_newer_is_published(copy, monkeypatch):
     kept, _ = copy
     kept.keep_last, kept.keep_best = 1, 0
     order = []
     for module, names in (
-        (checkpoints.storage, ["write", "read"]),
-        (checkpoints.files, ["flush_all", "write_atomically", "remove"]),
+        (storage, ["write", "read"]),
+        (files, ["flush_all", "write_atomically", "remove"]),
     ):
         for name in names:
             own = getattr(module, name)
@@ -295,7 +297,7 @@ def test_nothing_older_goes_before_the_newer_is_durable_verified_and_published(c
     assert kept.steps() == [NEWEST + 1]
 
 
-def test_links_are_neither_steps_nor_followed(copy, tmp_path):
+def test_symbolic_links_do_not_count_and_are_not_followed(copy, tmp_path):
     kept, _ = copy
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -308,8 +310,8 @@ def test_links_are_neither_steps_nor_followed(copy, tmp_path):
     kept.wait()
     assert kept.steps() == [8]
     assert (mine / "published.json").read_text() == "mine"
-    kept.save(9, numbers(9, 300))  # where the link is: refused, and left alone
-    with pytest.raises(SaveFailed, match="File exists"):
+    kept.save(9, numbers(9, 300))  # refused, since the link has its name
+    with pytest.raises(SaveError, match="File exists"):
         kept.wait()
     assert (mine / "published.json").read_text() == "mine"
 
@@ -327,8 +329,8 @@ for step in range(1 + max(kept.steps(), default=0), 10_000):
 """
 
 
-def killed_round(folder, draw):
-    """Let a process save step after step, and kill it at a random moment of its third save or later."""
+def check_after_kill(folder, draw):
+    """Kill a process during its third save or later, and check what it has published."""
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here), str(here.parents[1])])
     environment = os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
@@ -343,18 +345,18 @@ def killed_round(folder, draw):
     said = []
     kept = Checkpoints(folder, report=said.append)
     step, state = kept.restore(numbers(0, 300))
-    # All that was begun before the last two saves is there; nothing is damaged; and the numbers are the step's own.
+    # At most the last two saves are missing, no step is damaged, and the numbers are those of the step.
     assert begun[-1] - 2 <= step <= begun[-1] + 1
     assert not any("corrupt" in line for line in said)
     assert bits(state) == bits(numbers(step, 300))
 
 
-def test_a_process_killed_while_it_saves_loses_at_most_that_save(tmp_path):
-    killed_round(tmp_path, random.Random(3))
+def test_killed_process_loses_at_most_the_save_in_progress(tmp_path):
+    check_after_kill(tmp_path, random.Random(3))
 
 
 @pytest.mark.slow
-def test_a_process_killed_again_and_again_goes_on_from_what_it_published(tmp_path):
+def test_repeatedly_killed_process_resumes_from_its_published_steps(tmp_path):
     draw = random.Random(7)
     for _ in range(20):
-        killed_round(tmp_path, draw)
+        check_after_kill(tmp_path, draw)

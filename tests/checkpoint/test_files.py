@@ -1,4 +1,4 @@
-"""Files are replaced whole, and only what is in a folder goes with it."""
+"""Atomic replacement and removal of files."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from flaxformer import files
 
 
 @pytest.mark.parametrize(("module", "call"), [(os, "fsync"), (files.Path, "replace")])
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, module, call):
+def test_file_is_replaced_atomically(tmp_path, monkeypatch, module, call):
     path = tmp_path / "file"
     files.write_atomically(path, b"old")
     seen = []
@@ -31,7 +31,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, module, c
     assert path.read_bytes() == b"new"
 
 
-def test_a_link_is_not_removed_nor_what_it_leads_to(tmp_path):
+def test_symbolic_link_and_its_target_are_not_removed(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "marker").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
@@ -40,7 +40,7 @@ def test_a_link_is_not_removed_nor_what_it_leads_to(tmp_path):
     assert (tmp_path / "mine" / "marker").read_text() == "mine"
 
 
-def test_the_marker_goes_first_and_then_the_rest(tmp_path, monkeypatch):
+def test_marker_is_removed_before_other_files(tmp_path, monkeypatch):
     folder = tmp_path / "7"
     (folder / "state").mkdir(parents=True)
     (folder / "marker").write_text("published")
@@ -53,7 +53,7 @@ def test_the_marker_goes_first_and_then_the_rest(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_others_still_write_is_removed_too(tmp_path):
+def test_files_written_during_removal_are_removed_too(tmp_path):
     folder = tmp_path / "7"
     folder.mkdir()
 
@@ -71,7 +71,7 @@ def test_what_others_still_write_is_removed_too(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_set_aside_takes_the_place_of_nothing(tmp_path):
+def test_set_aside_replaces_no_former_folder(tmp_path):
     for name in ("7.corrupt", "7.corrupt.1", "7.corrupt.2"):
         (tmp_path / "7").mkdir()
         assert files.set_aside(tmp_path / "7", "corrupt").name == name

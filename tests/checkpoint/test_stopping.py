@@ -1,4 +1,4 @@
-"""The first signal is a flag, the second the end."""
+"""The first signal sets a flag, and the second ends the process."""
 
 import os
 import signal
@@ -7,27 +7,28 @@ import sys
 
 import pytest
 
-from flaxformer.checkpoint import stopping
-from flaxformer.checkpoint.stopping import SIGNALS, Stop
+from flaxformer.checkpoint import stop_on_signals
+from flaxformer.checkpoint.stopping import Stop
+from flaxformer.interrupts import SIGNALS
 
 CHILD = f"""
 import runpy, time
-stopping = runpy.run_path({sys.modules[Stop.__module__].__file__!r})["stopping"]
-with stopping() as stop:
+stop_on_signals = runpy.run_path({sys.modules[Stop.__module__].__file__!r})["stop_on_signals"]
+with stop_on_signals() as stop:
     print("ready", flush=True)
-    while not stop.asked:
+    while not stop.is_requested:
         time.sleep(0.01)
     print(stop.by.name, flush=True)
     if input() == "stop":
         print("saved", flush=True)
         raise SystemExit
-    while True:  # not one long sleep: a signal that comes just before it is heard only after it
+    while True:  # short sleeps: a signal that arrives just before a sleep is handled after it
         time.sleep(0.01)
 """
 
 
-def asked(number):
-    """A process that has been sent one signal, and has seen it."""
+def start_and_signal(number):
+    """Start a process, send it a signal, and return it when it has handled the signal."""
     child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     child.send_signal(number)
@@ -36,11 +37,11 @@ def asked(number):
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_one_signal_lets_a_process_end_by_itself_and_two_end_it_at_once(number):
-    child = asked(number)
+def test_one_signal_requests_a_stop_and_a_second_one_ends_the_process(number):
+    child = start_and_signal(number)
     assert child.communicate("stop\n", timeout=20)[0] == "saved\n"
     assert child.returncode == 0
-    with asked(number) as child:
+    with start_and_signal(number) as child:
         child.stdin.write("go on\n")
         child.stdin.flush()
         child.send_signal(number)
@@ -48,10 +49,10 @@ def test_one_signal_lets_a_process_end_by_itself_and_two_end_it_at_once(number):
         assert child.stdout.read() == ""
 
 
-def test_within_a_process_a_signal_is_a_flag_and_the_handlers_come_back():
+def test_signal_handlers_are_restored():
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    with stopping() as stop:
-        assert not stop.asked
+    with stop_on_signals() as stop:
+        assert not stop.is_requested
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert (stop.asked, stop.by) == (True, signal.SIGUSR2)
+        assert (stop.is_requested, stop.by) == (True, signal.SIGUSR2)
     assert {number: signal.getsignal(number) for number in SIGNALS} == before

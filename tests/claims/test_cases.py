@@ -1,4 +1,4 @@
-"""`flaxformer claims`: which files it runs, that it goes on where it stopped, and what its table says."""
+"""`flaxformer claims`: selection of files, resumption, and the table."""
 
 import json
 import re
@@ -50,7 +50,7 @@ case = Case(
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Three claims, of which the third is false; they log what they measure."""
+    """Return a folder of three claims that log their measurements; the third is false."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     own = tmp_path / "claims"
@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def claims(folder, capsys):
-    """Run the command; returns its exit code, output and errors."""
+    """Run the command; return its exit code, output and errors."""
 
     def call(*arguments):
         code = main(["claims", *arguments, "--folder", str(folder)])
@@ -74,12 +74,12 @@ def claims(folder, capsys):
 
 
 def measured(folder):
-    """What was measured so far, in order."""
+    """Return the measurements so far, in order."""
     log = folder.parent / "log"
     return log.read_text().split("\n")[:-1] if log.exists() else []
 
 
-def test_every_claim_is_measured_once_and_told_in_one_table(claims, folder):
+def test_each_claim_is_measured_once_and_listed_in_one_table(claims, folder):
     code, out, err = claims()
     assert (code, err) == (0, "")
     assert measured(folder) == [f"{name} {seed}" for name in ("small", "medium", "large") for seed in range(5)]
@@ -89,10 +89,12 @@ def test_every_claim_is_measured_once_and_told_in_one_table(claims, folder):
         assert verdict in page
     lines = (folder.parent / "runs/claims/claims.md").read_text().splitlines()
     assert len([line for line in lines if "it is below 3" in line]) == 3
-    assert [word for line in lines for word in re.findall("supported|refuted|inconclusive", line)] == [
+    total, *_ = lines
+    assert total == "3 tested statements: 3 estimates (2 supported, 1 refuted)."
+    assert [word for line in lines[1:] for word in re.findall("supported|refuted|inconclusive", line)] == [
         "supported", "supported", "refuted",
     ]  # fmt: skip
-    assert "A text, section 2" in lines[2]
+    assert "A text, section 2" in lines[4]
     assert r"\begin{tabular}" in (folder.parent / "runs/claims/claims.tex").read_text()
     again = claims()
     assert again[0] == 0
@@ -104,15 +106,15 @@ def _number(name):
 
 
 @pytest.mark.parametrize("names", [("2",), ("02",), ("medium",), ("02_medium",), ("02_medium.py",), ("2", "medium")])
-def test_a_claim_is_called_by_its_number_or_its_name(folder, names):
+def test_claims_are_selected_by_number_or_name(folder, names):
     assert [case.name for case in find_cases(folder, names)] == ["02_medium"]
 
 
-def test_claims_come_in_the_order_of_their_numbers(folder):
+def test_claims_are_ordered_by_number(folder):
     assert [case.number for case in find_cases(folder, ["large", "1"])] == [1, 3]
 
 
-def test_the_quick_form_says_that_it_is_weaker_and_has_a_folder_of_its_own(claims, folder):
+def test_quick_form_is_marked_and_has_its_own_folder(claims, folder):
     _, out, _ = claims("--quick", "small")
     assert measured(folder) == ["small 0", "small 1"]
     assert "weaker" in out
@@ -121,6 +123,37 @@ def test_the_quick_form_says_that_it_is_weaker_and_has_a_folder_of_its_own(claim
     _, out, _ = claims("small")
     assert "weaker" not in out
     assert len(measured(folder)) == 7
+
+
+@pytest.mark.parametrize(("text", "name"), [("7:10", "claims-seeds-7to10"), ("7,8,9", "claims-seeds-7-8-9")])
+def test_other_seeds_have_a_folder_of_their_own(claims, folder, text, name):
+    claims("small")
+    claims("small", "--seeds", text)
+    assert measured(folder)[5:] == ["small 7", "small 8", "small 9"]
+    assert (folder.parent / f"runs/{name}/01_small/size/report.html").exists()
+    claims("small", "--quick", "--seeds", "3,4")
+    assert (folder.parent / "runs/claims-quick-seeds-3-4/01_small/size/report.html").exists()
+
+
+def test_exact_probes_keep_their_seed(claims, folder):
+    file = folder / "01_small.py"
+    file.write_text(file.read_text().replace("seeds=range(5)", "seeds=[0],\n            exact=True"))
+    code, *_ = claims("small", "--seeds", "7:10")
+    assert (code, measured(folder)) == (0, ["small 0"])
+
+
+def test_facts_are_counted_apart_from_estimates(claims, folder):
+    for name in ("01_small", "03_large"):
+        file = folder / f"{name}.py"
+        file.write_text(file.read_text().replace("seeds=range(5)", "seeds=[0],\n            exact=True"))
+    _, out, _ = claims()
+    total = "3 tested statements: 2 facts (1 holds, 1 does not hold); 1 estimate (1 supported)."
+    assert total in out
+    root = folder.parent / "runs/claims"
+    assert total in (root / "claims.md").read_text()
+    assert f"3 claims in {total}" in (root / "index.html").read_text()
+    _, out, _ = claims("--quick")
+    assert "3 tested statements: 3 estimates (" in out
 
 
 def test_time_is_summed_over_launches(claims, folder):
@@ -134,7 +167,7 @@ def test_time_is_summed_over_launches(claims, folder):
     ("broken", "message"),
     [("    return 1 / 0\n", "ZeroDivisionError"), ("    return {'another': 1.0}\n", "names the quantity 'size'")],
 )
-def test_a_claim_that_fails_is_told_and_the_others_go_on(claims, folder, broken, message):
+def test_failed_claim_is_reported_and_others_continue(claims, folder, broken, message):
     path = folder / "02_medium.py"
     path.write_text(re.sub(r"    return \{\"size\".*\n", broken, path.read_text()))
     code, out, _ = claims()
@@ -145,7 +178,7 @@ def test_a_claim_that_fails_is_told_and_the_others_go_on(claims, folder, broken,
     assert (folder.parent / "runs/claims/03_large/size/report.html").exists()
 
 
-def test_a_corrected_claim_goes_on(claims, folder):
+def test_corrected_claim_continues(claims, folder):
     path = folder / "02_medium.py"
     text = path.read_text()
     path.write_text(re.sub(r"    return \{\"size\".*\n", "    return 1 / (seed - 3)\n", text))
@@ -161,18 +194,18 @@ def test_a_corrected_claim_goes_on(claims, folder):
         (("7",), "no claim is called '7'"),
     ],
 )
-def test_an_unknown_claim_is_refused(claims, arguments, message):
+def test_unknown_claim_raises_an_error(claims, arguments, message):
     code, _, err = claims(*arguments)
     assert code == 2
     assert message in err
 
 
-def test_a_folder_without_claims_is_refused(tmp_path):
+def test_folder_without_claims_raises_an_error(tmp_path):
     with pytest.raises(UserError, match="holds no claims; expected a folder of files"):
         find_cases(tmp_path)
 
 
-def test_a_case_needs_something_to_decide():
+def test_case_without_claims_raises_an_error():
     probe = Probe(name="p", question="?", measure=lambda seed: {})
     with pytest.raises(UserError, match="evidence claims nothing"):
         Case(claim="c", source="s", evidence=[probe])
@@ -183,8 +216,21 @@ def test_a_case_needs_something_to_decide():
         Case(claim="c", source="s", evidence=[decided, decided])
 
 
-def test_the_quick_form_is_the_probes_where_nothing_is_said():
+def test_quick_form_defaults_to_the_probes():
     decided = Probe(
         name="p", question="?", measure=lambda seed: {}, claims=[Claim("c", lower={"quantity": "x"}, than=0)]
     )
     assert Case(claim="c", source="s", evidence=[decided]).quick == [decided]
+
+
+def test_claims_are_replicated_at_fresh_seeds(claims, folder, capsys):
+    claims("small", "large")
+    assert main(["replicate", "runs/claims", "--folder", str(folder)]) == 0
+    assert measured(folder)[10:] == [f"{name} {seed}" for name in ("small", "large") for seed in range(1000, 1005)]
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 of 2 verdicts replicate; it is below 3: supported, then refuted" in out  # the numbers grow with the seed
+    root = folder.parent / "runs/claims-replication"
+    assert (root / "replication.md").read_text().count("| it is below 3 |") == 2
+    assert (root / "index.html").exists()
+    assert main(["replicate", "runs/claims", "--folder", str(folder), "--seeds", "2:9"]) == 2
+    assert "already used the seeds 2, 3, 4" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Text into a folder of tokens: every kind of source, every tokenizer, the split, what is refused and where."""
+"""Preparation of texts: every kind of source and tokenizer, the split, damage, and error messages."""
 
 import hashlib
 import json
@@ -9,10 +9,11 @@ import numpy as np
 import polars
 import pytest
 
-from flaxformer.data import documents, open_tokens, prepare, tokenizer, verify
-from flaxformer.data.corpus import by_file_name, text_files
+from flaxformer.data import documents, open_tokens, prepare, read_tokenizer, verify
+from flaxformer.data.corpus import read_text_files, split_by_file_name
 from flaxformer.data.documents import Texts
-from flaxformer.data.tokenizer import character_file
+from flaxformer.data.tokenizer import make_character_file
+from flaxformer.digests import write_document
 from flaxformer.struct import UserError
 
 POEM = "Ä rose is a rose;\n" * 31
@@ -28,9 +29,9 @@ def side(lines, validation):
 
 
 def cut(tokens, starts):
-    """The documents of one side, as text."""
-    pairs = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-    return [tokens[a:b].tobytes().decode() for a, b in pairs]
+    """Return the documents of one side as text."""
+    borders = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+    return [tokens[a:b].tobytes().decode() for a, b in borders]
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def poem(tmp_path):
 
 
 def rows_of(kind, tmp_path, monkeypatch):
-    """The lines as a source of that kind."""
+    """Return a source of one kind with the lines as its rows."""
     if kind == "jsonl":
         file = tmp_path / "lines.jsonl"
         file.write_text("\n".join(json.dumps({"n": i, "body": line}) for i, line in enumerate(LINES)) + "\n\n")
@@ -60,7 +61,7 @@ def rows_of(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub"])
-def test_rows_are_documents_on_the_side_that_their_text_says(tmp_path, monkeypatch, kind):
+def test_rows_are_split_by_a_hash_of_their_text(tmp_path, monkeypatch, kind):
     source = rows_of(kind, tmp_path, monkeypatch)
     about = prepare(source, tmp_path / "out", field="body", validation_tenths=2)
     found = open_tokens(str(tmp_path / "out"))
@@ -72,10 +73,10 @@ def test_rows_are_documents_on_the_side_that_their_text_says(tmp_path, monkeypat
         assert sys.modules["datasets"].asked == [("someone/lines", None, "train", True)]
 
 
-def test_a_file_is_cut_between_two_characters_and_a_folder_by_name(tmp_path, poem, monkeypatch):
+def test_file_is_split_between_two_characters_and_folder_by_file_name(tmp_path, poem, monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 50)
     prepare(poem, tmp_path / "bytes")
-    corpus = text_files(str(poem), "", 1)
+    corpus = read_text_files(str(poem), "", 1)
     found = open_tokens(str(tmp_path / "bytes"))
     np.testing.assert_array_equal(found.train, corpus.train)
     np.testing.assert_array_equal(found.validation, corpus.validation)
@@ -83,28 +84,28 @@ def test_a_file_is_cut_between_two_characters_and_a_folder_by_name(tmp_path, poe
     assert b"".join(pieces) == POEM.encode()
     assert len(pieces) > 10
     assert max(map(len, pieces)) <= 2 * 50
-    (tmp_path / "é.txt").write_text("é" * 15)  # nine tenths end within a character
+    (tmp_path / "é.txt").write_text("é" * 15)  # nine tenths of the bytes end inside a character
     assert [len(b"".join(d.pieces())) for d in Texts(str(tmp_path / "é.txt"))] == [28, 2]
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     for i in range(20):
         (folder / "inner" / f"{i}.txt").write_text(f"{i} " * i + "\n")
     about = prepare(folder, tmp_path / "all", validation_tenths=3)
-    found, corpus = open_tokens(str(tmp_path / "all")), by_file_name(folder, sorted(folder.rglob("*.txt")), 3)
+    found, corpus = open_tokens(str(tmp_path / "all")), split_by_file_name(folder, sorted(folder.rglob("*.txt")), 3)
     assert "\n".join(cut(found.train, found.train_documents)) == corpus.train.tobytes().decode()
     assert about["sources"][0] == "inner/0.txt"
     assert str(tmp_path) not in (tmp_path / "all" / "data.json").read_text()
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "bpe", "file"])
-def test_every_tokenizer_gives_the_text_back(tmp_path, poem, monkeypatch, kind):
+def test_every_tokenizer_decodes_to_the_original_text(tmp_path, poem, monkeypatch, kind):
     monkeypatch.setattr(documents, "PIECE", 40)
     asked = {"vocabulary": 262} if kind == "bpe" else {}
     if kind == "file":
-        (tmp_path / "own.json").write_bytes(character_file([POEM, "zyx"]))
+        (tmp_path / "own.json").write_bytes(make_character_file([POEM, "zyx"]))
     about = prepare(poem, tmp_path / "out", tokenizer=str(tmp_path / "own.json") if kind == "file" else kind, **asked)
     found = open_tokens(str(tmp_path / "out"))
-    reader = tokenizer(found.tokenizer_path)
+    reader = read_tokenizer(found.tokenizer_path)
     assert reader.decode(found.train) + reader.decode(found.validation) == POEM
     assert (
         about["vocabulary"]
@@ -119,7 +120,7 @@ def test_every_tokenizer_gives_the_text_back(tmp_path, poem, monkeypatch, kind):
         assert found.train.tolist()[:4] == [sorted(set(POEM)).index(c) for c in POEM[:4]]
 
 
-def test_pairs_of_lines_stay_together(tmp_path):
+def test_both_lines_of_a_pair_are_on_one_side(tmp_path):
     other = ["", *(line.upper() for line in LINES[1:])]
     (tmp_path / "a.en").write_text("\n".join(LINES))
     (tmp_path / "a.de").write_text("\r\n".join(other))
@@ -136,7 +137,7 @@ def test_pairs_of_lines_stay_together(tmp_path):
     assert (about["pairs"], about["sources"]) == (True, ["a.en", "a.de"])
     assert prepare(tmp_path / "a.en", tmp_path / "out", target=tmp_path / "a.de", validation_tenths=2) == about
     (tmp_path / "a.de").write_text("\n".join(other[:-3]))
-    with pytest.raises(UserError, match=r"a.en has a line 58 and .*a.de has not; expected as many lines in each"):
+    with pytest.raises(UserError, match=r"a.en has a line 58 and .*a.de has not; expected equal numbers of lines"):
         prepare(tmp_path / "a.en", tmp_path / "new", target=tmp_path / "a.de")
     with pytest.raises(UserError, match=r"target is .*b.de', which is not a file"):
         prepare(tmp_path / "a.en", tmp_path / "new", target=tmp_path / "b.de")
@@ -147,26 +148,26 @@ def test_pairs_of_lines_stay_together(tmp_path):
         prepare(tmp_path / "a.en", tmp_path / "new", target=tmp_path / "a.de", tokenizer="characters")
 
 
-def test_ends_follow_every_document_that_is_not_empty(tmp_path):
+def test_end_token_follows_every_document_that_is_not_empty(tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in ["", *LINES, ""]))
     about = prepare(tmp_path / "rows.jsonl", tmp_path / "out", end=True, validation_tenths=2)
     found = open_tokens(str(tmp_path / "out"))
     assert (about["end"], about["vocabulary"], about["dtype"]) == (256, 257, "uint16")
     assert (found.train[found.train_documents[1:] - 1] == 256).all()
     assert (found.train == 256).sum() == len(side(LINES, False)) == len(found.train_documents) - 1
-    assert tokenizer(None).decode(found.train) == "".join(side(LINES, False))
+    assert read_tokenizer(None).decode(found.train) == "".join(side(LINES, False))
 
 
-def test_the_folder_appears_whole_or_not_at_all_and_once(tmp_path, poem, monkeypatch):
+def test_folder_is_written_atomically_and_only_once(tmp_path, poem, monkeypatch):
     about = prepare(poem, tmp_path / "out")
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()}
     assert prepare(poem, tmp_path / "out") == about
     assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()} == before
-    assert prepare(poem, tmp_path / "again") == about  # the same bytes, wherever they are written
-    with pytest.raises(UserError, match=r"holds other data \(end False there, True asked\); expected a new place"):
+    assert prepare(poem, tmp_path / "again") == about
+    with pytest.raises(UserError, match=r"holds other data \(end is False, not True\); expected a new folder"):
         prepare(poem, tmp_path / "out", end=True)
     poem.write_text(POEM[1:])
-    with pytest.raises(UserError, match=r"holds other data .the sources have changed.; expected a new place"):
+    with pytest.raises(UserError, match=r"holds other data .the sources have changed.; expected a new folder"):
         prepare(poem, tmp_path / "out")
     poem.write_bytes(POEM.encode()[:-1] + b"\xff")
     with pytest.raises(UserError, match="is not UTF-8"):
@@ -178,7 +179,7 @@ def test_the_folder_appears_whole_or_not_at_all_and_once(tmp_path, poem, monkeyp
     verify(str(tmp_path / "out"))
 
 
-def test_bytes_that_are_not_utf8_are_named_by_file_and_offset(tmp_path, monkeypatch):
+def test_invalid_utf8_raises_an_error_with_file_and_offset(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 64)
     data = POEM.encode()[:200] + b"\xe9t\xe9" + POEM.encode()[200:]
     (tmp_path / "latin.txt").write_bytes(data)
@@ -198,7 +199,7 @@ def test_bytes_that_are_not_utf8_are_named_by_file_and_offset(tmp_path, monkeypa
         ("four.jsonl", b'["a"]\n', {}, "line 1 has no field 'text'; it is "),
         ("five.jsonl", b'{"text": "a\xff"}\n', {}, "five.jsonl, line 1: expected a JSON object, but"),
         ("six.parquet", b"PAR1 not so", {}, "six.parquet: expected a Parquet file, but"),
-        ("alone.jsonl", b'{"text": "a"}\n', {}, "nothing is on the (train|validation) side; expected more documents"),
+        ("alone.jsonl", b'{"text": "a"}\n', {}, "the (train|validation) side has no text; expected more documents"),
         ("a.txt", b"abc " * 9, {"tokenizer": "bpe"}, "vocabulary is None; expected a number for tokenizer='bpe'"),
         ("a.txt", b"abc " * 9, {"vocabulary": 300}, "vocabulary is 300; expected a number for tokenizer='bpe', and No"),
         ("a.txt", b"abc " * 9, {"tokenizer": "bpe", "vocabulary": 256}, "256; expected more than the 256 bytes"),
@@ -206,7 +207,7 @@ def test_bytes_that_are_not_utf8_are_named_by_file_and_offset(tmp_path, monkeypa
         ("a.txt", b"abc " * 9, {"validation_tenths": 0}, "validation_tenths is 0; expected 1 to 9"),
     ],
 )
-def test_mistakes_are_named(tmp_path, name, data, asked, message):
+def test_invalid_arguments_and_sources_raise_a_user_error(tmp_path, name, data, asked, message):
     if data is not None:
         (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError, match=message):
@@ -214,7 +215,7 @@ def test_mistakes_are_named(tmp_path, name, data, asked, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_column_or_a_library_that_is_not_there_is_named(tmp_path, monkeypatch):
+def test_missing_column_or_library_raises_a_user_error(tmp_path, monkeypatch):
     polars.DataFrame({"body": LINES, "n": range(60)}).write_parquet(tmp_path / "lines.parquet")
     with pytest.raises(UserError, match="has no column 'text'; it has: body, n"):
         prepare(tmp_path / "lines.parquet", tmp_path / "out")
@@ -223,36 +224,39 @@ def test_a_column_or_a_library_that_is_not_there_is_named(tmp_path, monkeypatch)
         prepare("hf:someone/lines", tmp_path / "out")
 
 
-def test_characters_that_are_not_in_the_vocabulary_are_named(tmp_path):
-    (tmp_path / "ab.json").write_bytes(character_file(["ab\n"]))
-    reader = tokenizer(str(tmp_path / "ab.json"))
+def test_unknown_characters_raise_an_error_that_names_them(tmp_path):
+    (tmp_path / "ab.json").write_bytes(make_character_file(["ab\n"]))
+    reader = read_tokenizer(str(tmp_path / "ab.json"))
     assert reader.encode(b"ba\n").tolist() == [2, 1, 0]
     assert reader.decode([2, 1, 0, 3]) == "ba\n"
     with pytest.raises(UserError, match=r"the text has 'c' \(U\+0063\), 'é' \(U\+00E9\); expected the 3 characters of"):
         reader.encode("abécc".encode())
     (tmp_path / "order.json").write_text(json.dumps({"format": "flaxformer characters", "characters": ["b", "c", "a"]}))
-    assert tokenizer(str(tmp_path / "order.json")).encode(b"abc").tolist() == [2, 0, 1]
+    assert read_tokenizer(str(tmp_path / "order.json")).encode(b"abc").tolist() == [2, 0, 1]
     (tmp_path / "twice.json").write_text(json.dumps({"format": "flaxformer characters", "characters": ["a", "a"]}))
-    with pytest.raises(UserError, match="expected a list of characters, each there once"):
-        tokenizer(str(tmp_path / "twice.json"))
+    with pytest.raises(UserError, match="expected a list of distinct characters"):
+        read_tokenizer(str(tmp_path / "twice.json"))
 
 
 def edited(about, **changes):
-    return json.dumps(about | changes)
+    def write(file):
+        write_document(file, about | changes)
+
+    return write
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_damage_is_found_by_size_and_digest(tmp_path, poem, monkeypatch, whole):
-    """Small files byte by byte; of large ones the size, and samples."""
+@pytest.mark.parametrize("fully", [True, False])
+def test_damage_is_detected_by_size_and_digest(tmp_path, poem, monkeypatch, fully):
+    """Small files are checked byte by byte, large ones by size and samples."""
     from flaxformer.data import token_files
 
-    if not whole:
-        monkeypatch.setattr(token_files, "CHECKED_WHOLE", 10)
+    if not fully:
+        monkeypatch.setattr(token_files, "FULLY_CHECKED", 10)
         monkeypatch.setattr(token_files, "SAMPLE", 9)
     root = tmp_path / "out"
     about = prepare(poem, root)
     again = open_tokens.__wrapped__
-    assert again(str(root)).about == about
+    assert again(str(root)).description == about
     good = (root / "train.bin").read_bytes()
     (root / "train.bin").write_bytes(good[:-1])
     with pytest.raises(
@@ -260,26 +264,34 @@ def test_damage_is_found_by_size_and_digest(tmp_path, poem, monkeypatch, whole):
     ):
         again(str(root))
     (root / "train.bin").write_bytes(bytes([good[0] ^ 1]) + good[1:])
-    with pytest.raises(UserError, match=r"train.bin has another digest than data.json says"):
+    with pytest.raises(UserError, match=r"train.bin has another digest than in data.json"):
         again(str(root))
     (root / "train.bin").write_bytes(good[:20] + bytes([good[20] ^ 1]) + good[21:])  # between two samples
-    if not whole:
+    if not fully:
         assert again(str(root)).train.size == len(good)
-    with pytest.raises(UserError, match=r"train.bin has another digest than data.json says"):
+    with pytest.raises(UserError, match=r"train.bin has another digest than in data.json"):
         verify(str(root))
     (root / "train.bin").unlink()
     with pytest.raises(UserError, match=r"train.bin is missing; data.json names it"):
         again(str(root))
     (root / "train.bin").write_bytes(good)
-    for text, message in [
-        ("{", r"data.json is damaged \(.*\); expected format 'flaxformer tokens 1'"),
-        ("[]", "data.json is damaged"),
+    for write, message in [
+        (lambda file: file.write_text("{"), r"data.json is damaged \(.*\); expected format 'flaxformer tokens 2'"),
+        (lambda file: file.write_text("[]"), "data.json is damaged"),
+        (lambda file: file.write_text(json.dumps(about)), "data.json is damaged .it has no digest"),
+        (
+            lambda file: file.write_text(json.dumps(about | {"end": 7, "digest": "0" * 16})),
+            "data.json is damaged .its digest differs",
+        ),
         (edited(about, format="other"), "data.json is damaged .format is 'other'"),
         (edited(about, dtype="float32"), "dtype is 'float32'"),
         (edited(about, files={}), "data.json is damaged"),
         (edited(about, vocabulary=195), "bin has the token 195; expected ids below vocabulary 195"),
-        (edited(about, tokens=about["tokens"] | {"train": 3}), r"train.bin has \d+ tokens; data.json says 3"),
+        (
+            edited(about, tokens=about["tokens"] | {"train": 3}),
+            r"train.bin has \d+ tokens; expected 3, as",
+        ),
     ]:
-        (root / "data.json").write_text(text)
+        write(root / "data.json")
         with pytest.raises(UserError, match=message):
             again(str(root))

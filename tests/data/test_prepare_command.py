@@ -1,16 +1,16 @@
-"""`flaxformer prepare`: what the function writes, told in a few lines, and the mistakes it names."""
+"""`flaxformer prepare`: its summary, and its messages about wrong arguments."""
 
 import pytest
 
 from flaxformer.cli import main
 from flaxformer.data import prepare
-from flaxformer.data.token_files import read_about
+from flaxformer.data.token_files import read_description
 from flaxformer.tasks import PairedTokens, TokenFiles
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
-    """The command in a folder with a text and a text that translates it."""
+    """Function that runs the command in a folder with a text and its translation."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "one.txt").write_text("".join(f"the line {i}\n" for i in range(90)))
@@ -25,15 +25,15 @@ def command(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_a_text_is_prepared_and_told(command, tmp_path):
+def test_text_is_prepared_and_summarised(command, tmp_path):
     code, out, _ = command("one.txt", "out/a=b", "--validation-tenths", "3", "--tokenizer", "characters", "--end")
     assert code == 0
     expected = prepare("one.txt", tmp_path / "own", validation_tenths=3, tokenizer="characters", end=True)
-    about = read_about(tmp_path / "out" / "a=b")
+    about = read_description(tmp_path / "out" / "a=b")
     assert about == expected
     lines = [line.split() for line in out.splitlines()]
     assert lines[:3] == [
-        ["tokens", "documents"],
+        ["data", "tokens", "documents"],
         ["train", f"{about['tokens']['train']:,}", "1"],
         ["validation", f"{about['tokens']['validation']:,}", "1"],
     ]
@@ -43,7 +43,7 @@ def test_a_text_is_prepared_and_told(command, tmp_path):
     assert eval(line.removeprefix("task=")).vocabulary == about["vocabulary"] == TokenFiles(path="own").vocabulary
 
 
-def test_pairs_are_counted_as_pairs(command):
+def test_summary_counts_pairs(command):
     code, out, _ = command("one.txt", "counted", "--target", "two.txt")
     assert code == 0
     task = eval(out.splitlines()[-1].removeprefix("task="))
@@ -62,7 +62,7 @@ def test_pairs_are_counted_as_pairs(command):
         (("one.txt", "out", "--target", "two.txt", "--end"), "end is True; expected False for pairs"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(command, tmp_path, arguments, message):
+def test_wrong_arguments_print_one_error_message(command, tmp_path, arguments, message):
     code, _, err = command(*arguments)
     assert code == 2
     assert err.startswith("error: ")

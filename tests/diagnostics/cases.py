@@ -1,4 +1,4 @@
-"""Runs of every family, tiny, and a batch for each whose sequences and sources are in part padding."""
+"""Tiny runs of every model family, each with a batch in which some sequences and sources have padding."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from flaxformer.config import (
     Tokens,
     recurrent_model,
 )
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import lengths_to_valid
 from flaxformer.params import path_name
 from flaxformer.tasks import Batch, Copy
@@ -43,19 +43,19 @@ MODELS = {
     "encoder-decoder": BASE.with_encoder(layers=1, d_model=10, attention=BASE.attention.replace(heads=5)),
     "recurrent": recurrent_model(Elman(), vocabulary=V, layers=2, d_model=6),
 }
-# The epsilon keeps Adam from making something of gradients that are nothing but rounding.
+# A large epsilon, so that Adam does not amplify gradients that are rounding errors.
 OPTIMIZER = AdamW(learning_rate=1e-2, warmup_steps=3.0, weight_decay=0.1, epsilon=1e-3)
 
 
 def run_of(model):
-    """A run of the model. Its task only has to suit it: the tests bring their own batch."""
+    """Return a run of the model, with a task that fits it; the tests use a batch of their own."""
     paired = model.encoder is not None
     task = Copy(symbols=V - 1, length=T if paired else 3, form="paired" if paired else "joined")
     return Run(model=model, task=task, optimizer=OPTIMIZER)
 
 
 def state_of(run, layout="unrolled"):
-    """A state before the first step, none of its weights 0 or 1. NumPy draws them: `start` compiles much."""
+    """Return a state before the first step with no weight 0 or 1, drawn by NumPy, since compiling `start` is slow."""
     dice, shapes = np.random.default_rng(0), jax.eval_shape(lambda: start(run))
 
     def draw(path, leaf):
@@ -68,14 +68,14 @@ def state_of(run, layout="unrolled"):
 
 
 def in_layout(state, run, layout):
-    """The same state before the first step, with its layers unrolled or scanned."""
+    """Return the same state with its layers unrolled or scanned."""
     shapes = jax.eval_shape(lambda: start(run, layout))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.optimizer)
     return state.replace(params=with_layout(state.params, layout), optimizer=zeros)
 
 
 def batch_of(run):
-    """Tokens of which the second sequence is in part padding, and a source of which the first one is."""
+    """Return a batch whose second sequence has padding, and whose first source has padding."""
     dice, valid = np.random.default_rng(1), lengths_to_valid(jnp.array(LENGTHS), T)
     inputs, targets = (jnp.asarray(dice.integers(0, V, (B, T)), jnp.int32) for _ in range(2))
     batch = Batch(inputs=inputs, targets=targets, weights=valid.astype(jnp.float32), valid=valid)
@@ -86,6 +86,6 @@ def batch_of(run):
 
 
 def case(name, layout="unrolled"):
-    """A run, a state before its first step, and a batch."""
+    """Return a run, its state before the first step, and a batch."""
     run = run_of(MODELS[name])
     return run, state_of(run, layout), batch_of(run)

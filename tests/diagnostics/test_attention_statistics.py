@@ -1,4 +1,4 @@
-"""Attention statistics at what is known: uniform weights, one key, heads alike and apart, pairs that underflow."""
+"""Attention statistics against loops and known values: equal heads, disjoint heads, masks, weights that underflow."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ jitted = jax.jit(attention_statistics)
 
 
 def statistics(logits, allowed, valid=None, weights=None):
-    """Of two layers with these logits, [B, N, T, S] each."""
+    """Return the statistics of two layers with these logits [B, N, T, S]."""
     x = jnp.zeros((B, logits[0].shape[-2], 1))
     blocks = []
     for z in logits:
@@ -39,7 +39,7 @@ def random_logits(seed=0, heads=3):
 
 
 def loops(logits, allowed, valid):
-    """Entropy, largest logit and variance [L, N], diversity [L], one query at a time."""
+    """Return entropy, largest logit and variance [L, N], and diversity [L], computed query by query."""
     found = {"entropy": [], "largest_logit": [], "logit_variance": [], "head_diversity": []}
     for z in np.asarray(logits, np.float64):
         allowed = np.broadcast_to(allowed, z.shape)
@@ -71,8 +71,7 @@ def loops(logits, allowed, valid):
 
 
 def test_statistics_equal_a_loop_over_real_queries_and_allowed_pairs():
-    """Some queries are padding, one may attend to nothing, one to nothing with one of its heads, and a pair is so
-    unlikely that its weight underflows."""
+    """Some queries are padding, one has no key, one has no key in one head, and one weight underflows."""
     logits = random_logits()
     logits = (logits[0].at[1, 2, 3, 0].set(-1e3), logits[1])
     allowed = (np.arange(S) <= np.arange(T)[:, None]) & (np.arange(T) != 5)[:, None]
@@ -84,14 +83,16 @@ def test_statistics_equal_a_loop_over_real_queries_and_allowed_pairs():
     assert found.largest_logit[0, 2] == 1000
 
 
-def test_what_is_not_real_is_not_read_even_if_it_is_nan():
+def test_nan_at_padding_and_forbidden_pairs_has_no_effect():
     logits, valid = random_logits(), jnp.asarray(np.arange(T) < np.array(LENGTHS)[:, None])
     allowed = jnp.asarray(np.arange(S) <= np.arange(T)[:, None])
-    rotten = tuple(jnp.where(allowed[None, None] & valid[:, None, :, None], z, jnp.nan) for z in logits)
-    jax.tree.map(np.testing.assert_array_equal, statistics(rotten, allowed, valid), statistics(logits, allowed, valid))
+    with_nan = tuple(jnp.where(allowed[None, None] & valid[:, None, :, None], z, jnp.nan) for z in logits)
+    jax.tree.map(
+        np.testing.assert_array_equal, statistics(with_nan, allowed, valid), statistics(logits, allowed, valid)
+    )
 
 
-def test_heads_alike_have_no_diversity_and_heads_apart_all_of_it():
+def test_head_diversity_is_0_for_equal_heads_and_1_for_disjoint_heads():
     same = tuple(jnp.broadcast_to(z[:, :1], z.shape) for z in random_logits())
     np.testing.assert_allclose(statistics(same, None).head_diversity, 0, atol=1e-6)
     apart = jnp.broadcast_to(jnp.eye(3, S)[None, :, None], (B, 3, T, S))
@@ -101,7 +102,7 @@ def test_heads_alike_have_no_diversity_and_heads_apart_all_of_it():
     np.testing.assert_array_equal(statistics(random_logits(heads=1), None).head_diversity, 0)
 
 
-def test_nothing_to_attend_to_is_told_as_zeros():
+def test_statistics_are_0_if_every_pair_is_masked():
     found = statistics(random_logits(), jnp.zeros((B, 1, T, S), bool))
     assert all(not np.any(x) for x in jax.tree.leaves(found))
 
@@ -115,7 +116,7 @@ def test_nothing_to_attend_to_is_told_as_zeros():
     ],
     ids=["bias and window", "cap", "frozen"],
 )
-def test_a_branch_hands_back_logits_before_the_mask_and_who_may_see_whom(changes):
+def test_attention_returns_its_logits_before_masking_and_its_mask(changes):
     run = run_of(replace_at(BASE, {"layers": 1} | changes))
     config, params, batch = run.model, state_of(run).params, batch_of(run)
     kept = jax.jit(apply_with_intermediates)(params, config, batch.inputs, valid=batch.valid)[1]
@@ -140,8 +141,8 @@ def test_a_branch_hands_back_logits_before_the_mask_and_who_may_see_whom(changes
     np.testing.assert_allclose(masked_softmax(branch.logits, mask), branch.weights, rtol=1e-6)
 
 
-def test_what_is_not_asked_for_is_not_computed():
-    """Six products with the weights of a block, two in its attention, one in the head: as many with the logits kept."""
+def test_returning_intermediates_adds_no_matrix_product():
+    """Each block has six products with weights and two in its attention; the head has one."""
     config, params, tokens = BASE, state_of(run_of(BASE)).params, jnp.zeros((B, T), int)
     traced = str(jax.make_jaxpr(apply)(params, config, tokens))
     assert traced.count("dot_general") == 8 * 2 + 1

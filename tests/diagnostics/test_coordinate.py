@@ -1,4 +1,4 @@
-"""The coordinate check: exact slopes of powers, models in proportion, and a linear model whose slopes are known."""
+"""Coordinate check: slopes of powers, proportional sizes, and a linear model with known slopes."""
 
 import functools
 
@@ -8,7 +8,7 @@ import pytest
 
 from flaxformer.config import LSTM, NO_NORM, Attention, Dense, ModelConfig, NoPositions, Normal, Tokens, recurrent_model
 from flaxformer.diagnostics import CoordinateCheck, coordinate_check
-from flaxformer.diagnostics.coordinate import _sizes, at_width
+from flaxformer.diagnostics.coordinate import activation_sizes, at_width
 from flaxformer.model import apply
 from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError
@@ -36,16 +36,16 @@ def test_the_slope_of_a_power_is_its_exponent():
     widths, exponents = (4, 8, 64), np.array([-1.0, 0.0, 0.5, 2.0])
     sizes = 7 * np.power(np.array(widths, float), exponents[:, None])
     np.testing.assert_allclose(CoordinateCheck(widths, {"x": sizes}).slopes["x"], exponents, atol=1e-12)
-    # Off the line, the least-squares fit is that of NumPy.
+    # For points off a line, the fit is NumPy's.
     sizes = np.random.default_rng(0).uniform(1, 9, (4, 3))
     fitted = [np.polyfit(np.log(widths), np.log(row), 1)[0] for row in sizes]
     np.testing.assert_allclose(CoordinateCheck(widths, {"x": sizes}).slopes["x"], fitted, atol=1e-12)
     assert np.isnan(CoordinateCheck(widths, {"x": np.array([[1.0, 0.0, 2.0]])}).slopes["x"]).all()
 
 
-def test_a_linear_model_grows_as_the_square_root_and_once_trained_as_the_width():
-    """z = x W with x of D standard normal numbers. At first W is random and |z| ~ √D. Adam's first step subtracts the
-    sign of the gradient times the rate from every entry, all of which agree with x, so that |z| ~ D from then on."""
+def test_outputs_of_a_linear_model_grow_as_the_square_root_of_the_width_and_after_a_step_as_the_width():
+    """z = x W with D standard normal entries in x. At initialisation, W is random and |z| ~ √D. Adam's first step
+    subtracts the learning rate times the gradient's sign, which is that of x, so that |z| ~ D."""
     check = checked()
     assert check.widths == WIDTHS
     assert {place: sizes.shape for place, sizes in check.sizes.items()} == dict.fromkeys(
@@ -58,7 +58,7 @@ def test_a_linear_model_grows_as_the_square_root_and_once_trained_as_the_width()
 
 
 @pytest.mark.slow
-def test_sizes_are_of_the_batches_that_the_run_trains_on():
+def test_sizes_are_measured_on_the_run_s_training_batches():
     run = LINEAR.replace(model=at_width(LINEAR.model, WIDTHS[0]))
     batch = TASK.load().batch(fold_in_name(jax.random.key(0), "data"), 0)
     logits = np.asarray(apply(start(run).params, run.model, batch.inputs), np.float64)
@@ -66,17 +66,17 @@ def test_sizes_are_of_the_batches_that_the_run_trains_on():
     np.testing.assert_allclose(checked().sizes["output"][0, 0], size, rtol=1e-5)
 
 
-def test_every_branch_of_every_layer_has_its_size():
+def test_every_branch_of_every_layer_is_measured():
     model = ModelConfig(vocabulary=11, layers=2, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=12))
     run = LINEAR.replace(model=model)
-    sizes = jax.eval_shape(functools.partial(_sizes, steps=3), run, TASK.load())
+    sizes = jax.eval_shape(functools.partial(activation_sizes, steps=3), run, TASK.load())
     branches = {"attention": ("logits", "update", "stream"), "feed_forward": ("update", "stream")}
     places = {f"blocks/{i}/{branch}/{x}" for i in range(2) for branch, xs in branches.items() for x in xs}
     assert sizes.keys() == {"embedded", "final", "output"} | places
     assert {x.shape for x in sizes.values()} == {(4,)}
 
 
-def test_sizes_of_a_model_stay_in_proportion():
+def test_at_width_keeps_sizes_in_proportion():
     model = ModelConfig(
         d_model=12, attention=Attention(heads=4, key_value_heads=2, d_head=5), feed_forward=Dense(d_ff=30)
     )
@@ -91,7 +91,7 @@ def test_sizes_of_a_model_stay_in_proportion():
     assert at_width(recurrent_model(LSTM(), d_model=5), 10) == recurrent_model(LSTM(), d_model=10)
 
 
-def test_widths_that_do_not_fit_are_refused_by_name():
+def test_widths_with_fractional_sizes_raise_an_error_that_names_the_field():
     model = ModelConfig(d_model=12, attention=Attention(heads=4), feed_forward=Dense(d_ff=30))
     with pytest.raises(UserError, match=r"feed_forward\.d_ff is 30 at d_model 12; expected a whole number at 13"):
         at_width(model, 13)
@@ -101,5 +101,5 @@ def test_widths_that_do_not_fit_are_refused_by_name():
         at_width(model, 18)
     with pytest.raises(UserError, match="fixed is 'width'; expected one of heads, d_head"):
         at_width(model, 24, "width")
-    with pytest.raises(UserError, match=r"widths is \[64, 64\]; expected two different ones"):
+    with pytest.raises(UserError, match=r"widths is \[64, 64\]; expected at least two different widths"):
         coordinate_check(LINEAR, (64, 64))

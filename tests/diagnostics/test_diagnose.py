@@ -1,4 +1,4 @@
-"""Diagnostics equal float64 loops over what the training step computes, whatever the family and the layout."""
+"""Diagnostics equal float64 loops over a training step, for every model family and layout."""
 
 import functools
 
@@ -10,7 +10,7 @@ from cases import BASE, LENGTHS, MODELS, SOURCE_LENGTHS, batch_of, case, in_layo
 
 from flaxformer import model
 from flaxformer.diagnostics import diagnose
-from flaxformer.diagnostics.activations import magnitude, measured
+from flaxformer.diagnostics.activations import magnitude, measure_activations
 from flaxformer.params import path_name
 from flaxformer.training import train_step
 
@@ -21,19 +21,19 @@ step = jax.jit(train_step)
 
 
 @functools.cache
-def looked_at(name):
-    """A case, its diagnostics, and the training step itself."""
+def diagnosed(name):
+    """Return a case, its diagnostics, and the result of the training step."""
     run, state, batch = case(name)
     return run, state, batch, diagnose(state, run, batch), step(state, run, batch)
 
 
 def gradient_of(run, after):
-    """Adam's first moment after the first step is (1 − β1) times the gradient."""
+    """Return the gradient from Adam's first moment after the first step, which is (1 − β1) times the gradient."""
     return jax.tree.map(lambda moment: np.float64(moment) / (1 - run.optimizer.beta1), after.optimizer[0].mu)
 
 
 def loop_norms(tree):
-    """{place: norms}: of every weight, and of every prefix of its path; the layers of a stack in a list."""
+    """Return {place: norms per layer} for every weight and every beginning of its path."""
     squares = {}
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         parts, layer = path_name(path).split("/"), 0
@@ -51,8 +51,8 @@ def loop_norms(tree):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["decoder", "recurrent", pytest.param("encoder-decoder", marks=pytest.mark.slow)])
-def test_norms_equal_float64_loops_over_the_gradient_the_weights_and_what_the_step_changes(name):
-    run, before, _, found, (after, metrics) = looked_at(name)
+def test_norms_of_gradient_weights_and_update_equal_float64_loops(name):
+    run, before, _, found, (after, metrics) = diagnosed(name)
     change = jax.tree.map(lambda new, old: np.float64(new) - np.float64(old), after.params, before.params)
     wanted = {"gradient_norm": gradient_of(run, after), "parameter_norm": before.params, "update_norm": change}
     for quantity, tree in wanted.items():
@@ -66,22 +66,22 @@ def test_norms_equal_float64_loops_over_the_gradient_the_weights_and_what_the_st
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "decoder" else pytest.mark.slow) for name in MODELS]
 )
-def test_squares_of_the_modules_gradient_norms_sum_to_the_steps(name):
-    *_, found, (_, metrics) = looked_at(name)
+def test_squared_gradient_norms_of_modules_add_up_to_that_of_the_step(name):
+    *_, found, (_, metrics) = diagnosed(name)
     outermost = [x for place, x in found.gradient_norm.items() if "/" not in place.removeprefix("encoder/")]
     close(np.sqrt(sum(np.square(x).sum() for x in outermost)), metrics["gradient_norm"])
 
 
 @pytest.mark.parametrize("name", [pytest.param("encoder-decoder", marks=pytest.mark.slow), "recurrent"])
-def test_both_layouts_are_told_alike(name):
-    run, state, batch, unrolled, _ = looked_at(name)
+def test_diagnostics_are_equal_in_both_layouts(name):
+    run, state, batch, unrolled, _ = diagnosed(name)
     scanned = diagnose(in_layout(state, run, "scanned"), run, batch)
     assert jax.tree.structure(scanned) == jax.tree.structure(unrolled)
     jax.tree.map(lambda x, y: close(x, y, rtol=1e-4, atol=1e-6), scanned, unrolled)
 
 
 def root_mean_square(x, lengths):
-    """Over the first lengths[b] tokens of each sequence."""
+    """Return the root mean square over the first lengths[b] tokens of each sequence b."""
     numbers = [
         float(entry) for row, n in zip(np.asarray(x, np.float64), lengths, strict=True) for entry in row[:n].flat
     ]
@@ -89,7 +89,7 @@ def root_mean_square(x, lengths):
 
 
 def test_activations_and_attention_equal_float64_loops_over_real_tokens():
-    run, state, batch, found, _ = looked_at("encoder-decoder")
+    run, state, batch, found, _ = diagnosed("encoder-decoder")
     see = jax.jit(model.apply_with_intermediates)
     output, kept = see(state.params, run.model, batch.inputs, **batch.given)
     expected = {"output": root_mean_square(output, LENGTHS)}
@@ -111,7 +111,7 @@ def test_activations_and_attention_equal_float64_loops_over_real_tokens():
         "blocks/cross_attention": lambda b, t, s: s < SOURCE_LENGTHS[b],
         "encoder/blocks/attention": lambda b, t, s: s < SOURCE_LENGTHS[b],
     }
-    sizes = measured(kept, batch, magnitude, ("logits",))
+    sizes = measure_activations(kept, batch, magnitude, ("logits",))
     for place, allowed in sees.items():
         own, params = (kept.encoder, state.params.encoder) if place.startswith("encoder") else (kept, state.params)
         lengths = SOURCE_LENGTHS if place.startswith("encoder") else LENGTHS
@@ -128,7 +128,7 @@ def test_activations_and_attention_equal_float64_loops_over_real_tokens():
 
 
 def loop_attention(params, x, memory, lengths, allowed):
-    """Entropies [N, queries] and logits [N, pairs] of real queries, from the weights, one number at a time."""
+    """Return entropies [N, queries] and logits [N, pairs] of real queries, computed one by one from the weights."""
     w = {name: np.float64(getattr(params, name)) for name in ("query", "key")}
     entropies, logits = [], []
     for head in range(w["query"].shape[1]):
@@ -145,8 +145,8 @@ def loop_attention(params, x, memory, lengths, allowed):
     return np.reshape(entropies, (heads, -1)), np.reshape(logits, (heads, -1))
 
 
-def test_the_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys():
-    run, state, batch, *_ = looked_at("decoder")
+def test_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys():
+    run, state, batch, *_ = diagnosed("decoder")
     blocks = tuple(
         block.replace(attention=block.attention.replace(query=jnp.zeros_like(block.attention.query)))
         for block in state.params.blocks
@@ -160,7 +160,7 @@ def test_the_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [None, pytest.param(2, marks=pytest.mark.slow)])
-def test_members_of_a_group_are_told_as_lone_runs_are(size):
+def test_diagnostics_in_a_group_equal_those_of_single_runs(size):
     run = run_of(BASE.replace(layers=1, dropout=0.2))
     state, batch = state_of(run), batch_of(run)
     runs = [
@@ -168,21 +168,21 @@ def test_members_of_a_group_are_told_as_lone_runs_are(size):
         for seed, rate in ((0, 1e-2), (5, 3e-3))
     ]
     states = [state, state.replace(params=jax.tree.map(lambda x: 1.5 * x, state.params))]
-    lone = [diagnose(*pair, batch) for pair in zip(states, runs, strict=True)]
-    assert float(lone[0].update_norm["head"]) > 2 * float(lone[1].update_norm["head"])
-    members = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(states, runs, strict=True))
-    mapped = jax.jit(lambda pairs: jax.lax.map(lambda pair: diagnose(*pair, batch), pairs, batch_size=size))(members)
-    jax.tree.map(lambda x, *alone: close(x, jnp.stack(alone), rtol=2e-4, atol=1e-6), mapped, *lone)
+    single = [diagnose(*pair, batch) for pair in zip(states, runs, strict=True)]
+    assert float(single[0].update_norm["head"]) > 2 * float(single[1].update_norm["head"])
+    replicas = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(states, runs, strict=True))
+    mapped = jax.jit(lambda pairs: jax.lax.map(lambda pair: diagnose(*pair, batch), pairs, batch_size=size))(replicas)
+    jax.tree.map(lambda x, *own: close(x, jnp.stack(own), rtol=2e-4, atol=1e-6), mapped, *single)
 
 
-def test_a_run_that_diverged_is_updated_no_more():
-    run, state, batch, found, _ = looked_at("decoder")
+def test_update_norm_is_0_after_divergence():
+    run, state, batch, found, _ = diagnosed("decoder")
     frozen = diagnose(state.replace(diverged_at=jnp.int32(0)), run, batch)
     assert not any(np.any(x) for x in frozen.update_norm.values())
     jax.tree.map(np.testing.assert_array_equal, frozen.gradient_norm, found.gradient_norm)
 
 
-def test_a_model_without_layers_has_none_to_tell_of():
+def test_model_without_layers_has_diagnostics_outside_the_blocks_alone():
     run = run_of(MODELS["decoder"].replace(layers=0))
     found = jax.eval_shape(diagnose, state_of(run), run, batch_of(run))
     assert found.attention == {}

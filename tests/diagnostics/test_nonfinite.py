@@ -1,4 +1,4 @@
-"""The first number that is not finite is named, forward or backward, in both layouts, with how many there are."""
+"""Search for the first non-finite place, forward and backward, in both layouts."""
 
 import functools
 import re
@@ -11,7 +11,7 @@ from cases import BASE, LENGTHS, MODELS, SOURCE_LENGTHS, case, in_layout
 
 from flaxformer.config import LayerScale, LearnedPositions, NormPlacement, RelativeBuckets
 from flaxformer.diagnostics import first_nonfinite
-from flaxformer.diagnostics.nonfinite import BACKWARD, _in_order
+from flaxformer.diagnostics.nonfinite import BACKWARD, in_computation_order
 from flaxformer.diagnostics.nonfinite import FORWARD as FORWARD_PLACES
 from flaxformer.model import specs
 from flaxformer.params import path_name
@@ -24,8 +24,8 @@ def healthy(name="encoder-decoder"):
     return case(name)
 
 
-def planted(state, place, change):
-    """The state with the weight at a place, such as "blocks/1/attention/query", changed."""
+def with_weight(state, place, change):
+    """Return the state with a change of the weight at a place, such as "blocks/1/attention/query"."""
 
     def at(tree, parts):
         if not parts:
@@ -43,7 +43,7 @@ def everywhere(number):
 
 
 def one(number):
-    """In the first entry alone."""
+    """Return a function that sets the first entry."""
     return lambda x: x.at[(0,) * x.ndim].set(number)
 
 
@@ -52,10 +52,10 @@ def found(state, run, batch, layout="unrolled"):
     return bad and (bad.direction, bad.place, bad.bad, bad.of)
 
 
-# Real pairs of a head of a decoder's attention, and of one that reads a memory.
+# Real pairs per head of a decoder's self-attention, and of its cross-attention.
 PAIRS = sum(t + 1 for length in LENGTHS for t in range(length))
 READ = sum(queries * keys for queries, keys in zip(LENGTHS, SOURCE_LENGTHS, strict=True))
-# One entry of a weight spoils one feature of every real token, or all that is computed of it.
+# A non-finite entry of a weight reaches one feature of every real token, or all features.
 FORWARD = {
     "blocks/1/feed_forward/down_bias": (one(jnp.nan), "blocks/1/feed_forward/update", REAL, REAL * D),
     "blocks/1/feed_forward/up": (one(jnp.inf), "blocks/1/feed_forward/update", None, REAL * D),
@@ -75,37 +75,37 @@ FORWARD = {
 
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 @pytest.mark.parametrize("place", FORWARD)
-def test_what_a_bad_weight_breaks_first_is_named(place, layout):
+def test_first_activation_after_a_non_finite_weight_is_found(place, layout):
     run, state, batch = healthy()
     change, first, bad, of = FORWARD[place]
-    direction, name, count, total = found(planted(state, place, change), run, batch, layout)
+    direction, name, count, total = found(with_weight(state, place, change), run, batch, layout)
     assert (direction, name) == ("forward", first)
     assert bad in (None, count)
     assert of in (None, total)
     assert 0 < count <= total
 
 
-def test_logits_that_overflow_are_named_before_the_weights_that_they_spoil():
-    """Queries and keys are finite, their product is not."""
+def test_overflowing_logits_are_found_before_attention_weights():
+    """Queries and keys are finite, but not their product."""
     run, state, batch = healthy()
     for weight in ("query", "key"):
-        state = planted(state, f"blocks/1/attention/{weight}", lambda x: x * 1e25)
+        state = with_weight(state, f"blocks/1/attention/{weight}", lambda x: x * 1e25)
     assert found(state, run, batch)[:2] == ("forward", "blocks/1/attention/logits")
 
 
-def test_a_loss_that_overflows_is_named():
+def test_overflowing_loss_is_found():
     run, state, batch = healthy()
-    state = planted(state, "head/matrix", lambda x: jnp.sign(x) * 3e37)
+    state = with_weight(state, "head/matrix", lambda x: jnp.sign(x) * 3e37)
     assert found(state, run, batch) == ("forward", "loss", 1, 1)
 
 
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
-def test_a_healthy_run_has_no_such_place(layout):
+def test_finite_run_gives_none(layout):
     run, state, batch = healthy()
     assert found(state, run, batch, layout) is None
 
 
-def test_a_recurrent_layer_is_named():
+def test_recurrent_layer_is_found():
     run, state, batch = healthy("recurrent")
     first, second = state.params.blocks
     second = jax.tree.map(everywhere(jnp.nan), second)
@@ -114,11 +114,11 @@ def test_a_recurrent_layer_is_named():
     assert (bad.place, bad.bad, bad.of) == ("blocks/1/attention/update", REAL * D, REAL * D)
 
 
-def test_what_padding_is_does_not_count():
-    """NaN in the row of a padding token reaches no real number, forward or backward."""
+def test_nan_in_padding_does_not_count():
+    """NaN in the embedding of a padding token reaches no real entry, forward or backward."""
     run, state, batch = healthy()
     unseen = batch.replace(inputs=jnp.where(batch.valid, batch.inputs % 12, 12))
-    state = planted(state, "embedding/tokens", lambda x: x.at[12].set(jnp.nan))
+    state = with_weight(state, "embedding/tokens", lambda x: x.at[12].set(jnp.nan))
     assert found(state, run, unseen) is None
 
 
@@ -126,26 +126,26 @@ def test_what_padding_is_does_not_count():
 @pytest.mark.parametrize(
     ("branch", "inner", "outer"), [("feed_forward", ["up", "up_bias"], "down"), ("attention", ["value"], "out")]
 )
-def test_a_gradient_that_overflows_behind_a_finite_loss_is_named(branch, inner, outer, layout):
-    """The head's gradient is near 1e24. A branch that divides by 1e30 and multiplies by it says what it
-    always said, but what its first matrix sends back is beyond float32."""
+def test_overflowing_gradient_is_found_although_the_loss_is_finite(branch, inner, outer, layout):
+    """The head's gradient is near 1e24. A branch that divides by 1e30 and multiplies by it has the same output, but the
+    gradient of its first matrix overflows float32."""
     run, state, batch = healthy()
-    state = planted(state, "head/matrix", lambda x: x * 1e24)
+    state = with_weight(state, "head/matrix", lambda x: x * 1e24)
     assert found(state, run, batch, layout) is None
     for layer in (0, 1):
         for name in inner:
-            state = planted(state, f"blocks/{layer}/{branch}/{name}", lambda x: x * 1e-30)
-        state = planted(state, f"blocks/{layer}/{branch}/{outer}", lambda x: x * 1e30)
+            state = with_weight(state, f"blocks/{layer}/{branch}/{name}", lambda x: x * 1e-30)
+        state = with_weight(state, f"blocks/{layer}/{branch}/{outer}", lambda x: x * 1e30)
         assert found(state, run, batch, layout)[:2] == ("backward", f"blocks/{layer}/{branch}")
 
 
-def test_the_gradient_of_the_embedding_comes_last():
-    """x = E · D^e with a tiny E: the gradient of E alone is beyond float32."""
+def test_gradient_of_the_embedding_is_last():
+    """x = E · D^e with a tiny E: only the gradient of E overflows float32."""
     run, state, batch = healthy()
-    state = planted(state, "head/matrix", lambda x: x * 1e20)
+    state = with_weight(state, "head/matrix", lambda x: x * 1e20)
     exponent = 25 / np.log10(D)
     run = run.replace(model=run.model.replace(inputs=run.model.inputs.replace(scale_exponent=exponent)))
-    state = planted(state, "embedding/tokens", lambda x: x * 1e-25)
+    state = with_weight(state, "embedding/tokens", lambda x: x * 1e-25)
     assert found(state, run, batch)[:2] == ("backward", "embedding")
 
 
@@ -160,14 +160,14 @@ EVERYTHING = NormPlacement(pre=True, post_branch=True, post_residual=True, embed
         BASE.replace(positions=LearnedPositions(max_length=7)),
     ],
 )
-def test_the_gradient_of_every_weight_has_a_place_in_the_order(model):
+def test_order_of_gradients_has_every_weight(model):
     paths = [re.sub(r"/\d+", "", path_name(path)) for path, _ in jax.tree_util.tree_leaves_with_path(specs(model))]
     assert [path for path in paths if not any(path.startswith(f"{place}/") for place in BACKWARD)] == []
 
 
-def test_layers_with_places_of_their_own_are_in_order():
+def test_layers_with_own_places_are_in_order():
     counts = {f"blocks/{i}/{branch}/update": i for i in (0, 2, 10) for branch in ("feed_forward", "attention")}
-    places = [place for place, _ in _in_order(counts | {"embedded": 0, "output": 0}, FORWARD_PLACES, 1)]
+    places = [place for place, _ in in_computation_order(counts | {"embedded": 0, "output": 0}, FORWARD_PLACES, 1)]
     assert places == [
         "embedded",
         *(f"blocks/{i}/{branch}/update" for i in (0, 2, 10) for branch in ("attention", "feed_forward")),
@@ -175,7 +175,7 @@ def test_layers_with_places_of_their_own_are_in_order():
     ]
 
 
-def test_what_is_found_is_said_in_one_line():
+def test_text_has_direction_place_and_counts():
     run, state, batch = healthy()
-    bad = first_nonfinite(planted(state, "head/matrix", one(jnp.nan)), run, batch)
-    assert str(bad) == f"forward, output breaks first: {REAL} of {REAL * 13} numbers are not finite"
+    bad = first_nonfinite(with_weight(state, "head/matrix", one(jnp.nan)), run, batch)
+    assert str(bad) == f"first non-finite in the forward pass: output, {REAL} of {REAL * 13} numbers"

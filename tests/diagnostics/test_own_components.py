@@ -1,4 +1,4 @@
-"""Diagnostics of components that hand back other activations than attention does, and of layers that differ."""
+"""Diagnostics of user components with other intermediates than attention, and of layers that differ."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 
 from flaxformer.config import SANDWICH, Aux, Block, Dense, FeedForward, Residual, RMSNorm, TokenMixer
 from flaxformer.diagnostics import diagnose, first_nonfinite, summary
-from flaxformer.diagnostics.activations import measured, rms
+from flaxformer.diagnostics.activations import measure_activations, rms
 from flaxformer.diagnostics.attention import attention_statistics
-from flaxformer.diagnostics.coordinate import _sizes, at_width
-from flaxformer.diagnostics.places import in_any_layer, in_layers, layer_of, one_by_one, stacked
-from flaxformer.diagnostics.weights import norms
+from flaxformer.diagnostics.coordinate import activation_sizes, at_width
+from flaxformer.diagnostics.places import is_in_every_layer, layer_index, split_layers, stack_layers, without_layer
+from flaxformer.diagnostics.weights import norms_by_place
 from flaxformer.model import Intermediates, apply_with_intermediates, specs
 from flaxformer.model.blocks import BlockIntermediates, BranchActivations
 from flaxformer.model.layout import Periods
@@ -26,7 +26,7 @@ from flaxformer.tasks import Batch
 
 
 class RunningMean(TokenMixer):
-    """The mean of the tokens so far, times a square matrix."""
+    """Mean of the tokens so far, times a square matrix."""
 
     class Weights(Parameters):
         matrix: Float[Array, "d_model d_model"] = param(fan_in="d_model")
@@ -52,9 +52,9 @@ class Routed(FeedForward):
     def apply(self, weights, x, context):
         logits = x @ weights.router
         hidden = jax.nn.relu(jnp.einsum("...d,ndf->...nf", x, weights.up))
-        said = jnp.einsum("...nf,nfd->...nd", hidden, weights.down)
+        outputs = jnp.einsum("...nf,nfd->...nd", hidden, weights.down)
         shares = jax.nn.softmax(logits)
-        mixed = (said * shares[..., None]).sum(-2)
+        mixed = (outputs * shares[..., None]).sum(-2)
         load = shares.reshape(-1, self.networks).mean(0)
         found = Aux(
             losses={"balance": jnp.square(load).sum()},
@@ -73,7 +73,7 @@ def own(request):
     return run, state_of(run, request.param), batch_of(run)
 
 
-def test_a_mixer_without_logits_has_all_but_attention_statistics(own):
+def test_mixer_without_logits_has_all_diagnostics_except_attention_statistics(own):
     run, state, batch = own
     found = diagnose(state, run, batch)
     assert found.attention == {}
@@ -115,7 +115,7 @@ def test_intermediates_of_a_norm_begin_with_its_place():
     np.testing.assert_allclose(found.intermediates["post_branch/normalised"], found.update, rtol=1e-6)
 
 
-def test_the_first_bad_number_of_such_a_model_is_named(own):
+def test_first_non_finite_place_is_found_in_user_components(own):
     run, state, batch = own
     assert first_nonfinite(state, run, batch) is None
     if isinstance(state.params.blocks, tuple):
@@ -131,7 +131,7 @@ def test_the_first_bad_number_of_such_a_model_is_named(own):
 
 
 class TwoStreams(Residual):
-    """Two vectors per token, as a pair of different shapes: the sum of all updates, and of half of them twice."""
+    """Residual rule with a stream of two arrays: the sum of all updates, and half of it twice."""
 
     def begin(self, x, layers):
         return {"one": x, "two": jnp.stack([x, x], -2)}
@@ -146,7 +146,7 @@ class TwoStreams(Residual):
         return stream["one"]
 
 
-def test_a_residual_stream_of_any_shape_is_measured_over_real_tokens():
+def test_residual_streams_of_several_arrays_are_measured_over_real_tokens():
     run = run_of(OWN.replace(residual=TwoStreams(), layers=1))
     state, batch = state_of(run), batch_of(run)
     found = diagnose(state, run, batch).rms["blocks/attention/stream"]
@@ -156,18 +156,18 @@ def test_a_residual_stream_of_any_shape_is_measured_over_real_tokens():
     np.testing.assert_allclose(found, [np.sqrt(np.mean(np.square(np.concatenate(rows))))], rtol=1e-5)
 
 
-def test_the_coordinate_check_scales_components_of_any_kind_and_measures_what_they_have():
+def test_coordinate_check_scales_and_measures_user_components():
     wide = at_width(OWN, 12)
     assert (wide.attention, wide.feed_forward) == (RunningMean(), Routed(d_ff=10))
     assert at_width(OWN, 12, "d_head").attention == RunningMean(heads=4)
     run = run_of(OWN)
-    sizes = jax.eval_shape(lambda: _sizes(run, run.task.load(), steps=1))
+    sizes = jax.eval_shape(lambda: activation_sizes(run, run.task.load(), steps=1))
     assert {place for place in sizes if place.startswith("blocks/0")} == {
         f"blocks/0/{branch}/{stage}" for branch in ("attention", "feed_forward") for stage in ("update", "stream")
     }
 
 
-def test_the_initial_scale_of_a_square_matrix_counts_both_of_its_axes():
+def test_fan_in_and_fan_out_of_a_square_matrix_are_one_axis_each():
     spec = specs(OWN).blocks[0].attention.matrix
     assert (spec.fan_in, spec.fan_out) == (6, 6)
 
@@ -179,7 +179,7 @@ PATTERN = BASE.replace(layers=4, pattern=(Block(), Block(attention=RunningMean()
 
 
 @pytest.mark.slow
-def test_a_model_whose_layers_differ_is_told_alike_in_both_layouts():
+def test_diagnostics_of_differing_layers_are_equal_in_both_layouts():
     run = run_of(PATTERN)
     batch, unrolled, scanned = batch_of(run), state_of(run), state_of(run, "scanned")
     assert isinstance(scanned.params.blocks, Periods)
@@ -195,7 +195,7 @@ def test_a_model_whose_layers_differ_is_told_alike_in_both_layouts():
 
 
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
-def test_the_first_bad_number_of_such_a_stack_is_in_its_layer(layout):
+def test_first_non_finite_place_of_differing_layers_names_the_layer(layout):
     run = run_of(PATTERN)
     state, batch = state_of(run), batch_of(run)
     blocks = state.params.blocks
@@ -205,14 +205,14 @@ def test_the_first_bad_number_of_such_a_stack_is_in_its_layer(layout):
     assert first_nonfinite(bad, run, batch).place == "blocks/1/attention/update"
 
 
-def test_the_coordinate_check_scales_every_block_of_a_pattern():
+def test_coordinate_check_scales_every_block_of_a_pattern():
     wide = at_width(PATTERN, 12, "d_head")
     assert wide.pattern == (Block(), Block(attention=RunningMean(heads=4), feed_forward=Dense(d_ff=14)))
     assert wide.attention.heads == 4
 
 
 def layers(dice):
-    """Blocks of two heads, of three, and of a mixer without any: what each kept, and weights alike."""
+    """Return intermediates of three blocks: with two heads, with three heads, and without attention."""
     x = lambda *shape: jnp.asarray(dice.normal(size=shape), jnp.float32)  # noqa: E731
     blocks = []
     for heads in (2, 3, None):
@@ -225,18 +225,18 @@ def layers(dice):
 
 
 @pytest.mark.slow
-def test_layers_that_differ_have_places_of_their_own():
+def test_differing_layers_have_own_places():
     kept = layers(np.random.default_rng(0))
     batch = Batch(inputs=kept.final, targets=kept.final, weights=jnp.ones(B))
-    assert isinstance(stacked(kept).blocks, tuple)
-    found = measured(kept, batch, rms)
+    assert isinstance(stack_layers(kept).blocks, tuple)
+    found = measure_activations(kept, batch, rms)
     assert found.keys() == {
         "embedded", "final", *(f"blocks/{i}/attention/{stage}" for i in range(3) for stage in ("update", "stream"))
     }  # fmt: skip
     np.testing.assert_allclose(
         found["blocks/2/attention/update"], np.sqrt(np.mean(np.square(kept.blocks[2].attention.update))), rtol=1e-6
     )
-    assert one_by_one(found).keys() == found.keys()
+    assert split_layers(found).keys() == found.keys()
     statistics = attention_statistics(kept, batch)
     assert {place: own.entropy.shape for place, own in statistics.items()} == {
         "blocks/0/attention": (2,),
@@ -246,12 +246,12 @@ def test_layers_that_differ_have_places_of_their_own():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[0], rtol=1e-6), statistics["blocks/1/attention"], alone)
 
 
-def test_weights_of_layers_that_differ_are_summed_by_layer():
+def test_weight_norms_of_differing_layers_are_per_layer():
     run = run_of(BASE)
     params = state_of(run).params
     other = state_of(run_of(BASE.replace(feed_forward=Dense(d_ff=7)))).params
     mixed = params.replace(blocks=(params.blocks[0], other.blocks[1]))
-    found, one, two = norms(mixed), norms(params), norms(other)
+    found, one, two = norms_by_place(mixed), norms_by_place(params), norms_by_place(other)
     assert "blocks" not in found
     np.testing.assert_allclose(found["blocks/0"], one["blocks"][0], rtol=1e-6)
     np.testing.assert_allclose(found["blocks/1/feed_forward/up"], two["blocks/feed_forward/up"][1], rtol=1e-6)
@@ -269,5 +269,5 @@ def test_weights_of_layers_that_differ_are_summed_by_layer():
         ("head", False, None, "head"),
     ],
 )
-def test_places_say_whether_they_are_in_layers(place, every, layer, without):
-    assert (in_layers(place), layer_of(place), in_any_layer(place)) == (every, layer, without)
+def test_places_are_parsed(place, every, layer, without):
+    assert (is_in_every_layer(place), layer_index(place), without_layer(place)) == (every, layer, without)

@@ -1,4 +1,4 @@
-"""Summaries are flat, complete, named by quantity and place, and survive a table on disk."""
+"""Summaries are flat and complete, named by quantity and place, and can be stored as a table."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ from flaxformer.diagnostics import diagnose, summary
 
 @pytest.fixture(scope="module")
 def found():
-    """Diagnostics of the right shapes with a different number in every place."""
+    """Diagnostics with a different number in every entry."""
     run, dice = run_of(MODELS["encoder-decoder"].replace(layers=3)), np.random.default_rng(0)
     shapes = jax.eval_shape(diagnose, state_of(run), run, batch_of(run))
     return jax.tree.map(lambda x: jnp.asarray(dice.uniform(size=x.shape), jnp.float32), shapes)
 
 
-def test_every_number_has_a_row_of_its_own(found):
+def test_every_number_has_its_own_row(found):
     rows = summary(found)
     assert len(rows) == sum(x.size for x in jax.tree.leaves(found))
     assert all(np.shape(x) == () for x in rows.values())
@@ -39,7 +39,7 @@ def test_every_number_has_a_row_of_its_own(found):
     assert rows["head_diversity/blocks/1/cross_attention"] == cross.head_diversity[1]
 
 
-def test_the_coarse_form_has_the_extremes_and_the_mean_over_layers_and_heads(found):
+def test_coarse_summary_has_minimum_mean_and_maximum_over_layers_and_heads(found):
     rows = summary(found, coarse=True)
     assert len(rows) < 130
     for end, over in (("min", np.min), ("mean", np.mean), ("max", np.max)):
@@ -55,7 +55,7 @@ def test_the_coarse_form_has_the_extremes_and_the_mean_over_layers_and_heads(fou
 
 
 @pytest.mark.parametrize("coarse", [False, True])
-def test_rows_are_the_same_on_the_device_and_on_the_host_and_make_a_table(found, coarse, tmp_path):
+def test_summary_is_equal_when_jitted_and_can_be_written_to_parquet(found, coarse, tmp_path):
     rows = {name: float(x) for name, x in summary(jax.device_get(found), coarse).items()}
     traced = jax.jit(summary, static_argnums=1)(found, coarse)
     assert rows.keys() == traced.keys()

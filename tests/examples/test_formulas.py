@@ -10,7 +10,7 @@ from studies import VOCABULARY, class_of, model_of, study_of
 from flaxformer.component import Aux, Context, with_aux
 from flaxformer.config import Attention, Dense, FeedForward, ModelConfig, Residual
 from flaxformer.model import apply, specs
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.struct import replace_at
 from flaxformer.training import evaluate, start
 from flaxformer.training.per_layer import matrix_dimensions
@@ -231,7 +231,7 @@ def test_dynamic_tanh_is_its_formula():
 
 
 def test_a_head_for_several_tokens_is_trained_on_all_and_judged_by_the_next():
-    head, vocabulary = class_of("multi_token_prediction", "MultiToken")(ahead=3), 5
+    head, vocabulary = class_of("multi_token_prediction", "MultiToken")(horizon=3), 5
     targets = jnp.array([[1, 2, 3, 4, 0]])
     right = [9.0 * jax.nn.one_hot(jnp.roll(targets, -i, axis=-1), vocabulary) for i in range(3)]
     output, later = right[0], {"head/later": right[1:]}

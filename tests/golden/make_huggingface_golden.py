@@ -1,4 +1,4 @@
-"""Write huggingface/<case>/: tiny random Hugging Face models, and what they compute.
+"""Write huggingface/<case>/: tiny random Hugging Face models, and their outputs.
 
 Run by hand, with torch and transformers >= 5 installed, from the repository root:
 
@@ -27,18 +27,18 @@ import transformers
 
 FOLDER = Path(__file__).with_name("huggingface")
 B, T, S, P, STEPS, VOCABULARY = 2, 11, 13, 5, 9, 53
-SPREAD = 0.35
+DEVIATION = 0.35
 """Standard deviation of the weights."""
 CLEAREST = 2e-3
-"""The least lead of a generated token over the next best: rounding must not decide."""
+"""Smallest lead of a generated token over the next best, so that rounding cannot change it."""
 FEWEST = 4
-"""The least number of different tokens: saying one again and again would prove little."""
+"""Smallest number of different generated tokens, since a repeated token would test little."""
 ROUGHEST = 5e-6
-"""The most that rounding may change a logit, float32 against float64: parity is to be seen at 1e-5."""
+"""Largest difference of logits in float32 and float64, so that a parity of 1e-5 is visible."""
 
 
 class UnclearError(Exception):
-    """An answer that is no test; another seed may give one."""
+    """Error for outputs that are unsuitable as a test; another seed may be suitable."""
 
 
 GPT2 = functools.partial(
@@ -109,7 +109,7 @@ CASES = {
 
 
 def random_model(config: Any, seed: int) -> Any:
-    """A model of the config's class, all of whose numbers are drawn."""
+    """Return a model of the config's class with random weights."""
     torch.manual_seed(seed)
     model = CLASSES[config.model_type](config).eval()
     if config.model_type == "t5" and not config.scale_decoder_outputs:  # transformers ties a new model of version 1.1
@@ -119,13 +119,13 @@ def random_model(config: Any, seed: int) -> Any:
         for name, weight in [*model.named_parameters(), *model.named_buffers()]:
             if weight.is_floating_point() and "inv_freq" not in name:
                 centre = 1.0 if "norm" in name.lower() or ".ln_" in name else 0.0
-                spread = SPREAD if name.endswith("weight") else SPREAD / 4  # or one token would always win
-                weight.copy_(centre * name.endswith("weight") + torch.randn_like(weight) * spread)
+                deviation = DEVIATION if name.endswith("weight") else DEVIATION / 4  # or one token would always win
+                weight.copy_(centre * name.endswith("weight") + torch.randn_like(weight) * deviation)
     return model
 
 
 def expected(model: Any, seed: int) -> dict[str, np.ndarray]:
-    """Inputs, logits and a greedy continuation."""
+    """Return inputs, logits and a greedy continuation."""
     kind, draw = model.config.model_type, np.random.default_rng(seed)
     tokens = draw.integers(1, model.config.vocab_size, (B, T))
     valid = np.arange(T) < np.array([[T], [T - 4]])
@@ -150,7 +150,7 @@ def expected(model: Any, seed: int) -> dict[str, np.ndarray]:
 
 
 def generation(model: Any, read: dict[str, torch.Tensor], draw: np.random.Generator) -> dict[str, np.ndarray]:
-    """A greedy continuation of a prompt padded on the left, or of an encoder-decoder's start token."""
+    """Return a greedy continuation of a prompt padded on the left, or of an encoder-decoder's start token."""
     how = transformers.GenerationConfig(
         do_sample=False,
         max_new_tokens=STEPS,
@@ -175,7 +175,7 @@ def generation(model: Any, read: dict[str, torch.Tensor], draw: np.random.Genera
 
 
 def drawn(config: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """A model and what it computes, of the first seed whose answer is a test."""
+    """Return a model and its outputs, of the first suitable seed."""
     for seed in range(300):
         model = random_model(config, seed)
         try:
@@ -186,7 +186,7 @@ def drawn(config: Any) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def main() -> None:
-    """Every case's folder."""
+    """Write the folder of every case."""
     for name, config in CASES.items():
         folder = FOLDER / name
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Write torch_encoder_layer.npz: what PyTorch computes for one Transformer layer and for attention alone.
+"""Write torch_encoder_layer.npz: outputs of PyTorch for one Transformer layer and for attention.
 
 Run by hand, with torch >= 2.5 installed, from the repository root:
 

@@ -1,4 +1,4 @@
-"""Write torch_modules.npz: what PyTorch's Transformer modules compute, and the gradients of their inputs.
+"""Write torch_modules.npz: outputs of PyTorch's Transformer modules, and gradients of their inputs.
 
 Run by hand, with torch >= 2.5 installed, from the repository root:
 
@@ -52,12 +52,12 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
         {"key_padding_mask": "memory_padding"},
     ),
 }
-"""How each kind is called, and which of its arguments is which mask."""
+"""Call of each kind, with its masks as arguments."""
 MASKS = [(), ("causal",), ("padding",), ("causal", "padding")]
 
 
 def shared_inputs() -> dict[str, Tensor]:
-    """The inputs of all cases."""
+    """Return the inputs of all cases."""
     shapes = {"x": (B, T, D), "memory": (B, S, D), "wide": (B, S, W), "cotangent": (B, T, D)}
     return {name: torch.randn(shape) for name, shape in shapes.items()} | {
         "valid": torch.arange(T) < torch.tensor([[T], [3]]),
@@ -86,7 +86,7 @@ def modules() -> Iterator[tuple[str, str, nn.Module]]:
 
 
 def outcomes(kind: str, module: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a module does under each mask: output, attention weights where there are any, and gradients."""
+    """Return output, attention weights (if any) and gradients of a module under each mask."""
     call, arguments = CALLS[kind.partition("/")[0]]
     causal = ~torch.ones(T, T).tril().bool()
     masks = {"causal": causal, "padding": ~inputs["valid"], "memory_padding": ~inputs["memory_valid"]}
@@ -107,7 +107,7 @@ def outcomes(kind: str, module: nn.Module, inputs: dict[str, Tensor]) -> dict[st
 
 
 def cases(seed: int) -> dict[str, np.ndarray]:
-    """Every case, from inputs and weights drawn from that seed."""
+    """Return every case, with inputs and weights drawn from a seed."""
     torch.manual_seed(seed)
     torch.backends.mha.set_fastpath_enabled(False)
     inputs = shared_inputs()

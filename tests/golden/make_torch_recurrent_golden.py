@@ -1,4 +1,4 @@
-"""Write torch_recurrent.npz: what PyTorch's recurrent modules compute, and all gradients.
+"""Write torch_recurrent.npz: outputs and gradients of PyTorch's recurrent modules.
 
 Run by hand, with torch >= 2.5 installed, from the repository root:
 
@@ -33,7 +33,7 @@ MODULES = {
 
 
 def cases(seed: int) -> dict[str, np.ndarray]:
-    """Every case, from inputs and weights drawn from that seed."""
+    """Return every case, with inputs and weights drawn from a seed."""
     torch.manual_seed(seed)
     found = {"x": torch.randn(B, T, D), "cotangent": torch.randn(B, T, D)}
     for cell, make in MODULES.items():

@@ -1,4 +1,4 @@
-"""Flax modules against the pure functions, to the bit, and against Flax's own attention, in both modes of NNX.
+"""Flax modules: bitwise equal to the pure functions, and equal to Flax's attention, in both modes of NNX.
 
 Both sides run operation by operation, which compiles each operation once for all tests, but where `jit` is the matter.
 """
@@ -14,7 +14,7 @@ from flax import errors, linen, nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux, changed_weights
+from flaxformer.component import Aux, replace_weights
 from flaxformer.config import (
     Attention,
     BatchNorm,
@@ -31,7 +31,7 @@ from flaxformer.config import (
 from flaxformer.interop import linen as in_linen
 from flaxformer.interop import nnx as in_nnx
 from flaxformer.model import apply, init, run, specs
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import Explicit
 from flaxformer.params import count, param, path_name
 from flaxformer.struct import UserError
@@ -55,21 +55,21 @@ families = pytest.mark.parametrize("name", CONFIGS)
 
 @pytest.fixture(params=["graph", "tree"])
 def mode(request):
-    """What the environment variable NNX_GRAPH_MODE says to a whole program."""
+    """Mode of NNX, as the environment variable NNX_GRAPH_MODE sets it."""
     with nnx.set_graph_mode(request.param == "graph"):
         yield request.param
 
 
 @functools.cache
 def weights(config):
-    """Random everywhere, so that no bias, gain or statistic is invisible."""
+    """Return random weights, so that every bias, gain and statistic has an effect."""
     random = np.random.default_rng(0)
     draw = lambda spec: jnp.asarray((spec.init == "ones") + 0.1 * random.normal(size=spec.shape), jnp.float32)  # noqa: E731
     return jax.tree.map(draw, specs(config))
 
 
 def given(name):
-    """A call's arguments by Flax's conventions, whose masks are float32, and the same for the pure function."""
+    """Return the arguments of a call in Flax's conventions, with float32 masks, and those of the pure function."""
     source = {"source": SOURCE} if name == "EncoderDecoder" else {}
     return {"mask": ALLOWED.astype(jnp.float32)} | source, {"mask": Explicit(ALLOWED)} | source
 
@@ -88,16 +88,16 @@ def holding(config, **settings):
 
 
 def trained(config, key):
-    """The pure function's answer in training, and the weights after it."""
+    """Return the output of the pure function in training, and the weights after it."""
     outcome = run(weights(config), config, TOKENS, {}, dropout_key=key)
-    return outcome.output, changed_weights(weights(config), outcome.aux.weights)
+    return outcome.output, replace_weights(weights(config), outcome.aux.weights)
 
 
 # --- NNX: models ------------------------------------------------------------------------------------------
 
 
 @families
-def test_an_nnx_module_says_what_the_pure_function_says(name, mode):
+def test_nnx_module_equals_the_pure_function(name, mode):
     config = CONFIGS[name]
     module = getattr(in_nnx, name).from_params(config, weights(config))
     ours, theirs = given(name)
@@ -115,10 +115,10 @@ def test_rngs_draw_the_weights_of_init(mode):
     config = DECODER.replace(layers=0)
     module = in_nnx.Decoder(config, rngs=nnx.Rngs(params=3, dropout=4))
     equal_trees(module.params, init(nnx.Rngs(params=3).params(), config))
-    assert module.rngs is None  # nothing to drop
+    assert module.rngs is None  # no dropout
 
 
-def test_a_tied_head_is_one_leaf(mode):
+def test_tied_head_has_no_leaf_of_its_own(mode):
     config = DECODER.replace(head=LanguageModel(tied=True))
     module = in_nnx.Decoder.from_params(config, weights(config))
     assert sum(v.size for v in jax.tree.leaves(nnx.state(module))) == count(specs(config))
@@ -128,7 +128,7 @@ def test_a_tied_head_is_one_leaf(mode):
     np.testing.assert_allclose(module(TOKENS[:1, :1])[..., V - 1], 2 * answer[:1, :1, V - 1], rtol=1e-5)
 
 
-def test_each_weight_is_a_variable_of_its_kind():
+def test_weights_are_variables_of_the_class_of_their_collection():
     kinds = {name: type(variable) for name, variable in names(holding(NOISY)).items()}
     assert kinds["embedding/tokens"] is in_nnx.Frozen
     statistics = {name for name in kinds if "/running/" in name}
@@ -137,7 +137,7 @@ def test_each_weight_is_a_variable_of_its_kind():
     assert {kind for name, kind in kinds.items() if name not in {"embedding/tokens"} | statistics} == {nnx.Param}
 
 
-def test_training_drops_and_moves_the_statistics_in_place(mode):
+def test_training_applies_dropout_and_updates_statistics_in_place(mode):
     module = holding(QUICK, rngs=nnx.Rngs(dropout=4))
     train = nnx.jit(lambda m, x: m(x, deterministic=False))
     stream = nnx.Rngs(dropout=4).dropout.fork()
@@ -146,13 +146,13 @@ def test_training_drops_and_moves_the_statistics_in_place(mode):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), module.params, after)
     moved = np.abs(module.params.final_norm.running.mean - weights(QUICK).final_norm.running.mean)
     assert (moved > 1e-4).all()
-    again, _ = trained(QUICK, stream())  # statistics do not enter training
+    again, _ = trained(QUICK, stream())  # running statistics do not affect training
     np.testing.assert_allclose(train(module, TOKENS), again, atol=1e-5)
     assert (np.abs(again - output) > 1e-3).any()
     np.testing.assert_allclose(train(module, TOKENS), trained(QUICK, stream())[0], atol=1e-5)
 
 
-def test_evaluation_draws_and_moves_nothing(mode):
+def test_evaluation_draws_no_numbers_and_changes_no_statistics(mode):
     module = holding(NOISY, rngs=nnx.Rngs(dropout=4), deterministic=True)
     before = [np.asarray(x) for x in jax.tree.leaves(nnx.state(module, nnx.Not(nnx.RngKey)))]
     np.testing.assert_array_equal(module(TOKENS), apply(weights(NOISY), NOISY, TOKENS))
@@ -160,14 +160,14 @@ def test_evaluation_draws_and_moves_nothing(mode):
 
 
 @pytest.mark.parametrize("kind", ["rngs", "stream", "key"])
-def test_a_call_may_bring_its_own_randomness(kind):
+def test_call_accepts_its_own_rngs(kind):
     module, rngs = holding(NOISY, deterministic=False), nnx.Rngs(dropout=4)
     output, _ = trained(NOISY, nnx.Rngs(dropout=4).dropout())
     brought = {"rngs": rngs, "stream": rngs.dropout, "key": nnx.Rngs(dropout=4).dropout()}[kind]
     np.testing.assert_array_equal(module(TOKENS, rngs=brought), output)
 
 
-def test_deterministic_must_be_said_where_training_differs():
+def test_deterministic_is_required_if_training_differs_from_evaluation():
     statistics_only = NOISY.replace(dropout=None)
     for config in (NOISY, statistics_only, DECODER.replace(dropout=0.1), DECODER.with_encoder(dropout=0.1)):
         module = in_nnx.Model.from_params(config, weights(config))
@@ -176,11 +176,11 @@ def test_deterministic_must_be_said_where_training_differs():
     with pytest.raises(ValueError, match="rngs is None"):
         holding(NOISY)(TOKENS, deterministic=False)
     module = in_nnx.Encoder.from_params(statistics_only, weights(statistics_only), deterministic=False)
-    module(TOKENS)  # needs no randomness, and moves
+    module(TOKENS)  # needs no rngs, and updates statistics
     assert (module.params.final_norm.running.mean != weights(statistics_only).final_norm.running.mean).all()
 
 
-def test_flax_switches_of_mode_reach_the_module():
+def test_flax_mode_switches_apply_to_the_module():
     module = holding(NOISY, rngs=nnx.Rngs(dropout=4))
     assert nnx.view(module, deterministic=True).deterministic is True
     assert module.deterministic is None
@@ -190,8 +190,8 @@ def test_flax_switches_of_mode_reach_the_module():
     assert module.deterministic is True
 
 
-def test_gradients_are_the_pure_functions(mode):
-    """With random streams and statistics split off, as both modes allow."""
+def test_gradients_equal_those_of_the_pure_function(mode):
+    """Return the gradient with random streams and statistics split off, as both modes allow."""
     module = holding(QUICK, rngs=nnx.Rngs(dropout=4))
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 
@@ -209,7 +209,7 @@ def test_gradients_are_the_pure_functions(mode):
 
 
 class Reader(nnx.Module):
-    """A user's model: our encoder under their own head."""
+    """User model: this package's encoder with another head."""
 
     def __init__(self, rngs):
         config = ENCODER.replace(head=NoHead(), inputs=Tokens(frozen=True), feed_forward=None)
@@ -220,7 +220,7 @@ class Reader(nnx.Module):
         return self.linear(self.encoder(tokens).mean(-2))
 
 
-def test_it_trains_inside_a_users_model(mode):
+def test_nnx_module_trains_inside_a_user_model(mode):
     model = Reader(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
     frozen = np.asarray(model.encoder.embedding.tokens[...])
@@ -269,9 +269,9 @@ def test_a_config_of_another_family_is_refused(name):
                 getattr(in_linen, name)(config).init(jax.random.key(0), TOKENS)
 
 
-def test_mistakes_are_named():
+def test_invalid_settings_are_refused():
     module = in_nnx.Decoder.from_params(DECODER, weights(DECODER))
-    with pytest.raises(TypeError, match="no model is given 'vaild'; did you mean 'valid'"):
+    with pytest.raises(TypeError, match="a model has no argument 'vaild'; did you mean 'valid'"):
         module(TOKENS, vaild=TOKENS > 0)
     with pytest.raises(ValueError, match="rngs and params are None"):
         in_nnx.Decoder(DECODER)
@@ -305,7 +305,7 @@ OWN_LOSS = "blocks/feed_forward/size"
 
 
 def check_own(output, after, key):
-    """The answer and the weights of a wrapper after one call in training."""
+    """Return the output and the weights of a module after one call in training."""
     expected, moved = trained(OWN, key)
     np.testing.assert_array_equal(output, expected)
     equal_trees(after, moved)
@@ -313,7 +313,7 @@ def check_own(output, after, key):
     assert (np.abs(output - apply(weights(OWN), OWN, TOKENS)) > 1e-3).any()
 
 
-def test_nnx_holds_components_from_outside_the_package(mode):
+def test_nnx_supports_user_components(mode):
     module = holding(OWN, rngs=nnx.Rngs(dropout=4))
     np.testing.assert_array_equal(module(TOKENS), apply(weights(OWN), OWN, TOKENS))
     equal_trees(module.params, weights(OWN))
@@ -336,7 +336,7 @@ def test_nnx_sows_the_losses_of_components(mode):
     np.testing.assert_array_equal(answer, outcome.output)
 
 
-def test_linen_holds_components_from_outside_the_package():
+def test_linen_supports_user_components():
     module, variables = in_linen.Decoder(OWN), in_linen.to_variables(weights(OWN), OWN)
     np.testing.assert_array_equal(module.apply(variables, TOKENS), apply(weights(OWN), OWN, TOKENS))
     assert list(variables["batch_stats"]["blocks"]["1"]["feed_forward"]) == ["mean"]
@@ -349,7 +349,7 @@ def test_linen_holds_components_from_outside_the_package():
     assert set(module.init(jax.random.key(0), TOKENS)) == set(variables)
 
 
-def test_scanned_layers_from_outside_the_package_move_their_statistics():
+def test_scanned_user_layers_update_their_statistics():
     scanned = with_layout(weights(OWN), "scanned")
     module = in_nnx.Decoder.from_params(OWN, scanned, rngs=nnx.Rngs(dropout=4))
     assert type(names(module)["blocks/feed_forward/mean"]) is nnx.BatchStat
@@ -364,7 +364,7 @@ def test_scanned_layers_from_outside_the_package_move_their_statistics():
 
 
 @families
-def test_a_linen_module_says_what_the_pure_function_says(name):
+def test_linen_module_equals_the_pure_function(name):
     config = CONFIGS[name]
     ours, theirs = given(name)
     module, variables = getattr(in_linen, name)(config), in_linen.to_variables(weights(config), config)
@@ -386,7 +386,7 @@ def test_linen_initialises_all_collections():
 
 
 class LinenReader(linen.Module):
-    """A user's model: our encoder under their own head."""
+    """User model: this package's encoder with another head."""
 
     @linen.compact
     def __call__(self, tokens, train):
@@ -395,11 +395,11 @@ class LinenReader(linen.Module):
         return linen.Dense(2)(encoder(tokens).mean(-2))
 
 
-def test_it_trains_inside_a_users_linen_model():
+def test_linen_module_trains_inside_a_user_model():
     reader = LinenReader()
     variables = reader.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, PUPILS, True)
     params, statistics = variables["params"], variables["batch_stats"]
-    np.testing.assert_array_equal(statistics["encoder"]["final_norm"]["running"]["mean"], 0)  # init moves nothing
+    np.testing.assert_array_equal(statistics["encoder"]["final_norm"]["running"]["mean"], 0)  # not updated by init
     optimizer = optax.adam(3e-2)
     state = optimizer.init(params)
 
@@ -424,13 +424,13 @@ def test_it_trains_inside_a_users_linen_model():
 
 
 class FirstKey(linen.Module):
-    """The key that a module's first `make_rng` gives."""
+    """Return the key of a module's first `make_rng`."""
 
     def __call__(self):
         return self.make_rng("dropout")
 
 
-def test_linen_trains_as_the_pure_function_does():
+def test_linen_training_equals_that_of_the_pure_function():
     module, variables = in_linen.Encoder(NOISY), in_linen.to_variables(weights(NOISY), NOISY)
     for seed in (1, 2):
         rngs = {"dropout": jax.random.key(seed)}
@@ -467,7 +467,7 @@ def test_linen_mistakes_are_flax_errors():
         module.apply(variables | {"params": {}}, TOKENS, deterministic=True)
 
 
-def test_a_recurrent_model_is_a_model_too():
+def test_recurrent_models_are_supported():
     module, variables = holding(RECURRENT), in_linen.to_variables(weights(RECURRENT), RECURRENT)
     answers = [
         module(TOKENS, deterministic=True),
@@ -512,13 +512,13 @@ ONLY_NNX = {
 
 
 def numbers(shapes):
-    """Random weights of these shapes, by name."""
+    """Return random weights of these shapes, by name."""
     random = np.random.default_rng(1)
     return {name: jnp.asarray(random.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
 
 
 def from_flax(weights):
-    """Our names for the weights of Flax's attention."""
+    """Return the weights of Flax's attention by this package's names."""
     norms = {"query_ln/scale": "query_norm/gain", "key_ln/scale": "key_norm/gain"}
     return {norms.get(name, name.replace("/kernel", "").replace("/bias", "_bias")): w for name, w in weights.items()}
 
@@ -538,7 +538,7 @@ def abstract(cls, *args, **settings):
 
 
 @pytest.mark.parametrize("case", CASES | ONLY_NNX)
-def test_nnx_attention_is_flax_attention(case):
+def test_nnx_attention_equals_that_of_flax(case):
     settings, inputs, call = (CASES | ONLY_NNX)[case]
     settings = {"num_heads": 3, "in_features": 12} | settings
     theirs = filled(abstract(nnx.MultiHeadAttention, **settings, decode=False))
@@ -548,7 +548,7 @@ def test_nnx_attention_is_flax_attention(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_linen_attention_is_flax_attention(case):
+def test_linen_attention_equals_that_of_flax(case):
     settings, inputs, call = CASES[case]
     flatten = lambda tree: {"/".join(path): w for path, w in flatten_dict(tree).items()}  # noqa: E731
     theirs, ours = (
@@ -565,7 +565,7 @@ def test_linen_attention_is_flax_attention(case):
     np.testing.assert_allclose(ours.apply(our, *inputs, **call), theirs.apply(their, *inputs, **call), atol=1e-5)
 
 
-def test_attention_draws_and_holds_its_weights(mode):
+def test_attention_draws_its_weights(mode):
     layer = in_nnx.MultiHeadAttention(3, 12, out_features=59, rngs=nnx.Rngs(0))
     assert layer.params.out.shape == (3, 4, 59)
     np.testing.assert_allclose(np.std(layer.params.out), 12**-0.5, rtol=0.1)  # 1 / √fan-in, whatever the output's width
@@ -577,7 +577,7 @@ def test_attention_draws_and_holds_its_weights(mode):
     np.testing.assert_allclose(np.std(variables["params"]["out"]), 12**-0.5, rtol=0.1)
 
 
-def test_options_reach_the_attention():
+def test_options_are_fields_of_the_attention():
     changes = [
         {"logit_cap": 0.1},
         {"scale_exponent": 0.0},
@@ -589,7 +589,7 @@ def test_options_reach_the_attention():
 
 
 def sowed(layer, **call):
-    """The answer, the sowed weights A, and the answer that they make of the values."""
+    """Return the output, the sown weights A, and A applied to the values."""
     answer, kept = nnx.capture(layer, nnx.Intermediate)(X, Y, mask=MASK, sow_weights=True, **call)
     weights = np.asarray(jax.tree.leaves(kept)[0])
     w = jax.tree.map(np.asarray, layer.params)
@@ -627,7 +627,7 @@ def linen_weights(layer, **call):
     return numbers({name: weight.shape for name, weight in shapes.items()})
 
 
-def test_linen_attention_drops_and_sows():
+def test_linen_attention_applies_dropout_and_sows_weights():
     layer = in_linen.MultiHeadAttention(3, dropout_rate=0.4)
     variables = {"params": linen_weights(layer, deterministic=True)}
     keys = {"rngs": {"dropout": jax.random.key(1)}}
@@ -642,7 +642,7 @@ def test_linen_attention_drops_and_sows():
             layer.apply(variables, X, **call)
 
 
-def test_decoding_is_the_causal_whole(mode):
+def test_nnx_decoding_equals_causal_attention(mode):
     layer = filled(abstract(in_nnx.MultiHeadAttention, 3, 12))
     with pytest.raises(ValueError, match="init_cache"):
         layer(X, decode=True)
@@ -654,10 +654,10 @@ def test_decoding_is_the_causal_whole(mode):
         layer(X[:, :1], decode=True)
 
 
-def test_linen_decoding_is_the_causal_whole():
+def test_linen_decoding_equals_causal_attention():
     layer = in_linen.MultiHeadAttention(3, decode=True)
     params, parts = linen_weights(layer), []
-    _, cache = layer.apply({"params": params}, X, mutable=["cache"])  # makes it
+    _, cache = layer.apply({"params": params}, X, mutable=["cache"])  # creates the cache
     cache = cache["cache"]
     for part in jnp.split(X, [3, 4, 5, 6], axis=1):
         answer, after = layer.apply({"params": params, "cache": cache}, part, mutable=["cache"])
@@ -675,12 +675,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("message", MISTAKES)
-def test_attentions_that_cannot_be_are_refused(message):
+def test_invalid_attention_arguments_are_refused(message):
     with pytest.raises(UserError, match=message):
         in_nnx.MultiHeadAttention(3, 12, **MISTAKES[message], rngs=nnx.Rngs(0))
 
 
-def test_inputs_that_do_not_fit_are_refused():
+def test_inputs_of_wrong_width_are_refused():
     layer = filled(abstract(in_nnx.MultiHeadAttention, 3, 12, dropout_rate=0.1, keep_rngs=False))
     with pytest.raises(ValueError, match="inputs_v is given without inputs_k"):
         layer(X, None, Y, deterministic=True)

@@ -1,4 +1,4 @@
-"""Hugging Face models, number by number and token by token, and what is refused of them.
+"""Hugging Face models: logits, generation, reading and writing of files, and error messages.
 
 The files come from tests/golden/make_huggingface_golden.py, as transformers wrote them.
 """
@@ -34,7 +34,7 @@ from flaxformer.interop.huggingface import FAMILIES
 from flaxformer.interop.huggingface.family import read_attributes, write_attributes
 from flaxformer.model import apply, init, specs
 from flaxformer.model.decoding import generate
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.params import count
 from flaxformer.struct import UserError, get_at, replace_at
 
@@ -51,12 +51,12 @@ SIZES = {
     "bart": {"d_model": 6} | {f"{s}_{name}": n for s in ("encoder", "decoder") for name, n in BY_STACK.items()},
     "llama": BERT,
 }
-"""Attributes that have to be said."""
+"""Attributes without a default."""
 
 
 @functools.cache
 def files(case):
-    """The content of config.json, and the tensors."""
+    """Return the content of config.json and the tensors."""
     return json.loads((GOLDEN / case / "config.json").read_text()), load_file(GOLDEN / case / "model.safetensors")
 
 
@@ -87,7 +87,7 @@ def logits(case, config, params):
 
 
 def assert_same(found, wanted):
-    """Equal configs, and weights equal bit by bit."""
+    """Check that configs are equal and weights are bitwise equal."""
     assert found[0] == wanted[0]
     assert jax.tree.structure(found[1]) == jax.tree.structure(wanted[1])
     for one, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
@@ -98,13 +98,13 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_logits_are_those_of_transformers(case):
+def test_logits_equal_those_of_transformers(case):
     found, valid = expected(case), expected(case)["valid"]
     np.testing.assert_allclose(logits(case, *loaded(case))[valid], found["logits"][valid], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", DECODERS)
-def test_greedy_generation_is_that_of_transformers(case):
+def test_greedy_generation_equals_that_of_transformers(case):
     config, params = loaded(case)
     found = expected(case)
     steps = found["generated"].shape[1]
@@ -128,7 +128,7 @@ def test_every_number_of_the_file_is_read_once(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_saved_is_what_was_loaded(case, tmp_path):
+def test_saved_files_equal_loaded_ones(case, tmp_path):
     save(tmp_path, *loaded(case))
     assert_same(load(tmp_path), loaded(case))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
@@ -143,7 +143,7 @@ def test_what_is_saved_is_what_was_loaded(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["gpt2", "bart"])
-def test_stacked_layers_and_other_initial_values_are_saved_too(case, tmp_path):
+def test_scanned_layers_and_other_initial_values_are_saved(case, tmp_path):
     config, params = loaded(case)
     save(
         tmp_path,
@@ -153,7 +153,7 @@ def test_stacked_layers_and_other_initial_values_are_saved_too(case, tmp_path):
     assert_same(load(tmp_path), (config, params))
 
 
-def test_a_model_that_was_made_here_is_saved_and_its_widths_are_written_out(tmp_path):
+def test_own_model_is_saved_with_explicit_widths(tmp_path):
     positions = LearnedPositions(max_length=5)
     norm = NormPlacement(post_residual=True, embedding=True)
     head = LanguageModel(tied=True, bias=True)
@@ -172,13 +172,13 @@ def test_a_model_that_was_made_here_is_saved_and_its_widths_are_written_out(tmp_
     assert json.loads((tmp_path / "config.json").read_text())["encoder_ffn_dim"] == 24
 
 
-def test_a_state_dict_is_read_beside_its_config():
+def test_state_dict_is_read_with_its_config():
     assert_same(load(files("gpt2")[1], files("gpt2")[0]), loaded("gpt2"))
-    with pytest.raises(UserError, match=r"config is None beside tensors; expected the content of config\.json"):
+    with pytest.raises(UserError, match=r"config is None; expected the content of config\.json"):
         load(files("gpt2")[1])
 
 
-def test_a_file_may_be_split(tmp_path):
+def test_weights_may_be_split_into_several_files(tmp_path):
     attributes, tensors = files("llama")
     places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(tensors)}
     for file in set(places.values()):
@@ -196,7 +196,7 @@ def test_a_file_may_be_split(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
-def test_numbers_of_other_types_are_read_as_float32(dtype, tmp_path):
+def test_other_dtypes_are_converted_to_float32(dtype, tmp_path):
     attributes, tensors = files("gpt2")
     narrow = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
     save_file(narrow, tmp_path / "model.safetensors")
@@ -215,17 +215,16 @@ def test_a_save_replaces_two_files_and_no_others(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_save_that_fails_leaves_the_old_file(name, monkeypatch, tmp_path):
+def test_failed_save_leaves_the_old_file(name, monkeypatch, tmp_path):
     save(tmp_path, *loaded("gpt2"))
     before = (tmp_path / name).read_bytes()
 
-    def breaks(first, second, **_):
-        path = first if name == "config.json" else second
-        path.write_bytes(b"half")
-        raise OSError("the disk is full")
+    def breaks(path):
+        if name in path.name:
+            path.write_bytes(b"half")
+            raise OSError("the disk is full")
 
-    target = "safetensors.numpy.save_file" if name == "model.safetensors" else "pathlib.Path.write_text"
-    monkeypatch.setattr(target, breaks)
+    monkeypatch.setattr("flaxformer.files.flush", breaks)
     with pytest.raises(OSError, match="the disk is full"):
         save(tmp_path, *loaded("llama"))
     assert (tmp_path / name).read_bytes() == before
@@ -233,7 +232,7 @@ def test_a_save_that_fails_leaves_the_old_file(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["config.json", "model.safetensors"])
-def test_a_file_that_cannot_be_read_is_named(broken, tmp_path):
+def test_unreadable_file_raises_an_error_that_names_it(broken, tmp_path):
     shutil.copytree(GOLDEN / "gpt2", tmp_path, dirs_exist_ok=True)
     (tmp_path / broken).write_bytes((tmp_path / broken).read_bytes()[:100])
     with pytest.raises(UserError, match=f"{broken} cannot be read"):
@@ -243,7 +242,7 @@ def test_a_file_that_cannot_be_read_is_named(broken, tmp_path):
         load(tmp_path)
 
 
-def test_without_safetensors_the_extra_is_named(monkeypatch, tmp_path):
+def test_missing_safetensors_raises_an_error_that_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(UserError, match=r"pip install 'flaxformer\[weights\]'"):
         load(GOLDEN / "gpt2")
@@ -293,20 +292,20 @@ def llama_of_old(tensors):
 
 
 @pytest.mark.parametrize("old", [gpt2_of_old, bert_of_old, t5_of_old, bart_of_old, llama_of_old])
-def test_older_names_are_known(old):
+def test_old_tensor_names_are_supported(old):
     case = old.__name__.removesuffix("_of_old")
     attributes, tensors = files(case)
     assert_same(load(old(tensors), attributes), loaded(case))
 
 
-def test_a_bias_of_logits_that_is_left_out_is_zero():
+def test_missing_logits_bias_is_zero():
     attributes, tensors = files("bart")
     bare = {name: tensor for name, tensor in tensors.items() if name != "final_logits_bias"}
     wanted = load(tensors | {"final_logits_bias": np.zeros((1, 53), np.float32)}, attributes)
     assert_same(load(bare, attributes), wanted)
 
 
-def test_tensors_that_are_tied_and_differ_are_refused():
+def test_differing_tied_tensors_are_refused():
     attributes, tensors = files("gpt2")
     head = tensors["transformer.wte.weight"] + 1
     with pytest.raises(UserError, match=r"'lm_head.weight' \(53, 15\) and 'transformer.wte.weight' \(53, 15\) differ"):
@@ -317,7 +316,7 @@ def test_tensors_that_are_tied_and_differ_are_refused():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_tensor_that_is_missing_misshapen_or_unknown_is_named(case):
+def test_missing_misshapen_or_unknown_tensors_raise_an_error_that_names_them(case):
     attributes, tensors = files(case)
     name, tensor = next((name, tensor) for name, tensor in tensors.items() if "0" in name and tensor.ndim == 2)
     less = {other: tensors[other] for other in tensors if other != name}
@@ -337,7 +336,7 @@ def test_a_tensor_that_is_missing_misshapen_or_unknown_is_named(case):
 
 
 def read(family, **attributes):
-    """The config that attributes mean."""
+    """Return the config of attributes."""
     return read_attributes(FAMILIES[family], {"model_type": family, "vocab_size": 7, **SIZES[family], **attributes}, {})
 
 
@@ -389,7 +388,7 @@ MEANINGS = [
 
 
 @pytest.mark.parametrize(("family", "attributes", "fields"), MEANINGS, ids=str)
-def test_an_attribute_means_fields_and_the_fields_mean_it(family, attributes, fields):
+def test_attributes_are_converted_to_fields_and_back(family, attributes, fields):
     config = read(family, **attributes)
     assert {path: get_at(config, path) for path in fields} == fields
     assert read(family, **write_attributes(FAMILIES[family], config)) == config
@@ -412,19 +411,19 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("family", "attributes"), PUBLISHED, ids=str)
-def test_what_published_files_hold_beside_is_known_to_leave_the_function_as_it_is(family, attributes):
+def test_other_attributes_of_published_files_are_ignored(family, attributes):
     assert read(family, **attributes) == read(family)
 
 
 REFUSED = [
-    ("gpt2", {"n_embed": 5}, r"'n_embed' 5, of which it is not known whether .* did you mean 'n_embd'"),
-    ("gpt2", {"quantization_config": {"bits": 4}}, r"'quantization_config' \{'bits': 4\}, of which it is not known"),
+    ("gpt2", {"n_embed": 5}, r"'n_embed' 5, an unknown attribute of .* did you mean 'n_embd'"),
+    ("gpt2", {"quantization_config": {"bits": 4}}, r"'quantization_config' \{'bits': 4\}, an unknown attribute"),
     ("gpt2", {"auto_map": {}}, "'auto_map'"),
-    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, r"_layer_idx' True; expected False, the only one known"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, r"_layer_idx' True; expected False, the only supported value"),
     ("gpt2", {"add_cross_attention": True}, r"'add_cross_attention' True; expected False"),
     ("gpt2", {"pruned_heads": {"0": [1]}}, r"'pruned_heads' \{'0': \[1\]\}; expected \{\}"),
     ("gpt2", {"activation_function": "quick_gelu"}, r"'activation_function' 'quick_gelu'; expected one of 'gelu', "),
-    ("gpt2", {"embd_pdrop": 0.0}, r"'embd_pdrop' 0.0; expected no other dropout than 0.1"),
+    ("gpt2", {"embd_pdrop": 0.0}, r"'embd_pdrop' 0.0; expected the dropout of another attribute, 0.1"),
     ("gpt2", {"n_embd": None}, r"config.json has no 'n_embd'"),
     ("gpt2", {"n_embd": 7}, "heads is 2; expected a divisor of d_model 7"),
     ("bert", {"position_embedding_type": "relative_key"}, r"'relative_key'; expected 'absolute'"),
@@ -440,12 +439,12 @@ REFUSED = [
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, r"'rope_type' 'linear'; expected 'default'"),
     ("llama", {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 7.0}}, r"'rope_theta' 5.0, and 7.0 in 'rope_par"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, r"'partial_rotary_factor' 0.5; expected 1.0"),
-    ("llama", {"sliding_window": 5}, r"'sliding_window' 5, of which it is not known"),
+    ("llama", {"sliding_window": 5}, r"'sliding_window' 5, an unknown attribute"),
 ]
 
 
 @pytest.mark.parametrize(("family", "attributes", "message"), REFUSED, ids=str)
-def test_what_would_change_the_function_is_refused(family, attributes, message):
+def test_unsupported_attributes_are_refused(family, attributes, message):
     assert read(family)
     with pytest.raises(UserError, match=message):
         read(family, **attributes)
@@ -467,7 +466,7 @@ def test_other_models_are_refused(attributes, message):
         load(files("gpt2")[1], files("gpt2")[0] | attributes)
 
 
-def test_version_1_1_is_known_by_transformers_4_and_5():
+def test_t5_version_1_1_of_transformers_4_and_5_is_supported():
     attributes, tensors = files("t5_v1_1")
     assert (attributes["tie_word_embeddings"], attributes["scale_decoder_outputs"]) == (True, False)
     old = {name: value for name, value in attributes.items() if name != "scale_decoder_outputs"}
@@ -481,7 +480,7 @@ def test_version_1_1_is_known_by_transformers_4_and_5():
 
 
 class OwnDense(Dense):
-    """A component from outside the package, of which no file can say what it computes."""
+    """User component, which no file can describe."""
 
 
 UNLIKE = [
@@ -495,7 +494,11 @@ UNLIKE = [
     ("gpt2", {"norm": SANDWICH}, r'norm\.post_branch\.kind: "ModelNorm" -> \(absent\)'),
     ("gpt2", {"positions": Sinusoidal()}, "'positions.max_length': Sinusoidal has no field 'max_length'"),
     ("gpt2", {"attention.window": 3}, r"attention\.window: 3 -> null"),
-    ("gpt2", {"attention.scale_exponent": 1.0}, r"attention\.scale_exponent is 1.0: 'scale_attn_weights' has no value"),
+    (
+        "gpt2",
+        {"attention.scale_exponent": 1.0},
+        r"attention\.scale_exponent is 1.0; expected the fields of a value of 'scale_attn_weights'",
+    ),
     ("gpt2", {"attention.key_value_heads": 1}, r"attention\.key_value_heads: 1 -> 3"),
     ("gpt2", {"attention.d_head": 7}, r"attention\.d_head: 7 -> 5"),
     (
@@ -503,25 +506,25 @@ UNLIKE = [
         {"feed_forward.activation": "squared_relu", "attention.logit_cap": 3.0},
         r"attention\.logit_cap: 3.0 -> null",
     ),
-    ("llama", {"attention.out_bias": True}, "'attention_bias' has no value that says so"),
+    ("llama", {"attention.out_bias": True}, "expected the fields of a value of 'attention_bias'"),
     (
         "t5",
         {"feed_forward": Gated(d_ff=19, activation="gelu", bias=False)},
-        "'feed_forward_proj' has no value that says so",
+        "expected the fields of a value of 'feed_forward_proj'",
     ),
 ]
 
 
 @pytest.mark.parametrize(("family", "changes", "message"), UNLIKE, ids=str)
-def test_a_config_that_is_no_such_model_is_not_saved(family, changes, message, tmp_path):
+def test_config_of_another_model_is_not_saved(family, changes, message, tmp_path):
     config, params = loaded(family)
     with pytest.raises(UserError, match=message):
         save(tmp_path / "it", replace_at(config, changes), params, family=family)
     assert not (tmp_path / "it").exists()
 
 
-def test_a_model_of_no_family_is_told_so_of_each(tmp_path):
-    with pytest.raises(UserError, match=r"the config is a model of no family:\n  gpt2: (.*\n)+  llama: "):
+def test_config_of_no_family_raises_an_error_with_the_reasons_of_each(tmp_path):
+    with pytest.raises(UserError, match=r"no family has models with this config:\n  gpt2: (.*\n)+  llama: "):
         save(tmp_path, ModelConfig(positions=LearnedPositions(max_length=3), norm=SANDWICH), loaded("gpt2")[1])
     with pytest.raises(UserError, match="family is 'gpt'; did you mean 'gpt2'"):
         save(tmp_path, *loaded("gpt2"), family="gpt")

@@ -1,4 +1,4 @@
-"""Every Transformer module of torch.nn, with its weights loaded, computes what torch computes; and goes back unchanged.
+"""Transformer modules of torch.nn: equal outputs and gradients with their weights, and conversion back.
 
 The numbers come from tests/golden/make_torch_modules_golden.py; where torch is installed they are also made afresh.
 """
@@ -36,7 +36,7 @@ from flaxformer.config import (
 from flaxformer.interop.torch_arguments import CONSTRUCTORS
 from flaxformer.interop.torch_modules import arguments_of, config_of, from_torch, to_torch
 from flaxformer.model.blocks import block
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import Explicit
 from flaxformer.struct import REQUIRED, UserError, replace_at
 
@@ -103,7 +103,7 @@ def masks_of(golden):
 
 
 def check_outputs_and_gradients(function, golden, case, inputs):
-    """What `function` gives of the inputs under every mask, and the gradients of (output · cotangent).sum()."""
+    """Return the results of `function` under every mask, and the gradients of (output · cotangent).sum()."""
 
     def loss(inputs):
         output, weights = function(**inputs)
@@ -119,7 +119,7 @@ def check_outputs_and_gradients(function, golden, case, inputs):
 
 @pytest.mark.parametrize(("place", "bias", "activation"), list(itertools.product(PLACES, BIASES, ("relu", "gelu"))))
 @pytest.mark.parametrize("kind", ["TransformerEncoderLayer", "TransformerDecoderLayer"])
-def test_a_block_is_the_torch_layer_under_every_mask(golden, kind, place, bias, activation):
+def test_block_equals_the_torch_layer_under_every_mask(golden, kind, place, bias, activation):
     config = config_for(kind, place, bias, activation)
     params = from_torch(kind, state_of(golden, kind, BIASES[bias]), config)
     mask, memory_mask, _, _ = masks_of(golden)
@@ -137,7 +137,7 @@ def test_a_block_is_the_torch_layer_under_every_mask(golden, kind, place, bias, 
 
 @pytest.mark.parametrize(("place", "bias", "activation"), [("pre", "bias", "relu"), ("post", "no_bias", "gelu")])
 @pytest.mark.parametrize("kind", ["TransformerEncoder", "TransformerDecoder", "Transformer"])
-def test_a_stack_is_the_torch_stack_under_every_mask(golden, kind, place, bias, activation):
+def test_stack_equals_the_torch_stack_under_every_mask(golden, kind, place, bias, activation):
     config = config_for(kind, place, bias, activation)
     params = from_torch(kind, state_of(golden, kind, BIASES[bias], place == "pre" or kind == "Transformer"), config)
     mask, _, valid, memory_valid = masks_of(golden)
@@ -153,7 +153,7 @@ def test_a_stack_is_the_torch_stack_under_every_mask(golden, kind, place, bias, 
 
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("kind", ["MultiheadAttention", "MultiheadAttention/wide"])
-def test_attention_is_the_torch_attention(golden, kind, bias):
+def test_attention_equals_the_torch_attention(golden, kind, bias):
     """To a memory of the model's width and of another: output, gradients, and the weights of every head."""
     config = config_for(kind, biased=bias)
     params = from_torch("MultiheadAttention", state_of(golden, kind, BIASES[bias]), config)
@@ -198,7 +198,7 @@ def test_scanned_layers_are_saved_as_layers():
 
 
 @pytest.mark.parametrize(("case", "place", "bias"), OPTIONS)
-def test_torch_makes_the_module_from_its_arguments_and_takes_the_weights(case, place, bias):
+def test_torch_builds_the_module_from_the_arguments_and_loads_the_weights(case, place, bias):
     torch = pytest.importorskip("torch")
     kind, config = case.partition("/")[0], config_for(case, place, bias)
     arguments = arguments_of(kind, config)
@@ -249,7 +249,7 @@ def test_arguments_and_config_are_inverses(case, place, bias):
     assert config_of(kind, **arguments_of(kind, changed)) == changed != config
 
 
-def test_a_model_with_embedding_and_head_around_a_torch_stack():
+def test_embedding_and_head_can_be_added_to_a_torch_stack():
     stack = config_for("TransformerEncoder")
     loaded = from_torch("TransformerEncoder", state_of(stored(), "TransformerEncoder"), stack)
     changes = {"vocabulary": 17, "inputs": Tokens(), "head": LanguageModel(), "mask_pattern": "causal"}
@@ -265,8 +265,8 @@ def test_a_model_with_embedding_and_head_around_a_torch_stack():
     close(model.apply(params, config, tokens), hidden @ matrix)
 
 
-def test_a_block_of_a_model_is_a_layer_of_torch():
-    """Whatever stands around the block: inputs, head, the encoder whose output it reads."""
+def test_block_of_a_model_converts_to_a_torch_layer():
+    """Inputs, head and encoder of the model do not affect the conversion of its block."""
     whole = config_for("Transformer").replace(vocabulary=17, inputs=Tokens(), head=LanguageModel(), distinct_blocks=1)
     params = from_torch("Transformer", state_of(stored(), "Transformer"), config_for("Transformer"))
     state = to_torch("TransformerDecoderLayer", params.blocks[2], whole)
@@ -275,7 +275,7 @@ def test_a_block_of_a_model_is_a_layer_of_torch():
     same(from_torch("MultiheadAttention", state, config_for("MultiheadAttention")), params.encoder.blocks[1].attention)
 
 
-def test_a_memory_of_the_models_own_width_has_packed_weights():
+def test_memory_with_the_width_of_the_model_has_packed_weights():
     state = state_of(stored(), "MultiheadAttention")
     own, other = config_for("MultiheadAttention"), config_for("MultiheadAttention", kdim=6, vdim=6)
     params = from_torch("MultiheadAttention", state, other)
@@ -284,7 +284,7 @@ def test_a_memory_of_the_models_own_width_has_packed_weights():
     same(to_torch("MultiheadAttention", params, other), state)
 
 
-def test_cross_attention_with_settings_of_its_own_is_the_torch_attention():
+def test_cross_attention_with_other_settings_equals_the_torch_attention():
     packed = config_for("MultiheadAttention", kdim=6, vdim=6)
     config = packed.replace(cross_attention=packed.attention, attention=Attention(heads=2, window=3))
     state = state_of(stored(), "MultiheadAttention")
@@ -292,7 +292,7 @@ def test_cross_attention_with_settings_of_its_own_is_the_torch_attention():
     same(to_torch("MultiheadAttention", from_torch("MultiheadAttention", state, config), config), state)
 
 
-def test_a_cross_attention_that_is_written_out_is_the_same():
+def test_explicit_cross_attention_equals_the_default():
     config = config_for("TransformerDecoder")
     written = config.replace(cross_attention=config.attention.replace(d_head=2))
     assert arguments_of("TransformerDecoder", written) == arguments_of("TransformerDecoder", config)
@@ -321,7 +321,7 @@ WRONG_STATES = {
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG_STATES.values(), ids=WRONG_STATES)
-def test_a_wrong_tensor_is_named_with_both_shapes(changes, message):
+def test_wrong_tensor_raises_an_error_with_both_shapes(changes, message):
     state = state_of(stored(), "TransformerEncoderLayer") | changes
     state = {name: w for name, w in state.items() if w is not None}
     with pytest.raises(UserError, match=message) as raised:
@@ -334,7 +334,7 @@ def test_many_wrong_tensors_are_counted():
         from_torch("Transformer", state_of(stored(), "Transformer"), config_for("Transformer", biased="no_bias"))
 
 
-def test_wrong_weights_of_ours_are_named_with_both_shapes():
+def test_wrong_weights_raise_an_error_with_both_shapes():
     config = config_for("TransformerEncoderLayer")
     params = from_torch("TransformerEncoderLayer", state_of(stored(), "TransformerEncoderLayer"), config)
     turned = params.replace(feed_forward=params.feed_forward.replace(up=params.feed_forward.down, up_bias=None))
@@ -347,27 +347,27 @@ WRONG_ARGUMENTS = {
     "kind": ("TransformerEncodeLayer", {}, "did you mean 'TransformerEncoderLayer'"),
     "unknown": ("TransformerEncoderLayer", {"n_head": 3}, "no argument 'n_head'; did you mean 'nhead'"),
     "of another module": ("TransformerEncoderLayer", {"num_layers": 3}, "no argument 'num_layers'"),
-    "missing": ("TransformerEncoderLayer", {"nhead": REQUIRED}, "without nhead"),
+    "missing": ("TransformerEncoderLayer", {"nhead": REQUIRED}, "has no nhead; expected a value"),
     "heads": ("TransformerEncoderLayer", {"nhead": 5}, "attention.heads is 5; expected a divisor of d_model 6"),
     "activation": ("TransformerEncoderLayer", {"activation": "rellu"}, "did you mean 'relu'"),
     "norm_first": ("TransformerEncoderLayer", {"norm_first": "no"}, "NormPlacement.pre is 'no'; expected .* or bool"),
     "bias keys": ("MultiheadAttention", {"add_bias_kv": True}, "add_bias_kv True; expected False"),
     "zero keys": ("MultiheadAttention", {"add_zero_attn": True}, "add_zero_attn True; expected False"),
     "dropout of weights": ("MultiheadAttention", {"dropout": 0.1}, r"dropout 0.1; expected 0.0"),
-    "two memories": ("MultiheadAttention", {"kdim": 5, "vdim": 7}, "kdim is 5 and vdim 7; expected one width"),
-    "half a memory": ("MultiheadAttention", {"kdim": 5}, "kdim is 5 and vdim 6; expected one width"),
+    "two memories": ("MultiheadAttention", {"kdim": 5, "vdim": 7}, "kdim is 5 and vdim is 7; expected equal widths"),
+    "half a memory": ("MultiheadAttention", {"kdim": 5}, "kdim is 5 and vdim is 6; expected equal widths"),
 }
 
 
 @pytest.mark.parametrize(("kind", "changes", "message"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
-def test_wrong_arguments_are_refused_by_name(kind, changes, message):
+def test_wrong_arguments_raise_an_error_that_names_them(kind, changes, message):
     known = {"embed_dim": 6, "num_heads": 3} if kind == "MultiheadAttention" else {"d_model": 6, "nhead": 3}
     with pytest.raises(UserError, match=message):
         config_of(kind, **known | changes)
 
 
 class OwnDense(Dense):
-    """A component from outside the package."""
+    """User component."""
 
 
 class OwnMixer(TokenMixer):
@@ -414,21 +414,21 @@ WRONG_CONFIGS = {
 
 
 @pytest.mark.parametrize(("kind", "changes", "message"), WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
-def test_a_config_that_is_not_a_torch_module_is_refused_by_its_field(kind, changes, message):
+def test_config_of_no_torch_module_raises_an_error_that_names_the_field(kind, changes, message):
     config = replace_at(config_for(kind), changes)
     for refused in (arguments_of, lambda kind, config: from_torch(kind, {}, config)):
         with pytest.raises(UserError, match=message):
             refused(kind, config)
 
 
-def test_masks_and_initial_values_are_no_part_of_a_module():
+def test_masks_and_initial_values_are_not_part_of_a_module():
     config = config_for("Transformer")
     free = {"mask_pattern": "causal", "attention.window": 2, "initializer": Normal(), "vocabulary": 17}
     changed = replace_at(config, free | {f"encoder.{path}": value for path, value in free.items()})
     assert arguments_of("Transformer", changed) == arguments_of("Transformer", config)
 
 
-def test_a_stream_has_no_weights_and_is_taken_as_it_is():
+def test_embeddings_have_no_weights_and_are_not_changed():
     config = ModelConfig(
         d_model=6, attention=Attention(heads=3), layers=0, inputs=Embeddings(), head=NoHead(), positions=NoPositions()
     )

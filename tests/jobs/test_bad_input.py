@@ -9,14 +9,14 @@ import shutil
 import pytest
 from jobs.small import FILE, TEXT
 
-from flaxformer.checkpoint import checkpoints
+from flaxformer import digests
+from flaxformer.checkpoint import Checkpoints, checkpoints
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main, train
 from flaxformer.data import prepare
-from flaxformer.data.tokenizer import character_file
-from flaxformer.files import contents, locked
+from flaxformer.data.tokenizer import make_character_file
+from flaxformer.files import digest_files, lock_folder
 from flaxformer.jobs import log
-from flaxformer.jobs.log import Log
 from flaxformer.struct import UserError
 from flaxformer.study.plan import Cost
 
@@ -61,7 +61,7 @@ def runs(command, finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "runs") / "tiny"
 
 
-def told(code, err):
+def error_message(code, err):
     """The message, as one line."""
     assert code == 2
     assert err.startswith("error: ")
@@ -73,8 +73,8 @@ def bad_tokens(folder):
     """Prepared text with a token that its vocabulary does not have, and digests to match."""
     prepare("text.txt", "bad.tokens")
     path = folder / "bad.tokens"
-    about = json.loads((path / "data.json").read_text())
-    (path / "data.json").write_text(json.dumps(about | {"vocabulary": 100}))
+    about = digests.read_document(path / "data.json")
+    digests.write_document(path / "data.json", about | {"vocabulary": 100})
 
 
 def write(name, data):
@@ -101,7 +101,7 @@ MISTAKES = {
     ),
     "a text in another encoding": (
         lambda folder: [
-            (folder / "letters.json").write_bytes(character_file([TEXT])),
+            (folder / "letters.json").write_bytes(make_character_file([TEXT])),
             (folder / "latin.txt").write_bytes((TEXT + "café ").encode("latin-1") * 9),
         ],
         ["tiny.py", "task.path=latin.txt", "task.tokenizer=letters.json"],
@@ -161,23 +161,23 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_before_anything_is_made(command, tmp_path, name):
+def test_a_mistake_is_reported_before_anything_is_created(command, tmp_path, name):
     prepared, arguments, message = MISTAKES[name]
     if prepared:
         prepared(tmp_path)
-    before = contents(tmp_path)
+    before = digest_files(tmp_path)
     code, _, err = command("train", *arguments)
-    assert message in told(code, err)
-    after = {path: digest for path, digest in contents(tmp_path).items() if "__pycache__" not in path}
+    assert message in error_message(code, err)
+    after = {path: digest for path, digest in digest_files(tmp_path).items() if "__pycache__" not in path}
     assert after == before
 
 
 def refused(command, folder, message, *arguments):
     """The command says this and leaves the folder as it is."""
-    before = contents(folder)
+    before = digest_files(folder)
     code, _, err = command("train", "tiny.py", *arguments)
-    assert message in told(code, err)
-    assert contents(folder) == before
+    assert message in error_message(code, err)
+    assert digest_files(folder) == before
 
 
 def test_a_folder_of_another_run(command, runs):
@@ -190,39 +190,70 @@ def test_a_folder_of_another_run(command, runs):
     refused(command, runs, 'task.path: "text.txt" -> "two.txt"', "task.path=two.txt")
 
 
-def test_two_at_once(command, runs):
-    with locked(runs, "training"):
+def test_two_jobs_in_one_folder_are_refused(command, runs):
+    with lock_folder(runs, "training"):
         refused(command, runs, "another process is training in runs/tiny; wait for it, or give --output")
 
 
 def test_checkpoints_of_another_architecture(command, runs):
-    config = json.loads((runs / "config.json").read_text())
+    config = digests.read_document(runs / "config.json")
     config["run"]["model"]["feed_forward"]["d_ff"] = 7
-    (runs / "config.json").write_text(json.dumps(config))
+    digests.write_document(runs / "config.json", config)
     refused(
         command, runs,
         "step 4 of runs/tiny is of another architecture: checkpoint has params/blocks/0/feed_forward/up [8, 32], "
-        "the config wants [8, 7]",
+        "the config has [8, 7]",
         "model.feed_forward.d_ff=7",
     )  # fmt: skip
 
 
-def test_a_damaged_config(command, runs):
-    (runs / "config.json").write_text('{"format": 1, "run"')
+def without_digest(text):
+    return json.dumps({name: value for name, value in json.loads(text).items() if name != "digest"})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda text: text[:30], "damaged"),
+        (lambda text: text.replace('"epsilon": 1e-05', '"epsilon": 10.0'), "its digest differs"),
+        (lambda text: text.replace("causal", "prefix"), "its digest differs"),
+        (without_digest, "it has no digest"),
+        (lambda text: "[]", "it is a list"),
+    ],
+)
+def test_a_changed_config_is_refused_by_train_and_generate(command, runs, change, why):
+    text = (runs / "config.json").read_text()
+    assert change(text) != text
+    (runs / "config.json").write_text(change(text))
     refused(command, runs, "runs/tiny/config.json is damaged")
+    code, _, err = command("generate", "runs/tiny", "--prompt", "to be")
+    assert why in error_message(code, err)
 
 
-def test_a_damaged_log(command, runs):
+def test_a_damaged_log_is_kept_and_its_other_lines_stay(command, runs, caplog):
     lines = (runs / "log.jsonl").read_text().splitlines()
-    (runs / "log.jsonl").write_text("\n".join([lines[0], lines[1][:20], *lines[2:], ""]))
-    refused(command, runs, "runs/tiny/log.jsonl, line 2 is damaged")
+    damaged = "\n".join([lines[0], lines[1][:20], *lines[2:], ""])
+    (runs / "log.jsonl").write_text(damaged)
+    assert command("train", "tiny.py")[0] == 0
+    assert "runs/tiny/log.jsonl, line 2 is damaged: it has no digest; it is kept as log.jsonl.damaged" in caplog.text
+    assert (runs / "log.jsonl.damaged").read_text() == damaged
+    assert (runs / "log.jsonl").read_text().splitlines() == [lines[0], *lines[2:]]
+
+
+def test_a_log_that_lost_lines_is_reported(command, runs, caplog):
+    path = runs / "log.jsonl"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"steps"' not in line))
+    assert command("train", "tiny.py")[0] == 0
+    assert "runs/tiny/log.jsonl lacks 4 of the 4 steps that were trained, from step 1 on" in caplog.text
 
 
 @pytest.mark.parametrize("line", ['{"step": "4", "kind": "steps"}', '{"kind": "steps"}', "[]", "4", "\udcff"])
 def test_a_line_that_is_none_of_a_log(tmp_path, line):
-    (tmp_path / "log.jsonl").write_bytes(line.encode(errors="surrogateescape") + b"\n")
-    with pytest.raises(UserError, match="line 1 is damaged"):
-        Log(tmp_path, 4)
+    content = line.encode(errors="surrogateescape")
+    is_object = line.startswith("{")
+    (tmp_path / "log.jsonl").write_bytes(digests.line(json.loads(line)) if is_object else content + b"\n")
+    with pytest.raises(UserError, match="line is damaged" if is_object else "line 1 is damaged"):
+        log.read(tmp_path / "log.jsonl")
 
 
 def truncated(folder, step):
@@ -235,11 +266,11 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(command, runs, finis
     truncated(runs, 4)
     code, out, _ = command("train", "tiny.py", "--samples", "0")
     assert code == 0
-    assert "going on after step 2" in out
+    assert "resuming after step 2" in out
     assert (runs / "4.corrupt").is_dir()
     # Bit for bit the run that was never damaged.
     markers = [(folder / "4" / "published.json").read_bytes() for folder in (runs, finished / "tiny")]
-    assert Marker.decoded(markers[0], 4).digests == Marker.decoded(markers[1], 4).digests
+    assert Marker.decode(markers[0], 4).digests == Marker.decode(markers[1], 4).digests
 
 
 def test_nothing_but_truncated_checkpoints(command, runs):
@@ -247,21 +278,36 @@ def test_nothing_but_truncated_checkpoints(command, runs):
     for step in (2, 4):
         truncated(runs, step)
     code, _, err = command("train", "tiny.py")
-    message = told(code, err[err.index("error: ") :])
+    message = error_message(code, err[err.index("error: ") :])
     assert "runs/tiny holds no checkpoint that can be read step 4 of runs/tiny is corrupt:" in message
     assert (runs / "log.jsonl").read_bytes() == log
     assert {path.name for path in runs.glob("*.corrupt")} == {"2.corrupt", "4.corrupt"}
+    for _ in range(2):
+        refused(
+            command, runs, "runs/tiny holds damaged checkpoints alone (2.corrupt, 4.corrupt); restore one from a copy"
+        )
+    assert command("train", "tiny.py", "--samples", "0", "--restart")[0] == 0
+    assert (runs / "superseded/1/log.jsonl").read_bytes() == log
+    assert Checkpoints(runs).steps() == [2, 4]
+
+
+def test_checkpoints_whose_markers_are_damaged_too(command, runs):
+    for step in (2, 4):
+        truncated(runs, step)
+        (runs / str(step) / "published.json").write_text("{")
+    for _ in range(2):
+        refused(command, runs, "runs/tiny holds damaged checkpoints alone (2, 4)")
 
 
 def test_a_full_disk(command, runs, finished, monkeypatch):
     shutil.rmtree(runs / "4")
-    before = contents(runs / "2")
+    before = digest_files(runs / "2")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "free_bytes", lambda folder: 1234)
         code, _, err = command("train", "tiny.py", "--samples", "0")
-    message = told(code, err[err.index("error: ") :])
+    message = error_message(code, err[err.index("error: ") :])
     assert "step 4 was not saved in runs/tiny: the disk is full: a save needs" in message
-    assert contents(runs / "2") == before
+    assert digest_files(runs / "2") == before
     assert command("train", "tiny.py", "--samples", "0")[0] == 0
     assert (runs / "4" / "published.json").exists()
 
@@ -273,15 +319,17 @@ def test_a_full_disk_for_the_log(command, runs, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log.os, "fsync", full)
+        patch.setattr(digests.os, "fsync", full)
         code, _, err = command("train", "tiny.py", "--samples", "0")
-    assert "runs/tiny/log.jsonl cannot be written: No space left on device; the checkpoints stay" in told(code, err)
+    assert "runs/tiny/log.jsonl cannot be written: No space left on device; the checkpoints are kept" in error_message(
+        code, err
+    )
     code, out, _ = command("train", "tiny.py", "--samples", "0")
     assert code == 0
-    assert "going on after step 2" in out
+    assert "resuming after step 2" in out
 
 
 def test_a_folder_that_may_not_be_written_to(command, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     code, _, err = command("train", "tiny.py")
-    assert "cannot be written to; expected a folder" in told(code, err)
+    assert "cannot be written to; expected a folder" in error_message(code, err)

@@ -4,10 +4,10 @@ import jax
 import pytest
 
 from flaxformer.config import Attention, BatchNorm, ModelConfig
-from flaxformer.jobs.train import devices_for
 from flaxformer.sharding import Devices
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
+from flaxformer.training.device_group import default_devices
 
 LARGE = Run(
     model=ModelConfig(layers=4, d_model=128, attention=Attention(heads=4)),
@@ -23,7 +23,7 @@ LARGE = Run(
         ({"task": StandardLibrary(length=128, batch_size=33)}, None),
         ({"training": Training(micro_batches=16)}, 2),
         ({"training": Training(micro_batches=32)}, None),
-        ({"model": LARGE.model.replace(dropout=0.1)}, None),
+        ({"model": LARGE.model.replace(dropout=0.1)}, 4),
         ({"model": LARGE.model.replace(norm_kind=BatchNorm())}, None),
         (
             {
@@ -35,14 +35,14 @@ LARGE = Run(
     ],
     ids=str,
 )
-def test_as_many_devices_as_cut_the_batch_evenly_where_it_pays(monkeypatch, changes, data):
+def test_cpu_cores_share_a_large_separable_batch(monkeypatch, changes, data):
     monkeypatch.setattr(jax, "device_count", lambda: 4)
-    assert devices_for(LARGE.replace(**changes)) == (None if data is None else Devices(data=data))
+    assert default_devices(LARGE.replace(**changes)) == (None if data is None else Devices(data=data))
 
 
-def test_one_accelerator_and_all_devices_of_several_processes(monkeypatch):
+def test_the_default_is_one_accelerator_or_all_devices_of_several_processes(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert devices_for(LARGE) is None
+    assert default_devices(LARGE) is None
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "device_count", lambda: 16)
-    assert devices_for(LARGE) == Devices(data=16)
+    assert default_devices(LARGE) == Devices(data=16)

@@ -39,7 +39,7 @@ def test_a_decoder_has_six_flops_a_weight_and_its_attention():
     assert flops(config.replace(positions=LearnedPositions(max_length=11))) == expected
 
 
-def test_what_is_computed_again_or_in_parts_does_not_count():
+def test_flops_do_not_count_recomputation_or_micro_batches():
     config = ModelConfig(vocabulary=257, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=7))
     for how in ({"remat": "block"}, {"micro_batches": 3}, {"precision": "bfloat16"}):
         assert flops(config, **how) == flops(config)

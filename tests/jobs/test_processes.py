@@ -13,6 +13,8 @@ import pytest
 
 from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints
+from flaxformer.checkpoint.config import FORMAT
+from flaxformer.digests import read_document, write_document
 from flaxformer.jobs.log import read
 from flaxformer.struct import UserError
 
@@ -64,9 +66,9 @@ def launch(tmp_path, name, processes, *options, steps=8, devices=1):
     return launched
 
 
-def ended(processes):
+def ended(processes, code=0):
     said = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), said
+    assert [process.returncode for process in processes] == [code] * len(processes), said
     return ["\n".join(line for line in text.splitlines() if not line.startswith("[Gloo]")) for text in said]
 
 
@@ -100,28 +102,28 @@ def test_two_processes_train_what_one_does(tmp_path, alone, mesh):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_stops_both_and_the_job_goes_on_with_another_mesh(tmp_path):
+def test_a_signal_to_one_process_stops_both_and_another_mesh_resumes_the_job(tmp_path):
     processes = launch(tmp_path, "two", 2, "--mesh", "fsdp=2", steps=4000)
     while not (log := tmp_path / "two-0" / "log.jsonl").exists() or len(read(log)) < 3:
         assert processes[0].poll() is None, processes[0].communicate()[0]
         time.sleep(0.2)
     processes[1].send_signal(signal.SIGUSR1)
-    first, _ = ended(processes)
+    first, _ = ended(processes, 130)
     assert "Incomplete" in first
     stopped = Checkpoints(tmp_path / "two-0").steps()[-1]
     assert stopped % 2 == 0
     last = stopped + 4 + -stopped % 4
     config = tmp_path / "two-0" / "config.json"
-    config.write_text(config.read_text().replace("4000", str(last)))
+    write_document(config, json.loads(json.dumps(read_document(config)).replace("4000", str(last))))
     (again,) = ended(launch(tmp_path, "two-0", 1, steps=last))
-    assert f"going on after step {stopped:,}" in again
+    assert f"resuming after step {stopped:,}" in again
     assert [line["step"] for line in read(log) if line["kind"] == "steps"][-1] == last
 
 
 @pytest.mark.slow
-def test_what_the_first_process_refuses_ends_them_all(tmp_path):
+def test_an_error_of_the_first_process_ends_all(tmp_path):
     (tmp_path / "two-0").mkdir()
-    (tmp_path / "two-0" / "config.json").write_text(json.dumps({"format": 1, "run": {"type": "Run"}}))
+    write_document(tmp_path / "two-0" / "config.json", {"format": FORMAT, "run": {"type": "Run"}})
     processes = launch(tmp_path, "two", 2, "--mesh", "data=2")
     said = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], said
@@ -132,11 +134,11 @@ def test_what_the_first_process_refuses_ends_them_all(tmp_path):
     ("given", "message"),
     [
         (("here", 2, 0), "coordinator is 'here'; expected HOST:PORT, or auto"),
-        (("127.0.0.1:80", 2, None), "process None; expected how many there are, and which this one is"),
-        (("127.0.0.1:80", 2, 2), "process 2; expected how many there are, and which this one is"),
+        (("127.0.0.1:80", 2, None), "process None; expected the number of processes, and the number of this one"),
+        (("127.0.0.1:80", 2, 2), "process 2; expected the number of processes, and the number of this one"),
         ((None, 2, 0), "processes is 2 and process 0 without a coordinator; expected HOST:PORT"),
     ],
 )
-def test_processes_that_cannot_meet_are_told_before_they_wait(given, message):
+def test_a_malformed_coordinator_is_refused_before_waiting(given, message):
     with pytest.raises(UserError, match=message):
         distributed.initialize(*given)

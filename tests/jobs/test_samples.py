@@ -7,10 +7,11 @@ import pytest
 from flaxformer import model
 from flaxformer.config import Attention, LearnedPositions, ModelConfig, Sinusoidal
 from flaxformer.jobs import samples
-from flaxformer.jobs.samples import Sample, printable, sampler, text_of
+from flaxformer.jobs.samples import Sample, sampler, text_of
 from flaxformer.model import Generation
 from flaxformer.tasks import Copy, PairedFiles, TextFiles
 from flaxformer.training import Run
+from flaxformer.wording import printable
 
 
 def text_run(folder, **changes):
@@ -23,7 +24,7 @@ def weights(run):
     return jax.jit(model.init, static_argnums=1)(jax.random.key(0), run.model)
 
 
-def test_a_text_is_gone_on_with_by_the_seed_and_the_step_alone(tmp_path):
+def test_a_sample_depends_on_the_seed_and_the_step_alone(tmp_path):
     run = text_run(tmp_path)
     source, params = run.task.load(), weights(run)
     sample = sampler(run, source, 5)
@@ -81,7 +82,7 @@ def test_a_held_out_line_is_translated_to_its_end(tmp_path, asked, form):
         assert np.asarray(how["source"])[how["source_valid"]].tolist() == line
 
 
-def test_there_is_none_where_there_is_no_text_or_none_is_asked_for(tmp_path):
+def test_without_text_or_tokens_there_is_no_sampler(tmp_path):
     run = text_run(tmp_path)
     assert sampler(run, run.task.load(), 0) is None
     numbers = Run(model=ModelConfig(vocabulary=7), task=Copy(symbols=5, length=3))

@@ -66,7 +66,7 @@ def event_files(folder):
 
 def test_tensorboard_has_every_number_once_whatever_stopped_the_run(tmp_path):
     pytest.importorskip("tensorboardX")
-    launched(tmp_path, until=2)  # without a tracker: it is told later
+    launched(tmp_path, until=2)  # without a tracker: it is added later
     launched(tmp_path, "tensorboard", since=2, until=5)
     (old,) = (tmp_path / "tensorboard").iterdir()
     old.rename(old.with_name("events.out.tfevents.1.of_another_second"))
@@ -135,7 +135,7 @@ def test_wandb_finds_its_run_again_and_has_every_number_once(tmp_path, wandb):
     assert wandb[-1].settings["id"] != one.settings["id"]
 
 
-def test_wandb_is_told_what_it_does_not_have(tmp_path, wandb, monkeypatch):
+def test_wandb_receives_the_lines_that_it_does_not_have(tmp_path, wandb, monkeypatch):
     launched(tmp_path, until=3)
     monkeypatch.setattr(Recorder, "step", 3)
     monkeypatch.setattr(Recorder, "resumed", True)
@@ -160,9 +160,9 @@ def test_wandb_knows_a_key_of_its_server_alone(tmp_path, wandb, monkeypatch):
     keys.write_text("machine api.wandb.ai login user password " + "x" * 40 + "\n")
     keys.chmod(0o600)
     monkeypatch.setenv("NETRC", str(keys))
-    assert trackers._has_key()
+    assert trackers.has_key()
     monkeypatch.setenv("WANDB_BASE_URL", "https://own.example:8080")
-    assert not trackers._has_key()
+    assert not trackers.has_key()
 
 
 def test_the_real_wandb_writes_one_folder_without_a_network(tmp_path, monkeypatch):
@@ -183,13 +183,13 @@ class Failing:
     """A backend that fails at once, at a line, or at the end."""
 
     def __init__(self, when):
-        self.when, self.told = when, 0
+        self.when, self.updates = when, 0
         if when == "opened":
             raise OSError("no network\nand more")
 
     def __call__(self, line):
-        self.told += 1
-        if self.when == "told":
+        self.updates += 1
+        if self.when == "updated":
             raise OSError("no network")
 
     def close(self):
@@ -197,7 +197,7 @@ class Failing:
             raise OSError("no network")
 
 
-@pytest.mark.parametrize("when", ["opened", "told", "closed"])
+@pytest.mark.parametrize("when", ["opened", "updated", "closed"])
 def test_a_tracker_that_fails_is_reported_once_and_training_goes_on(tmp_path, monkeypatch, when, caplog):
     made = []
     monkeypatch.setitem(trackers.BACKENDS, "tensorboard", lambda *_: made.append(Failing(when)) or made[0])
@@ -205,9 +205,10 @@ def test_a_tracker_that_fails_is_reported_once_and_training_goes_on(tmp_path, mo
     launched(tmp_path, "tensorboard")
     assert len(read(tmp_path / "log.jsonl")) == 6 + 2
     assert [record.getMessage() for record in caplog.records] == [
-        "tensorboard is told no more (OSError: no network); training goes on, and log.jsonl has everything"
+        "tensorboard has failed and is not used any more (OSError: no network); "
+        "training continues, and the output folder has all numbers"
     ]
-    assert when != "told" or made[0].told == 1
+    assert when != "updated" or made[0].updates == 1
 
 
 @pytest.mark.parametrize(("name", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])

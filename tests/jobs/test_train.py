@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import io
-import json
 import re
 
 import jax
@@ -12,20 +11,21 @@ import pytest
 from jobs.small import FILE, TEXT
 from rich.console import Console
 
+from flaxformer import digests
 from flaxformer.checkpoint import Checkpoints, Stop
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main
 from flaxformer.cli.train import Price, follow
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data import prepare
-from flaxformer.files import locked
-from flaxformer.jobs import Diverged, Evaluated, Job, Sampled, Saved, Started, StepsTaken, train
+from flaxformer.files import lock_folder
+from flaxformer.jobs import Diverged, Evaluated, FinalScores, Job, Sampled, Saved, Started, StepsTaken, train
 from flaxformer.jobs.log import Log, read
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study.plan import Cost
 from flaxformer.tasks import Copy, TokenFiles
-from flaxformer.training import AdamW, Run, Training, start
+from flaxformer.training import AdamW, Run, Training, evaluate, evaluation_params, start
 
 RUN = Run(
     model=ModelConfig(
@@ -58,7 +58,7 @@ def results(folder):
     """The log without times, and every number of the newest checkpoint."""
     lines = [untimed(line) for line in read(folder / "log.jsonl")]
     losses = [loss for line in lines if line["kind"] == "steps" for loss in line["loss"]]
-    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    evaluations = [line for line in lines if line["kind"] in ("evaluation", "test")]
     _, state = Checkpoints(folder).restore(jax.eval_shape(start, RUN))
     return losses, evaluations, [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
@@ -71,7 +71,7 @@ def whole(tmp_path_factory):
     return folder, events
 
 
-def test_a_run_tells_what_it_does(whole):
+def test_a_run_yields_its_events(whole):
     folder, events = whole
     assert events[0] == Started(0)
     assert [event.step for event in events if isinstance(event, StepsTaken)] == [2, 4, 6, 8, 10, 12]
@@ -80,11 +80,25 @@ def test_a_run_tells_what_it_does(whole):
     assert Checkpoints(folder).steps() == [6, 12]
     losses, evaluations, _ = results(folder)
     assert len(losses) == 12
-    assert [line["step"] for line in evaluations] == [0, 6, 12]
+    assert [(line["kind"], line["step"]) for line in evaluations] == [
+        ("evaluation", 0), ("evaluation", 6), ("evaluation", 12), ("test", 12),
+    ]  # fmt: skip
+    [tested] = [event for event in events if isinstance(event, FinalScores)]
+    assert tested.metrics == {name: x for name, x in evaluations[-1].items() if name not in ("kind", "step")}
+    _, state = Checkpoints(folder).restore(jax.eval_shape(start, RUN))
+    again = evaluate(evaluation_params(state, RUN), RUN, OnTestData(RUN.task.load()))
+    assert tested.metrics["test_loss"] == pytest.approx(float(again["validation_loss"]), rel=1e-6)
+
+
+class OnTestData:
+    """A task's data with the test set in place of the evaluation set."""
+
+    def __init__(self, source):
+        self.evaluation = source.test
 
 
 @pytest.mark.parametrize("steps", [2, 6, 10, 12])
-def test_stopped_anywhere_it_saves_and_goes_on_bit_for_bit(whole, tmp_path, steps):
+def test_a_stopped_job_saves_and_resumes_bit_for_bit(whole, tmp_path, steps):
     events = trained(tmp_path, stop_after=steps)
     assert events[-1] == Saved(steps)
     assert trained(tmp_path)[0] == Started(steps)
@@ -92,7 +106,7 @@ def test_stopped_anywhere_it_saves_and_goes_on_bit_for_bit(whole, tmp_path, step
 
 
 @pytest.mark.parametrize("steps", [2, 8])
-def test_killed_anywhere_it_goes_on_from_its_checkpoint_bit_for_bit(whole, tmp_path, steps):
+def test_a_killed_job_resumes_from_its_checkpoint_bit_for_bit(whole, tmp_path, steps):
     trained(tmp_path, kill_after=steps)
     assert trained(tmp_path)[0] == Started(steps // 6 * 6)
     assert results(tmp_path) == results(whole[0])
@@ -112,11 +126,11 @@ def test_a_job_may_begin_on_a_mesh_and_end_on_one_device(whole, tmp_path, name):
     trained(tmp_path)
     losses, evaluations, _ = results(tmp_path)
     np.testing.assert_allclose(losses, results(whole[0])[0], rtol=1e-5)
-    assert [line["step"] for line in evaluations] == [0, 6, 12]
+    assert [line["step"] for line in evaluations] == [0, 6, 12, 12]
 
 
 @pytest.mark.slow
-def test_batches_of_the_host_are_cut_over_a_mesh(tmp_path, monkeypatch):
+def test_batches_of_the_host_are_sharded_over_a_mesh(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 50)
     prepare(tmp_path / "text.txt", tmp_path / "tokens")
     task = TokenFiles(path=str(tmp_path / "tokens"), length=6, batch_size=4, evaluation_batches=1)
@@ -137,7 +151,7 @@ def test_batches_of_the_host_are_cut_over_a_mesh(tmp_path, monkeypatch):
         (Devices(data=2, fsdp=1), r"task.batch_size is 6; expected a multiple of 4, which is mesh data 2 × training"),
     ],
 )
-def test_devices_that_do_not_fit_are_told_before_anything_is_written(tmp_path, devices, message):
+def test_unsuitable_devices_are_refused_before_anything_is_written(tmp_path, devices, message):
     run = RUN.replace(task=RUN.task.replace(batch_size=6))
     with pytest.raises(UserError, match=message):
         trained(tmp_path / "run", run, devices=devices)
@@ -165,7 +179,7 @@ def test_another_run_in_the_same_folder_is_refused(whole):
 
 
 def test_two_at_once_are_refused(tmp_path):
-    with locked(tmp_path, "training"), pytest.raises(UserError, match="another process is training"):
+    with lock_folder(tmp_path, "training"), pytest.raises(UserError, match="another process is training"):
         trained(tmp_path)
 
 
@@ -177,8 +191,8 @@ def test_a_length_of_nothing_is_refused(tmp_path, name):
 
 def test_a_log_drops_what_came_after_its_checkpoint_and_what_was_cut_short(tmp_path):
     lines = [{"kind": "steps", "step": step} for step in (2, 4, 6)]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "log.jsonl").write_text(text[:-9])
+    text = b"".join(map(digests.line, lines))
+    (tmp_path / "log.jsonl").write_bytes(text[:-9])
     Log(tmp_path, 4).append(kind="evaluation", step=4)
     assert [(line["kind"], line["step"]) for line in read(tmp_path / "log.jsonl")] == [
         ("steps", 2), ("steps", 4), ("evaluation", 4),
@@ -225,19 +239,19 @@ def test_generating_from_no_run_gets_one_clear_message(command):
 
 def test_samples_and_trackers_are_shown_and_change_no_number(command, tmp_path):
     tracked = ("--track", "tensorboard") if importlib.util.find_spec("tensorboardX") else ()
-    code, out, _ = command("train", "tiny.py", "--samples", "6", *tracked, "--output", "told")
+    code, out, _ = command("train", "tiny.py", "--samples", "6", *tracked, "--output", "tracked")
     assert code == 0
-    lines = read(tmp_path / "told" / "log.jsonl")
+    lines = read(tmp_path / "tracked" / "log.jsonl")
     said = [line for line in lines if line["kind"] == "sample"]
     assert [line["step"] for line in said] == [0, 2, 4]
     assert len({line["text"] for line in said}) > 1
     assert out.count(" " * 14 + said[0]["prompt"]) == 3
-    assert bool(tracked) == any((tmp_path / "told").glob("tensorboard/events*"))
+    assert bool(tracked) == any((tmp_path / "tracked").glob("tensorboard/events*"))
     assert command("train", "tiny.py", "--samples", "0", "--output", "silent")[0] == 0
     silent = read(tmp_path / "silent" / "log.jsonl")
     assert [untimed(line) for line in lines if line["kind"] != "sample"] == [untimed(line) for line in silent]
-    markers = [(tmp_path / name / "4" / "published.json").read_bytes() for name in ("told", "silent")]
-    assert Marker.decoded(markers[0], 4).digests == Marker.decoded(markers[1], 4).digests
+    markers = [(tmp_path / name / "4" / "published.json").read_bytes() for name in ("tracked", "silent")]
+    assert Marker.decode(markers[0], 4).digests == Marker.decode(markers[1], 4).digests
 
 
 def test_the_plan_says_what_a_run_will_take(command, tmp_path):
@@ -247,10 +261,10 @@ def test_the_plan_says_what_a_run_will_take(command, tmp_path):
     for words in (
         r"blocks/\*/attention +query 8×2×4, .* 288\n",
         r"[\d,]+ parameters\n",
-        r"17\.7 kFLOP a token, 565 kFLOP a step",
-        r"B of memory for a step\n",
-        r"4 steps of 32 tokens, 128 in all\n",
-        r"about [\d.]+ s, without evaluations, on one of 2 cpu devices\n",
+        r"17\.7 kFLOP per token, 565 kFLOP per step",
+        r"B of memory per step\n",
+        r"4 steps of 32 tokens: 128 tokens\n",
+        r"about [\d.]+ s, without evaluations, on 1 of 2 cpu devices\n",
     ):
         assert re.search(words, out), words
 

@@ -1,4 +1,4 @@
-"""A SLURM of two nodes on this machine alone, for tests: its own munge, ports and folder, nothing left behind."""
+"""SLURM cluster of two nodes on this machine for tests, with its own munge, ports and folder; removed at the end."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ PartitionName=debug Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str | None:
-    """Why there can be no such cluster here; None where it can be."""
+    """Return why this machine cannot run such a cluster, or None."""
     lacking = [name for name in DAEMONS if found(name) is None]
     if lacking:
         return f"no {', '.join(lacking)} (Debian's slurm-wlm and munge)"
@@ -64,7 +64,7 @@ def found(name: str) -> str | None:
 
 
 class Cluster:
-    """The daemons, as processes of this one."""
+    """Daemons of the cluster, as child processes."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.processes = root, {}
@@ -78,7 +78,7 @@ class Cluster:
         key.write_bytes(secrets.token_bytes(1024))
 
     def begin(self) -> None:
-        """Start the daemons, and wait until both nodes are there."""
+        """Start the daemons, and wait until both nodes are up."""
         root = self.root
         ports = dict(zip(("controller", "first", "second"), free_ports(3), strict=True))
         (root / "slurm.conf").write_text(SETTINGS.format(root=root, **ports))
@@ -100,21 +100,21 @@ class Cluster:
             )
 
     def start_node(self, node: str) -> None:
-        """(Re)start a node's daemon."""
+        """Start or restart the daemon of a node."""
         self.start("slurmd", "-D", "-f", str(self.root / "slurm.conf"), "-N", node, called=node)
 
     def command(self, *words: str) -> str:
-        """What one of SLURM's commands says."""
+        """Return the output of a command of SLURM."""
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)
         return done.stdout
 
     def jobs(self) -> dict[str, tuple[str, str]]:
-        """Each job that SLURM still knows of: its state and its node."""
+        """Return the state and node of each job that SLURM lists."""
         lines = self.command("squeue", "-h", "-r", "-o", "%i %T %N").splitlines()
         return {words[0]: (words[1], (*words, "")[2]) for words in map(str.split, lines)}
 
     def kill_node(self, node: str) -> None:
-        """End a node as a loss of power does: its daemon, its jobs' keepers and their processes, at once."""
+        """Kill a node as a power failure would: its daemon and all processes of its jobs at once."""
         self.processes[node].kill()
         self.processes[node].wait()
         log = str(self.root / f"slurmd-{node}.log")
@@ -124,7 +124,7 @@ class Cluster:
                     os.kill(pid, signal.SIGKILL)
 
     def running(self) -> list[int]:
-        """The processes that this cluster has started for its jobs, by what their environment says."""
+        """Return the processes that this cluster started for its jobs, identified by their environment."""
         wanted = {f"SLURM_CONF={self.environment['SLURM_CONF']}"}
         own = {process.pid for process in self.processes.values()} | {os.getpid()}
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
@@ -166,7 +166,7 @@ def open_files(pid: int) -> set[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Return unused ports."""
     with contextlib.ExitStack() as stack:
         asked = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in asked:
@@ -175,7 +175,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait(holds, seconds: float, step: float = 0.25) -> float:
-    """Wait until something holds; returns the seconds that it took."""
+    """Wait until a condition holds; return the seconds that it took."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < seconds, f"not so after {seconds} s"
@@ -185,7 +185,7 @@ def wait(holds, seconds: float, step: float = 0.25) -> float:
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
-    """A cluster while the context lasts."""
+    """Context manager of a cluster."""
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder:
         started = Cluster(Path(folder))
         try:

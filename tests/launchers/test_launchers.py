@@ -1,4 +1,4 @@
-"""Launchers: what they hand over and to whom, what they refuse, and what they say of workers that die."""
+"""Launchers: assignment of trials, payloads, validation of options, and reports about dead workers."""
 
 import dataclasses
 import io
@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 from study.tiny import FILE, tiny
 
-from flaxformer.cli import _with_set, launcher, main
-from flaxformer.cli.study import RunStudy
+from flaxformer.cli import launcher, main
+from flaxformer.cli.arguments import RunStudy
+from flaxformer.cli.parsing import with_set
 from flaxformer.launchers import (
     LAUNCHERS,
     Options,
@@ -41,7 +42,7 @@ WIDTHS = Axis("model.feed_forward.d_ff", {str(width): width for width in (5, 7, 
 
 @pytest.fixture(scope="module")
 def planned():
-    """Four groups, of 6 trials each."""
+    """Return four groups of 6 trials each."""
     return groups(tiny(axes=(WIDTHS, tiny().axes[1]), claims=()).trials())
 
 
@@ -51,8 +52,8 @@ def example(tmp_path):
     file.write_text(FILE)
     execution = Execution(output=tmp_path / "out", devices=1, chunk_steps=3, layout="scanned", mesh=Devices(data=2))
     return Payload(
-        file=file, jobs=(("a", "b"), None), execution=execution, overrides=("seed=1",), seeds=2, retry_failed=True,
-        on_error="stop", interface="lo", code={"commit": None, "source": "0"},
+        file=file, jobs=(("a", "b"), None), execution=execution, overrides=("seed=1",), seeds="1000:1002",
+        retry_failed=True, on_error="stop", interface="lo", code={"commit": None, "source": "0"},
     )  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def said_by(function):
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 4, 5, 7, 24, 30])
-def test_every_trial_is_dealt_once(planned, jobs):
+def test_each_trial_is_assigned_once(planned, jobs):
     dealt = division.names(division.assign(planned, jobs))
     assert len(dealt) == min(jobs, 24)
     assert sorted(itertools.chain(*dealt)) == sorted(trial.name for group in planned for trial in group.trials)
@@ -74,7 +75,7 @@ def test_every_trial_is_dealt_once(planned, jobs):
     assert max(sizes) - min(sizes) <= (6 if jobs < 4 else 1)
 
 
-def test_the_longest_groups_are_dealt_first():
+def test_largest_groups_are_assigned_first():
     def group(name, trials):
         return dataclasses.replace(whole, name=name, trials=whole.trials[:trials])
 
@@ -83,7 +84,7 @@ def test_the_longest_groups_are_dealt_first():
     assert [[one.name for one in job] for job in found] == [["d", "a"], ["c", "b"]]
 
 
-def test_nothing_to_do_is_no_job():
+def test_no_groups_give_no_jobs():
     assert division.assign([], 3) == []
     assert division.shares([], 0) == []
 
@@ -132,8 +133,8 @@ def test_a_payload_is_read_as_it_was_written(example, tmp_path):
     ("change", "message"),
     [
         (lambda text: text[:40], "is damaged"),
-        (lambda text: text.replace('"format": 1', '"format": 7'), "no launch of format 1"),
-        (lambda text: "[]", "no launch of format 1"),
+        (lambda text: text.replace('"format": 1', '"format": 7'), "not a payload of format 1"),
+        (lambda text: "[]", "not a payload of format 1"),
         (lambda text: text.replace('"chunk_steps"', '"chunks"'), "is damaged .*chunks"),
         (lambda text: text.replace('"chunk_steps": 3', '"chunk_steps": 0'), "chunk_steps is 0; expected at least 1"),
         (lambda text: text.replace('"jobs"', '"work"'), "is damaged .*jobs"),
@@ -141,7 +142,7 @@ def test_a_payload_is_read_as_it_was_written(example, tmp_path):
         (lambda text: "[" * 100_000, "is damaged"),
     ],
 )
-def test_a_payload_that_is_none_is_refused(example, tmp_path, change, message):
+def test_invalid_payload_raises_an_error(example, tmp_path, change, message):
     path = tmp_path / "one.json"
     example.write(path)
     path.write_text(change(path.read_text()))
@@ -149,24 +150,24 @@ def test_a_payload_that_is_none_is_refused(example, tmp_path, change, message):
         payload.read(path)
 
 
-def test_a_payload_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"nothing.json' cannot be read .*; expected a file that --launcher wrote"):
+def test_missing_payload_raises_an_error(tmp_path):
+    with pytest.raises(UserError, match=r"nothing.json' cannot be read .*; expected a file written by --launcher"):
         payload.read(tmp_path / "nothing.json")
 
 
-def test_folders_of_launches_are_their_owners_alone(tmp_path):
+def test_launch_folders_are_private(tmp_path):
     (tmp_path / "open").mkdir(mode=0o755)
     for name in ("open", "new"):
         assert stat.S_IMODE(payload.private(tmp_path / name).stat().st_mode) == 0o700
     (tmp_path / "link").symlink_to(tmp_path / "open")
-    with pytest.raises(UserError, match="link' is a link or another user's; expected a folder of your own"):
+    with pytest.raises(UserError, match="link' is a link or belongs to another user; expected a folder of your own"):
         payload.private(tmp_path / "link")
 
 
 # --- launching -------------------------------------------------------------------------------------------
 
 
-def test_a_launch_declares_the_study_and_hands_over_what_is_missing(example, tmp_path, monkeypatch):
+def test_launch_declares_the_study_and_assigns_missing_trials(example, tmp_path, monkeypatch):
     handed = []
 
     def start(path, given, options, console):
@@ -188,7 +189,7 @@ def test_a_launch_declares_the_study_and_hands_over_what_is_missing(example, tmp
     assert len(Store(tmp_path / "out").declaration["trials"]) == len(study.trials())
 
 
-def test_a_launch_with_nothing_to_do_starts_nothing(example, tmp_path, monkeypatch):
+def test_launch_without_missing_trials_starts_no_job(example, tmp_path, monkeypatch):
     monkeypatch.setattr(launching, "missing", lambda *_, **__: [])
     monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, options: [], None))
     assert launching.launch("local", example.study(), example, Options(), Console()) is True
@@ -203,11 +204,11 @@ WORDS = {
 }
 
 
-def test_a_worker_that_dies_is_told_and_the_others_go_on(example, monkeypatch):
+def test_dead_worker_is_reported_and_others_continue(example, monkeypatch):
     def worker(path, index, own, kind):
         return subprocess.Popen([sys.executable, "-c", WORDS[index]], stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr(local, "_worker", worker)
+    monkeypatch.setattr(local, "start_worker", worker)
     example = dataclasses.replace(example, jobs=(None,) * 4)
     ended, said = said_by(lambda console: local.start(None, example, Options(), console))
     assert ended is True
@@ -217,11 +218,11 @@ def test_a_worker_that_dies_is_told_and_the_others_go_on(example, monkeypatch):
     assert "worker 3" not in said
 
 
-def test_workers_get_their_cores_or_gpus_and_the_compiled_programs(tmp_path, monkeypatch):
+def test_workers_get_cores_or_gpus_and_the_compilation_cache(tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr(local.subprocess, "Popen", lambda words, **settings: started.append((words, settings)))
-    local._worker(tmp_path / "p.json", 1, ["2", "3"], "cores")
-    local._worker(tmp_path / "p.json", 0, ["1"], "GPUs")
+    local.start_worker(tmp_path / "p.json", 1, ["2", "3"], "cores")
+    local.start_worker(tmp_path / "p.json", 0, ["1"], "GPUs")
     (first, _), (second, settings) = started
     assert first[1:] == ["-m", "flaxformer.launchers.worker", str(tmp_path / "p.json"), "1", "--cores", "2,3"]
     assert second[-1] == "0"
@@ -229,7 +230,7 @@ def test_workers_get_their_cores_or_gpus_and_the_compiled_programs(tmp_path, mon
     assert settings["start_new_session"]
 
 
-def test_a_worker_is_told_what_it_cannot_read(tmp_path):
+def test_worker_reports_unreadable_payload(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         work.work(tmp_path / "nothing.json", 0, Console())
 
@@ -240,11 +241,11 @@ def test_a_worker_is_told_what_it_cannot_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "found"), [("90", 90), ("1:30:00", 90), ("0:00:30", 1), ("2-01:00:01", 2941), ("00:05:00", 5)]
 )
-def test_time_limits_are_read_as_sbatch_reads_them(text, found):
+def test_time_limits_have_the_formats_of_sbatch(text, found):
     assert slurm.minutes(text) == found
 
 
-def test_what_slurm_is_asked_for():
+def test_slurm_options_become_submitit_parameters():
     asked = slurm.parameters(Options(slurm=("time=2:00:00", "gpus=4", "cpus=8", "partition=big", "mem-per-cpu=2G")))
     assert asked == {
         "time": 120,
@@ -266,31 +267,31 @@ def test_what_slurm_is_asked_for():
         (["time=60", "time=70"], "--slurm is given time twice, as 60 and 70"),
         (["time=soon"], "--slurm is given time=soon; expected minutes"),
         (["time=0"], "--slurm is given time=0; expected at least a minute"),
-        (["time=2"], "time=2 and warning=90; expected a limit that is 50 s longer at least"),
+        (["time=2"], "time=2 and warning=90; expected a time limit at least 50 s longer"),
         (["nodes=0"], "--slurm is given nodes=0; expected a whole number of at least 1"),
         (["gpus=all"], "--slurm is given gpus=all; expected a whole number"),
         (["array=1-9"], "--slurm is given array=1-9, which the launcher sets itself"),
         (["nodes=2"], "nodes=2 and interface is None; expected --interface NAME"),
     ],
 )
-def test_what_slurm_cannot_be_asked_for(words, message):
+def test_invalid_slurm_options_raise_errors(words, message):
     with pytest.raises(UserError, match=message):
         slurm.parameters(Options(slurm=tuple(words)))
 
 
-def test_without_slurm_nothing_is_submitted(planned, monkeypatch):
+def test_missing_slurm_raises_an_error(planned, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="there is no sbatch and srun here; expected a machine of the cluster"):
+    with pytest.raises(UserError, match="sbatch and srun are not found; run it on a machine"):
         slurm.divide(planned, Options())
 
 
-def test_a_pickled_job_is_a_name_a_path_and_nothing_else():
+def test_pickled_job_holds_only_the_path():
     data = pickle.dumps(slurm.SlurmJob("/somewhere/one.json"))
     assert pickle.loads(data) == slurm.SlurmJob("/somewhere/one.json")
     assert len(data) < 150
 
 
-def test_a_job_is_submitted_again_as_it_was():
+def test_requeued_job_has_the_same_arguments():
     pytest.importorskip("submitit")
     job = slurm.SlurmJob("/somewhere/one.json")
     again = job.checkpoint(3)
@@ -298,7 +299,7 @@ def test_a_job_is_submitted_again_as_it_was():
 
 
 @pytest.mark.parametrize("words", [["cpus=2", "gpus=1"]])
-def test_what_ray_is_asked_for(words):
+def test_ray_options_become_task_resources(words):
     assert ray.resources(Options(ray=tuple(words))) == {"num_cpus": 2, "num_gpus": 1}
     with pytest.raises(UserError, match="--ray is given disk=3; expected cpus=N or gpus=N"):
         ray.resources(Options(ray=("disk=3",)))
@@ -311,7 +312,7 @@ def test_interfaces_have_addresses():
         rendezvous.address_of("none0")
 
 
-def test_processes_meet_where_the_first_says(tmp_path, monkeypatch):
+def test_processes_connect_to_the_address_of_the_first(tmp_path, monkeypatch):
     met = []
     monkeypatch.setattr(rendezvous.distributed, "initialize", lambda *arguments: met.append(arguments))
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "")
@@ -327,17 +328,17 @@ def test_processes_meet_where_the_first_says(tmp_path, monkeypatch):
     )
     assert address.startswith("127.0.0.1:")
     monkeypatch.setattr(rendezvous, "SECONDS", 0.0)
-    with pytest.raises(UserError, match=r"8-0.coordinator' is not there after 0 s; expected it from the job's first"):
+    with pytest.raises(UserError, match=r"8-0.coordinator' does not exist after 0 s; expected it from the first"):
         rendezvous.rendezvous(tmp_path, "8-0", "lo", 2, 1)
 
 
 # --- the command -----------------------------------------------------------------------------------------
 
 
-def test_words_of_slurm_are_no_overrides():
+def test_slurm_options_are_not_overrides():
     words = ["a.py", "--slurm", "time=60", "nodes=2", "model.layers=3", "--ray", "cpus=2", "--seeds", "2", "seed=4"]
     rest = ["a.py", "--slurm", "time=60", "nodes=2", "--ray", "cpus=2", "--seeds", "2"]
-    assert _with_set(RunStudy, words) == [*rest, "--set", "model.layers=3", "seed=4"]
+    assert with_set(RunStudy, words) == [*rest, "--set", "model.layers=3", "seed=4"]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_words_of_slurm_are_no_overrides():
         (["--launcher", "slurm", "--slurm", "nodes=2"], "expected --interface NAME"),
     ],
 )
-def test_what_the_command_refuses(tmp_path, monkeypatch, capsys, words, message):
+def test_invalid_launcher_options_raise_errors(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launcher.jax.config, "update", lambda *_: None)  # this process goes on to other tests

@@ -1,4 +1,4 @@
-"""Worker processes on this machine: one table, whoever trains what, and whoever dies."""
+"""Worker processes on this machine: the results do not depend on which worker trains which trial, or dies."""
 
 import contextlib
 import os
@@ -66,7 +66,7 @@ def under_way(process, store):
     return workers(store)
 
 
-def test_two_workers_give_what_one_process_gives(tmp_path, start, uninterrupted):
+def test_two_workers_equal_one_process(tmp_path, start, uninterrupted):
     process = start(tmp_path, "--launcher", "local", *LONG)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
@@ -75,7 +75,7 @@ def test_two_workers_give_what_one_process_gives(tmp_path, start, uninterrupted)
     assert "worker 1: 4 runs trained, 0 failed" in said
 
 
-def test_a_killed_workers_runs_are_the_others(tmp_path, start, uninterrupted):
+def test_runs_of_a_killed_worker_are_taken_over(tmp_path, start, uninterrupted):
     process, store = start(tmp_path, "--launcher", "local", *LONG), Store(tmp_path / "runs" / "tiny")
     os.kill(under_way(process, store)[1], signal.SIGKILL)
     said, _ = process.communicate(timeout=300)
@@ -84,7 +84,7 @@ def test_a_killed_workers_runs_are_the_others(tmp_path, start, uninterrupted):
     assert results(store.rows()) == uninterrupted
 
 
-def test_a_stopped_command_stops_its_workers_and_goes_on(tmp_path, start, uninterrupted):
+def test_stopped_command_stops_workers_and_resumes(tmp_path, start, uninterrupted):
     process, store = start(tmp_path, "--launcher", "local", *LONG), Store(tmp_path / "runs" / "tiny")
     assert len(under_way(process, store)) == 2
     process.send_signal(signal.SIGINT)

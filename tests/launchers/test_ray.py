@@ -1,4 +1,4 @@
-"""Ray tasks on a cluster of this machine: one table, whoever trains what."""
+"""Ray tasks on a cluster of this machine give the results of one process."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def command(folder, *words):
     return results(Store(folder / "runs" / "tiny").rows()), done.stdout
 
 
-def test_tasks_give_what_one_process_gives(tmp_path):
+def test_ray_tasks_equal_one_process(tmp_path):
     for name in ("tasks", "alone"):
         (tmp_path / name).mkdir()
     found, said = command(tmp_path / "tasks", "--launcher", "ray", "--ray", "cpus=1")

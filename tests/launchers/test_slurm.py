@@ -1,4 +1,4 @@
-"""SLURM, in fact: two nodes on this machine. Whatever it does to the jobs, the table is what one process gives."""
+"""Real SLURM with two nodes on this machine: whatever happens to the jobs, the results equal those of one process."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=f"no SLURM of our own: {why_not()}"),
 ]
 LONG = ["--seeds", "2", "training.steps=6000", "training.evaluate_every=3000"]
-"""A run of several seconds, so that something can happen to it."""
+"""Steps of a run of several seconds, which can be interrupted."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def slurm():
 
 @pytest.fixture(scope="module")
 def command(slurm, tmp_path_factory):
-    """Run the tiny study from the command line, in a folder; returns its store and what was said."""
+    """Run the tiny study from the command line, in a folder; return its store and output."""
     compiled = tmp_path_factory.mktemp("compiled")
     environment = slurm.environment | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
@@ -51,7 +51,7 @@ def command(slurm, tmp_path_factory):
 
 @pytest.fixture
 def submit(tmp_path, slurm, command):
-    """Submit the tiny study; returns its store and the jobs' numbers."""
+    """Submit the tiny study; return its store and the numbers of the jobs."""
 
     def call(*words):
         store, said = command(tmp_path, "--launcher", "slurm", *words)
@@ -66,7 +66,7 @@ def submit(tmp_path, slurm, command):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, command):
-    """The table of the study, trained by the command itself."""
+    """Return the results of the study, trained by the command in one process."""
     found = {}
 
     def call(*words):
@@ -78,7 +78,7 @@ def uninterrupted(tmp_path_factory, command):
 
 
 def logs(store):
-    """What the jobs said, and what SLURM said to them."""
+    """Return the output of the jobs and of SLURM."""
     return "\n".join(path.read_text() for path in sorted(store.root.glob("launches/*/*.out")))
 
 
@@ -92,7 +92,7 @@ def ended(slurm, seconds=240):
     wait(lambda: not slurm.jobs(), seconds, 0.5)
 
 
-def test_an_array_of_a_job_a_group_gives_what_one_process_gives(submit, slurm, uninterrupted):
+def test_job_array_equals_one_process(submit, slurm, uninterrupted):
     store, jobs = submit()
     assert len(jobs) == 2
     ended(slurm)
@@ -101,7 +101,7 @@ def test_an_array_of_a_job_a_group_gives_what_one_process_gives(submit, slurm, u
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_requeued_job_goes_on(submit, slurm, uninterrupted):
+def test_requeued_job_resumes(submit, slurm, uninterrupted):
     store, (job,) = submit("--workers", "1", *LONG)
     under_way(store, job, slurm)
     before = set(store.rows())
@@ -114,7 +114,7 @@ def test_a_requeued_job_goes_on(submit, slurm, uninterrupted):
 
 
 @pytest.mark.parametrize("name", ["USR2", "TERM"])
-def test_a_warned_job_has_itself_requeued(submit, slurm, uninterrupted, name):
+def test_warned_job_is_requeued(submit, slurm, uninterrupted, name):
     store, (job,) = submit("--workers", "1", *LONG)
     under_way(store, job, slurm)
     slurm.command("scancel", f"--signal={name}", job)
@@ -124,7 +124,7 @@ def test_a_warned_job_has_itself_requeued(submit, slurm, uninterrupted, name):
     assert logs(store).count("Loading pickle") == 2
 
 
-def test_a_cancelled_job_stays_cancelled(submit, slurm):
+def test_cancelled_job_is_not_requeued(submit, slurm):
     store, (job,) = submit("--workers", "1", *LONG)
     under_way(store, job, slurm)
     slurm.command("scancel", job)
@@ -134,7 +134,7 @@ def test_a_cancelled_job_stays_cancelled(submit, slurm):
 
 
 @pytest.mark.exhaustive
-def test_a_job_whose_time_is_up_goes_on_until_it_is_done(submit, slurm, uninterrupted):
+def test_job_over_its_time_limit_resumes_until_done(submit, slurm, uninterrupted):
     # A minute is the shortest limit; SLURM may warn half a minute early, so that a start gets 20 s at least.
     longer = ["training.steps=40000", "training.evaluate_every=20000", "--seeds", "6"]
     store, _ = submit("--workers", "1", "--slurm", "time=1", "warning=10", *longer)
@@ -144,7 +144,7 @@ def test_a_job_whose_time_is_up_goes_on_until_it_is_done(submit, slurm, uninterr
     assert logs(store).count("Loading pickle") > 1
 
 
-def test_a_job_whose_node_is_lost_goes_on_at_another(submit, slurm, uninterrupted, record_property):
+def test_job_of_a_lost_node_resumes_on_another(submit, slurm, uninterrupted, record_property):
     store, (job,) = submit("--workers", "1", *LONG)
     under_way(store, job, slurm)
     node = slurm.jobs()[job][1]
@@ -160,7 +160,7 @@ def test_a_job_whose_node_is_lost_goes_on_at_another(submit, slurm, uninterrupte
     assert results(store.rows()) == uninterrupted(*LONG), logs(store)
 
 
-def test_the_nodes_of_a_job_train_each_run_together(submit, slurm, uninterrupted):
+def test_nodes_of_a_job_share_each_run(submit, slurm, uninterrupted):
     store, (job,) = submit("--workers", "1", "--slurm", "nodes=2", "--interface", "lo")
     wait(lambda: slurm.jobs().get(job, ("",))[0] != "PENDING", 60)
     ended(slurm)

@@ -31,13 +31,13 @@ BASE = ModelConfig(vocabulary=6, layers=2, d_model=12, attention=Attention(heads
 
 
 def run_of(**changes: Any) -> Run:
-    """A small causal model with changes."""
+    """Return a small causal model with changes."""
     task = Copy(symbols=5, length=5, batch_size=4, evaluation_batches=2)
     return Run(model=BASE.replace(**changes), task=task, training=Training(steps=2))
 
 
 def bidirectional(**changes: Any) -> Run:
-    """A small bidirectional model with changes."""
+    """Return a small bidirectional model with changes."""
     task = MaskedTokens(text=StandardLibrary(length=8), batch_size=4, evaluation_batches=2)
     model = BASE.replace(vocabulary=task.vocabulary, mask_pattern="bidirectional", **changes)
     return Run(model=model, task=task, training=Training(steps=2))
@@ -85,7 +85,7 @@ class BiasBeforeMask(Attention):
 
 
 class ChunkedSum(TokenMixer):
-    """A cumulative sum in chunks of 8 that forgets what came before a chunk, and so changes with the length."""
+    """Cumulative sum that restarts at every chunk of 8 tokens, and so depends on the length."""
 
     class Weights(Parameters):
         out: Float[Array, "d_model d_model"] = param(fan_in="d_model")
@@ -215,7 +215,7 @@ class DecayingSum(TokenMixer):
 
 
 class ForgetsToken(DecayingSum):
-    """The state loses the last token of each call."""
+    """State that loses the last token of each call."""
 
     def step(self, weights, x, state, context):
         seen, _ = self.scan(weights, x, state, context)
@@ -239,7 +239,7 @@ class WrongAfterSteps(DecayingSum):
 
 
 class StateReadsPadding(DecayingSum):
-    """Padding decays the state in decoding."""
+    """State that decays at padding in decoding."""
 
     def step(self, weights, x, state, context):
         valid = context.valid
@@ -267,7 +267,7 @@ class NoGradient(Dense):
 
 
 class FirstLayerOnly(Dense):
-    """A weight that is used in the first layer alone."""
+    """Weight that only the first layer uses."""
 
     class Weights(Dense.Weights):
         gate: Float[Array, "d_model"] = param(init="ones")
@@ -350,7 +350,7 @@ class WrongInBfloat16(Dense):
 
 
 class LargeMaskValue(Attention):
-    """A mask value that float16 does not have."""
+    """Mask value that overflows float16."""
 
     def normalize(self, weights, logits, mask):
         logits = logits.astype(weights.value.dtype)
@@ -386,7 +386,7 @@ class EagerOnly(Dense):
 
 
 class WrongInGroup(Dense):
-    """A callback that does not tell the trials of a group apart."""
+    """Callback that does not distinguish the trials of a group."""
 
     def apply(self, weights, x, context):
         y = super().apply(weights, x, context)
@@ -429,7 +429,7 @@ class Callback(Dense):
 
 
 class BatchLoss(Dense):
-    """A loss that is no mean over tokens."""
+    """Loss that is not a mean over tokens."""
 
     def apply(self, weights, x, context):
         y = super().apply(weights, x, context)
@@ -437,7 +437,7 @@ class BatchLoss(Dense):
 
 
 class HiddenLoop(Dense):
-    """Products in a loop whose length the program does not know."""
+    """Products in a loop of unknown length."""
 
     def apply(self, weights, x, context):
         y = super().apply(weights, x, context)
@@ -527,7 +527,7 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "wrong in a group": ("group", "trial 0", {"feed_forward": WrongInGroup(d_ff=10)}),
     "loss of the whole batch": ("devices", "depends on the whole batch", {"feed_forward": BatchLoss(d_ff=10)}),
     "products in a hidden loop": ("operations", "while", {"feed_forward": HiddenLoop(d_ff=10)}),
-    "loud head": ("start", "the first loss is", {"head": LoudHead()}),
+    "loud head": ("start", "the initial loss is", {"head": LoudHead()}),
 }
 BIDIRECTIONAL: dict[str, tuple[str, str, dict[str, Any]]] = {
     "order without positions": (
@@ -541,7 +541,7 @@ BIDIRECTIONAL: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def run_with(fault: str) -> Run:
-    """The run that has a fault."""
+    """Return the run with a fault."""
     if fault in BIDIRECTIONAL:
         return bidirectional(**BIDIRECTIONAL[fault][2])
     return run_of(**FAULTS[fault][2])

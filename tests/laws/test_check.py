@@ -1,4 +1,4 @@
-"""`flaxformer check`: sound models pass every law, and each planted fault is named by its law."""
+"""`flaxformer check`: correct models pass every law, and each faulty component violates its law."""
 
 import os
 import subprocess
@@ -74,14 +74,14 @@ def programs_are_dropped():
     "fault",
     [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in (*FAULTS, *BIDIRECTIONAL)],
 )
-def test_a_planted_fault_is_named_by_its_law(fault):
+def test_every_faulty_component_violates_its_law(fault):
     law, words, _ = (FAULTS | BIDIRECTIONAL)[fault]
     [result] = check(run_with(fault), [law])
     assert result.finding.is_violated, result
     assert words in result.finding.words
 
 
-def test_a_number_of_a_loss_term_without_effect_is_named():
+def test_loss_term_number_without_effect_is_reported():
     [result] = check(run_of().replace(loss_terms=(DeadTerm(),)), ["fields"])
     assert result.finding.words == "changing loss_terms.0.strength changes nothing"
 
@@ -131,23 +131,23 @@ def assert_sound(run, laws=tuple(name for name in LAWS if name not in EXPENSIVE)
     "model",
     [pytest.param(name, marks=pytest.mark.slow if name == "default" else pytest.mark.exhaustive) for name in SOUND],
 )
-def test_a_sound_model_passes_every_law(model):
+def test_correct_model_passes_every_law(model):
     assert_sound(run_of(**SOUND[model]), *([tuple(LAWS)] if model == "default" else []))
 
 
 @pytest.mark.slow
-def test_the_default_model_passes_the_laws_that_take_little_time():
+def test_default_model_passes_the_fast_laws():
     assert_sound(run_of(), ("padding", "batch", "tokens", "decoding", "weights", "fields"))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("positions", [NoPositions(), Rotary()], ids=["no positions", "rotary"])
-def test_a_sound_encoder_passes_every_law(positions):
+def test_correct_encoder_passes_every_law(positions):
     assert_sound(bidirectional(positions=positions).replace(loss_terms=(ZLoss(),)))
 
 
 @pytest.mark.slow
-def test_a_sound_classifier_of_images_passes_every_law():
+def test_correct_image_classifier_passes_every_law():
     task = Digits(batch_size=4)
     inputs = Patches(height=8, width=8, size=4, class_token=True)
     model = ModelConfig(
@@ -158,19 +158,19 @@ def test_a_sound_classifier_of_images_passes_every_law():
 
 
 @pytest.mark.slow
-def test_a_sound_encoder_decoder_passes_every_law():
+def test_correct_encoder_decoder_passes_every_law():
     task = Copy(symbols=5, length=5, batch_size=4, evaluation_batches=2, form="paired")
     model = ModelConfig(vocabulary=task.vocabulary, layers=2, d_model=12, attention=Attention(heads=2))
     assert_sound(Run(model=model.with_encoder(layers=1), task=task, training=Training(steps=2)))
 
 
-def test_what_a_norm_declares_is_no_fault():
+def test_declared_dependence_of_a_norm_is_no_violation():
     found = {r.law: r.finding for r in check(run_of(norm_kind=LayerNorm(over="sequence")), ["causality", "tokens"])}
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, "not applicable")
     assert "LayerNorm declares that it reads later tokens" in found["causality"].words
 
 
-def test_an_exemption_is_reported_with_its_reason():
+def test_exemption_is_reported_with_its_reason():
     class Exempt(BatchMixing):
         exempt_from: ClassVar = {"batch": "subtracts the mean of the batch"}
 
@@ -179,7 +179,7 @@ def test_an_exemption_is_reported_with_its_reason():
     assert "Exempt declares: subtracts the mean of the batch" in result.finding.words
 
 
-def test_an_exemption_from_no_law_is_refused():
+def test_exemption_from_an_unknown_law_is_refused():
     class Mistyped(TokenShift):
         exempt_from: ClassVar = {"token": "reads the token before"}
 
@@ -192,7 +192,7 @@ def test_an_unknown_law_is_refused():
         list(check(run_of(), ["casality"]))
 
 
-def test_models_that_differ_in_numbers_alone_are_one():
+def test_models_that_differ_only_in_numbers_are_checked_once():
     runs = [
         ("a", run_of(dropout=0.1)),
         ("b", run_of(dropout=0.2)),
@@ -266,7 +266,7 @@ def test_the_command_tests_two_devices_on_any_processor(tmp_path):
         (FILE.format(offset=0, exemption=""), ["--laws", "casality"], "law is 'casality'; did you mean 'causality'?"),
     ],
 )
-def test_a_mistake_of_the_user_is_one_line_and_exits_with_2(tmp_path, capsys, text, arguments, message):
+def test_user_error_prints_one_line_and_exits_with_2(tmp_path, capsys, text, arguments, message):
     (tmp_path / "own.py").write_text(text)
     assert main(["check", str(tmp_path / "own.py"), *arguments]) == 2
     error = capsys.readouterr().err.strip()

@@ -1,4 +1,4 @@
-"""Beam search against exhaustive search, and against the algorithm on lists, with every sequence's probability."""
+"""Beam search against exhaustive search, and against the same algorithm on lists."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from flaxformer.config import Attention, Dense, ModelConfig, Rotary
 from flaxformer.model import apply, specs
 from flaxformer.model.beam import beam_search
 from flaxformer.model.decoding import generate
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.struct import UserError
 
 V, SHORT, STEPS, S, END = 5, 3, 5, 7, 2
@@ -44,12 +44,12 @@ def params():
 
 @pytest.fixture(scope="module")
 def tables(params):
-    """`next_words` of each prompt without its padding."""
+    """Return `next_words` of each prompt, without its padding."""
     return [next_words(params, CONFIG, row[valid]) for row, valid in zip(PROMPT, VALID, strict=True)]
 
 
 def next_words(params, config, prompt, **given):
-    """{what was said: log-probabilities of what comes next}, for everything of fewer than `STEPS` words."""
+    """Return {continuation: log probabilities of the next word}, for continuations of fewer than `STEPS` words."""
     said = np.array(list(itertools.product(range(V), repeat=STEPS - 1)))
     tokens = np.zeros((len(said), PROMPT.shape[1] + STEPS - 1), int)  # what stands after the last word is not seen
     tokens[:, : len(prompt)], tokens[:, len(prompt) :][:, : STEPS - 1] = prompt, said
@@ -60,7 +60,7 @@ def next_words(params, config, prompt, **given):
 
 
 def exhaustive(table, steps, end, penalty):
-    """Every continuation with its score, best first."""
+    """Return every continuation with its score, best first."""
     found = {}
     for words in itertools.product(range(V), repeat=steps):
         words = words[: words.index(end) + 1] if end in words else words
@@ -70,7 +70,7 @@ def exhaustive(table, steps, end, penalty):
 
 
 def searched(table, steps, beams, end, penalty):
-    """Beam search as its docstring says it, with lists."""
+    """Return the result of beam search, computed with lists."""
     alive, ended = [(0.0, ())], []
     for n in range(1, steps + 1):
         longer = sorted(((total + table[w][v], (*w, v)) for total, w in alive for v in range(V)), reverse=True)
@@ -92,7 +92,7 @@ def equals(result, row, expected, fill):
 
 
 @pytest.mark.parametrize("end", [None, END])
-def test_with_a_beam_for_every_sequence_the_search_is_exhaustive(params, tables, end):
+def test_beam_search_with_a_beam_per_sequence_is_exhaustive(params, tables, end):
     for penalty in PENALTIES:
         result = beam_search(
             params, CONFIG, PROMPT, valid=VALID, steps=SHORT, beams=V**SHORT, end=end, length_penalty=penalty
@@ -119,7 +119,7 @@ def test_equals_the_algorithm_on_lists(params, tables, beams):
     assert found != best  # so narrow a beam loses something somewhere
 
 
-def test_one_beam_is_greedy(params):
+def test_beam_search_with_one_beam_is_greedy(params):
     for end in range(V):
         one = beam_search(params, CONFIG, PROMPT, valid=VALID, steps=STEPS, beams=1, end=end)
         greedy = generate(params, CONFIG, PROMPT, valid=VALID, steps=STEPS, end=end)
@@ -129,7 +129,7 @@ def test_one_beam_is_greedy(params):
 
 
 @pytest.mark.slow
-def test_an_encoder_decoder_searches_by_its_source():
+def test_beam_search_of_an_encoder_decoder_depends_on_the_source():
     config = CONFIG.replace(layers=2).with_encoder(layers=1)
     params = with_layout(weights(config, 7), "scanned")
     start = np.zeros((2, 1), int)
@@ -150,6 +150,6 @@ def test_an_encoder_decoder_searches_by_its_source():
         ({"end": V}, "end is 5; expected an id from 0 to 4"),
     ],
 )
-def test_a_mistake_is_named(params, how, message):
+def test_invalid_arguments_of_beam_search_are_named(params, how, message):
     with pytest.raises(UserError, match=message):
         beam_search(params, CONFIG, PROMPT, **{"steps": 2, "beams": 2} | how)

@@ -1,4 +1,4 @@
-"""Components written outside the package are accepted wherever the package's own are, and nothing ignores them."""
+"""User-defined components of every kind, in models, decoding, training, the command line and checkpoints."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.checkpoint import config_of, write_config
+from flaxformer.canonical import canonical
+from flaxformer.checkpoint import read_config, write_config
 from flaxformer.component import Aux
 from flaxformer.config import (
     Attention,
@@ -23,10 +24,10 @@ from flaxformer.config import (
     TokenMixer,
 )
 from flaxformer.model import apply, apply_with_intermediates, extend, generate, init, new_cache, specs
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.overrides import override
 from flaxformer.params import Parameters, param, table
-from flaxformer.struct import UserError, canonical, choices, leaf, replace_at, static
+from flaxformer.struct import UserError, choices, leaf, replace_at, static
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Schedule, Training, ZLoss, start, train_step
 from flaxformer.training.step import backward, loss, summed_loss
@@ -35,7 +36,7 @@ V, D, T = 11, 12, 7
 
 
 class Mixture(FeedForward):
-    """A softly mixed pair of experts, with a loss and a statistic of its own."""
+    """Pair of experts with soft gates, a loss and a statistic."""
 
     experts: int = static(3)
     balance: float | None = leaf(0.5)
@@ -58,7 +59,7 @@ class Mixture(FeedForward):
 
 
 class Mean(TokenMixer):
-    """The running mean of the tokens so far, without a decoding state."""
+    """Running mean of the tokens so far, without a decoding state."""
 
     class Weights(Parameters):
         out: Float[Array, "d_model d_model"] = param(fan_in="d_model")
@@ -72,7 +73,7 @@ class Mean(TokenMixer):
 
 
 class Decayed(Mean):
-    """A decaying sum of the tokens so far, with a decoding state of one vector."""
+    """Decaying sum of the tokens so far, with a decoding state of one vector."""
 
     rate: float = leaf(0.5)
 
@@ -121,7 +122,7 @@ class Halved(Residual):
 
 
 class Two(Residual):
-    """Two streams, of which branches read the mean."""
+    """Two residual streams; a branch reads their mean."""
 
     class Weights(Parameters):
         share: Float[Array, "streams"] = param(init="ones", decay=False)
@@ -142,7 +143,7 @@ class Two(Residual):
 
 
 class Distance(Positions):
-    """A bias that depends on the query."""
+    """Bias that depends on the query."""
 
     class Weights(Parameters):
         slope: Float[Array, "d_head"] = param(std=0.3, decay=False)
@@ -155,7 +156,7 @@ class Distance(Positions):
 
 
 class First(Attention):
-    """Attention whose values are mixed with those of the first layer."""
+    """Attention with the average of its values and those of the first layer."""
 
     def initial_carry(self, x):
         heads = self.heads
@@ -211,7 +212,7 @@ OWN = {
     "shared weights": {"layers": 4, "distinct_blocks": 2, "feed_forward": Mixture()},
 }
 QUICK = {"mixer by recomputation", "mixer with a state", "residual streams", "shared weights"}
-"""Those in the default run of the longest test."""
+"""Components that the longest test covers by default."""
 
 
 def model_of(name):
@@ -219,7 +220,7 @@ def model_of(name):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OWN])
-def test_decoding_equals_the_whole_sequence_in_both_layouts(name):
+def test_decoding_equals_the_forward_pass_in_both_layouts(name):
     config = model_of(name)
     params = init(jax.random.key(0), config)
     tokens = jax.random.randint(jax.random.key(1), (2, T), 0, V)
@@ -238,7 +239,7 @@ def test_decoding_equals_the_whole_sequence_in_both_layouts(name):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_later_token_and_padding_change_nothing_before(name):
+def test_later_tokens_and_padding_do_not_change_earlier_outputs(name):
     config = model_of(name)
     params = init(jax.random.key(0), config)
     tokens = jax.random.randint(jax.random.key(1), (2, T), 0, V)
@@ -249,7 +250,7 @@ def test_a_later_token_and_padding_change_nothing_before(name):
     np.testing.assert_allclose(other[1, :4], expected[1, :4], atol=1e-6)
 
 
-def test_an_override_of_attention_changes_the_answer_and_no_kernel_ignores_it():
+def test_overridden_attention_is_used_by_every_kernel_path():
     own, plain = model_of("normaliser"), BASE
     params = init(jax.random.key(0), own)
     tokens = jnp.arange(T)[None]
@@ -262,7 +263,7 @@ def test_an_override_of_attention_changes_the_answer_and_no_kernel_ignores_it():
 
 
 @pytest.mark.slow
-def test_losses_of_components_train_and_do_not_validate():
+def test_component_losses_are_added_in_training_only():
     task = Copy(symbols=V - 1, length=3, batch_size=4, evaluation_batches=2)
     config = model_of("feed-forward")
     with_loss = Run(model=config, task=task, training=Training(steps=2))
@@ -280,7 +281,7 @@ def test_losses_of_components_train_and_do_not_validate():
     assert not np.allclose(*router, atol=1e-7)
 
 
-def test_loss_terms_are_added_whatever_the_micro_batches():
+def test_loss_terms_do_not_depend_on_micro_batches():
     task = Copy(symbols=V - 1, length=3, batch_size=4, evaluation_batches=2)
     run = Run(
         model=BASE, task=task, training=Training(steps=2, micro_batches=1), loss_terms=(ZLoss(weight=0.1), Small())
@@ -298,7 +299,7 @@ def test_loss_terms_are_added_whatever_the_micro_batches():
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_the_command_line_takes_ones_own_classes():
+def test_the_command_line_accepts_user_defined_classes():
     run = Run(model=BASE, task=Copy(symbols=V - 1, length=3))
     changed = override(
         run,
@@ -319,13 +320,13 @@ def test_the_command_line_takes_ones_own_classes():
         override(run, ["model.feed_forward=Mixtre()"])
 
 
-def test_a_wrong_kind_of_component_is_refused_with_all_choices():
+def test_an_error_lists_the_valid_components():
     expected = r"ModelConfig.feed_forward is .*; expected Dense, .*Mixture.* or another FeedForward or None"
     with pytest.raises(UserError, match=expected):
         ModelConfig(feed_forward=RMSNorm())
 
 
-def test_a_plain_field_is_refused_with_what_to_write():
+def test_a_plain_field_is_rejected_with_the_alternatives():
     with pytest.raises(UserError, match=r"Odd.size is a plain field; expected static\(...\)"):
 
         class Odd(FeedForward):
@@ -334,7 +335,7 @@ def test_a_plain_field_is_refused_with_what_to_write():
     assert "Odd" not in choices(FeedForward)
 
 
-def test_an_axis_without_a_size_is_refused_by_name():
+def test_an_axis_without_a_size_is_named():
     class Odd(FeedForward):
         class Weights(Parameters):
             up: Float[Array, "d_model d_hiden"] = param(fan_in="d_model")
@@ -343,14 +344,14 @@ def test_an_axis_without_a_size_is_refused_by_name():
         specs(BASE.replace(feed_forward=Odd()))
 
 
-def test_a_run_with_ones_own_classes_is_written_and_read(tmp_path):
+def test_a_run_with_user_defined_classes_is_written_and_read(tmp_path):
     run = Run(model=model_of("pattern"), task=Copy(symbols=V - 1, length=3), loss_terms=(Small(),))
     write_config(tmp_path, run)
-    assert config_of(tmp_path) == run
+    assert read_config(tmp_path) == run
     assert "test_components.Mixture" in str(canonical(run))
 
 
-def test_weights_of_a_pattern_differ_by_block_and_are_shared_by_number():
+def test_pattern_blocks_have_their_own_weights_and_distinct_blocks_share():
     config = model_of("pattern")
     names = [name for name, _ in table(specs(config))]
     assert "blocks/0/attention/out" in names
@@ -369,19 +370,19 @@ def test_weights_of_a_pattern_differ_by_block_and_are_shared_by_number():
     [
         ({"distinct_blocks": 2}, "distinct_blocks is 2; expected a divisor of layers 3"),
         ({"pattern": (Block(),) * 4}, "pattern has 4 blocks; expected at most layers 3"),
-        ({"pattern": (Block(residual=Two()),)}, "pattern has another residual rule than the model's Residual"),
+        ({"pattern": (Block(residual=Two()),)}, "pattern has a residual rule other than the model's Residual"),
         ({"pattern": (Block(attention=Attention(heads=5)),)}, "heads is 5; expected a divisor of d_model 12"),
         ({"cross_attention": Attention()}, "cross_attention is given; expected None, or an encoder"),
         ({"attention": Mean(), "d_memory": 5}, "cross_attention is None with attention Mean"),
     ],
 )
-def test_a_mistaken_stack_is_refused(changes, message):
+def test_contradictory_stacks_are_rejected(changes, message):
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
         BASE.replace(**changes)
 
 
 class Gate(Attention):
-    """Attention whose update is gated by the tokens: `apply` is overridden, and no method for decoding."""
+    """Attention with a gate on its update: overrides `apply`, and no method for decoding."""
 
     class Weights(Attention.Weights):
         gate: Float[Array, "d_model d_model"] = param(fan_in="d_model")
@@ -392,7 +393,7 @@ class Gate(Attention):
 
 
 @pytest.mark.parametrize("reads_memory", [False, True], ids=["self", "cross"])
-def test_an_attention_with_an_apply_of_its_own_is_decoded_with_it(reads_memory):
+def test_decoding_uses_an_overridden_apply_of_attention(reads_memory):
     config = ModelConfig(vocabulary=7, layers=2, d_model=8, attention=Gate(heads=2))
     given = {}
     if reads_memory:
@@ -415,7 +416,7 @@ def test_an_attention_with_an_apply_of_its_own_is_decoded_with_it(reads_memory):
     ({"fan_in": "layers"}, "fan_in 'layers'; expected those of its axes"),
     ({"fan_in": "d_model", "when": "bia"}, "depends on 'bia'; did you mean 'bias'"),
 ], ids=["none", "another axis", "misspelt"])  # fmt: skip
-def test_a_declaration_that_says_nothing_is_refused(declaration, message):
+def test_an_incomplete_weight_declaration_is_rejected(declaration, message):
     class Odd(Dense):
         class Weights(Parameters):
             up: Float[Array, "d_model d_ff"] | None = param(**declaration)

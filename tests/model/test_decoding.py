@@ -1,4 +1,4 @@
-"""Decoding through the cache says what the model says without it, whatever the architecture, padding and chunks."""
+"""Decoding with a cache equals full forward passes, for many architectures, with padding and in chunks."""
 
 import itertools
 
@@ -33,8 +33,8 @@ from flaxformer.config import (
 )
 from flaxformer.model import apply, decoding, extend, new_cache, specs
 from flaxformer.model.decoding import generate, stream
-from flaxformer.model.sampling import Sampling, filtered_logits, most_probable, sample
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.sampling import Sampling, filter_logits, most_probable, sample
+from flaxformer.model.weights import with_layout
 from flaxformer.struct import UserError, replace_at
 
 B, T, V = 2, 7, 13
@@ -85,7 +85,7 @@ def config_of(positions, seen, place, kind, family, **more):
 
 
 def weights(config, seed=0, gain=1.0):
-    """Random numbers of the declared shapes; none is 0 or 1, so that no bias or gain is invisible."""
+    """Return random weights without zeros or ones, so that biases and gains have an effect."""
     random, constants = np.random.default_rng(seed), {"ones": 1.0, "constant": 1.0}
 
     def draw(spec):
@@ -96,7 +96,7 @@ def weights(config, seed=0, gain=1.0):
 
 
 def given_to(config, rows=B):
-    """A source with padding, for an encoder-decoder."""
+    """Return a source with padding, for an encoder-decoder."""
     if config.encoder is None:
         return {}
     source = jax.random.randint(jax.random.key(2), (rows, T), 0, V)
@@ -137,7 +137,7 @@ def test_cached_logits_equal_full_logits_in_every_combination(positions, family)
     cached_equals_full(config_of(positions, "window", "sandwich", "layer", family, layers=3), "scanned")
 
 
-def test_the_cover_has_every_pair():
+def test_the_covering_array_contains_every_pair():
     axes = list(enumerate((POSITIONS, SEEN, PLACES, KINDS, FAMILIES)))
     for (i, first), (j, second) in itertools.combinations(axes, 2):
         assert {(cell[i], cell[j]) for cell in COVER} == set(itertools.product(first, second))
@@ -153,7 +153,7 @@ FURTHER = [("none", "causal", "encoder-decoder"), ("rotary", "window", "decoder"
     ("positions", "seen", "family"),
     [(positions, "causal", "decoder") for positions in POSITIONS] + [*FURTHER, ("none", "causal", "frozen")],
 )
-def test_a_padded_prompt_is_continued_as_if_it_had_no_padding(positions, seen, family):
+def test_padding_of_a_prompt_does_not_change_its_continuation(positions, seen, family):
     config = config_of(positions, seen, "pre", "layer", family)
     params, given = weights(config), given_to(config)
     real = jax.random.randint(jax.random.key(1), (B, T), 0, V)
@@ -170,7 +170,7 @@ def test_a_padded_prompt_is_continued_as_if_it_had_no_padding(positions, seen, f
     np.testing.assert_allclose(jnp.concatenate(said, 1), whole[:, :6], rtol=1e-5, atol=1e-5)
 
 
-def test_what_stands_in_the_padding_of_a_memory_is_not_read():
+def test_decoding_does_not_read_padding_of_the_memory():
     config = BASE.replace(d_memory=5, layers=1)
     params, valid = weights(config), jnp.arange(T)[None] < jnp.array([[T], [3]])
     memory = jnp.where(valid[..., None], jax.random.normal(jax.random.key(3), (B, T, 5)), jnp.nan)
@@ -210,7 +210,7 @@ def log_softmax(logits):
 
 
 def greedy(params, config, prompt, steps, **given):
-    """The most probable token, again and again, with the whole sequence read anew for each."""
+    """Return the most probable tokens, each computed by a forward pass over the whole sequence."""
     # What is not said yet is 0, and after all that is read.
     tokens = np.pad(np.asarray(prompt), ((0, 0), (0, steps - 1)))
     said, numbers = [], []
@@ -225,14 +225,14 @@ def greedy(params, config, prompt, steps, **given):
 
 
 def cut(tokens, numbers, end):
-    """What is said up to each row's first `end`."""
+    """Return tokens and numbers of each row up to its first `end`."""
     ends = tokens == end
     lengths = np.where(ends.any(-1), ends.argmax(-1) + 1, tokens.shape[1])
     real = np.arange(tokens.shape[1])[None] < lengths[:, None]
     return np.where(real, tokens, end), lengths, np.where(real, numbers, 0)
 
 
-def test_greedy_is_the_argmax_of_the_whole_sequence_read_anew_and_stops_at_the_end(params, prompt):
+def test_greedy_generation_equals_the_argmax_of_full_forward_passes(params, prompt):
     tokens, numbers = greedy(params, SMALL, prompt, STEPS)
     assert len(set(tokens.ravel())) > 3
     for end in np.unique(tokens):
@@ -243,14 +243,14 @@ def test_greedy_is_the_argmax_of_the_whole_sequence_read_anew_and_stops_at_the_e
         np.testing.assert_allclose(result.log_probabilities, expected[2], rtol=1e-5, atol=1e-5)
 
 
-def test_without_an_end_all_tokens_are_real(params, prompt):
+def test_generation_without_end_has_full_length(params, prompt):
     result = generate(params, SMALL, prompt, steps=STEPS)
     np.testing.assert_array_equal(result.tokens, greedy(params, SMALL, prompt, STEPS)[0])
     assert result.lengths.tolist() == [STEPS] * ROWS
     assert (np.asarray(result.log_probabilities) < 0).all()
 
 
-def test_chunks_change_nothing(params, prompt):
+def test_the_chunk_size_does_not_change_the_tokens(params, prompt):
     key = jax.random.key(5)
     whole, pieces = (
         generate(params, SMALL, prompt, steps=STEPS, sampling=DRAWN, end=2, key=key, chunk=chunk) for chunk in (32, 3)
@@ -260,14 +260,14 @@ def test_chunks_change_nothing(params, prompt):
     assert (whole.tokens != other.tokens).any()
 
 
-def test_every_step_and_every_row_draws_anew(params, prompt):
+def test_steps_and_rows_have_independent_random_numbers(params, prompt):
     sampling = DRAWN.replace(temperature=1e6, top_p=1.0)  # seven tokens, as probable as each other
     result = generate(params, SMALL, prompt, steps=STEPS, sampling=sampling, end=2, key=jax.random.key(7), chunk=3)
     assert all(len(set(row[:length])) > 2 for row, length in zip(result.tokens.tolist(), result.lengths, strict=True))
     assert len(set(result.tokens[:, 0].tolist())) > 1
 
 
-def test_the_log_probabilities_are_the_models_own_whatever_is_drawn(params, prompt):
+def test_log_probabilities_do_not_depend_on_sampling(params, prompt):
     result = generate(params, SMALL, prompt, steps=STEPS, sampling=DRAWN, end=2, key=jax.random.key(5), chunk=3)
     tokens = jnp.concatenate([prompt, result.tokens[:, :-1]], 1)
     logits = log_softmax(forward(params, SMALL, tokens)[:, PROMPT - 1 :])
@@ -277,7 +277,7 @@ def test_the_log_probabilities_are_the_models_own_whatever_is_drawn(params, prom
     np.testing.assert_array_equal(result.lengths, lengths)
 
 
-def test_a_stream_hands_out_pieces_and_stops_when_all_rows_have_ended(params, prompt):
+def test_stream_yields_parts_and_stops_when_all_rows_have_ended(params, prompt):
     tokens, _ = greedy(params, SMALL, prompt, STEPS)
     same = jnp.broadcast_to(prompt[:1], prompt.shape)
     pieces = list(stream(params, SMALL, same, steps=STEPS, end=int(tokens[0, 0]), chunk=3))
@@ -289,7 +289,7 @@ def test_a_stream_hands_out_pieces_and_stops_when_all_rows_have_ended(params, pr
     np.testing.assert_array_equal(jnp.concatenate([piece.tokens for piece in pieces], 1), tokens)
 
 
-def test_padded_prompts_of_a_batch_are_continued_as_each_is_alone(params, prompt):
+def test_rows_of_a_padded_batch_are_continued_independently(params, prompt):
     tokens, numbers = greedy(params, SMALL, prompt[:, 1:3], STEPS)
     valid = np.array([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 1, 0]], bool)
     padded = np.full(valid.shape, -100)
@@ -312,7 +312,7 @@ def test_an_encoder_decoder_starts_from_one_token():
     np.testing.assert_allclose(result.log_probabilities, numbers, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_given_is_still_the_callers_afterwards():
+def test_generation_does_not_donate_the_callers_arrays():
     config = SMALL.replace(positions=Rotary()).with_encoder()
     source = jax.random.randint(jax.random.key(2), (ROWS, 5), 0, WORDS)
     given = {"source": source, "source_valid": jnp.arange(5)[None] < jnp.array([[2], [5], [4]])}
@@ -322,7 +322,7 @@ def test_what_is_given_is_still_the_callers_afterwards():
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_prefix_model_sees_its_whole_prompt():
+def test_prompt_tokens_of_a_prefix_model_attend_to_the_whole_prompt():
     config = SMALL.replace(layers=2, mask_pattern="prefix", positions=NoPositions())
     params = weights(config, 4, 2.0)
     prompt = jax.random.randint(jax.random.key(1), (ROWS, PROMPT), 0, WORDS)
@@ -355,7 +355,7 @@ def test_the_same_shapes_are_compiled_once(params, prompt, monkeypatch):
 
 
 def kept(logits, temperature=1.0, top_k=None, top_p=None):
-    """The ids that may be drawn: sorted by probability, counted, added up."""
+    """Return the ids that may be drawn, by sorting and summing probabilities."""
     scaled = [x / temperature for x in np.asarray(logits, np.float64)]
     alive = sorted(range(len(scaled)), key=lambda i: -scaled[i])
     if top_k is not None:
@@ -385,10 +385,10 @@ def kept(logits, temperature=1.0, top_k=None, top_p=None):
     ],
     ids=str,
 )
-def test_what_may_be_drawn_and_how_probable_it_is(how):
+def test_filter_logits_equals_the_definition(how):
     logits = np.random.default_rng(0).normal(0, 2, (17, V))
     logits[:, 3] = logits[:, 8]  # equal probabilities stay or go together
-    filtered = np.asarray(filtered_logits(jnp.asarray(logits, jnp.float32), Sampling(**how)))
+    filtered = np.asarray(filter_logits(jnp.asarray(logits, jnp.float32), Sampling(**how)))
     for row, left in zip(logits, filtered, strict=True):
         alive = kept(np.float32(row), **how)
         assert {i for i in range(V) if np.isfinite(left[i])} == alive
@@ -408,23 +408,23 @@ def test_draws_have_their_probabilities(how):
     assert scipy.stats.chisquare(observed, count * expected).pvalue > 0.01
 
 
-def test_temperature_falls_to_greedy():
+def test_low_temperature_approaches_greedy():
     logits = 1e3 * jnp.asarray(np.random.default_rng(2).normal(0, 1, (17, V)), jnp.float32)
     best = sample(jax.random.key(0), logits, Sampling())
     np.testing.assert_array_equal(best, np.asarray(logits).argmax(-1))
     for temperature in (1e-3, 1e-37):
         np.testing.assert_array_equal(sample(jax.random.key(0), logits, Sampling(temperature=temperature)), best)
-    np.testing.assert_array_equal(np.isfinite(filtered_logits(logits, Sampling())).argmax(-1), best)
+    np.testing.assert_array_equal(np.isfinite(filter_logits(logits, Sampling())).argmax(-1), best)
 
 
-def test_the_most_probable_token_is_the_first_of_equals_and_always_one():
+def test_most_probable_returns_the_first_of_ties():
     logits = np.round(np.random.default_rng(0).normal(size=(5, 7, 3)), 1)
     np.testing.assert_array_equal(most_probable(jnp.asarray(logits)), logits.argmax(-1))
     assert most_probable(jnp.asarray([[0.0, -0.0, -jnp.inf], [-jnp.inf] * 3])).tolist() == [0, 0]
     assert 0 <= int(most_probable(jnp.asarray([1.0, jnp.nan, 3.0]))) < 3
 
 
-def test_a_row_is_drawn_by_its_number_and_the_key_alone():
+def test_random_numbers_of_a_row_depend_only_on_key_and_row_number():
     logits = jnp.zeros((40, V))
     drawn = sample(jax.random.key(0), logits, Sampling(temperature=1.0))
     np.testing.assert_array_equal(sample(jax.random.key(0), logits[:7], Sampling(temperature=1.0)), drawn[:7])
@@ -432,37 +432,37 @@ def test_a_row_is_drawn_by_its_number_and_the_key_alone():
     assert (sample(jax.random.key(1), logits, Sampling(temperature=1.0)) != drawn).any()
 
 
-# --- refusals ------------------------------------------------------------------------------------------
+# --- invalid arguments ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"prompt": np.zeros((2, 0), int)}, r"prompt is \(2, 0\); expected .* at least one token"),
-        ({"prompt": np.zeros(4, int)}, r"prompt is \(4,\); expected \[batch, length\]"),
+        ({"prompt": np.zeros((2, 0), int)}, r"prompt has shape \(2, 0\); expected .* at least one token"),
+        ({"prompt": np.zeros(4, int)}, r"prompt has shape \(4,\); expected \[batch, length\]"),
         ({"prompt": np.zeros((2, 4))}, "prompt has dtype float64; expected integers"),
         ({"prompt": np.array([[1, 2], [11, 3]])}, r"token 11 at \(1, 0\); expected ids from 0 to 10"),
         ({"prompt": np.array([[1, -1], [1, 3]])}, r"token -1 at \(0, 1\)"),
-        ({"valid": np.array([[1, 1, 0, 1], [0, 0, 0, 0]], bool)}, "row 1 of the prompt is padding alone"),
-        ({"valid": np.ones((2, 3), bool)}, r"valid is bool \(2, 3\); expected bool \(2, 4\)"),
-        ({"valid": np.ones((2, 4), int)}, "valid is int64"),
+        ({"valid": np.array([[1, 1, 0, 1], [0, 0, 0, 0]], bool)}, "row 1 of the prompt is only padding"),
+        ({"valid": np.ones((2, 3), bool)}, r"valid has dtype bool and shape \(2, 3\); expected bool and \(2, 4\)"),
+        ({"valid": np.ones((2, 4), int)}, "valid has dtype int64"),
         ({"steps": 0}, "steps is 0; expected at least 1"),
-        ({"steps": 8}, "prompt of 4 tokens and 8 steps read 11 tokens; expected at most .* max_length 10"),
+        ({"steps": 8}, "prompt of 4 tokens and 8 steps need 11 positions; expected at most .* max_length 10"),
         ({"end": 11}, "end is 11; expected an id from 0 to 10"),
         ({"chunk": 0}, "chunk is 0"),
         ({"sampling": Sampling(temperature=0.5)}, "key is None with temperature 0.5"),
         ({"mask": None}, r"given are \['mask'\]; expected only source"),
-        ({"memory": np.zeros((3, 2, 5))}, r"memory is \(3, 2, 5\); expected 2 rows"),
+        ({"memory": np.zeros((3, 2, 5))}, r"memory has shape \(3, 2, 5\); expected 2 rows"),
     ],
     ids=str,
 )
-def test_a_mistake_is_named_before_anything_runs(params, how, message):
+def test_invalid_arguments_of_generate_are_named_before_compilation(params, how, message):
     how = {"prompt": np.zeros((2, 4), int), "steps": 2} | how
     with pytest.raises(UserError, match=message):
         stream(params, SMALL, how.pop("prompt"), **how)
 
 
-def test_a_source_out_of_the_vocabulary_is_refused():
+def test_a_source_outside_the_vocabulary_is_rejected():
     config = SMALL.with_encoder()
     with pytest.raises(UserError, match=r"source has token 12 at \(0, 1\); expected ids from 0 to 10"):
         generate(None, config, np.zeros((1, 1), int), steps=2, source=np.array([[1, 12]]))
@@ -477,7 +477,7 @@ def test_a_source_out_of_the_vocabulary_is_refused():
         ({"inputs": Vectors(width=3)}, r"inputs are Vectors.*expected Tokens\(\) and LanguageModel\(\)"),
     ],
 )
-def test_a_model_that_cannot_decode_is_refused(params, prompt, change, message):
+def test_a_model_that_cannot_decode_is_rejected(params, prompt, change, message):
     with pytest.raises(UserError, match=message):
         generate(params, SMALL.replace(**change), prompt, steps=2)
 
@@ -492,6 +492,6 @@ def test_a_model_that_cannot_decode_is_refused(params, prompt, change, message):
         ({"top_p": 0.5}, "top_p is 0.5 with temperature None, which is greedy"),
     ],
 )
-def test_sampling_refuses_what_has_no_meaning(how, message):
+def test_contradictory_sampling_is_rejected(how, message):
     with pytest.raises(UserError, match=message):
         Sampling(**how)

@@ -1,4 +1,4 @@
-"""Every default starts near ln V, tied or not, narrow or wide, shallow or deep, and learns at once."""
+"""Initial loss of default models: near ln V for any head, width and depth, and decreasing from the first steps."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ V = 256
 
 
 def initial_loss(config):
-    """The loss of the next token of a random text, in nats, where nothing can be predicted."""
+    """Return the loss of the next token of a random, unpredictable text, in nats."""
     key = jax.random.key(0)
     tokens = jax.random.randint(key, (16, 65), 0, config.vocabulary)
     logits = jax.jit(apply)(init(key, config, "scanned"), config, tokens[:, :-1])
@@ -37,7 +37,7 @@ def initial_loss(config):
         pytest.param(1024, 48, marks=pytest.mark.exhaustive),
     ],
 )
-def test_every_default_starts_near_ln_v(head, width, depth):
+def test_the_initial_loss_of_defaults_is_near_log_vocabulary(head, width, depth):
     config = ModelConfig(vocabulary=V, layers=depth, d_model=width, head=head)
     assert abs(initial_loss(config) - np.log(V)) < 0.6
 
@@ -48,12 +48,12 @@ def test_every_default_starts_near_ln_v(head, width, depth):
     {"inputs": Tokens(std=0.02)},
     {"attention": Attention(heads=4), "parallel": True},
 ], ids=["rotary", "half", "given", "parallel"])  # fmt: skip
-def test_other_choices_with_a_tied_head_start_near_ln_v(changes):
+def test_the_initial_loss_with_a_tied_head_is_near_log_vocabulary(changes):
     config = ModelConfig(layers=2, d_model=64, head=LanguageModel(tied=True)).replace(**changes)
     assert abs(initial_loss(config) - np.log(config.vocabulary)) < 0.6
 
 
-def test_a_shared_table_enters_with_variance_1_and_a_given_one_as_it_was_given():
+def test_a_tied_table_gives_embeddings_of_variance_one_by_default():
     config = ModelConfig(d_model=64, head=LanguageModel(tied=True))
     assert config.embedding == Tokens(scale_exponent=0.75, std=64**-0.75)
     assert config.replace(inputs=Tokens(std=0.02)).embedding == Tokens(std=0.02)
@@ -63,26 +63,26 @@ def test_a_shared_table_enters_with_variance_1_and_a_given_one_as_it_was_given()
     np.testing.assert_allclose(np.square(read).mean(), 1, rtol=0.05)
 
 
-def test_an_encoder_reads_a_shared_table_as_the_decoder_does():
+def test_an_encoder_scales_a_shared_table_like_the_decoder():
     config = ModelConfig(layers=1, d_model=64, head=LanguageModel(tied=True)).with_encoder(inputs=Tokens(shared=True))
-    assert config.reading_encoder.inputs == Tokens(shared=True, scale_exponent=0.75)
+    assert config.resolved_encoder.inputs == Tokens(shared=True, scale_exponent=0.75)
     own = config.replace(encoder=config.encoder.replace(inputs=Tokens(shared=True, scale_exponent=0.0)))
-    assert own.reading_encoder == own.encoder
+    assert own.resolved_encoder == own.encoder
     params = init(jax.random.key(0), config)
     tokens = jnp.arange(8)[None]
     default, by_hand = (apply(params, one, tokens, source=tokens) for one in (
-        config, config.replace(inputs=config.embedding, encoder=config.reading_encoder)))  # fmt: skip
+        config, config.replace(inputs=config.embedding, encoder=config.resolved_encoder)))  # fmt: skip
     np.testing.assert_array_equal(default, by_hand)
 
 
-def test_the_answer_of_a_wide_head_begins_with_variance_1():
+def test_initial_logits_of_a_wide_head_have_variance_one():
     config = ModelConfig(layers=1, d_model=512, head=Classifier(classes=10))
     matrix = init(jax.random.key(0), config).head.matrix
     np.testing.assert_allclose(512 * np.square(matrix).mean(), 1, rtol=0.1)
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_every_default_learns_at_once(head):
+def test_the_default_model_reduces_the_loss_in_a_few_steps(head):
     run = Run(
         model=ModelConfig(vocabulary=16, layers=1, d_model=64, head=head),
         task=Copy(symbols=4, length=3, batch_size=16),

@@ -1,4 +1,4 @@
-"""Norms in a model: running statistics move in training alone, and padding does not poison what tokens share."""
+"""Norms in a model: running statistics change only in training, and padding does not reach shared statistics."""
 
 import functools
 
@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.component import Context, changed_weights
+from flaxformer.component import Context, replace_weights
 from flaxformer.config import Attention, BatchNorm, LayerNorm, ModelConfig
 from flaxformer.model import init, run
 from flaxformer.model.norm import normalise
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 
 B, T, D = 2, 5, 7
 VALID = jnp.arange(T)[None] < jnp.array([[3], [T]])
@@ -27,7 +27,7 @@ def norm_weights(kind):
 
 
 @pytest.mark.parametrize("kind", SHARED.values(), ids=SHARED)
-def test_nan_in_the_padding_reaches_neither_the_real_tokens_nor_their_gradient(kind):
+def test_nan_in_padding_reaches_no_output_and_no_gradient(kind):
     weights = norm_weights(kind)
     x = jax.random.normal(jax.random.key(1), (B, T, D))
     cotangent = jax.random.normal(jax.random.key(2), (B, T, D))
@@ -35,7 +35,7 @@ def test_nan_in_the_padding_reaches_neither_the_real_tokens_nor_their_gradient(k
     @functools.partial(jax.value_and_grad, has_aux=True)
     def loss(x):
         y, aux = normalise(weights, kind, x, TRAINING)
-        return jnp.where(VALID[..., None], y * cotangent, 0).sum(), changed_weights(weights, aux.weights)
+        return jnp.where(VALID[..., None], y * cotangent, 0).sum(), replace_weights(weights, aux.weights)
 
     (clean, moved), gradient = loss(x)
     (rotten, same), other = loss(jnp.where(VALID[..., None], x, jnp.nan))
@@ -45,14 +45,14 @@ def test_nan_in_the_padding_reaches_neither_the_real_tokens_nor_their_gradient(k
 
 
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
-def test_running_statistics_move_by_the_momentum_in_training_and_stay_in_evaluation(layout):
+def test_running_statistics_change_only_in_training(layout):
     norm = BatchNorm(momentum=0.25)
     config = ModelConfig(vocabulary=11, layers=2, d_model=D, attention=Attention(heads=1), norm_kind=norm)
     params = init(jax.random.key(0), config, layout)
     tokens = jax.random.randint(jax.random.key(1), (B, T), 0, 11)
     assert not run(params, config, tokens, {}).aux.weights
     outcome = run(params, config, tokens, {}, dropout_key=jax.random.key(2), return_intermediates=True)
-    changed = with_layout(changed_weights(params, outcome.aux.weights), "unrolled")
+    changed = with_layout(replace_weights(params, outcome.aux.weights), "unrolled")
     first = changed.blocks[0].attention_connection.pre.running
     x = np.asarray(outcome.intermediates.embedded, np.float64).reshape(-1, D)
     np.testing.assert_allclose(first.mean, 0.25 * x.mean(0), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Inputs and heads of a user's own, derived from the base classes alone: tasks take them, and decoding says them."""
+"""User-defined inputs and heads, derived from the base classes: training, evaluation and decoding."""
 
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from flaxformer.training import Run, Training, evaluate, start, train_step
 
 
 class SumOfHalves(Inputs):
-    """Token ids as two digits in base 16, each with a table of its own."""
+    """Embedding of token ids as two digits in base 16, with one table per digit."""
 
     class Weights(Parameters):
         high: Float[Array, "half d_embedding"] = param(std=1.0)
@@ -31,7 +31,7 @@ class SumOfHalves(Inputs):
 
 
 class Columns(Inputs):
-    """An image whose columns are its tokens."""
+    """Images whose columns are the tokens."""
 
     class Weights(Parameters):
         matrix: Float[Array, "height d_embedding"] = param(fan_in="height")
@@ -45,7 +45,7 @@ class Columns(Inputs):
 
 
 class AnyVectors(Inputs):
-    """Vectors of any width, each summed."""
+    """Sum of vectors of any width."""
 
     class Weights(Parameters):
         row: Float[Array, "d_embedding"] = param(std=1.0)
@@ -55,7 +55,7 @@ class AnyVectors(Inputs):
 
 
 class Hinge(Head):
-    """Scores of every token, trained by a hinge loss."""
+    """Scores per token, trained by a hinge loss."""
 
     class Weights(Parameters):
         matrix: Float[Array, "d_model outputs"] = param(fan_in="d_model")
@@ -90,7 +90,7 @@ SMALL = {"batch_size": 2, "evaluation_batches": 1}
     ),
     Run(model=MODEL.replace(inputs=AnyVectors(), head=ScaledIndex(length=3).head), task=ScaledIndex(length=3, **SMALL)),
 ], ids=["tokens", "images", "vectors"])  # fmt: skip
-def test_a_task_trains_and_judges_inputs_and_heads_of_ones_own(run):
+def test_a_task_trains_and_evaluates_user_defined_inputs_and_heads(run):
     run = run.replace(training=Training(steps=1))
     source, state = run.task.load(), start(run)
     state, metrics = jax.jit(train_step)(state, run, source.batch(jax.random.key(0), 0))
@@ -101,7 +101,7 @@ def test_a_task_trains_and_judges_inputs_and_heads_of_ones_own(run):
 
 
 @pytest.mark.slow
-def test_decoding_says_what_a_head_of_ones_own_scores_highest():
+def test_decoding_chooses_the_highest_score_of_a_user_defined_head():
     config = MODEL.replace(inputs=SumOfHalves(), head=Hinge())
     params = init(jax.random.key(0), config)
     prompt = np.array([[3, 200, 7], [0, 9, 4]])
@@ -120,6 +120,6 @@ def test_decoding_says_what_a_head_of_ones_own_scores_highest():
     ({"inputs": AnyVectors(), "head": Hinge()}, ScaledIndex(length=3), "model.head is Hinge"),
     ({"inputs": Columns(), "head": Hinge()}, Digits(), "model.head is Hinge"),
 ])  # fmt: skip
-def test_what_a_task_cannot_give_or_judge_is_refused(model, task, message):
+def test_inputs_and_heads_that_do_not_fit_a_task_are_rejected(model, task, message):
     with pytest.raises(UserError, match=message):
         Run(model=MODEL.replace(**model), task=task)

@@ -1,7 +1,7 @@
 """Recurrent cells against torch and their formulas, alone and in blocks, in decoding and in training.
 
-The numbers of torch come from tests/golden/make_torch_recurrent_golden.py; where torch is installed they are also made
-afresh.
+The numbers of torch come from tests/golden/make_torch_recurrent_golden.py; if torch is installed, they are also
+computed again.
 """
 
 import functools
@@ -34,7 +34,7 @@ from flaxformer.config import (
     recurrent_model,
 )
 from flaxformer.model.decoding import generate
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.nn import Causal, layer_norm
 from flaxformer.params import stack, table
 from flaxformer.struct import UserError
@@ -77,19 +77,19 @@ SIGMAS = {"tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "relu": la
 
 @functools.cache
 def model_and_tokens(config, layout="unrolled"):
-    """Weights, moved away from their initial zeros so that no bias is invisible, and tokens [B, T] below V − 1."""
+    """Return weights without initial zeros, so that biases have an effect, and tokens [B, T] below V − 1."""
     params = model.init(jax.random.key(0), config)
     params = jax.tree.map(lambda w: w + 0.1 * jax.random.normal(jax.random.key(w.size), w.shape), params)
     return with_layout(params, layout), jax.random.randint(jax.random.key(1), (B, T), 0, V - 1)
 
 
 def cells_of(params):
-    """The weights of the cell of each layer."""
+    """Return the weights of the cell of each layer."""
     return [block.attention for block in params.blocks]
 
 
 def elman(layer, x, activation):
-    """h_t = σ(W h_{t−1} + U x_t + b), one token after the other, in float64: x [B, T, D] to h of the same shape."""
+    """Return h_t = σ(W h_{t−1} + U x_t + b) token by token in float64, from x [B, T, D] to h of the same shape."""
     weights = jax.tree.map(lambda w: np.asarray(w, np.float64), layer)
     matrix, inputs = weights.recurrent[:, 0].T, weights.input[:, 0].T  # W and U map columns
     hidden = np.zeros(x.shape)
@@ -120,24 +120,25 @@ def golden(request):
 
 
 def part(golden, prefix):
-    """What is below a prefix, by the rest of the name."""
+    """Return the arrays whose names begin with a prefix, without the prefix."""
     return {name.removeprefix(f"{prefix}/"): x for name, x in golden.items() if name.startswith(f"{prefix}/")}
 
 
 def from_torch(weights, index, cell):
-    """A layer of torch's, which keeps maps as [gates · out, in], and two biases to be added."""
+    """Convert a layer of torch, which has matrices [gates · out, in] and two biases that are added."""
     gates, width = {"elman": 1, "gru": 3, "lstm": 4}[cell], weights["weight_hh_l0"].shape[1]
     maps = [weights[f"weight_{kind}_l{index}"].T.reshape(width, gates, width) for kind in ("ih", "hh")]
     biases = [weights[f"bias_{kind}_l{index}"].reshape(gates, width).copy() for kind in ("ih", "hh")]
-    candidate_bias = None
+    more = {}
     if cell == "gru":
-        candidate_bias, biases[1][2] = biases[1][2].copy(), 0
-    return LSTM.Weights(input=maps[0], recurrent=maps[1], bias=biases[0] + biases[1], candidate_bias=candidate_bias)
+        more["candidate_bias"], biases[1][2] = biases[1][2].copy(), 0
+    kind = {"elman": Elman, "gru": GRU, "lstm": LSTM}[cell]
+    return kind.Weights(input=maps[0], recurrent=maps[1], bias=biases[0] + biases[1], **more)
 
 
 @jax.jit
 def outcome_and_gradients(params, config, x, cotangent):
-    """Output and last states, and the gradients of the weights and of x."""
+    """Return output, last states, and the gradients with respect to the weights and x."""
 
     def scored(params, x):
         outcome = model.run(params, config, x, {}, cache=model.new_cache(params, config, x.shape[:1], 0))
@@ -148,7 +149,7 @@ def outcome_and_gradients(params, config, x, cotangent):
 
 
 @pytest.mark.parametrize("name", ["elman-tanh", "elman-relu", "gru", "lstm"])
-def test_two_layers_are_torch_s_two_layers(golden, name):
+def test_two_recurrent_layers_equal_torch(golden, name):
     cell, _, activation = name.partition("-")
     mixer = Elman(activation=activation) if activation else CELLS[cell]
     weights, expected, x = part(golden, f"{name}/weights"), part(golden, f"{name}/gradients"), golden["x"]
@@ -174,7 +175,7 @@ def test_two_layers_are_torch_s_two_layers(golden, name):
 
 
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
-def test_the_elman_language_model_is_its_formula(activation):
+def test_the_elman_language_model_equals_its_formula(activation):
     config = ELMAN.replace(attention=Elman(activation=activation), head=LanguageModel(bias=True))
     params, tokens = model_and_tokens(config)
     x = params.embedding.tokens[tokens]
@@ -202,7 +203,7 @@ def test_half_precision_weights_give_a_half_precision_state(config):
 
 
 @cells
-def test_the_gradient_sees_no_future_and_all_of_the_past(config):
+def test_the_gradient_reaches_exactly_the_earlier_tokens(config):
     config = config.replace(inputs=Embeddings())
     params, _ = model_and_tokens(config, "scanned")
     x = jax.random.normal(jax.random.key(2), (T, D))
@@ -225,7 +226,7 @@ PLACES = {"right": [0, 1, 2, 3], "left": [3, 4, 5, 6], "within": [0, 2, 3, 6]}
 
 
 @in_some_layout
-def test_padding_reaches_no_output_and_no_gradient_even_when_it_is_nan(config, layout):
+def test_nan_padding_reaches_no_output_and_no_gradient_of_cells(config, layout):
     params, tokens = model_and_tokens(config, layout)
     rotten = params.embedding.tokens.at[V - 1].set(jnp.nan)
     params = params.replace(embedding=params.embedding.replace(tokens=rotten))
@@ -234,7 +235,7 @@ def test_padding_reaches_no_output_and_no_gradient_even_when_it_is_nan(config, l
         check_padding(params, config, padded, places)
 
 
-def test_padding_of_nan_vectors_reaches_no_gradient_of_their_map():
+def test_nan_padding_of_vectors_reaches_no_gradient():
     config = ELMAN.replace(inputs=Vectors(width=W), layers=1)
     params, _ = model_and_tokens(config)
     places = jnp.array(PLACES["within"])
@@ -253,7 +254,7 @@ def check_padding(params, config, padded, places):
         assert float(jnp.abs(e).max()) > 0
 
 
-def test_one_answer_a_sequence_is_of_its_real_tokens():
+def test_pooled_output_does_not_depend_on_padding():
     config = ELMAN.replace(head=Classifier(classes=3, pool="mean"))
     params, tokens = model_and_tokens(config)
     valid = jnp.broadcast_to((jnp.arange(T) >= 2) & (jnp.arange(T) < 6), (B, T))
@@ -261,7 +262,7 @@ def test_one_answer_a_sequence_is_of_its_real_tokens():
 
 
 @in_some_layout
-def test_what_is_read_in_pieces_is_what_is_read_at_once(config, layout):
+def test_decoding_in_parts_equals_the_forward_pass(config, layout):
     check_pieces(config, layout)
 
 
@@ -280,7 +281,7 @@ def check_pieces(config, layout):
 
 
 @in_some_layout
-def test_the_cache_has_one_size_and_no_limit(config, layout):
+def test_the_cache_of_recurrent_cells_has_constant_size(config, layout):
     params, tokens = model_and_tokens(config, layout)
     small, large = (model.new_cache(params, config, (B,), capacity) for capacity in (1, 1000))
     shapes = [leaf.shape for leaf in jax.tree.leaves(small)]
@@ -308,7 +309,7 @@ def test_scanned_layers_equal_unrolled_ones(config):
 
 
 @in_some_layout
-def test_sequences_of_a_batch_do_not_meet_and_need_no_batch(config, layout):
+def test_recurrent_sequences_are_independent_and_need_no_batch_axis(config, layout):
     params, tokens = model_and_tokens(config, layout)
     other = tokens.at[1].set((tokens[1] + 1) % V)
     one, two = forward(params, config, tokens), forward(params, config, other)
@@ -317,7 +318,7 @@ def test_sequences_of_a_batch_do_not_meet_and_need_no_batch(config, layout):
     close(forward(params, config, tokens[0]), one[0])
 
 
-def test_the_intermediates_are_the_states_of_each_layer():
+def test_intermediates_are_the_states_of_each_layer():
     config = ELMAN.replace(head=LanguageModel(tied=True), inputs=Tokens(std=1.0))
     params, tokens = model_and_tokens(config)
     logits, kept = forward_with_stages(params, config, tokens)
@@ -355,7 +356,7 @@ def test_dropout_acts_between_layers_and_never_between_tokens():
 
 
 @cells
-def test_every_weight_is_declared_with_its_axes(config):
+def test_weight_declarations_of_recurrent_models(config):
     params, _ = model_and_tokens(config)
     shapes = {name: spec.shape for name, spec in table(model.specs(config))}
     assert [w.shape for w in jax.tree.leaves(params)] == list(shapes.values())
@@ -369,7 +370,7 @@ def test_every_weight_is_declared_with_its_axes(config):
     }
 
 
-def test_models_are_mapped_over_weights():
+def test_models_can_be_vmapped_over_weights():
     tokens = model_and_tokens(LONG)[1]
     members = tuple(model.init(jax.random.key(seed), LONG) for seed in range(3))
     mapped = jax.jit(jax.vmap(model.apply, (0, None, None)))(stack(members), LONG, tokens)
@@ -392,13 +393,13 @@ def test_scanned_blocks_equal_unrolled_ones(config):
 
 @in_both_layouts
 @blocks
-def test_a_block_reads_in_pieces_what_it_reads_at_once(config, layout):
+def test_decoding_a_block_in_parts_equals_the_forward_pass(config, layout):
     check_pieces(config, layout)
 
 
 @pytest.mark.slow
 @blocks
-def test_in_a_block_padding_reaches_no_output(config):
+def test_padding_in_a_block_reaches_no_output(config):
     params, tokens = model_and_tokens(config)
     for name, places in PLACES.items():
         places = jnp.array(places)
@@ -409,7 +410,7 @@ def test_in_a_block_padding_reaches_no_output(config):
         assert name == "right" or np.abs(forward(params, config, padded)[:, places] - alone).max() > 1e-3
 
 
-def test_a_block_of_a_cell_is_its_equation():
+def test_a_block_with_a_cell_equals_its_equation():
     """x + h(norm(x)), before the feed-forward network."""
     config = BLOCKS["elman and lstm"]
     params, tokens = model_and_tokens(config)
@@ -420,8 +421,8 @@ def test_a_block_of_a_cell_is_its_equation():
     close(branch.stream, kept.embedded + branch.update)
 
 
-def test_the_heads_of_a_position_scheme_are_those_of_the_attention_in_the_pattern():
-    """The same layers, written with either mixer as the model's own."""
+def test_position_schemes_use_the_heads_of_attention_in_a_pattern():
+    """The same layers, with either mixer as the attention of the model."""
     attention = Attention(heads=2, d_head=4)
     first = HYBRID.replace(positions=Alibi(), attention=LSTM(), pattern=(Block(), Block(attention=attention)))
     second = first.replace(attention=attention, pattern=(Block(attention=LSTM()), Block()))
@@ -431,16 +432,16 @@ def test_the_heads_of_a_position_scheme_are_those_of_the_attention_in_the_patter
     assert np.abs(expected - forward(params, first.replace(positions=NoPositions()), tokens)).max() > 1e-3
 
 
-# --- refusals, and what has no effect ----------------------------------------------------------------------
+# --- rejected arguments, and arguments without effect ------------------------------------------------------
 
 
 class Average(TokenMixer):
-    """The mean of a token and those before it; without a decoding state."""
+    """Mean of a token and those before it, without a decoding state."""
 
     reads_mask = False
 
     def apply(self, weights, x, context):
-        """Σ_{s ≤ t} x_s / t over tokens that are not padding."""
+        """Return Σ_{s ≤ t} x_s / t over tokens that are not padding."""
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         total, count = jnp.cumsum(jnp.where(valid[..., None], x, 0), -2), jnp.cumsum(valid, -1)
         return total / jnp.maximum(count, 1)[..., None]
@@ -454,7 +455,7 @@ MASKLESS = {
 
 
 @pytest.mark.parametrize("name", MASKLESS)
-def test_a_mask_is_refused_by_a_mixer_that_reads_none(name):
+def test_a_mixer_without_mask_rejects_a_mask(name):
     config = MASKLESS[name]
     params, tokens = model_and_tokens(config)
     with pytest.raises(UserError, match=f"mask is given, and {name}, which reads no mask; expected None"):
@@ -464,33 +465,33 @@ def test_a_mask_is_refused_by_a_mixer_that_reads_none(name):
 
 @pytest.mark.parametrize("mask_pattern", ["bidirectional", "prefix"])
 @pytest.mark.parametrize("name", MASKLESS)
-def test_only_a_causal_mask_pattern_is_accepted_without_a_mask(name, mask_pattern):
+def test_a_mixer_without_mask_needs_a_causal_mask_pattern(name, mask_pattern):
     kind = name.split()[-1]
     found = rf"mask_pattern is \"{mask_pattern}\"; expected \"causal\" with attention {kind}, which reads no mask"
     with pytest.raises(UserError, match=found):
         MASKLESS[name].replace(mask_pattern=mask_pattern)
 
 
-def test_a_mixer_without_mask_and_state_is_decoded_by_reading_the_prefix_again():
+def test_a_mixer_without_state_is_decoded_by_recomputing_the_prefix():
     check_pieces(MASKLESS["attention is Average"], "unrolled")
 
 
 @pytest.mark.parametrize("name", ["source", "source_valid", "memory", "memory_valid"])
-def test_a_source_is_refused(name):
+def test_a_model_without_cross_attention_rejects_a_source(name):
     params, tokens = model_and_tokens(ELMAN)
-    with pytest.raises(ValueError, match=rf"needs neither, to attend to; given is \['{name}'\]"):
+    with pytest.raises(ValueError, match=rf"needs neither source nor memory; given are \['{name}'\]"):
         model.apply(params, ELMAN, tokens, **{name: tokens})
-    with pytest.raises(ValueError, match=rf"needs neither, to attend to; given is \['{name}'\]"):
+    with pytest.raises(ValueError, match=rf"needs neither source nor memory; given are \['{name}'\]"):
         model.new_cache(params, ELMAN, (B,), T, **{name: tokens})
 
 
-def test_positions_and_a_prefix_change_nothing():
+def test_positions_and_prefix_do_not_change_a_recurrent_model():
     params, tokens = model_and_tokens(ELMAN)
     given = {"prefix": jnp.array([3, 5]), "positions": jnp.broadcast_to(jnp.arange(T)[::-1], (B, T)), "mask": None}
     np.testing.assert_array_equal(forward(params, ELMAN, tokens, **given), forward(params, ELMAN, tokens))
 
 
-def test_cross_attention_must_be_given_to_a_recurrent_decoder():
+def test_a_recurrent_decoder_needs_an_explicit_cross_attention():
     with pytest.raises(UserError, match=r"cross_attention is None with attention LSTM; expected Attention"):
         LONG.replace(d_memory=W)
     config = LONG.replace(d_memory=W, cross_attention=Attention(heads=1))
@@ -517,7 +518,7 @@ def test_cross_attention_must_be_given_to_a_recurrent_decoder():
     ],
     ids=["tied", "shared", "gru", "activation", "heads"],
 )
-def test_a_config_without_meaning_is_refused(make, message):
+def test_contradictory_recurrent_configs_are_rejected(make, message):
     with pytest.raises(UserError, match=message):
         make()
 
@@ -526,7 +527,7 @@ def test_a_config_without_meaning_is_refused(make, message):
 
 
 @pytest.mark.parametrize(("config", "layout"), [(GATED, "scanned"), (LONG, "unrolled")], ids=["gru", "lstm"])
-def test_generation_is_the_most_probable_token_again_and_again(config, layout):
+def test_greedy_generation_of_recurrent_models(config, layout):
     params, _ = model_and_tokens(config, layout)
     prompt, valid = np.array([[0, 0, 3], [5, 2, 1]]), np.array([[False, False, True], [True, True, True]])
     steps = T - 3
@@ -559,7 +560,7 @@ train = jax.jit(train_chunk, static_argnums=3)
     ],
     ids=CELLS,
 )
-def test_every_cell_learns_to_copy_and_a_frozen_table_stays(changes, layout):
+def test_every_cell_learns_to_copy_with_a_frozen_table(changes, layout):
     run = RUN.replace(model=RUN.model.replace(**changes))
     before = start(run, layout)
     after, metrics = train(before, run, run.task.load(), run.training.steps)
@@ -581,7 +582,7 @@ def test_a_run_that_diverges_stops():
     assert float(jnp.abs(after.params.head.matrix).max()) > 1e37
 
 
-def test_the_task_must_be_one_that_it_can_read():
+def test_a_task_that_does_not_fit_a_recurrent_model_is_rejected():
     assert not list(RUN.task.problems_with(RUN.model))
     with pytest.raises(UserError, match=r"model.vocabulary is 2"):
         RUN.replace(model=RUN.model.replace(vocabulary=2))

@@ -1,6 +1,6 @@
-"""A block equals torch.nn.TransformerEncoderLayer, and attention F.scaled_dot_product_attention, number by number.
+"""Equality of a block with torch.nn.TransformerEncoderLayer, and of attention with scaled_dot_product_attention.
 
-The numbers come from tests/golden/make_torch_golden.py; where torch is installed they are also made afresh.
+The numbers come from tests/golden/make_torch_golden.py; if torch is installed, they are also computed again.
 """
 
 import functools
@@ -15,7 +15,7 @@ from flaxformer.component import Context
 from flaxformer.interop.torch_modules import config_of, from_torch
 from flaxformer.model.blocks import BlockParams, block
 from flaxformer.nn import Causal, Padding, dot_product_attention
-from flaxformer.params import declare
+from flaxformer.weight_specs import declare
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "torch_encoder_layer.npz"
 KIND = "TransformerEncoderLayer"
@@ -55,7 +55,7 @@ def torch_weights(golden):
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_block_is_the_torch_encoder_layer(golden, place, activation, mask):
+def test_a_block_equals_the_torch_encoder_layer(golden, place, activation, mask):
     masks = {"none": None, "causal": Causal(), "padding": Padding(golden["layer/valid"])}
     weights = torch_weights(golden)
     config = config_for(place, activation, weights, heads=3)
@@ -67,7 +67,7 @@ def test_a_block_is_the_torch_encoder_layer(golden, place, activation, mask):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_every_torch_weight_has_its_place_and_no_other_is_left(golden, place):
+def test_torch_weights_cover_all_weights_of_a_block(golden, place):
     weights = torch_weights(golden)
     config = config_for(place, "relu", weights, heads=3)
     params = from_torch(KIND, weights, config)
@@ -88,8 +88,8 @@ def test_every_torch_weight_has_its_place_and_no_other_is_left(golden, place):
         ("one_head_a_key", 3, {"mask": "allowed"}),
     ],
 )
-def test_attention_is_torch_scaled_dot_product_attention(golden, case, heads, options, implementation):
-    """Torch has heads before length; shared key-value heads pair up in the same order."""
+def test_attention_equals_torch_scaled_dot_product_attention(golden, case, heads, options, implementation):
+    """Torch has heads before length; query heads share key-value heads in the same order."""
     q, k, v = (jnp.swapaxes(golden[f"sdpa/{name}"], 1, 2) for name in "qkv")
     options = {name: golden[f"sdpa/{x}"][:, :heads] if isinstance(x, str) else x for name, x in options.items()}
     result = dot_product_attention(q[:, :, :heads], k, v, **options, implementation=implementation)
@@ -97,7 +97,7 @@ def test_attention_is_torch_scaled_dot_product_attention(golden, case, heads, op
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_block_is_the_torch_encoder_layer_for_fresh_weights(place):
+def test_a_block_equals_the_torch_encoder_layer_for_fresh_weights(place):
     torch = pytest.importorskip("torch", reason="torch is not installed; the stored numbers are compared all the same")
     d_model, heads, d_ff, B, T = 15, 5, 23, 3, 11
     layer = torch.nn.TransformerEncoderLayer(

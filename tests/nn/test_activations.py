@@ -1,4 +1,4 @@
-"""Activations against their definitions in the scalar functions of the standard library."""
+"""Activations against their definitions with the scalar functions of the standard library."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_equals_its_definition(name):
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_the_derivative_is_the_slope_of_the_definition(name):
+def test_the_derivative_equals_finite_differences(name):
     smooth = X[X != 0]  # relu has no derivative at 0
     slopes = [(DEFINITIONS[name](float(x) + 1e-5) - DEFINITIONS[name](float(x) - 1e-5)) / 2e-5 for x in smooth]
     derivative = jax.jit(jax.vmap(jax.grad(ACTIVATIONS[name])))(jnp.asarray(smooth, jnp.float32))
@@ -48,13 +48,13 @@ def test_the_derivative_is_the_slope_of_the_definition(name):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_gelu_of_narrow_numbers_is_rounded_once(dtype):
+def test_gelu_of_half_precision_is_rounded_once(dtype):
     x = jnp.linspace(-4, 4, 257).astype(dtype)
     assert ACTIVATIONS["gelu"](x).dtype == dtype
     np.testing.assert_array_equal(ACTIVATIONS["gelu"](x), ACTIVATIONS["gelu"](x.astype(jnp.float32)).astype(dtype))
 
 
-def test_the_backward_pass_of_gelu_keeps_its_argument_alone():
+def test_the_backward_pass_of_gelu_stores_only_its_argument():
     x = jnp.linspace(-1, 1, 15).reshape(3, 5)
     _, backward = jax.vjp(ACTIVATIONS["gelu"], x)
     [kept] = jax.tree.leaves(backward)

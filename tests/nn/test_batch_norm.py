@@ -1,4 +1,4 @@
-"""Norms whose statistics reach past one token: against float64 loops and torch, and what their masks promise."""
+"""Norms with statistics over several tokens, against float64 loops and torch, with and without padding."""
 
 import functools
 
@@ -28,7 +28,7 @@ def given(*arrays):
 
 
 def mean_and_variance(vectors):
-    """Of each feature, over a list of vectors, in float64."""
+    """Return mean and variance per feature over a list of vectors, in float64."""
     vectors = [np.asarray(x, np.float64) for x in vectors]
     mean = sum(vectors) / len(vectors)
     return mean, sum((x - mean) ** 2 for x in vectors) / len(vectors)
@@ -39,7 +39,7 @@ def tokens(x, valid=None):
 
 
 def expected_over_sequence(x, gain=1.0, bias=0.0, valid=None, epsilon=1e-5):
-    """One sequence at a time: μ and σ² of all numbers of its valid tokens."""
+    """Return the norm per sequence, with μ and σ² over all entries of its valid tokens."""
     y = np.zeros(x.shape)
     for b in range(len(x)):
         seen = np.concatenate(tokens(x[b], None if valid is None else valid[b])).astype(np.float64)
@@ -64,7 +64,7 @@ def test_sequence_norm_equals_the_equation(valid, affine, epsilon):
     np.testing.assert_allclose(result, wanted, atol=3e-6)
 
 
-def test_sequence_norm_of_a_lone_sequence_needs_no_batch():
+def test_sequence_norm_accepts_a_sequence_without_batch_axis():
     x, gain, bias = numbers(B, T, D)
     rows = [sequence_norm(*given(x[b], gain, bias), valid=jnp.asarray(VALID[b])) for b in range(B)]
     np.testing.assert_allclose(rows, expected_over_sequence(x, gain, bias, VALID), atol=3e-6)
@@ -78,20 +78,20 @@ def test_sequence_norm_is_the_layer_norm_of_torch_over_length_and_width():
 
 
 def sensitivity(norm):
-    """|d y[t] / d x[t']|, [T, T']."""
+    """Return |d y[t] / d x[t']|, [T, T']."""
     (x,) = given(numbers(T, D)[0])
     return np.asarray(jnp.abs(jax.jit(jax.jacrev(norm))(x)).sum((1, 3)))
 
 
-def test_sequence_norm_leaks_the_future_and_layer_norm_does_not():
-    """The counter-example: under it a causal model sees what it is to predict."""
+def test_sequence_norm_depends_on_later_tokens_and_layer_norm_does_not():
+    """With this counter-example, a causal model can read the tokens that it predicts."""
     leaking, tight = sensitivity(sequence_norm), sensitivity(layer_norm)
     assert (leaking > 1e-3).all()
     np.testing.assert_array_equal(tight > 1e-3, np.eye(T, dtype=bool))
     assert (tight[~np.eye(T, dtype=bool)] == 0).all()
 
 
-def test_batch_statistics_leak_the_future_and_running_ones_do_not():
+def test_batch_statistics_depend_on_later_tokens_and_running_ones_do_not():
     def by_batch(x):
         mean, variance, _ = batch_statistics(x)
         return batch_norm(x, mean, variance)
@@ -102,7 +102,7 @@ def test_batch_statistics_leak_the_future_and_running_ones_do_not():
 
 
 @masked
-def test_batch_statistics_are_of_each_feature_over_all_tokens(valid):
+def test_batch_statistics_are_per_feature_over_all_tokens(valid):
     x, *_ = numbers(B, T, D)
     mean, variance, count = statistics(*given(x, valid))
     wanted = mean_and_variance(tokens(x, valid))
@@ -113,7 +113,7 @@ def test_batch_statistics_are_of_each_feature_over_all_tokens(valid):
 
 
 @pytest.mark.parametrize("shape", [(11,), (3, 5), (2, 3, 4)])
-def test_batch_statistics_know_no_difference_between_batch_and_time(shape):
+def test_batch_statistics_treat_batch_and_time_alike(shape):
     x, *_ = numbers(*shape, D)
     wanted = mean_and_variance(tokens(x))
     mean, variance, count = batch_statistics(jnp.asarray(x))
@@ -137,7 +137,7 @@ def test_batch_norm_with_given_statistics_equals_the_equation(affine, epsilon, b
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.37])
-def test_training_and_evaluation_are_those_of_torch(momentum):
+def test_batch_norm_training_and_evaluation_equal_torch(momentum):
     """Outputs, gradients and running statistics of three steps of BatchNorm1d, and its evaluation after them."""
     torch = pytest.importorskip("torch")
     theirs = torch.nn.BatchNorm1d(D, momentum=momentum, dtype=torch.float64)
@@ -171,7 +171,7 @@ def test_training_and_evaluation_are_those_of_torch(momentum):
     np.testing.assert_allclose(batch_norm(*given(x), *running, *given(gain, bias)).reshape(-1, D), wanted, atol=1e-5)
 
 
-def test_running_statistics_move_by_momentum_towards_the_unbiased_variance():
+def test_running_statistics_are_updated_with_the_unbiased_variance():
     old, batch = given(numbers(D)[0], numbers(D)[1]), given(numbers(D, seed=1)[0], numbers(D, seed=2)[0], 5.0)
     for momentum in (0.0, 0.25, 1.0):
         mean, variance = running_statistics(tuple(old), tuple(batch), momentum)
@@ -183,7 +183,7 @@ def test_running_statistics_move_by_momentum_towards_the_unbiased_variance():
             )
 
 
-def test_repeated_batches_lead_the_running_statistics_to_their_own():
+def test_running_statistics_converge_for_a_repeated_batch():
     batch = statistics(jnp.asarray(numbers(B, T, D)[0]))
     running = jnp.zeros(D), jnp.ones(D)
     for _ in range(60):
@@ -193,7 +193,7 @@ def test_repeated_batches_lead_the_running_statistics_to_their_own():
 
 
 @pytest.mark.parametrize("count", [0.0, 1.0])
-def test_running_statistics_of_a_lone_valid_token_stay_finite(count):
+def test_running_statistics_of_one_valid_token_are_finite(count):
     zeros = jnp.zeros(D)
     mean, variance = running_statistics((zeros, jnp.ones(D)), (zeros, zeros, jnp.asarray(count)), 0.1)
     np.testing.assert_allclose(mean, np.zeros(D))
@@ -211,7 +211,7 @@ def by_batch(x, valid):
 
 @functools.partial(jax.jit, static_argnums=0)
 def value_and_gradient(norm, x, valid, cotangent):
-    """Of a loss that reads the valid tokens alone."""
+    """Return value and gradient of a loss of the valid tokens."""
     read = jnp.where(valid[..., None], cotangent, 0)
     return jax.value_and_grad(lambda x: (read * jnp.where(valid[..., None], norm(x, valid), 0)).sum())(x)
 
@@ -222,7 +222,7 @@ def filled(x, fill):
 
 @pytest.mark.parametrize("axes", [(0, 1), (-2, -1)], ids=["batch", "sequence"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e6])
-def test_what_is_not_valid_reaches_no_statistic_and_no_gradient_of_one(axes, poison):
+def test_invalid_tokens_do_not_change_statistics_or_their_gradients(axes, poison):
     x, *_ = numbers(B, T, D)
 
     @jax.jit
@@ -242,7 +242,7 @@ def test_what_is_not_valid_reaches_no_statistic_and_no_gradient_of_one(axes, poi
 
 @pytest.mark.parametrize("norm", [by_sequence, by_batch])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e6])
-def test_what_is_not_valid_does_not_change_what_is(norm, poison):
+def test_invalid_tokens_do_not_change_valid_ones(norm, poison):
     x, *_ = numbers(B, T, D)
     clean, poisoned = (np.asarray(norm(filled(x, fill), jnp.asarray(VALID))) for fill in (0.0, poison))
     np.testing.assert_array_equal(poisoned[VALID], clean[VALID])
@@ -253,7 +253,7 @@ def test_what_is_not_valid_does_not_change_what_is(norm, poison):
 
 
 @pytest.mark.parametrize("norm", [by_sequence, by_batch])
-def test_the_gradient_of_valid_tokens_is_the_slope_of_the_float64_loop(norm):
+def test_the_gradient_of_valid_tokens_equals_finite_differences(norm):
     x, *_ = numbers(B, T, D)
     cotangent = np.where(VALID[..., None], numbers(B, T, D, seed=3)[0], 0).astype(np.float64)
     direction = np.where(VALID[..., None], numbers(B, T, D, seed=4)[0], 0).astype(np.float64)
@@ -270,7 +270,7 @@ def test_the_gradient_of_valid_tokens_is_the_slope_of_the_float64_loop(norm):
 
 
 @pytest.mark.parametrize("norm", [by_sequence, by_batch])
-def test_padding_changes_nothing_for_what_is_real(norm):
+def test_padding_does_not_change_normalised_tokens(norm):
     x, *_ = numbers(B, T, D)
     valid = np.ones((B, T), bool)
     longer = np.concatenate([x, np.full((B, 2, D), 1e3, np.float32)], axis=1)
@@ -278,7 +278,7 @@ def test_padding_changes_nothing_for_what_is_real(norm):
     np.testing.assert_allclose(padded[:, :T], norm(jnp.asarray(x), jnp.asarray(valid)), atol=2e-6)
 
 
-def test_a_sequence_without_any_valid_token_has_finite_numbers():
+def test_a_sequence_without_valid_tokens_is_finite():
     x, valid = jnp.asarray(numbers(B, T, D)[0]), jnp.asarray(VALID).at[1].set(False)
     value, gradient = value_and_gradient(by_sequence, x, valid, jnp.ones((B, T, D)))
     assert np.isfinite(value)
@@ -290,14 +290,14 @@ def test_a_sequence_without_any_valid_token_has_finite_numbers():
 
 
 @pytest.mark.parametrize("shape", [(D,), (1, D), (1, 1, D)])
-def test_one_token_is_no_batch(shape):
+def test_batch_statistics_reject_a_single_token(shape):
     with pytest.raises(ValueError, match="BatchNorm trains on 1 token; expected at least 2"):
         batch_statistics(jnp.ones(shape))
 
 
 @masked
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (-2, -1), (-1,)])
-def test_moments_over_any_axes_keep_them_with_size_one(axes, valid):
+def test_moments_keep_reduced_axes_with_size_one(axes, valid):
     x, *_ = numbers(B, T, D)
     mean, variance = moments(jnp.asarray(x), axes, given(valid)[0])
     hidden = np.zeros(x.shape, bool) if valid is None else np.broadcast_to(~valid[..., None], x.shape)
@@ -322,7 +322,7 @@ def test_epsilon_and_momentum_may_be_traced():
 
 
 def test_bfloat16_statistics_are_float32():
-    """Numbers near 100 sum to more than bfloat16 can count in ones, and their variance is lost in their mean."""
+    """In bfloat16, sums of numbers near 100 and their variance would be inaccurate."""
     x = jnp.asarray(np.random.default_rng(0).normal(100, 3, (2, 509, 3)), jnp.bfloat16)
     exact = np.asarray(x.astype(jnp.float32))
     mean, variance, count = statistics(x)

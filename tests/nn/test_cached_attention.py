@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.nn.cached_attention import cached_attention
+from flaxformer.nn.kernels.packed import cached_attention
 from flaxformer.nn.masks import Explicit, Padding
 
 B, N, K, S, WIDTH, VALUE = 2, 6, 3, 7, 5, 4

@@ -1,4 +1,4 @@
-"""Biases of distances: ALiBi against the slopes of its text, relative buckets against integers and torch."""
+"""Distance biases: ALiBi against the paper's slopes, relative buckets against integer arithmetic and torch."""
 
 import functools
 import math
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.nn.positions import alibi, alibi_slopes, relative, relative_buckets
+from flaxformer.nn.positions import alibi, alibi_slopes, relative_buckets, relative_positions
 
 DISTANCES = np.arange(-300, 301)
 SIZES = [(32, 128), (8, 20), (16, 64), (10, 50), (7, 23), (64, 256), (4, 3), (6, 81), (32, 25), (8, 144)]
@@ -34,13 +34,13 @@ SLOPES = {
 
 
 @pytest.mark.parametrize("heads", SLOPES)
-def test_slopes_are_those_of_the_text(heads):
-    """Press et al. 2022, section 3: 1/2 to 1/256 for 8 heads, the geometric means between for 16, others borrow."""
+def test_alibi_slopes_equal_the_paper(heads):
+    """Press et al. 2022, section 3: 1/2 to 1/256 for 8 heads; for 16, also the geometric means; others combine both."""
     np.testing.assert_allclose(alibi_slopes(heads), SLOPES[heads], rtol=1e-6)
 
 
 @pytest.mark.parametrize("heads", range(1, 40))
-def test_every_number_of_heads_has_as_many_different_slopes_below_one(heads):
+def test_alibi_slopes_are_distinct_and_below_one(heads):
     slopes = alibi_slopes(heads)
     assert slopes.shape == (heads,)
     assert len(set(slopes.tolist())) == heads
@@ -64,7 +64,7 @@ def test_alibi_is_minus_slope_times_distance(heads, batch):
         assert math.isclose(result[(*row, n, t, s)], wanted, rel_tol=1e-6)
 
 
-def test_alibi_sees_distances_not_places_and_is_symmetric():
+def test_alibi_depends_only_on_distance_and_is_symmetric():
     at = jnp.array([3, 0, 8, 5, 1])
     bias = alibi(at, at, 6)
     np.testing.assert_array_equal(alibi(at + 1000, at + 1000, 6), bias)
@@ -74,13 +74,13 @@ def test_alibi_sees_distances_not_places_and_is_symmetric():
 
 def test_relative_is_key_minus_query():
     query, key = np.array([[0, 4, 9], [1, 1, 2]]), np.array([[5, 0], [7, 3]])
-    result = relative(jnp.asarray(query), jnp.asarray(key))
+    result = relative_positions(jnp.asarray(query), jnp.asarray(key))
     np.testing.assert_array_equal(result, [[[5, 0], [1, -4], [-4, -9]], [[6, 2], [6, 2], [5, 1]]])
-    np.testing.assert_array_equal(relative(jnp.asarray(query[0]), jnp.asarray(key[0])), result[0])
+    np.testing.assert_array_equal(relative_positions(jnp.asarray(query[0]), jnp.asarray(key[0])), result[0])
 
 
 def expected(distance, buckets, max_distance, bidirectional):
-    """The bucket in whole numbers: ⌊n ln(d/e) / ln(M/e)⌋ is the last k with (M/e)^k ≤ (d/e)^n.
+    """Return the bucket in integer arithmetic: ⌊n ln(d/e) / ln(M/e)⌋ is the last k with (M/e)^k ≤ (d/e)^n.
 
     `distance` is key − query, M max_distance, e the number of buckets of one distance, n that of all others.
     """
@@ -102,7 +102,7 @@ def expected(distance, buckets, max_distance, bidirectional):
 
 @sizes
 @ways
-def test_buckets_equal_the_formula_in_whole_numbers(buckets, max_distance, bidirectional):
+def test_buckets_equal_the_formula_in_integer_arithmetic(buckets, max_distance, bidirectional):
     settings = {"buckets": buckets, "max_distance": max_distance, "bidirectional": bidirectional}
     wanted = [expected(int(d), **settings) for d in DISTANCES]
     np.testing.assert_array_equal(relative_buckets(jnp.asarray(DISTANCES), **settings), wanted)
@@ -112,7 +112,7 @@ def test_buckets_equal_the_formula_in_whole_numbers(buckets, max_distance, bidir
 @sizes
 @ways
 def test_buckets_equal_the_published_formula_in_torch(buckets, max_distance, bidirectional):
-    """Logarithms in torch's float32, as the weights of Raffel et al. 2020 are served: boundaries must fall alike."""
+    """Logarithms in torch's float32, as in the published implementation, must give the same boundaries."""
     torch = pytest.importorskip("torch")
     distance = torch.from_numpy(DISTANCES)
     count = buckets // 2 if bidirectional else buckets
@@ -126,8 +126,8 @@ def test_buckets_equal_the_published_formula_in_torch(buckets, max_distance, bid
     np.testing.assert_array_equal(result, wanted)
 
 
-def test_the_buckets_of_the_published_model():
-    """T5's 32 buckets up to 128, worked by hand: 8 near ones, then two an octave (√2) each way."""
+def test_buckets_equal_those_of_t5():
+    """T5's 32 buckets up to 128, computed by hand: per direction, 8 exact ones, then two per octave."""
     call = functools.partial(bucketed, buckets=32, max_distance=128)
     distances = jnp.array([0, -1, -7, -8, -11, -12, -15, -16, -22, -23, -32, -64, -90, -91, -128, -4000])
     wanted = [0, 1, 7, 8, 8, 9, 9, 10, 10, 11, 12, 14, 14, 15, 15, 15]
@@ -141,7 +141,7 @@ def test_the_buckets_of_the_published_model():
 
 @sizes
 @ways
-def test_buckets_are_within_range_and_never_fall_with_distance(buckets, max_distance, bidirectional):
+def test_buckets_are_in_range_and_monotonic_in_distance(buckets, max_distance, bidirectional):
     result = np.asarray(
         bucketed(jnp.asarray(DISTANCES), buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
     )

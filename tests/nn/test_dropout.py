@@ -1,11 +1,11 @@
-"""Dropout: what it keeps, what it zeroes, and when it is nothing at all."""
+"""Dropout: identity without key or rate, values, mean, randomness, gradient and dtype; masks of parts of a batch."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.nn.dropout import dropout
+from flaxformer.nn.dropout import bernoulli_rows, dropout, multiply_wide
 
 SHAPE = 101, 103
 KEY = jax.random.key(0)
@@ -17,17 +17,17 @@ def numbers():
 
 
 @pytest.mark.parametrize(("key", "rate"), [(None, 0.3), (KEY, None), (None, None)])
-def test_without_a_key_or_a_rate_it_is_the_identity(key, rate):
+def test_without_key_or_rate_dropout_is_the_identity(key, rate):
     x = numbers()
     assert dropout(key, rate, x) is x
 
 
-def test_rate_zero_keeps_every_number():
+def test_rate_zero_changes_nothing():
     np.testing.assert_array_equal(drop(KEY, 0.0, numbers()), numbers())
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_what_is_kept_is_scaled_and_the_rest_is_zero(rate):
+def test_entries_are_zero_or_scaled_by_the_inverse_rate(rate):
     x = np.asarray(numbers())
     y = np.asarray(drop(KEY, rate, jnp.asarray(x)))
     kept = y != 0
@@ -37,14 +37,14 @@ def test_what_is_kept_is_scaled_and_the_rest_is_zero(rate):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_the_mean_is_kept(rate):
+def test_dropout_preserves_the_mean(rate):
     y = np.asarray(drop(KEY, rate, jnp.ones(SHAPE)), np.float64)
     assert abs(y.mean() - 1) < 5 * np.sqrt(rate / (1 - rate) / y.size)
     for axis in (0, 1):  # rows and columns are dropped number by number, not whole
         assert y.mean(axis).std() < 2 * np.sqrt(rate / (1 - rate) / y.shape[axis])
 
 
-def test_the_key_decides_and_nothing_else():
+def test_dropout_depends_only_on_the_key():
     x = numbers()
     first, again, other = drop(KEY, 0.5, x), drop(KEY, 0.5, 3 * x), drop(jax.random.key(1), 0.5, x)
     np.testing.assert_array_equal(first == 0, again == 0)
@@ -52,21 +52,21 @@ def test_the_key_decides_and_nothing_else():
     assert abs(agreement - 0.5) < 0.03
 
 
-def test_a_higher_rate_drops_what_a_lower_one_does_and_more():
-    """The same key at two rates: two arms of a study differ by the rate alone."""
+def test_a_higher_rate_drops_a_superset():
+    """With the same key, two arms of a study that differ in the rate share the pattern."""
     low, high = (np.asarray(drop(KEY, rate, jnp.ones(SHAPE))) == 0 for rate in (0.2, 0.4))
     assert high[low].all()
     assert high.sum() > low.sum()
 
 
-def test_the_gradient_is_the_same_noise():
+def test_the_gradient_has_the_same_dropout_pattern():
     x = numbers()
     gradient = jax.jit(jax.grad(lambda x: drop(KEY, 0.3, x).sum()))(x)
     kept = np.asarray(drop(KEY, 0.3, x)) != 0
     np.testing.assert_allclose(gradient, np.where(kept, 1 / 0.7, 0), rtol=1e-6)
 
 
-def test_what_is_dropped_may_be_nan():
+def test_dropped_entries_may_be_nan():
     y = drop(KEY, 0.5, jnp.where(drop(KEY, 0.5, jnp.ones(SHAPE)) == 0, jnp.nan, 1.0))
     assert np.isfinite(y).all()
 
@@ -79,6 +79,48 @@ def test_the_rate_may_be_traced_and_mapped():
 
 
 @pytest.mark.parametrize("rate", [0.3, jnp.float32(0.3)], ids=["number", "array"])
-def test_a_bfloat16_stream_stays_bfloat16(rate):
-    """A leaf of a config is a float32 array once it is traced; it must not widen the stream."""
+def test_dropout_of_bfloat16_is_bfloat16(rate):
+    """A traced rate is a float32 array, which must not change the dtype of x."""
     assert drop(KEY, rate, jnp.ones(SHAPE, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 1), (7, 3), (7, 5, 11), (7, 2, 3, 5)])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5, 6], [4], [1, 3, 5], [6, 0]])
+def test_a_part_of_a_batch_has_the_mask_of_the_whole_batch(shape, rows):
+    x = jax.random.normal(jax.random.key(1), shape)
+    for rate in (0.3, jnp.float32(0.3)):
+        whole = dropout(KEY, rate, x)
+        part = dropout(KEY, rate, x[jnp.array(rows)], jnp.array(rows))
+        np.testing.assert_array_equal(part, whole[jnp.array(rows)])
+
+
+def test_the_mask_is_that_of_jax():
+    x = jnp.ones((3, 4))
+    np.testing.assert_array_equal(dropout(KEY, 0.3, x) > 0, jax.random.bernoulli(KEY, 0.7, x.shape))
+
+
+def test_rows_beyond_32_bits_of_entries_have_masks_of_their_own():
+    rows = jnp.array([3, 3 + 2**20])  # 2²⁰ rows of 2¹² entries: 2³² entries between them
+    one, other = bernoulli_rows(KEY, jnp.float32(0.5), (2, 2**12), rows)
+    assert 0.4 < float((one == other).mean()) < 0.6
+
+
+@pytest.mark.parametrize("size", [1, 3, 2**16 - 1, 2**16, 2**31 + 7, 2**32 - 1])
+def testmultiply_wides_have_64_bits(size):
+    rows = np.random.default_rng(0).integers(0, 2**32, 99, dtype=np.uint32)
+    high, low = multiply_wide(jnp.asarray(rows), size)
+    expected = [int(row) * size for row in rows]
+    assert [int(h) * 2**32 + int(n) for h, n in zip(high, low, strict=True)] == expected
+
+
+def test_a_stack_of_keys_has_the_masks_of_each_key():
+    keys, x, rows = jax.random.split(KEY, 3), jnp.ones((2, 5)), jnp.array([4, 2])
+    together = jax.vmap(lambda key: dropout(key, 0.5, x, rows))(keys)
+    for key, own in zip(keys, together, strict=True):
+        np.testing.assert_array_equal(own, dropout(key, 0.5, x, rows))
+
+
+def test_parts_have_different_masks_with_another_generator():
+    key, x = jax.random.key(5, impl="rbg"), jnp.ones((2, 64))
+    one, other = (dropout(key, 0.5, x, jnp.array(rows)) for rows in ([0, 1], [2, 3]))
+    assert not np.array_equal(one, other)

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.nn import Causal, Padding, Segments, Window, dot_product_attention, fused_attention
-from flaxformer.nn.fused_attention import AttentionCall, unsupported_reason
+from flaxformer.nn import Causal, Padding, Segments, Window, dot_product_attention
+from flaxformer.nn.kernels import KERNELS, choose, cudnn
+from flaxformer.nn.kernels.call import AttentionCall
+from flaxformer.nn.kernels.cudnn import unsupported_reason
 from flaxformer.startup import cuda
 
 B, T, N, K, D = 3, 10, 6, 3, 8
@@ -29,14 +31,14 @@ MASKS = {
 def on_a_gpu(monkeypatch):
     """As if cuDNN worked here."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(fused_attention, "self_check", lambda: None)
+    monkeypatch.setattr(cudnn, "self_check", lambda: None)
 
 
 def call(dtype=jnp.bfloat16, T=T, S=T, d_k=D, d_v=D, mask=None, bias=None, logit_cap=None):
     arrays = (
         jnp.ones((B, length, heads, width), dtype) for length, heads, width in ((T, N, d_k), (S, K, d_k), (S, K, d_v))
     )
-    return AttentionCall(*arrays, mask, bias, logit_cap)
+    return AttentionCall(*arrays, mask=mask, bias=bias, logit_cap=logit_cap)
 
 
 TAKEN = [{}, {"dtype": jnp.float16}, {"S": 4}, {"d_k": 128, "d_v": 128}, *({"mask": mask} for mask in MASKS.values())]
@@ -60,33 +62,39 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("changes", TAKEN, ids=str)
-def test_taken(on_a_gpu, changes):
+def test_cudnn_takes_a_call(on_a_gpu, changes):
     assert unsupported_reason(call(**changes)) is None
 
 
 @pytest.mark.parametrize(("words", "changes"), [(w, c) for w, cases in REFUSED.items() for c in cases], ids=str)
-def test_refused_with_the_reason(on_a_gpu, words, changes):
+def test_cudnn_refuses_a_call_with_the_reason(on_a_gpu, words, changes):
     assert words in unsupported_reason(call(**changes))
+
+
+def test_auto_is_the_first_kernel_that_takes_the_call(on_a_gpu):
+    assert choose(call(), "auto") is KERNELS["cudnn"]
+    assert choose(call(dtype=jnp.float32), "auto") is KERNELS["xla"]
+    assert choose(call(), "reference") is KERNELS["reference"]
 
 
 def test_without_a_gpu_plain_products_and_a_clear_refusal():
     query, key, value, *_ = call()
-    assert unsupported_reason(call()) == "cuDNN needs a GPU of NVIDIA"
-    with pytest.raises(ValueError, match="implementation is 'cudnn': cuDNN needs a GPU"):
+    assert unsupported_reason(call()) == "cuDNN needs an NVIDIA GPU"
+    with pytest.raises(ValueError, match="implementation is 'cudnn': cuDNN needs an NVIDIA GPU"):
         dot_product_attention(query, key, value, implementation="cudnn")
 
 
-def test_what_does_not_work_is_not_taken(on_a_gpu, monkeypatch):
-    monkeypatch.setattr(fused_attention, "self_check", lambda: "cuDNN fails here")
+def test_a_kernel_that_fails_its_self_check_is_not_used(on_a_gpu, monkeypatch):
+    monkeypatch.setattr(cudnn, "self_check", lambda: "cuDNN fails here")
     assert unsupported_reason(call()) == "cuDNN fails here"
 
 
-def test_a_machine_on_which_it_fails_is_recognised():
-    assert "cuDNN fails here" in fused_attention.self_check()
+def test_the_self_check_detects_a_machine_without_cudnn():
+    assert "cuDNN fails here" in cudnn.self_check()
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_means_what_plain_products_mean(name):
+def test_cudnn_arguments_give_the_result_of_plain_products(name):
     """Arguments, masks, scale and shared heads, in value and gradient, with JAX's own plain attention as the kernel."""
     random = np.random.default_rng(0)
     numbers = [random.normal(size=(2, B, T, heads, D)).astype(np.float32) for heads in (N, K, K, N)]
@@ -97,13 +105,13 @@ def test_means_what_plain_products_mean(name):
         out, back = jax.vjp(attend, query, key, value)
         return out, *back(cotangent)
 
-    ours = both(lambda *qkv: fused_attention.fused_attention(*qkv, MASKS[name], scale, "xla"))
+    ours = both(lambda *qkv: cudnn.cudnn_attention(AttentionCall(*qkv, mask=MASKS[name], scale=scale), "xla"))
     plain = both(lambda *qkv: dot_product_attention(*qkv, mask=MASKS[name], scale=scale, implementation="reference"))
     for own, other in zip(ours, plain, strict=True):
         np.testing.assert_allclose(own, other, rtol=2e-5, atol=2e-6)
 
 
-def test_one_kernel_forward_and_one_backward_also_when_mapped(on_a_gpu, monkeypatch):
+def test_cudnn_lowers_to_one_kernel_forward_and_one_backward(on_a_gpu, monkeypatch):
     kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     checks = {"check_cudnn_version": 91000, "check_compute_capability": True, "is_cuda_compute_capability_equal": False}
     for name, answer in checks.items():

@@ -1,4 +1,4 @@
-"""Losses against float64 sums, and the laws that make (sum, count) safe to split and to mask."""
+"""Losses against float64 sums, and their invariance to micro-batches and masked targets."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import cross_entropy
-from flaxformer.nn.losses import correct, squared_error
+from flaxformer.nn.losses import count_correct, squared_error
 
 B, T, V = 3, 5, 7
 
@@ -43,14 +43,14 @@ def test_equals_the_sum_over_tokens(batch, weighted, smoothing):
     np.testing.assert_allclose(result, wanted, rtol=1e-6)
 
 
-def test_uniform_logits_lose_the_logarithm_of_the_vocabulary():
+def test_loss_of_uniform_logits_is_log_vocabulary():
     total, count = cross_entropy(jnp.full((B, T, V), 3.7), jnp.zeros((B, T), int))
     np.testing.assert_allclose(total / count, math.log(V), rtol=1e-6)
     assert count == B * T
 
 
 @pytest.mark.parametrize("smoothing", [None, 0.13])
-def test_a_shift_of_all_logits_changes_nothing_however_large(smoothing):
+def test_shifting_all_logits_does_not_change_the_loss(smoothing):
     logits, targets, _ = numbers(T)
     logits = np.round(logits * 8) / 8  # so that adding 2^14 is exact
     losses = [
@@ -75,7 +75,7 @@ def test_the_gradient_is_weight_times_p_minus_q(smoothing):
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("smoothing", [None, 0.13])
-def test_targets_of_weight_zero_count_nothing_whatever_their_logits(poison, smoothing):
+def test_targets_of_weight_zero_do_not_change_loss_or_gradient(poison, smoothing):
     logits, targets, weights = numbers(B, T)
     weights[0, 1] = weights[2] = 0
     poisoned = np.where(weights[..., None] == 0, np.float32(poison), logits)
@@ -101,12 +101,12 @@ def test_an_ignored_target_may_be_any_id(ignored):
     np.testing.assert_array_equal((loss, count), cross_entropy(logits, targets, weights))
 
 
-def test_the_count_is_exact_beyond_what_bfloat16_can_count():
+def test_the_count_is_exact_for_bfloat16_logits():
     _, count = cross_entropy(jnp.zeros((257, V)), jnp.zeros(257, int), jnp.ones(257, jnp.bfloat16))
     assert float(count) == 257
 
 
-def test_a_batch_without_any_target_is_zero_of_zero():
+def test_a_batch_without_targets_has_sum_and_count_zero():
     logits, targets, _ = numbers(T)
     assert cross_entropy(jnp.asarray(logits), jnp.asarray(targets), jnp.zeros(T)) == (0, 0)
 
@@ -114,7 +114,7 @@ def test_a_batch_without_any_target_is_zero_of_zero():
 @pytest.mark.parametrize("sizes", [(12,), (6, 6), (1, 11), (5, 4, 3), (1,) * 12])
 @pytest.mark.parametrize("smoothing", [None, 0.13])
 def test_any_split_into_micro_batches_gives_the_same_loss_and_gradient(sizes, smoothing):
-    """Token counts differ between the parts, so a mean of means would not do."""
+    """Token counts differ between the parts, so that a mean of means would be wrong."""
     random = np.random.default_rng(3)
     x, (_, targets, _) = random.normal(size=(12, T, 3)).astype(np.float32), numbers(12, T)
     weights = (np.arange(T) < random.integers(0, T + 1, 12)[:, None]).astype(np.float32)
@@ -157,14 +157,14 @@ def test_bfloat16_logits_are_summed_in_float32():
     np.testing.assert_allclose((total, count), wanted, rtol=1e-5)
 
 
-def test_correct_is_the_weight_of_the_targets_with_the_highest_logit():
+def test_count_correct_weights_targets_with_the_highest_logit():
     logits, targets, weights = numbers(B, T)
     targets[:2] = logits[:2].argmax(-1)
     targets[0, 0] = logits[0, 0].argmin()
     hits = [weights[place] for place in np.ndindex(B, T) if max(logits[place]) == logits[place][targets[place]]]
     assert 0 < len(hits) < B * T
     np.testing.assert_allclose(
-        correct(*map(jnp.asarray, (logits, targets, weights))), (sum(hits), weights.sum()), rtol=1e-6
+        count_correct(*map(jnp.asarray, (logits, targets, weights))), (sum(hits), weights.sum()), rtol=1e-6
     )
 
 
@@ -210,7 +210,7 @@ def squares(y, t, weights):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_the_gradient_of_squared_error_is_twice_the_difference_and_nothing_at_weight_zero(poison):
+def test_the_gradient_of_squared_error_is_zero_at_weight_zero(poison):
     y, t, weights = outputs(B, T)
     weights[0, 1] = weights[2] = 0
     hidden = weights[..., None] == 0
@@ -223,7 +223,7 @@ def test_the_gradient_of_squared_error_is_twice_the_difference_and_nothing_at_we
     np.testing.assert_allclose(gradients[1], -wanted, atol=1e-6)
 
 
-def test_squared_error_of_any_split_has_the_same_sum_and_count():
+def test_squared_error_of_micro_batches_has_the_same_sum_and_count():
     y, t, weights = map(jnp.asarray, outputs(12, T))
     whole = squares(y, t, weights)
     parts = [squares(y[a:b], t[a:b], weights[a:b]) for a, b in ((0, 1), (1, 8), (8, 12))]
@@ -231,7 +231,7 @@ def test_squared_error_of_any_split_has_the_same_sum_and_count():
     np.testing.assert_allclose(np.concatenate([p[1][0] for p in parts]), whole[1][0], atol=1e-6)
 
 
-def test_squared_error_without_any_target_is_zero_of_zero():
+def test_squared_error_without_targets_has_sum_and_count_zero():
     y, t, weights = map(jnp.asarray, outputs(B, T))
     assert squared_error(y, t, jnp.zeros_like(weights)) == (0, 0)
 

@@ -1,4 +1,4 @@
-"""Every mask against a loop over batch, query and key that restates its definition, and the laws of `&` and `|`."""
+"""Masks against their definitions in loops over batch, query and key, and the algebra of `&` and `|`."""
 
 import itertools
 
@@ -66,7 +66,7 @@ def by_loop(rule):
 
 
 def full(mask):
-    """The matrix over batch, heads, queries and keys: leading axes that it lacks are broadcast."""
+    """Return the matrix broadcast to batch, heads, queries and keys."""
     matrix = mask.matrix(T, S)
     assert matrix.dtype == bool
     return np.broadcast_to(np.asarray(matrix), (B, N, T, S))
@@ -116,7 +116,7 @@ def test_none_is_the_identity_of_and(mask, rule):
     assert (None & mask) is mask
 
 
-def test_a_causal_window_is_the_last_keys():
+def test_a_causal_window_allows_the_last_keys():
     result = full(Window(3) & Causal())
     np.testing.assert_array_equal(result, by_loop(lambda b, n, t, s: s in (t - 2, t - 1, t)))
 
@@ -141,7 +141,7 @@ def test_or_associates_and_and_distributes_over_it(names):
 
 
 @pytest.mark.parametrize("offset", [0, 2])
-def test_a_prefix_language_model_reads_its_prefix_both_ways_and_the_rest_causally(offset):
+def test_causal_or_prefix_is_bidirectional_within_the_prefix(offset):
     mask = Causal(offset) | Prefix(jnp.asarray(PREFIX))
     np.testing.assert_array_equal(full(mask), by_loop(lambda b, n, t, s: s <= t + offset or s < PREFIX[b]))
     np.testing.assert_array_equal(
@@ -150,16 +150,16 @@ def test_a_prefix_language_model_reads_its_prefix_both_ways_and_the_rest_causall
     )
 
 
-def test_an_offset_is_the_rows_of_a_longer_mask():
+def test_a_causal_offset_selects_rows_of_a_longer_mask():
     np.testing.assert_array_equal(Causal(offset=4).matrix(3, 11), Causal().matrix(7, 11)[4:])
 
 
-def test_a_window_of_positions_is_the_rows_of_a_longer_window():
+def test_a_window_with_positions_selects_rows_of_a_longer_window():
     later = Window(2, jnp.arange(4, 7), jnp.arange(11))
     np.testing.assert_array_equal(later.matrix(3, 11), Window(2).matrix(7, 11)[4:])
 
 
-def test_a_window_does_not_see_where_keys_lie_only_their_positions():
+def test_a_window_depends_on_positions_not_on_indices():
     order = np.random.default_rng(2).permutation(S)
     mask, moved = (Window(3, jnp.arange(T), jnp.asarray(at)) for at in (np.arange(S), order))
     np.testing.assert_array_equal(moved.matrix(T, S), mask.matrix(T, S)[:, order])
@@ -189,18 +189,24 @@ def test_a_window_of_a_batch_of_positions_is_the_vmap_of_one():
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (Padding(jnp.ones((B, S + 2), bool)), r"Padding.valid is \(2, 9\), for 9 keys; expected 7"),
-        (Segments(jnp.zeros((B, T), int), jnp.zeros((B, T), int)), r"\(2, 5\) and \(2, 5\); expected 5 and 7 last"),
-        (Segments(jnp.zeros((B, S), int), jnp.zeros((B, S), int)), r"\(2, 7\) and \(2, 7\); expected 5 and 7 last"),
+        (Padding(jnp.ones((B, S + 2), bool)), r"Padding.valid has shape \(2, 9\), for 9 keys; expected 7"),
+        (
+            Segments(jnp.zeros((B, T), int), jnp.zeros((B, T), int)),
+            r"\(2, 5\) and \(2, 5\); expected last axes of 5 and 7",
+        ),
+        (
+            Segments(jnp.zeros((B, S), int), jnp.zeros((B, S), int)),
+            r"\(2, 7\) and \(2, 7\); expected last axes of 5 and 7",
+        ),
     ],
 )
-def test_a_mask_for_other_lengths_is_refused(mask, message):
+def test_a_mask_rejects_other_lengths(mask, message):
     with pytest.raises(ValueError, match=message):
         mask.matrix(T, S)
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
-def test_lengths_to_valid_is_true_at_the_first_places(shape):
+def test_lengths_to_valid_is_true_at_the_first_tokens(shape):
     lengths = np.random.default_rng(1).integers(0, S + 1, shape)
     result = lengths_to_valid(jnp.asarray(lengths), S)
     assert result.shape == (*shape, S)
@@ -208,5 +214,5 @@ def test_lengths_to_valid_is_true_at_the_first_places(shape):
         assert result[place] == (place[-1] < lengths[place[:-1]])
 
 
-def test_lengths_to_valid_reaches_from_none_to_all():
+def test_lengths_to_valid_accepts_zero_and_full_length():
     np.testing.assert_array_equal(lengths_to_valid(jnp.array([0, S, S + 9]), S).sum(-1), [0, S, S])

@@ -1,4 +1,4 @@
-"""Norms against their equations in float64, their invariances, and the numbers where they might break."""
+"""Norms against their equations in float64, their invariances, and extreme inputs."""
 
 import functools
 
@@ -14,7 +14,7 @@ both = pytest.mark.parametrize("norm", [layer_norm, rms_norm])
 
 
 def expected(norm, x, gain=None, bias=None, epsilon=None):
-    """One vector at a time, as the equations are written."""
+    """Return the norm by its equation, one vector at a time, in float64."""
     x = np.asarray(x, np.float64)
     epsilon = (1e-5 if norm is layer_norm else 1e-6) if epsilon is None else epsilon
     y = np.zeros_like(x)
@@ -56,7 +56,7 @@ def test_epsilon_may_be_traced(norm):
 
 
 @both
-def test_gradients_are_the_slopes_of_the_equation(norm):
+def test_gradients_equal_finite_differences_of_the_equation(norm):
     inputs = dict(zip(("x", "gain", "bias"), numbers(T, D), strict=True))
     random = np.random.default_rng(1)
     cotangent = random.normal(size=(T, D))
@@ -71,7 +71,7 @@ def test_gradients_are_the_slopes_of_the_equation(norm):
         np.testing.assert_allclose((grads[name] * direction).sum(), (ahead - behind) / 2e-6, rtol=1e-7, atol=1e-8)
 
 
-def test_layer_norm_has_mean_zero_and_variance_one_whatever_the_shift_and_scale():
+def test_layer_norm_is_invariant_to_shift_and_scale():
     (x,) = float32(numbers(T, D)[0])
     y = layer_norm(x, epsilon=0.0)
     np.testing.assert_allclose(np.mean(y, -1), 0, atol=1e-6)
@@ -79,7 +79,7 @@ def test_layer_norm_has_mean_zero_and_variance_one_whatever_the_shift_and_scale(
     np.testing.assert_allclose(layer_norm(8 * x + 3, epsilon=0.0), y, atol=1e-5)
 
 
-def test_rms_norm_has_mean_square_one_whatever_the_scale_and_keeps_the_mean():
+def test_rms_norm_is_invariant_to_scale_but_not_to_shift():
     (x,) = float32(numbers(T, D)[0])
     y = rms_norm(x, epsilon=0.0)
     np.testing.assert_allclose(np.square(y).mean(-1), 1, atol=1e-5)
@@ -103,7 +103,7 @@ def test_rms_norm_of_a_zero_row_is_zero_with_finite_gradient():
 
 
 @both
-def test_a_row_depends_on_itself_alone(norm):
+def test_a_row_does_not_depend_on_other_rows(norm):
     (x,) = float32(numbers(T, D)[0])
     changed = norm(x.at[3].multiply(-5.0))
     assert (changed != norm(x)).any(-1).tolist() == [False, False, False, True, False]
@@ -111,7 +111,7 @@ def test_a_row_depends_on_itself_alone(norm):
 
 @both
 def test_bfloat16_statistics_are_float32(norm):
-    """Numbers near 100 sum to more than bfloat16 can count in ones, and their variance is lost in their mean."""
+    """In bfloat16, sums of numbers near 100 and their variance would be inaccurate."""
     x = jnp.asarray(np.random.default_rng(0).normal(100, 3, (3, 1021)), jnp.bfloat16)
     result = norm(x)
     assert result.dtype == jnp.bfloat16
@@ -121,7 +121,7 @@ def test_bfloat16_statistics_are_float32(norm):
 
 
 @both
-def test_float32_gain_and_bias_leave_a_bfloat16_stream_bfloat16(norm):
+def test_a_norm_of_bfloat16_with_float32_weights_is_bfloat16(norm):
     x, gain, bias = float32(*numbers(T, D))
     result = norm(x.astype(jnp.bfloat16), gain, bias)
     assert result.dtype == jnp.bfloat16

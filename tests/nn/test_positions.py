@@ -1,4 +1,4 @@
-"""Sinusoidal encodings against their formula, and the law that makes them positions: a shift is a rotation."""
+"""Sinusoidal encodings against their formula, and their property that a shift is a rotation."""
 
 import math
 
@@ -13,7 +13,7 @@ T = 29
 
 
 def expected(positions, d_model, base=10_000.0):
-    """Sines at the even columns, cosines at the odd ones."""
+    """Return sines at even columns and cosines at odd ones, in float64."""
     result = np.zeros((*np.shape(positions), d_model))
     for place in np.ndindex(result.shape):
         i, odd = divmod(place[-1], 2)
@@ -42,7 +42,7 @@ def test_positions_may_have_any_batch_axes_and_any_order(shape):
 
 
 @pytest.mark.parametrize("shift", [1, 5, 13])
-def test_a_shift_is_a_rotation_by_an_angle_that_depends_on_the_shift_alone(shift):
+def test_shifting_positions_rotates_the_encoding(shift):
     d_model = 12
     pairs = np.asarray(sinusoidal(jnp.arange(T), d_model), np.float64).reshape(T, -1, 2)
     for i in range(d_model // 2):
@@ -51,7 +51,7 @@ def test_a_shift_is_a_rotation_by_an_angle_that_depends_on_the_shift_alone(shift
         np.testing.assert_allclose(pairs[shift:, i], pairs[:-shift, i] @ rotation.T, atol=1e-5)
 
 
-def test_inner_products_depend_on_the_distance_alone():
+def test_inner_products_depend_only_on_the_distance():
     encoding = np.asarray(sinusoidal(jnp.arange(T), 12), np.float64)
     products = encoding @ encoding.T
     for distance in range(T):
@@ -80,7 +80,7 @@ def test_split_puts_all_sines_before_all_cosines(d_model, shape):
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
-def test_an_encoding_depends_on_its_position_alone(interleaved):
+def test_an_encoding_does_not_depend_on_other_positions(interleaved):
     positions = np.array([3, 0, 17, 3, 8])
     encode = jax.jit(lambda positions: sinusoidal(positions, 7, interleaved=interleaved))
     table = encode(jnp.arange(T))

@@ -1,4 +1,4 @@
-"""Rotary positions against complex numbers in float64, and the law they are made for: only distances matter."""
+"""Rotary positions against complex numbers in float64, and dependence of products on distances only."""
 
 import cmath
 import functools
@@ -23,7 +23,7 @@ def numbers(*shape, seed=0):
 
 
 def expected(x, positions, base=10_000.0, interleaved=False):
-    """Each pair is a complex number, multiplied by e^(i n θ)."""
+    """Return the rotation of each pair, as a complex number times e^(i n θ)."""
     y = np.zeros(x.shape)
     positions = np.broadcast_to(positions, x.shape[:-2])
     for place in np.ndindex(x.shape[:-1]):
@@ -52,8 +52,8 @@ def test_the_defaults_are_split_halves_and_base_ten_thousand():
 
 
 @layouts
-def test_equals_x_cos_plus_quarter_turned_x_sin(interleaved):
-    """The real form: of the Llama weights (split), and Su et al. 2021, equation 34 (interleaved)."""
+def test_equals_the_real_form_with_cosine_and_sine(interleaved):
+    """The real form of Llama (split) and of Su et al. 2021, equation 34 (interleaved)."""
     x = numbers(T, N, H).astype(np.float64)
     i = np.arange(H) // 2 if interleaved else np.arange(H) % (H // 2)
     angles = np.arange(T)[:, None, None] / 10_000 ** (2 * i / H)
@@ -66,8 +66,8 @@ def test_equals_x_cos_plus_quarter_turned_x_sin(interleaved):
 
 
 @layouts
-def test_products_of_queries_and_keys_depend_on_their_distance_alone(interleaved):
-    """The same query and the same key everywhere, so that nothing but the positions differs."""
+def test_rotary_products_depend_only_on_the_distance(interleaved):
+    """Queries are equal at all positions, and so are keys."""
     query, key = (np.broadcast_to(numbers(N, H, seed=seed), (29, N, H)) for seed in (1, 2))
     q, k = (np.asarray(turn(jnp.asarray(x), jnp.arange(29), interleaved=interleaved)) for x in (query, key))
     products = np.einsum("tnh,snh->nts", q.astype(np.float64), k)
@@ -82,7 +82,7 @@ def test_products_of_queries_and_keys_depend_on_their_distance_alone(interleaved
 
 @layouts
 @pytest.mark.parametrize("shift", [1, 13, 1000])
-def test_a_shift_of_all_positions_changes_no_product(interleaved, shift):
+def test_shifting_all_positions_does_not_change_rotary_products(interleaved, shift):
     q, k, at, there = numbers(T, N, H), numbers(S, N, H, seed=1), np.array([3, 0, 9, 4, 1]), np.arange(S) * 2
 
     def products(shift):
@@ -96,7 +96,7 @@ def test_a_shift_of_all_positions_changes_no_product(interleaved, shift):
 
 
 @layouts
-def test_the_length_of_every_pair_is_kept(interleaved):
+def test_rotation_preserves_the_norm_of_every_pair(interleaved):
     x = jnp.asarray(numbers(B, T, N, H))
     y = turn(x, jnp.array([[0, 1, 50, 3, 4]]), interleaved=interleaved)
     pairs = [np.asarray(z).reshape(B, T, N, *((-1, 2) if interleaved else (2, -1))) for z in (x, y)]
@@ -113,7 +113,7 @@ def test_interleaved_is_split_with_its_columns_permuted():
 
 
 @layouts
-def test_turns_add_up_and_position_zero_is_none(interleaved):
+def test_rotations_compose_and_position_zero_is_the_identity(interleaved):
     x = jnp.asarray(numbers(T, N, H))
     call = functools.partial(turn, interleaved=interleaved)
     first, second = jnp.array([4, 0, 7, 1, 3]), jnp.array([1, 9, 2, 6, -5])
@@ -123,7 +123,7 @@ def test_turns_add_up_and_position_zero_is_none(interleaved):
 
 
 @layouts
-def test_the_gradient_is_the_turn_backwards(interleaved):
+def test_the_gradient_is_the_inverse_rotation(interleaved):
     x, cotangent = jnp.asarray(numbers(T, N, H)), jnp.asarray(numbers(T, N, H, seed=1))
     call = functools.partial(turn, interleaved=interleaved)
     (gradient,) = jax.vjp(lambda x: call(x, jnp.arange(T)), x)[1](cotangent)
@@ -131,7 +131,7 @@ def test_the_gradient_is_the_turn_backwards(interleaved):
 
 
 @layouts
-def test_a_sinusoidal_encoding_is_turned_into_the_encoding_of_a_later_position(interleaved):
+def test_rotating_a_sinusoidal_encoding_gives_that_of_a_later_position(interleaved):
     """PE(p + k) = R_k PE(p): each (cos, sin) pair of the encoding is a unit vector at the angle p θ_i."""
     shift, width = 11, 12
     encoding = sinusoidal(jnp.arange(29), width, interleaved=interleaved)
@@ -154,7 +154,7 @@ def test_positions_broadcast_over_batch_axes(batch):
         np.testing.assert_allclose(rotate(jnp.asarray(x), jnp.asarray(positions)), wanted, atol=1e-5)
 
 
-def test_heads_share_the_turn_and_tokens_do_not_meet():
+def test_heads_rotate_equally_and_tokens_independently():
     x = jnp.asarray(numbers(T, N, H))
     np.testing.assert_allclose(turn(x, jnp.arange(T))[:, 1:2], turn(x[:, 1:2], jnp.arange(T)), atol=1e-6)
     changed = turn(x.at[3, 1].multiply(-5.0), jnp.arange(T)) != turn(x, jnp.arange(T))
@@ -183,13 +183,13 @@ def test_bfloat16_is_the_float32_result_rounded_once(interleaved):
 
 
 @pytest.mark.parametrize("width", [1, 7])
-def test_an_odd_head_width_is_refused(width):
+def test_rotary_rejects_an_odd_head_width(width):
     with pytest.raises(ValueError, match=f"head width is {width}; expected an even number"):
         rotate(jnp.ones((T, N, width)), jnp.arange(T))
 
 
-def test_slow_pairs_have_long_waves():
-    """The last pair of a head of width H goes round once in 2π · base^((H − 2)/H) tokens."""
+def test_the_wavelength_of_the_last_pair():
+    """The last pair of a head of width H has the period 2π · base^((H − 2)/H)."""
     wave = 2 * math.pi * 17.0 ** ((H - 2) / H)
     x = jnp.zeros((1, 1, H)).at[0, 0, H // 2 - 1].set(1.0)
     y = rotate(x, jnp.array([round(wave / 2)]), base=17.0)

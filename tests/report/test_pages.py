@@ -13,10 +13,15 @@ from study.tiny import LOWER, fill, tiny
 
 from flaxformer.claims.record import Record, Statement
 from flaxformer.claims.table import page
-from flaxformer.report import figures, index
+from flaxformer.report import figures, index, phrasing
+from flaxformer.report import html as html_page
+from flaxformer.report.claims_figure import claims_figure
+from flaxformer.report.colours import DARK
+from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE, style_of
-from flaxformer.report.effects import claims_figure
-from flaxformer.report.scores import arms_figure, curves_figure, quantities_figure
+from flaxformer.report.scores_figure import arms_figure, quantities_figure
+from flaxformer.report.sweep_figure import sweep_figure
+from flaxformer.report.tables import Table
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.provenance import command, provenance
 from flaxformer.store.records import write_document, write_table
@@ -61,11 +66,11 @@ def folder(tmp_path_factory):
     probe = Probe(name="probe", question="How large?", measure=draw, seeds=range(5), claims=numbers)
     list(run_probe(probe, Store(root / "nested" / "probe")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "STAMPS", {"svg": figures.STAMPS["svg"]})  # the pages need no other form
+        patch.setattr(figures, "METADATA", {"svg": figures.METADATA["svg"]})  # the pages need no other form
         index.write_reports(root)
     index.write_index(root)
     lines = [
-        Statement(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", root / "study"),
+        Statement(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", "before its data", root / "study"),
         Statement("b", "–", "–", 0, "failed"),
     ]
     (root / "claims.html").write_text(page.render(root, [Record(1, LONG, LONG, 12.0, True, lines)]))
@@ -79,8 +84,12 @@ MEASURE = """<script>
 onload = () => {
   for (const frame of document.querySelectorAll("iframe")) {
     const inner = frame.contentDocument.documentElement
-    const seen = [...inner.querySelectorAll("svg")].every(svg => svg.getBoundingClientRect().width > 200)
-    document.body.append(`[${frame.title} ${inner.scrollWidth} ${frame.contentWindow.innerWidth} ${seen}]`)
+    const full = [...inner.querySelectorAll("figure")].every(figure => {
+      const shown = [...figure.querySelectorAll("svg")].filter(svg => svg.getBoundingClientRect().width > 0)
+      return shown.length === 1 && shown[0].getBoundingClientRect().width >= figure.clientWidth - 1
+    })
+    const fits = [...inner.querySelectorAll(".scroll")].every(box => box.scrollWidth <= box.clientWidth)
+    document.body.append(`[${frame.title} ${inner.scrollWidth} ${frame.contentWindow.innerWidth} ${full} ${fits}]`)
   }
 }
 </script>"""
@@ -94,7 +103,14 @@ def test_no_page_scrolls_sideways_on_a_phone_or_a_desk(folder, tmp_path):
         for name in PAGES
         for width in (360, 1280)
     ]
-    (tmp_path / "frames.html").write_text(f"<!doctype html><body>{''.join(frames)}{MEASURE}</body>")
+    shown = displayed(f"<!doctype html><body>{''.join(frames)}{MEASURE}</body>", tmp_path)
+    sizes = re.findall(r"\[(\S+)@(\d+) (\d+) (\d+) (true|false) (true|false)\]", shown)
+    assert sizes == [(name, width, width, width, "true", "true") for name in PAGES for width in ("360", "1280")]
+
+
+def displayed(page, tmp_path):
+    """The document after its scripts ran."""
+    (tmp_path / "page.html").write_text(page)
     flags = [
         *FLAGS.split(),
         "--disable-component-update",
@@ -102,18 +118,33 @@ def test_no_page_scrolls_sideways_on_a_phone_or_a_desk(folder, tmp_path):
         "--hide-scrollbars",
         f"--user-data-dir={tmp_path / 'user'}",
     ]
-    address = (tmp_path / "frames.html").as_uri()
-    shown = subprocess.run(
+    address = (tmp_path / "page.html").as_uri()
+    return subprocess.run(
         [CHROMIUM, *flags, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True
     ).stdout
-    sizes = re.findall(r"\[(\S+)@(\d+) (\d+) (\d+) (true|false)\]", shown)
-    assert sizes == [(name, width, width, width, "true") for name in PAGES for width in ("360", "1280")]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which runs the script of the page")
+def test_a_click_on_a_header_sorts_the_table_by_numbers_and_a_second_reverses_it(tmp_path):
+    rows = [["b", "1,200"], ["a", "-3.5 [-4, -3]"], ["d", "–"], ["c", "< 0.5"], ["e", "2e-3"]]
+    clicks = "<script>const heads = document.querySelectorAll('th button'); CLICKS</script>"
+    orders = {"heads[0]": "abcde", "heads[1]": "aecbd", "heads[1] heads[1]": "dbcea"}
+    for targets, order in orders.items():
+        click = " ".join(f"{target}.click();" for target in targets.split())
+        table = html_page.table(Table("", ["name", "value"], rows, 1))
+        text = displayed(
+            html_page.page("T", [table]).replace("</body>", clicks.replace("CLICKS", click) + "</body>"), tmp_path
+        )
+        assert "".join(re.findall(r'data-name="name"><span>(.)</span>', text)) == order
+    assert 'aria-sort="descending"' in text
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fetches_nothing_and_runs_nothing(folder, name):
+def test_a_page_fetches_nothing_and_its_one_script_sorts_tables(folder, name):
     text = (folder / name).read_text()
-    assert "<script" not in text
+    [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert text.count("<script") == 1
+    assert not re.search(r"fetch|XMLHttp|import|eval|http|innerHTML|document\.write|WebSocket", script)
     assert not re.search(r"\son[a-z]+=|@import|<link|<img|<iframe|javascript:", text)
     assert not re.search(r"""(src|href|url\()["'(=\s]*(https?:|//|data:|file:)""", text)
     assert all(link.startswith("#") for link in re.findall(r"url\(([^)]*)\)", text))
@@ -127,8 +158,8 @@ def test_a_page_fetches_nothing_and_runs_nothing(folder, name):
 def test_a_report_says_the_question_the_answer_the_figure_and_then_the_rest(folder):
     text = (folder / "study/report.html").read_text()
     assert "Is &lt;b&gt;this&lt;/b&gt; &amp; that escaped?</h1>" in text
-    order = ["<h1>", 'class="answer', "<figure", "What was found", "What this does not show", ">Arms<", ">Claims<"]
-    order += ["Learning curves", "What ran where", "How to reproduce"]
+    order = ["<h1>", 'class="answer', "<figure", ">Claims<", ">Best rate<", ">Learning curves<", ">Limits<", ">Arms<"]
+    order += [">Provenance<", ">How to reproduce<"]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     answer = re.search(r'<p class="answer[^>]*>(.*?)</p>', text)[1]
@@ -139,11 +170,61 @@ def test_a_report_says_the_question_the_answer_the_figure_and_then_the_rest(fold
 
 def test_a_probe_has_its_claims_as_the_figure_and_its_numbers_as_a_table(folder):
     text = (folder / "nested/probe/report.html").read_text()
-    assert text.count("<svg") == 1
+    assert text.count("<figure") == 1
     for part in ("claimed 5e-7 ± 1e-7", "claimed below 1,000", ">Quantities<", "e9"):
         assert part in text
-    assert "Arms" not in text
-    assert "Learning curves" not in text
+    assert ">Arms<" not in text
+    assert ">Learning curves<" not in text
+
+
+def test_each_claim_stands_in_one_list_of_effects(folder):
+    page = (folder / "study/report.html").read_text()
+    text = re.sub(r'<svg.*?</svg>|<p class="answer.*?</p>', "", page, flags=re.DOTALL)
+    effects, qualifications = re.split("<h2>Qualifications</h2>", text)
+    assert effects.count(LONG) == 1
+    assert re.split("<h2>", qualifications)[0].count(LONG) == 1
+    assert "".join(re.split("<h2>", qualifications)[1:]).count(LONG) == 0
+
+
+def test_a_figure_is_described_in_numbers_and_its_points_say_their_values(folder):
+    analysis, text = analyse(Store(folder / "study")), (folder / "study/report.html").read_text()
+    labels = [html.unescape(label) for label in re.findall(r'<svg role="img" aria-label="([^"]*)"', text)]
+    assert len(labels) == 2 * text.count("<figure>") == 6
+    titles = [html.unescape(title) for title in re.findall(r'<g class="point"><title>(.*?)</title>', text)]
+    for claim in analysis.claims:
+        assert phrasing.finding(claim) in labels[0]
+        assert f"{claim.text}: {phrasing.finding(claim)}" in titles
+    best = analysis.sweeps[0].lines[0].best
+    assert f"best rate {best.numbers['rate']}" in labels[2]
+    assert f"rate {best.numbers['rate']}: {phrasing.interval(best.arm.estimate)}" in titles
+    assert "at step 0 to 2." in labels[4]
+
+
+def test_every_colour_of_a_figure_has_one_for_dark_pages(folder):
+    text = (folder / "study/report.html").read_text() + (folder / "nested/probe/report.html").read_text()
+    figures = " ".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    used = set(re.findall(r"var\(--c([0-9a-f]{6}), #\1\)", figures))
+    assert {"004488", "ffffff", "000000"} <= used
+    assert used <= {colour.removeprefix("#") for colour in DARK} | {"ffffff"}
+    assert not re.search(r"(?<!, )#[0-9a-f]{6}\b(?!\))", re.sub(r"&#x?\w+;", "", figures))
+    for colour, dark in DARK.items():
+        assert f"--c{colour.removeprefix('#')}: {dark};" in text
+
+
+def test_stopped_runs_are_drawn_apart_from_results(tmp_path, style):
+    store = fill(tmp_path, tiny(axes=(RATES,), claims=()), lambda trial: 2.0 + trial.run.optimizer.learning_rate)
+    [rows] = store.groups.glob("*")
+    first = next(iter(RATES.levels))
+    changed = [
+        row | ({"status": "stopped", "stopped_at": 3} if row["rate"] == first else {}) for row in store.rows().values()
+    ]
+    write_table(rows, changed)
+    analysis = analyse(store)
+    [ax] = sweep_figure(analysis, analysis.sweeps[0]).axes
+    assert ax.get_xscale() == "log"
+    lines = [line for line in ax.get_lines() if line.get_marker() == "o" and line.get_alpha() is None]
+    drawn = {tuple(line.get_xdata()): line.get_markerfacecolor() for line in lines if line.get_markersize() < 4}
+    assert drawn == {(1e-4, 1e-3): "#004488", (1e-2,): "white"}
 
 
 @pytest.fixture
@@ -155,12 +236,12 @@ def style():
 def test_figures_fit_a_column_or_a_page_of_a_paper(folder, style):
     study, probe = analyse(Store(folder / "study")), analyse(Store(folder / "nested/probe"))
     found = [figure for one in (study, probe) for draw in (claims_figure, arms_figure, curves_figure)
-             if (figure := draw(one))]  # fmt: skip
+             if (figure := draw(one, COLUMN))]  # fmt: skip
     found.append(quantities_figure(probe))
-    assert len(found) == 5
-    for figure in found:
-        assert figure.get_size_inches()[0] in (COLUMN, PAGE)
-    assert [figure.get_size_inches()[0] for figure in found if figure in (found[0], found[3])] == [COLUMN, COLUMN]
+    found.append(sweep_figure(study, study.sweeps[0]))
+    assert len(found) == 6
+    assert {figure.get_size_inches()[0] for figure in found} == {COLUMN}
+    assert claims_figure(study, PAGE).get_size_inches()[0] == PAGE
 
 
 def test_claims_of_very_different_size_have_axes_of_their_own(folder, style):

@@ -8,15 +8,16 @@ import pytest
 from rich.console import Console
 from study.tiny import BASELINE, LOWER, NORM, RATE, fill, tiny
 
-from flaxformer.report import figures, terminal
+from flaxformer.report import figures, phrasing, terminal, verdicts
 from flaxformer.report.write import write
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError
-from flaxformer.study import Claim
+from flaxformer.study import Axis, Claim
 from flaxformer.study.analysis import analyse
+from flaxformer.study.divergence import RULE
 
-SVG_ALONE = {"svg": figures.STAMPS["svg"]}
+SVG_ALONE = {"svg": figures.METADATA["svg"]}
 
 
 def loss(trial):
@@ -39,7 +40,7 @@ def printed(analysis):
 
 def visible(page):
     """The words of a page, without figures."""
-    return re.sub(r"<(svg|style).*?</\1>|<[^>]+>", " ", page.read_text(), flags=re.DOTALL)
+    return re.sub(r"<(svg|style|script).*?</\1>|<[^>]+>", " ", page.read_text(), flags=re.DOTALL)
 
 
 def test_a_report_is_a_page_tables_and_figures_in_files(tmp_path):
@@ -47,7 +48,7 @@ def test_a_report_is_a_page_tables_and_figures_in_files(tmp_path):
     store = fill(tmp_path, study, loss)
     write(store)
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 6  # each figure for a phone and for a wider page
     for name in ("arms", "claims", "curves"):
         for kind, start in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
             assert (tmp_path / f"figures/{name}.{kind}").read_bytes().startswith(start)
@@ -68,14 +69,14 @@ def test_the_first_lines_say_question_findings_and_limits(tmp_path):
         assert max(places[1:3]) < places[3]
 
 
-def test_an_effect_that_turns_around_elsewhere_is_told_first(tmp_path):
+def test_an_effect_that_changes_its_sign_elsewhere_is_reported_first(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(seeds=range(6), claims=[LOWER]), loss))
     first = analysis.exploratory_findings[0]
-    assert (first.axis, first.label, first.context, first.opposite) == ("rate", "high", {"norm": "post"}, True)
-    assert "against the direction around the baseline" in printed(analysis)
+    assert (first.axis, first.label, first.context, first.is_opposite) == ("rate", "high", {"norm": "post"}, True)
+    assert "opposite to the effect at the baseline" in printed(analysis)
 
 
-def test_what_is_missing_failed_or_diverged_is_said_and_counted(tmp_path):
+def test_missing_failed_and_diverged_runs_are_reported_and_counted(tmp_path):
     study = tiny(seeds=range(4))
     store = fill(tmp_path, study, loss)
     [lines] = list(store.groups.glob("*"))
@@ -88,6 +89,8 @@ def test_what_is_missing_failed_or_diverged_is_said_and_counted(tmp_path):
     assert "2 of 16 runs are missing" in text
     assert "1 failed: ValueError: no luck" in text
     assert "1 diverged" in text
+    assert RULE in text
+    assert "1 of 3 runs of norm pre, rate low diverged (rate 33%, 95 % interval 1% to 91%)." in text
     assert "ValueError: no luck" in (tmp_path / "report.html").read_text()
     by_seed = analysis.arms[0].scores
     assert by_seed[0] is None
@@ -109,13 +112,53 @@ def test_what_is_missing_failed_or_diverged_is_said_and_counted(tmp_path):
     ids=["no axes", "one seed, one axis", "one seed", "two seeds", "accuracy", "one-factor", "zip", "axes swapped"],
 )
 def test_odd_studies_have_reports_too(tmp_path, changes, monkeypatch):
-    monkeypatch.setattr(figures, "STAMPS", SVG_ALONE)
+    monkeypatch.setattr(figures, "METADATA", SVG_ALONE)
     study = tiny(**changes)
     write(fill(tmp_path, study, loss))
     text = printed(analyse(Store(tmp_path)))
     assert study.question in text
     for words in (text, visible(tmp_path / "report.html")):
         assert not re.search(r"\bnan\b", words.lower())
+
+
+def test_results_of_stopped_runs_are_in_columns_of_their_own(tmp_path):
+    store = fill(tmp_path, tiny(claims=()), loss)
+    [lines] = list(store.groups.glob("*"))
+    rows = pl.read_parquet(lines).to_dicts()
+    rows[0] |= {"status": "stopped", "stopped_at": 3, "validation_loss": 99.0}
+    write_table(lines, rows)
+    analysis = write(store)
+    table = pl.read_parquet(tmp_path / "results.parquet")
+    first, rest = table.row(0, named=True), table[1:]
+    assert (first["validation_loss"], first["validation_accuracy"]) == (None, None)
+    assert (first["stopped_validation_loss"], first["stopped_validation_accuracy"], first["stopped_at"]) == (
+        99.0,
+        0.5,
+        3,
+    )
+    assert rest["stopped_validation_loss"].null_count() == len(rest)
+    means = table.group_by("norm", "rate", maintain_order=True).agg(pl.col("validation_loss").mean())
+    for arm, mean in zip(analysis.arms, means["validation_loss"], strict=True):
+        assert arm.estimate.mean == pytest.approx(mean)
+    assert "validation loss (nats) there" in (tmp_path / "results.md").read_text()
+    assert "there" not in printed(analysis)  # it has no room at 80 columns
+    assert "stopped_validation_loss" not in pl.read_parquet(lines).columns  # only the report separates them
+
+
+def test_the_best_values_of_a_sweep_are_in_every_form_of_the_report(tmp_path):
+    rates = Axis("optimizer.learning_rate", {f"{n}e-3": n * 1e-3 for n in (1, 2, 4, 8)}, name="rate")
+    study = tiny(axes=(NORM, rates), claims=())
+    analysis = write(fill(tmp_path, study, lambda trial: abs(int(trial.arm.labels["rate"][0]) - 4) + loss(trial)))
+    text = printed(analysis)
+    for line in phrasing.sweep_findings(analysis):
+        assert "best rate 0.004 of 4 values" in line
+        assert line in text
+        assert line in (tmp_path / "results.md").read_text()
+    assert "best rate &" in (tmp_path / "results.tex").read_text()
+    page = visible(tmp_path / "report.html")
+    assert verdicts.verdict(analysis) in " ".join(page.split())
+    assert "Best rate" in page
+    assert all((tmp_path / f"figures/sweep.{kind}").exists() for kind in ("svg", "png", "pdf"))
 
 
 def test_a_study_in_which_everything_diverged_is_reported(tmp_path):

@@ -13,14 +13,16 @@ from matplotlib.mathtext import MathTextParser
 from study.tiny import LOWER, NORM, fill, tiny
 
 import flaxformer
-from flaxformer.report import phrasing, tables, tex
-from flaxformer.report.numbers import claimed, duration, exact, number, numbers
+from flaxformer.report import phrasing, tables, tex, verdicts
+from flaxformer.report.numbers import duration, exact, number, numbers, rounded
 from flaxformer.report.tables import Table
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
-from flaxformer.study import Claim, Probe
+from flaxformer.study import Axis, Claim, Probe
 from flaxformer.study.analysis import analyse
+from flaxformer.study.sweep import Optimum
+from flaxformer.wording import counted
 
 QUANTITY = {"quantity": "x"}
 
@@ -58,8 +60,11 @@ def test_a_number_without_uncertainty_keeps_its_digits(true):
         (exact(1835008.0), "1,835,008"),
         (exact(1e-6), "1e-6"),
         (exact(0.1 + 0.2), "0.3"),
-        (claimed(0.1), "0.1"),
-        (claimed(1e9), "1,000,000,000"),
+        (exact(0.1), "0.1"),
+        (rounded(0.0123456), "0.0123"),
+        (rounded(3e-4), "0.0003"),
+        (rounded(3e-5), "3e-5"),
+        (exact(1e9), "1,000,000,000"),
         (duration(3.14), "3.1 s"),
         (duration(59.7), "1 min 00 s"),
         (duration(7620), "2 h 07 min"),
@@ -79,7 +84,7 @@ def measured(tmp_path, claims, values, exact=False, unit=""):
     return analyse(Store(tmp_path))
 
 
-def test_a_claim_against_a_number_tells_the_value_and_what_is_claimed_of_it(tmp_path):
+def test_a_claim_against_a_number_prints_the_value_and_the_claim(tmp_path):
     values = [3.9, 4.1, 4.0, 4.05, 3.95]
     claims = [
         Claim("one", equal=QUANTITY, to=1, within=0.1),
@@ -89,10 +94,12 @@ def test_a_claim_against_a_number_tells_the_value_and_what_is_claimed_of_it(tmp_
     found = measured(tmp_path, claims, values).claims
     mean, half = np.mean(values), 2.7764451 * np.std(values, ddof=1) / math.sqrt(5)  # t of 4 degrees of freedom
     interval = f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
-    assert [phrasing.effect(claim) for claim in found] == [interval] * 3
+    narrow = 2.1318468 / 2.7764451 * half  # an equality is tested by its 90 % interval
+    tested = f"{mean:.3f} [{mean - narrow:.3f}, {mean + narrow:.3f}] (90 %)"
+    assert [phrasing.effect(claim) for claim in found] == [tested, interval, interval]
     assert [phrasing.claimed(claim) for claim in found] == ["1 ± 0.1", "below 4.5", "above 3"]
     assert [claim.judgement.verdict for claim in found] == ["refuted", "supported", "supported"]
-    assert phrasing.finding(found[0]) == f"{interval}, claimed 1 ± 0.1; p < 0.0001 after Holm"
+    assert phrasing.finding(found[0]) == f"{tested}, claimed 1 ± 0.1; holds at 0 of 5 seeds; p < 0.0001 after Holm"
     for claim in found:
         np.testing.assert_allclose(phrasing.values(claim), values, rtol=1e-12)
 
@@ -112,18 +119,91 @@ def test_the_region_of_a_claim_holds_its_interval_where_it_is_supported(tmp_path
         assert claim.judgement.verdict == verdict[inside, outside]
 
 
-def test_what_is_exact_is_told_without_an_interval_or_a_test(tmp_path):
+def test_exact_values_have_no_interval_and_no_test(tmp_path):
     analysis = measured(tmp_path, [Claim("none", equal=QUANTITY, to=0, within=1e-6)], [0.0], exact=True, unit="bytes")
     assert phrasing.finding(analysis.claims[0]) == "exactly 0 bytes, claimed 0 ± 1e-6"
-    assert phrasing.verdict(analysis) == "Supported: none (exactly 0 bytes, claimed 0 ± 1e-6)."
+    assert verdicts.verdict(analysis) == "Supported: none (exactly 0 bytes, claimed 0 ± 1e-6)."
     assert tables.quantities(analysis).rows == [["x", "0"]]
     assert list(tables.quantities(analysis).header) == ["quantity", "value (bytes)"]
     rounded = measured(tmp_path / "third", [Claim("a third", higher=QUANTITY, than=0)], [1 / 3], exact=True)
     assert phrasing.effect(rounded.claims[0]) == "0.333333"
 
 
+def test_a_difference_of_zero_holds_at_no_seed_and_has_no_test(tmp_path):
+    analysis = analyse(fill(tmp_path, tiny(claims=[LOWER]), lambda trial: 2.0 + trial.seed))
+    [claim] = analysis.claims
+    expected = "exactly 0 nats, claimed above 0; holds at 0 of 3 seeds; no test, as all differences are equal"
+    assert phrasing.finding(claim) == expected
+    assert claim.judgement.verdict == "inconclusive"
+    assert tables.claims(analysis).rows[0][4:] == ["before its data", "0 of 3", "–", "–"]
+
+
+def test_an_exact_number_at_the_bound_refutes_the_claim_that_it_is_beyond(tmp_path):
+    claims = [Claim("above", higher=QUANTITY, than=0), Claim("below", lower=QUANTITY, than=0)]
+    analysis = measured(tmp_path, claims, [0.0], exact=True)
+    assert [claim.judgement.verdict for claim in analysis.claims] == ["refuted", "refuted"]
+    assert phrasing.finding(analysis.claims[0]) == "exactly 0, claimed above 0"
+
+
+def test_nouns_are_in_the_plural_where_they_are_many():
+    found = [counted(n, noun) for n, noun in ((1, "run"), (2, "run"), (0, "launch"), (1200, "quantity"))]
+    assert found == ["1 run", "2 runs", "0 launches", "1,200 quantities"]
+
+
+def rates(tmp_path, **changes):
+    """A finished sweep whose best rate is 1e-3, with some noise."""
+    axis = Axis("optimizer.learning_rate", {f"{10.0**-n:g}": 10.0**-n for n in (1, 2, 3, 4)}, name="rate")
+    random = np.random.default_rng(0)
+
+    def loss(trial):
+        return 2 + 0.1 * np.log(trial.run.optimizer.learning_rate / 1e-3) ** 2 + 0.01 * random.normal()
+
+    return analyse(fill(tmp_path, tiny(**{"axes": (NORM, axis), "claims": (), "seeds": range(4)} | changes), loss))
+
+
+def test_a_sweep_without_claims_is_answered_by_its_best_values(tmp_path):
+    analysis = rates(tmp_path)
+    number = r"\d\.\d+ \[\d\.\d+, \d\.\d+\]"
+    assert re.fullmatch(
+        rf"Best rate: 0\.001 with norm pre \(validation loss {number} nats\), 0\.001 with norm post \(.*\)\.",
+        verdicts.verdict(analysis),
+    )
+    [pre, _] = phrasing.sweep_findings(analysis)
+    interval = r"(1e-3|0\.001\d*|9\.\d+e-4) \[[^,]+, [^,]+\]"
+    assert re.fullmatch(
+        rf"norm pre: best rate 0\.001 of 4 values, optimum {interval}; validation loss {number} nats", pre
+    )
+    [table] = tables.sweeps(analysis)
+    assert list(table.header[:3]) == ["norm", "best rate", "optimum [95 %]"]
+    assert [row[:2] for row in table.rows] == [["pre", "0.001"], ["post", "0.001"]]
+    assert pre in tables.document(analysis)
+    assert "best rate &" in tables.paper(analysis)
+    assert not [one for one in analysis.explorations if one.axis == "rate"]
+
+
+def test_a_sweep_of_many_arms_is_answered_by_the_range_of_its_best_values(tmp_path):
+    widths = Axis("model.attention.scale_exponent", {str(n): n / 10 for n in range(1, 6)}, name="scale")
+    analysis = rates(tmp_path, axes=(widths,))
+    assert verdicts.verdict(analysis).startswith("Best scale: 0.")
+    many = dataclasses.replace(analysis.sweeps[0], lines=[analysis.sweeps[0].lines[0]] * 5)
+    answer = verdicts.verdict(dataclasses.replace(analysis, sweeps=[many]))
+    assert re.fullmatch(r"Best scale: 0\.\d to 0\.\d in 5 arms; the table has the value of each\.", answer)
+
+
+def test_an_optimum_has_the_bounds_that_the_data_give(tmp_path):
+    [line, _] = rates(tmp_path).sweeps[0].lines
+    ends = [(1e-3, 5e-4, 2e-3), (1e-3, 0.0, 2e-3), (1e-3, 5e-4, math.inf), (1e-3, 0.0, math.inf), (10.0, 0.5, 99.0)]
+    expected = ["0.001 [0.0005, 0.002]", "below 0.002", "above 0.0005", "not determined", "above 0.5"]
+    for (value, low, high), text in zip(ends, expected, strict=True):
+        optimum = Optimum(value, low, high, 4, None)
+        assert phrasing.optimum(dataclasses.replace(line, optimum=optimum)) == text
+    assert phrasing.optimum(dataclasses.replace(line, optimum=None)) == "–"
+
+
 def losses(trial):
-    return 3.0 - 0.2 * (trial.arm.labels["rate"] == "high") + 0.01 * (trial.seed % 3)
+    """Differences of the rates around 0.2, and of the norms around 0."""
+    labels, centred = trial.arm.labels, trial.seed - 2.5
+    return 3.0 - (0.2 + 0.005 * centred) * (labels["rate"] == "high") + 0.003 * centred * (labels["norm"] == "post")
 
 
 def test_the_answer_is_one_sentence_that_counts_the_claims_and_names_those_that_fail(tmp_path):
@@ -131,7 +211,7 @@ def test_the_answer_is_one_sentence_that_counts_the_claims_and_names_those_that_
     alike = Claim("norms are alike.", equal={"norm": "pre"}, to={"norm": "post"}, within=0.5)
 
     def answer(name, claims):
-        return phrasing.verdict(analyse(fill(tmp_path / name, tiny(claims=claims), losses)))
+        return verdicts.verdict(analyse(fill(tmp_path / name, tiny(claims=claims, seeds=range(6)), losses)))
 
     assert answer("three", [LOWER, wrong, alike]) == "2 of 3 claims are supported; refuted: low is better."
     assert answer("two", [LOWER, alike]) == "All 2 claims are supported."
@@ -139,7 +219,7 @@ def test_the_answer_is_one_sentence_that_counts_the_claims_and_names_those_that_
         "None of 2 claims is supported; refuted: low is better, and so it is."
     )
     assert re.fullmatch(
-        r"Supported: high is better than low \(\+0\.2.* nats, claimed above 0; 3 of 3 seeds agree; p .* after Holm\)\.",
+        r"Supported: high is better than low \(\+0\.2.* nats, claimed above 0; holds at 6 of 6 seeds; .*\)\.",
         answer("one", [LOWER]),
     )
 
@@ -151,13 +231,18 @@ def test_a_metric_without_a_good_direction_is_lower_or_higher(tmp_path):
         metric="entropy",
         measure=lambda params, run: {"entropy": jnp.float32(0)},
         metric_unit="bits",
+        seeds=range(6),
     )
     analysis = analyse(renamed(fill(tmp_path, study, lambda trial: 1.0)))
     [said] = phrasing.exploratory_findings(analysis)
     assert said.startswith("norm post is higher than pre: +0.50")
     assert phrasing.metric(analysis.study) == "entropy (bits)"
     loss = analyse(
-        fill(tmp_path / "loss", tiny(axes=(NORM,), claims=()), lambda trial: seen(trial.seed, trial.arm.name))
+        fill(
+            tmp_path / "loss",
+            tiny(axes=(NORM,), claims=(), seeds=range(6)),
+            lambda trial: seen(trial.seed, trial.arm.name),
+        )
     )
     assert "norm post is worse than pre" in phrasing.exploratory_findings(loss)[0]
 
@@ -252,7 +337,7 @@ def test_the_tables_of_a_study_say_its_numbers(tmp_path):
         assert value(row[2]) == pytest.approx(np.mean(arm.scores), abs=6e-4)
         assert value(row[4]) == pytest.approx(np.std(arm.scores, ddof=1), abs=6e-4)
     assert [row[1] for row in tables.claims(analysis).rows] == [c.judgement.verdict for c in analysis.claims]
-    assert {table.title for table in tables.of(analysis)} >= {"Arms", "Claims"}
+    assert {table.title for table in tables.tables_of(analysis)} >= {"Arms", "Claims"}
     document, paper = tables.document(analysis), tables.paper(analysis)
     assert document.startswith("# Does it run?\n")
     assert "It is tiny." in document

@@ -12,11 +12,20 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float
 
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.config import LSTM, Attention, BatchNorm, Dense, ModelConfig, recurrent_model
-from flaxformer.params import path_name
-from flaxformer.sharding import Devices, device_put_global, parse_devices, replicated, shardings_of, weight_spec
+from flaxformer.params import Parameters, param, path_name
+from flaxformer.sharding import (
+    Devices,
+    device_put_global,
+    parse_devices,
+    replicated,
+    replicated_axes,
+    shardings_of,
+    weight_spec,
+)
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.tasks.sharded import ShardedSource
@@ -108,13 +117,13 @@ def matches_one_device(name, devices):
     [TWO[1], *(pytest.param(own, marks=pytest.mark.slow) for own in MESHES if own != TWO[1])],
     ids=name_of,
 )
-def test_a_mesh_gives_what_one_device_gives(devices):
+def test_a_mesh_gives_the_numbers_of_one_device(devices):
     enough(devices)
     matches_one_device("decoder", devices)
 
 
 @pytest.mark.slow
-def test_devices_that_cut_the_batch_alone_tell_each_other_once_a_step():
+def test_data_parallel_devices_exchange_gradients_once_per_step():
     """Outside of every loop over micro-batches, for a run without dropout; and it gives what one device gives."""
     matches_one_device("separable", TWO[0])
     _, _, advance = spread("separable", TWO[0])
@@ -133,7 +142,7 @@ def kinds_and_meshes():
 
 
 @pytest.mark.parametrize(("name", "devices"), list(kinds_and_meshes()))
-def test_every_kind_of_run_gives_on_a_mesh_what_it_gives_on_one_device(name, devices):
+def test_every_kind_of_run_gives_the_same_numbers_on_a_mesh(name, devices):
     enough(devices)
     matches_one_device(name, devices)
 
@@ -162,7 +171,7 @@ CUTS = {
 }
 
 
-def test_every_weight_is_cut_as_its_axes_say():
+def test_every_weight_is_sharded_by_its_axes():
     shapes = jax.eval_shape(start, RUNS["decoder"][0])
     cuts = shardings_of(shapes, Devices(data=2).mesh())
     found = {path_name(path): tuple(cut.spec) for path, cut in jax.tree_util.tree_leaves_with_path(cuts.params)}
@@ -236,19 +245,39 @@ def test_a_checkpoint_of_one_mesh_is_restored_onto_another_bit_for_bit(tmp_path,
     ("text", "devices"),
     [("data=2", Devices(data=2)), ("tensor=2, data=3", Devices(data=3, tensor=2)), ("fsdp=4", Devices(fsdp=4))],
 )
-def test_a_mesh_is_said_in_words(text, devices):
+def test_a_mesh_is_parsed_from_text(text, devices):
     assert parse_devices(text) == devices
     assert parse_devices(str(devices)) == devices
 
 
 @pytest.mark.parametrize("text", ["", "2", "data", "data=", "date=2", "data=2,data=2", "data=-1", "data=2;fsdp=2"])
-def test_what_is_no_mesh_is_refused(text):
+def test_a_malformed_mesh_is_refused(text):
     with pytest.raises(UserError, match=f"mesh is '{text}'; expected"):
         parse_devices(text)
 
 
-def test_more_devices_than_there_are_and_none_are_refused():
+def test_too_many_devices_and_no_devices_are_refused():
     with pytest.raises(UserError, match=r"tensor=64, 64 devices; expected at most \d+ devices, which this machine has"):
         Devices(tensor=64).mesh()
     with pytest.raises(UserError, match="data is 0; expected at least 1"):
         Devices(data=0)
+
+
+class TwoAxes(Parameters):
+    """A matrix both of whose axes are sharded along fsdp by the rules."""
+
+    matrix: Float[Array, "d_model d_source"] = param(fan_in="d_model")
+
+
+@pytest.mark.parametrize(
+    ("shape", "fsdp", "expected"),
+    [
+        ((4, 6), 2, ["matrix: d_source, since d_model is sharded along fsdp"]),
+        ((3, 6), 2, ["matrix: d_model, since d_source is sharded along fsdp"]),
+        ((4, 6), 1, []),
+    ],
+)
+def test_of_two_axes_on_one_mesh_axis_one_is_replicated_and_listed(shape, fsdp, expected):
+    mesh = jax.sharding.AbstractMesh((1, fsdp, 1), ("data", "fsdp", "tensor"))
+    assert replicated_axes(TwoAxes(matrix=jax.ShapeDtypeStruct(shape, "float32")), mesh) == expected
+    assert replicated_axes(jax.eval_shape(start, RUNS["decoder"][0]).params, mesh) == []

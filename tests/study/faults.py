@@ -5,8 +5,10 @@ import time
 
 from study.tiny import INCIDENTAL, NORM, RATE, tiny
 
-from flaxformer.runner import launch, memory_fit
+from flaxformer.runner import launch
+from flaxformer.runner import program as program_module
 from flaxformer.runner.execution import Execution
+from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 
 STUDY = tiny(axes=(NORM, RATE), seeds=range(2), claims=())
@@ -18,15 +20,15 @@ def number(text):
 
 
 class Program:
-    """What `Program` is to the engine; a trial's results follow from its name."""
+    """Stand-in for `Program`: trains nothing, and derives a trial's results from its name."""
 
     seconds = 0.0
     broken = frozenset()
 
     def __init__(self, group, device, execution, *_, **__):
-        self.group, self.compile_seconds, self.members, self.bytes = group, 0.0, 1, 0
+        self.group, self.compile_seconds, self.stack_size, self.bytes = group, 0.0, 1, 0
 
-    def train(self, trials, report, kept):
+    def train(self, trials, report, partial_run, weights):
         rows = []
         for trial in trials:
             for _ in range(4):
@@ -37,15 +39,26 @@ class Program:
             loss = number(trial.name)
             numbers = {"validation_loss": loss, "validation_accuracy": number(trial.name + "a")}
             initial = {f"initial_{name}": 9.0 + value for name, value in numbers.items()}
-            curves = {"evaluated_at": [0, 6], "validation_loss_curve": [9.0 + loss, loss], "train_loss_curve": [loss]}
-            rows.append({"status": "done", "diverged_at": None, **numbers, **initial, **curves, "seconds": 0.1})
+            rows.append(
+                Row(
+                    trial=trial.name,
+                    group=self.group.name,
+                    seed=trial.seed,
+                    status="done",
+                    evaluated_at=[0, 6],
+                    seconds=0.1,
+                    labels=trial.arm.labels,
+                    metrics=numbers | initial,
+                    curves={"validation_loss": [9.0 + loss, loss], "train_loss": [loss]},
+                )
+            )
         return rows
 
 
 def use(monkeypatch, **changes):
     """Put the arithmetic in the place of programs, and leave git alone."""
     fake = type("Program", (Program,), changes)
-    monkeypatch.setattr(memory_fit, "Program", fake)
+    monkeypatch.setattr(program_module, "Program", fake)
     monkeypatch.setattr(launch, "provenance", provenance)
     return fake
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from flaxformer.report import write as report_module
 from flaxformer.runner import launch, stages
 from flaxformer.runner.execute import Finished
 from flaxformer.runner.execution import Execution
+from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError, get_at
@@ -34,6 +36,7 @@ from flaxformer.study import (
     tuned,
 )
 from flaxformer.study.analysis import analyse
+from flaxformer.study.divergence import RULE
 from flaxformer.study.halving import goal_of, ranked
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
@@ -49,21 +52,22 @@ def pretend(monkeypatch, loss, failing=lambda trial: False):
     """Runs whose losses the caller gives instead of training; returns the names of trials in the order of training."""
     trained = []
 
-    def execute(groups, execution, take=None):
+    def execute(groups, execution, take=None, keep=None):
         for group in groups:
             taken = take(group) if take else group
             for trial in taken.trials if taken else ():
                 trained.append((trial.name, group.steps))
                 row = {"trial": trial.name, "group": group.name, "seed": trial.seed} | trial.arm.labels
                 if failing(trial):
-                    yield Finished(group.name, row | {"status": "failed", "cause": "no", "error": "no"})
+                    failed = row | {"status": "failed", "cause": "no", "error": "no"}
+                    yield Finished(group.name, Row.from_columns(failed))
                     continue
                 value = loss(trial, group.steps)
                 status = {"status": "done", "diverged_at": None}
                 metrics = {"validation_loss": value, "validation_accuracy": 0.0}
                 initial = {"initial_validation_loss": 99.0, "initial_validation_accuracy": 0.0}
                 curves = {"evaluated_at": [group.steps], "validation_loss_curve": [value]}
-                yield Finished(group.name, row | status | metrics | initial | curves)
+                yield Finished(group.name, Row.from_columns(row | status | metrics | initial | curves))
 
     monkeypatch.setattr(launch, "execute", execute)
     return trained
@@ -217,7 +221,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
     trained = pretend(monkeypatch, by_rate)
     study, execution = halved(), Execution(output=tmp_path)
     assert stages.remaining_work(study, execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
-    assert len(list(stages.run(study, execution))) == len(trained) == 36 + 12 + 4
+    assert len(list(launch.run(study, execution))) == len(trained) == 36 + 12 + 4
     rates = {
         (steps, norm): sorted({int(name.split("rate=")[1][0]) for name, n in trained if n == steps and norm in name})
         for steps in (9, 27)
@@ -232,7 +236,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
         row = rows[trial.name]
         assert row["validation_loss"] == by_rate(trial, row.get("stopped_at") or 27)
         assert row["status"] == ("stopped" if row.get("stopped_at") else "done")
-    assert list(stages.run(study, execution)) == []
+    assert list(launch.run(study, execution)) == []
     assert stages.remaining_work(study, execution) == (0, 0)
 
 
@@ -243,9 +247,9 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
     trained = pretend(monkeypatch, by_rate)
     study = halved(axes=(NORM, Axis(RATE, {str(i): i * 1e-3 for i in (4, 7)}, name="rate")), halving=Halving(2, 3))
     study = dataclasses.replace(study, seeds=(3,) if events < 8 else (3, 5))
-    list(stages.run(study, Execution(output=tmp_path / "whole")))
+    list(launch.run(study, Execution(output=tmp_path / "whole")))
     whole = len(trained)
-    begun = stages.run(study, Execution(output=tmp_path / "cut"))
+    begun = launch.run(study, Execution(output=tmp_path / "cut"))
     for _ in range(events):
         next(begun)
     begun.close()
@@ -253,7 +257,7 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
     assert sum(rung["done"] for rung in found["rungs"].values()) + found["done"] == events
     assert list(found["rungs"]) == (["3", "6"] if events > 8 else ["3"])
     before = len(trained)
-    assert len(list(stages.run(study, Execution(output=tmp_path / "cut")))) == whole - events
+    assert len(list(launch.run(study, Execution(output=tmp_path / "cut")))) == whole - events
     assert len(trained) - before == whole - events
     assert results(Store(tmp_path / "cut").rows()) == results(Store(tmp_path / "whole").rows())
 
@@ -261,14 +265,15 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
 def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
     study = halved()
-    list(stages.run(study, Execution(output=tmp_path / "s")))
+    list(launch.run(study, Execution(output=tmp_path / "s")))
     analysis = report_module.write(Store(tmp_path / "s"))
     assert (analysis.missing, len(analysis.stopped), len(analysis.failed)) == (0, 32, 0)
     whole = {(arm.labels["norm"], arm.labels["rate"]) for arm in analysis.arms if arm.estimate.n}
     assert whole == {("pre", "4"), ("post", "7")}
-    assert analysis.limits[0].startswith("32 of 36 runs were stopped after 3 or 9 steps")
+    assert analysis.limits[0] == RULE
+    assert analysis.limits[1].startswith("32 of 36 runs were stopped after 3 or 9 steps")
     text = (tmp_path / "s" / "results.md").read_text()
-    assert "| pre | 1 | – | – | – | 0 | 0 | 3 |" in text
+    assert re.search(r"\| pre \| 1 \| – \| – \| – \| 0 \| 0 \| 3 \| 2\.03\d* \|", text)  # its loss then, 1 + 3.1 / 3
     assert "stopped at step" in text
     assert "4 of 36 runs, 2 paired seeds; 32 stopped early" in (tmp_path / "s" / "report.html").read_text()
     assert [store.root for store in index.stores(tmp_path)] == [tmp_path / "s"]
@@ -286,7 +291,7 @@ def test_a_failed_run_puts_its_arm_behind_and_stays_failed(monkeypatch, tmp_path
     broken = "norm=pre,rate=4,seed=5"
     pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == broken)
     study, store = halved(), Store(tmp_path)
-    list(stages.run(study, Execution(output=tmp_path)))
+    list(launch.run(study, Execution(output=tmp_path)))
     rows = store.rows()
     assert rows[broken]["status"] == "failed"
     assert rows["norm=pre,rate=4,seed=3"]["status"] == "stopped"
@@ -295,24 +300,24 @@ def test_a_failed_run_puts_its_arm_behind_and_stays_failed(monkeypatch, tmp_path
 
 def test_a_rung_that_was_ended_by_a_failure_decides_nothing(monkeypatch, tmp_path):
     trained = pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == "norm=pre,rate=4,seed=5")
-    list(stages.run(halved(), Execution(output=tmp_path), on_error="stop"))
+    list(launch.run(halved(), Execution(output=tmp_path), on_error="stop"))
     assert Store(tmp_path).rows() == {}
     assert {steps for _, steps in trained} == {3}
 
 
 def test_another_rule_among_other_runs_is_another_study(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
-    list(stages.run(halved(), Execution(output=tmp_path)))
+    list(launch.run(halved(), Execution(output=tmp_path)))
     for other in (halved(halving=Halving(2, 3)), halved(halving=None), halved(seeds=(3, 5, 6))):
         with pytest.raises(UserError, match=r"another recipe.*\n.*halving"):
-            list(stages.run(other, Execution(output=tmp_path)))
+            list(launch.run(other, Execution(output=tmp_path)))
     assert "until" not in json.dumps(declaration(halved())["recipes"])
     assert "halving" not in json.dumps(declaration(halved(halving=None)))
 
 
 def test_some_trials_alone_are_refused_where_others_decide_about_them(tmp_path):
     with pytest.raises(UserError, match="study 'tiny' is trained in stages"):
-        list(stages.run(halved(), Execution(output=tmp_path), only=["norm=pre,rate=4,seed=5"]))
+        list(launch.run(halved(), Execution(output=tmp_path), only=["norm=pre,rate=4,seed=5"]))
 
 
 @pytest.fixture(scope="module")
@@ -327,7 +332,7 @@ def staged(**changes):
 
 @pytest.mark.slow
 def test_an_arm_that_goes_on_repeats_what_it_did_to_the_rung(programs, tmp_path):
-    list(stages.run(staged(halving=Halving(2, 3)), Execution(output=tmp_path, devices=1)))
+    list(launch.run(staged(halving=Halving(2, 3)), Execution(output=tmp_path, devices=1)))
     rows, rung = Store(tmp_path).rows(), Store(tmp_path / "rungs" / "3").rows()
     [best] = [name for name, row in rows.items() if row["status"] == "done"]
     [other] = [name for name, row in rows.items() if row["status"] == "stopped"]
@@ -342,7 +347,7 @@ def test_an_arm_that_goes_on_repeats_what_it_did_to_the_rung(programs, tmp_path)
 @pytest.mark.slow
 def test_what_halving_finishes_is_to_the_bit_what_runs_without_it_give(programs, tmp_path):
     for name, study in (("plain", staged()), ("staged", staged(halving=Halving(2, 3)))):
-        list(stages.run(study, Execution(output=tmp_path / name, devices=1)))
+        list(launch.run(study, Execution(output=tmp_path / name, devices=1)))
     whole, rows = results(Store(tmp_path / "plain").rows()), results(Store(tmp_path / "staged").rows())
     [best] = [name for name, row in rows.items() if row["status"] == "done"]
     own = {"fingerprint"}  # the halving is part of the recipe
@@ -375,7 +380,7 @@ def test_rounds_of_suggestions_come_nearer(optuna, monkeypatch, tmp_path):
     trained = pretend(monkeypatch, valley)
     study = search(rounds=4, samples=10)
     assert stages.remaining_work(study, Execution(output=tmp_path)) == (80, 480)
-    list(stages.run(study, Execution(output=tmp_path)))
+    list(launch.run(study, Execution(output=tmp_path)))
     assert len(trained) == len({name for name, _ in trained}) == 4 * 10 * 2
     rows = Store(tmp_path).rows()
     losses = [rows[name]["validation_loss"] for name, _ in trained]
@@ -388,32 +393,32 @@ def test_rounds_of_suggestions_come_nearer(optuna, monkeypatch, tmp_path):
 def test_a_search_that_was_stopped_goes_on_with_the_same_suggestions(optuna, monkeypatch, tmp_path, events):
     pretend(monkeypatch, valley)
     study = search(rounds=3, samples=4, seeds=(7,))
-    list(stages.run(study, Execution(output=tmp_path / "whole")))
-    begun = stages.run(study, Execution(output=tmp_path / "cut"))
+    list(launch.run(study, Execution(output=tmp_path / "whole")))
+    begun = launch.run(study, Execution(output=tmp_path / "cut"))
     for _ in range(events):
         next(begun)
     begun.close()
     (tmp_path / "cut" / "suggestions.jsonl").unlink()  # it can be computed again
-    assert len(list(stages.run(study, Execution(output=tmp_path / "cut")))) == 12 - events
+    assert len(list(launch.run(study, Execution(output=tmp_path / "cut")))) == 12 - events
     assert results(Store(tmp_path / "cut").rows()) == results(Store(tmp_path / "whole").rows())
 
 
 def test_what_is_written_down_is_followed_whatever_the_sampler_would_say(optuna, monkeypatch, tmp_path):
     pretend(monkeypatch, valley)
-    list(stages.run(search(rounds=1), Execution(output=tmp_path)))
+    list(launch.run(search(rounds=1), Execution(output=tmp_path)))
     first = set(Store(tmp_path).rows())
-    list(stages.run(search(rounds=2, search_seed=1), Execution(output=tmp_path)))
+    list(launch.run(search(rounds=2, search_seed=1), Execution(output=tmp_path)))
     assert first < set(Store(tmp_path).rows())
     with pytest.raises(UserError, match="that are not in the search's space"):
-        list(stages.run(search(space=RATES), Execution(output=tmp_path)))
+        list(launch.run(search(space=RATES), Execution(output=tmp_path)))
     other = {path.replace("learning_rate", "epsilon"): one for path, one in SPACE.items()}
     with pytest.raises(UserError, match="that are not in the search's space"):
-        list(stages.run(search(space=other), Execution(output=tmp_path)))
+        list(launch.run(search(space=other), Execution(output=tmp_path)))
     with pytest.raises(UserError, match="that are not in the search's space"):
-        list(stages.run(search(space=SPACE | {RATE: Uniform(10, 11)}), Execution(output=tmp_path)))
+        list(launch.run(search(space=SPACE | {RATE: Uniform(10, 11)}), Execution(output=tmp_path)))
 
 
-def test_suggestions_depend_on_scores_seed_and_goal_and_failures_are_told(optuna):
+def test_suggestions_depend_on_scores_seed_goal_and_failures(optuna):
     study = search(samples=4, seeds=(0,))
     rounds, seen = [suggest(study, [], {}), suggest(study, [[]] * 1, {}), suggest(search(search_seed=9), [], {})], []
     assert len({str(points) for points in rounds}) == 3
@@ -424,7 +429,7 @@ def test_suggestions_depend_on_scores_seed_and_goal_and_failures_are_told(optuna
             f"{arm.name},seed=0": {"status": "failed"}
             if math.isnan(sign)
             else {"status": "done", "validation_loss": sign * math.log(get_at(arm.run, RATE))}
-            | {"initial_validation_loss": 0.0}
+            | {"initial_validation_loss": 99.0}
             for arm in arms
         }
         seen.append(suggest(study, [points], rows))
@@ -439,7 +444,7 @@ def test_suggestions_depend_on_scores_seed_and_goal_and_failures_are_told(optuna
 def test_a_space_that_is_used_up_ends_the_search(optuna, monkeypatch, tmp_path):
     trained = pretend(monkeypatch, valley)
     few = search(space={"model.norm": Choice(NORM.levels)}, sampler=lambda seed: optuna.samplers.RandomSampler(seed))
-    list(stages.run(dataclasses.replace(few, rounds=9, samples=6), Execution(output=tmp_path)))
+    list(launch.run(dataclasses.replace(few, rounds=9, samples=6), Execution(output=tmp_path)))
     assert len(trained) == 2 * 2
 
 
@@ -461,7 +466,7 @@ def test_tuned_is_the_best_mean_of_the_arms_that_are_meant(tmp_path):
 
 def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
     pretend(monkeypatch, lambda trial, steps: by_rate(trial, steps) + steps)  # it gets worse: stopped ones look better
-    list(stages.run(halved(), Execution(output=tmp_path)))
+    list(launch.run(halved(), Execution(output=tmp_path)))
     assert tuned(tmp_path, RATE, seeds=(0,), where={"norm": "pre"}) == 4e-3
     assert tuned(tmp_path, RATE, seeds=(0,), where={"norm": "post"}) == 7e-3
     with pytest.raises(UserError, match=r"has no arm with .* that was trained to the end"):
@@ -471,7 +476,7 @@ def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": (2, 3)}, r"seeds \[2\] are also those of the tuning"),
+        ({"seeds": (2, 3)}, r"seeds \[2\] are also seeds of the tuning"),
         ({"path": "optimizer.rate"}, "'optimizer.rate' is no field of the runs"),
         ({"path": "model"}, "expected the path of a number or a text"),
         ({"where": {"norms": "pre"}}, "where names axis 'norms'; did you mean 'norm'"),
@@ -490,7 +495,7 @@ def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
     begun = launch.run(tiny(), Execution(output=tmp_path))
     next(begun)
     begun.close()
-    with pytest.raises(UserError, match="has 11 runs missing; expected a finished study"):
+    with pytest.raises(UserError, match="misses 11 of its runs; expected a finished study"):
         tuned(tmp_path, RATE, seeds=(5,))
 
 
@@ -536,13 +541,13 @@ def test_two_workers_in_one_folder_train_every_stage_once(monkeypatch, tmp_path,
         pytest.importorskip("optuna")
     trained = pretend(monkeypatch, by_rate if kind == "halving" else valley)
     study = halved() if kind == "halving" else search(samples=3)
-    list(stages.run(study, Execution(output=tmp_path / "one")))
+    list(launch.run(study, Execution(output=tmp_path / "one")))
     alone, trained[:] = sorted(trained), []
     start = threading.Barrier(2)
 
     def work(_):
         start.wait()
-        return len(list(stages.run(study, Execution(output=tmp_path / "two"))))
+        return len(list(launch.run(study, Execution(output=tmp_path / "two"))))
 
     with ThreadPoolExecutor(2) as pool:
         assert sum(1 for _ in pool.map(work, range(2))) == 2

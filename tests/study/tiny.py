@@ -10,7 +10,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.store.declarations import declare
-from flaxformer.store.store import Row, Store
+from flaxformer.store.rows import Row
+from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Study, Trial
 from flaxformer.study.plan import declaration
 from flaxformer.tasks import Copy
@@ -34,8 +35,8 @@ INTERACTION = Claim(
 )
 EQUAL = Claim("pre and post are alike", equal={"norm": "pre"}, to={"norm": "post"}, within=0.5)
 
-INCIDENTAL = {"seconds", "tokens_per_second", "device", "group_size", "chunk_steps"}
-"""Columns that say how a run went on this machine; all others are its result."""
+INCIDENTAL = {"seconds", "tokens_per_second", "device", "group_size", "chunk_steps", "declaration"}
+"""Columns that say how and when a run went on this machine; all others are its result."""
 
 
 def tiny(**changes) -> Study:
@@ -52,7 +53,7 @@ def tiny(**changes) -> Study:
     return Study(**(fields | changes))
 
 
-def results(rows: dict[str, Row]) -> dict[str, Row]:
+def results(rows: dict[str, Row]) -> dict[str, dict]:
     """Rows without their incidental columns: equal results, equal runs."""
     return {trial: {name: row[name] for name in row if name not in INCIDENTAL} for trial, row in rows.items()}
 
@@ -61,17 +62,25 @@ def fill(root: Path, study: Study, loss: Callable[[Trial], float]) -> Store:
     """A folder of finished runs with the losses that the caller gives; nothing is trained."""
     store = Store(root)
     with store.locked():
-        declare(store, declaration(study))
+        entry = declare(store, declaration(study))["declaration"]
         for trial in study.trials():
-            row = {"trial": trial.name, "group": "all", "seed": trial.seed, "status": "done", "diverged_at": None}
-            metrics = {"validation_loss": loss(trial), "validation_accuracy": 0.5}
-            initial = {"initial_validation_loss": 9.0, "initial_validation_accuracy": 0.0}
-            curves = {
-                "evaluated_at": [0, 6],
-                "validation_loss_curve": [9.0, loss(trial)],
-                "validation_accuracy_curve": [0.0, 0.5],
-            }
-            store.append("all", row | trial.arm.labels | metrics | initial | curves)
+            row = Row(
+                trial=trial.name,
+                group="all",
+                seed=trial.seed,
+                status="done",
+                declaration=entry,
+                evaluated_at=[0, 6],
+                labels=trial.arm.labels,
+                metrics={
+                    "validation_loss": loss(trial),
+                    "validation_accuracy": 0.5,
+                    "initial_validation_loss": 9.0,
+                    "initial_validation_accuracy": 0.0,
+                },
+                curves={"validation_loss": [9.0, loss(trial)], "validation_accuracy": [0.0, 0.5]},
+            )
+            store.append("all", row)
         store.finish("all")
     return store
 

@@ -1,4 +1,4 @@
-"""The files that tasks read, written once."""
+"""Fixture with the files that tasks read."""
 
 import pytest
 from tasks.every import write_files

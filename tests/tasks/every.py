@@ -1,4 +1,4 @@
-"""Every task, tiny; the files that some of them read; and all that a task gives a training run."""
+"""A tiny instance of every task, and the files that some tasks read."""
 
 import json
 from pathlib import Path
@@ -34,13 +34,13 @@ SIZES = {"batch_size": 3, "evaluation_batches": 2}
 
 
 def sentences(seed, lines=64):
-    """Lines of 1 to 4 words."""
+    """Return lines of 1 to 4 words."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, rng.integers(1, 5))) for _ in range(lines)]
 
 
 def word_tokenizer(words, gap=0):
-    """A tokenizer.json whose tokens are words, the ids of the last ones `gap` further on; it also truncates."""
+    """Return a tokenizer.json whose tokens are words, with a gap in the ids, and with truncation."""
     ids = {"?": 0} | {word: i + 1 + gap * (i > 3) for i, word in enumerate(words)}
     truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     model = {"type": "WordLevel", "vocab": ids, "unk_token": "?"}
@@ -61,7 +61,7 @@ def word_tokenizer(words, gap=0):
 
 
 def write_files(folder: Path) -> Path:
-    """Two of every kind of file that a task reads."""
+    """Write two files of every kind that a task reads."""
     for name, number in (("one", 0), ("two", 1)):
         (folder / name).mkdir()
         for i in range(30):
@@ -81,8 +81,8 @@ def write_files(folder: Path) -> Path:
 
 
 def every_task(files: Path):
-    """One of each task, and for every field another value."""
-    own = {"batch_size": 4, "evaluation_batches": 3}
+    """Return one instance of each task, with another value of every field."""
+    own = {"batch_size": 4, "evaluation_batches": 3, "evaluation_batch_size": 2}
     order = {"symbols": 7, "length": 5, "form": "paired"}
     words, other_words = str(files / "one.json"), str(files / "two.json")
     text = TextFiles(path=str(files / "one"), length=11, **SIZES)
@@ -120,18 +120,18 @@ def every_task(files: Path):
 
 
 def shapes(task):
-    """The shapes of all that a task gives."""
+    """Return the shapes of all data of a task."""
     source = task.load()
     parts = jax.eval_shape(lambda: (source, source.batch(jax.random.key(0), 0), source.evaluation()))
     return [leaf.shape for leaf in jax.tree.leaves(parts)]
 
 
 def some(task):
-    """The numbers of its data and of a batch."""
+    """Return the data of a task and a batch."""
     source = task.load()
     return source, source.batch(jax.random.key(0), 0)
 
 
 def same(one, other):
-    """True if two trees have the same numbers."""
+    """True if two trees have equal arrays."""
     return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))

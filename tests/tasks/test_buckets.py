@@ -1,4 +1,4 @@
-"""Buckets by length: the same pairs, the same loss and gradient, less padding."""
+"""Buckets by length: equal pairs, loss and gradient, with less padding."""
 
 import collections
 import itertools
@@ -21,7 +21,7 @@ BUCKETS = 3
 
 
 def bucketed(files, form="paired", **changes):
-    """A run on pairs of words."""
+    """Return a run on pairs of words."""
     fields = {"max_length": 5, "tokenizer": str(files / "one.json"), "batch_size": 6, "evaluation_batches": 2}
     paths = {"source_path": str(files / "one.en"), "target_path": str(files / "two.en")}
     task = PairedFiles(**(paths | fields | {"form": form, "buckets": BUCKETS} | changes))
@@ -37,7 +37,7 @@ def bucketed(files, form="paired", **changes):
 
 
 def rows(table):
-    """Every example without its padding: source, what is read and what is scored."""
+    """Return source, inputs and scored targets of every example, without padding."""
     table = jax.device_get(table)
     sources = [()] * len(table.inputs) if table.source is None else map(np.extract, table.source_valid, table.source)
     read = [tuple(np.extract(*both)) for both in zip(table.valid, table.inputs, strict=True)]
@@ -46,14 +46,14 @@ def rows(table):
 
 
 def lengths(row, form):
-    """How long a pair is, to be sorted by; the answer has its end, where what is read has its start."""
+    """Return the key by which pairs are sorted; scored targets include the end, inputs include the start."""
     source, read, scored = row
     both = (len(source), len(scored) - 1)
     return (max(both), min(both)) if form == "paired" else (len(read) - 1,)
 
 
 @pytest.mark.parametrize("form", ["paired", "joined"])
-def test_every_pair_is_in_one_bucket_with_others_of_its_length(files, form):
+def test_pairs_are_sorted_into_buckets_by_length(files, form):
     run = bucketed(files, form)
     source, alone = run.task.load(), replace_at(run, {"task.buckets": 1})
     tables = [rows(table) for table in source.buckets]
@@ -73,7 +73,7 @@ def test_every_pair_is_in_one_bucket_with_others_of_its_length(files, form):
     assert run.tokens_per_step == 2 * sum(shapes) < alone.tokens_per_step == 6 * 11
 
 
-def test_a_batch_has_as_many_rows_of_each_bucket_drawn_from_all_of_it(files):
+def test_batches_have_equal_numbers_of_rows_from_every_bucket(files):
     source = bucketed(files).task.load()
     draw = jax.jit(lambda step: source.batch(jax.random.key(0), step))
     drawn = [jax.tree.map(np.asarray, draw(step)) for step in range(80)]
@@ -84,14 +84,14 @@ def test_a_batch_has_as_many_rows_of_each_bucket_drawn_from_all_of_it(files):
     assert not all(same)
 
 
-def test_parts_together_are_the_rows_of_all(files):
+def test_concat_parts_returns_the_rows_of_all_parts(files):
     parts = bucketed(files).task.load().batch(jax.random.key(0), 0)
     assert rows(concat_parts(parts)) == [row for part in parts for row in rows(part)]
     assert concat_parts(parts[0]) is parts[0]
 
 
 def padded(parts):
-    """The rows of all parts in one batch, padded by hand with numbers that must not matter."""
+    """Return the rows of all parts in one batch, with arbitrary contents of padding."""
     longest = {name: max(getattr(part, name).shape[1] for part in parts) for name in ("inputs", "source")}
     found = {}
     for name in ("inputs", "targets", "weights", "valid", "source", "source_valid"):
@@ -105,7 +105,7 @@ def padded(parts):
 
 
 @pytest.mark.parametrize("form", [pytest.param("paired", marks=pytest.mark.slow), "joined"])
-def test_loss_and_gradient_are_those_of_the_rows_in_one_batch(files, form):
+def test_loss_and_gradient_of_parts_equal_those_of_one_batch(files, form):
     run = replace_at(bucketed(files, form, batch_size=12), {"training.label_smoothing": 0.1})
     split = replace_at(run, {"training.micro_batches": 2})
     state, parts = jax.jit(start)(run), run.task.load().batch(jax.random.key(0), 0)
@@ -146,7 +146,7 @@ def test_each_part_draws_its_own_dropout(files):
 
 
 @pytest.mark.slow
-def test_a_run_is_trained_and_looked_at(files):
+def test_run_with_buckets_is_trained_and_diagnosed(files):
     run = bucketed(files)
     source, state = run.task.load(), jax.jit(start)(run)
     after, metrics = jax.jit(train_chunk, static_argnums=3)(state, run, source, 2)
@@ -156,10 +156,10 @@ def test_a_run_is_trained_and_looked_at(files):
     np.testing.assert_allclose(found.loss, metrics["loss"][0], rtol=1e-5)
 
 
-def test_what_cannot_be_cut_is_refused(files):
+def test_invalid_bucket_counts_are_refused(files):
     with pytest.raises(UserError, match=r"buckets is 3; expected a divisor of batch_size 8"):
         PairedTokens(path="nowhere", buckets=3, batch_size=8)
-    with pytest.raises(UserError, match=r"buckets is 64; expected at most the 5\d pairs to train on"):
+    with pytest.raises(UserError, match=r"buckets is 64; expected at most the number of training pairs, 5\d"):
         bucketed(files, buckets=64, batch_size=64).task.load()
     run = bucketed(files, batch_size=6)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Masked tokens and cut spans, against plain restatements: what is hidden, what is said, and how often."""
+"""Masked tokens and span corruption: inputs, targets, frequencies, and references."""
 
 import itertools
 from collections import Counter
@@ -33,12 +33,12 @@ def cut(files):
 
 
 def windows(task):
-    """The windows before anything was hidden."""
+    """Return the windows before corruption."""
     plain = task.text.replace(**SIZES).load()
     return np.asarray(plain.batch(jax.random.key(0), 7).inputs)
 
 
-def test_a_share_of_every_window_is_scored_and_all_else_is_read_as_it_is(masked):
+def test_masking_scores_a_share_of_each_window_and_keeps_other_tokens(masked):
     task, batch = masked
     scored = batch.weights > 0
     np.testing.assert_array_equal(batch.targets, windows(task))
@@ -47,7 +47,7 @@ def test_a_share_of_every_window_is_scored_and_all_else_is_read_as_it_is(masked)
     assert scored.any(0).all()  # every place may be chosen
 
 
-def test_of_what_is_scored_four_fifths_read_the_mask_and_a_tenth_another_token(files):
+def test_scored_inputs_are_masked_or_random_in_the_given_shares(files):
     task = MaskedTokens(text=text(files), rate=0.5, batch_size=257, evaluation_batches=2)
     batch = jax.device_get(task.load().batch(jax.random.key(1), 0))
     scored = batch.weights > 0
@@ -60,7 +60,7 @@ def test_of_what_is_scored_four_fifths_read_the_mask_and_a_tenth_another_token(f
     assert others.max() > 240  # any token of the vocabulary, not of the text
 
 
-def test_the_evaluation_set_is_hidden_in_one_way_for_ever_and_rows_differ(masked):
+def test_evaluation_masks_are_fixed_and_differ_between_rows(masked):
     task, _ = masked
     source = task.load()
     one, again = source.evaluation(), source.evaluation()
@@ -70,7 +70,7 @@ def test_the_evaluation_set_is_hidden_in_one_way_for_ever_and_rows_differ(masked
 
 
 def together(source, said):
-    """The window's tokens from what is read and what is said, and which of them had been cut."""
+    """Return the tokens of the window, each with whether it was removed, from source and targets."""
     spans, now = {}, []
     for token in said[:-1].tolist():
         if token > 257:
@@ -82,9 +82,9 @@ def together(source, said):
     return [token for part in source.tolist() for token in spans.get(part, [(part, False)])]
 
 
-def test_a_cut_window_is_put_together_again_from_what_is_read_and_what_is_said(cut):
+def test_window_can_be_reconstructed_from_source_and_targets(cut):
     task, batch = cut
-    assert (task.cut, task.spans, task.start, task.end, task.vocabulary) == (10, 3, 256, 257, 261)
+    assert (task.removed, task.spans, task.start, task.end, task.vocabulary) == (10, 3, 256, 257, 261)
     for window, source, said, read in zip(windows(task), batch.source, batch.targets, batch.inputs, strict=True):
         assert read.tolist() == [256, *said[:-1]]
         assert said[-1] == 257
@@ -93,11 +93,11 @@ def test_a_cut_window_is_put_together_again_from_what_is_read_and_what_is_said(c
     assert (batch.weights == 1).all()
 
 
-def test_spans_are_uniform_over_all_ways_to_cut(files):
+def test_spans_are_uniform_over_all_possible_lists_of_lengths(files):
     task = SpanCorruption(text=text(files, length=7), density=0.43, mean_span=1.5)
-    assert (task.cut, task.spans) == (3, 2)
+    assert (task.removed, task.spans) == (3, 2)
     keys = jax.random.split(jax.random.key(0), 6000)
-    places = np.asarray(jax.jit(jax.vmap(task._places))(keys))
+    places = np.asarray(jax.jit(jax.vmap(task.draw_spans))(keys))
     found, counts = np.unique(places, axis=0, return_counts=True)
     # 4 tokens stay in 2 stretches (3 ways), 3 go in 2 (2 ways)
     assert len(found) == 6
@@ -106,14 +106,14 @@ def test_spans_are_uniform_over_all_ways_to_cut(files):
     assert np.abs(counts / 6000 - 1 / 6).max() < 0.025
 
 
-def test_the_share_and_the_length_of_spans_are_those_of_the_source():
+def test_default_sizes_are_those_of_the_paper():
     task = SpanCorruption(text=TextFiles(path="", length=512))
-    assert (task.cut, task.spans) == (77, 26)  # 512 tokens: 77 cut, in 26 spans
+    assert (task.removed, task.spans) == (77, 26)  # 512 tokens: 77 cut, in 26 spans
     assert (task.source_length, task.sequence_length) == (512 - 77 + 26, 77 + 26 + 1)
 
 
 def plain_losses(task):
-    """Unigram and bigram of training counts, as functions of one token, and of the token before it."""
+    """Return unigram and bigram losses from training counts, as functions of one and of two tokens."""
     train = task.text.tokens()[0].tolist()
     one, two, first = Counter(train), Counter(itertools.pairwise(train)), Counter(train[:-1])
     return (
@@ -122,7 +122,7 @@ def plain_losses(task):
     )
 
 
-def test_references_of_masked_tokens_against_a_plain_loop(files):
+def test_references_of_masked_tokens_equal_a_plain_loop(files):
     task = MaskedTokens(text=text(files, length=13), rate=0.4, batch_size=3, evaluation_batches=2)
     unigram, bigram = plain_losses(task)
     found = jax.device_get(task.load().evaluation())
@@ -134,7 +134,7 @@ def test_references_of_masked_tokens_against_a_plain_loop(files):
     assert task.references() == pytest.approx({"unigram": np.mean(first), "bigram": np.mean(second)})
 
 
-def test_references_of_spans_against_a_plain_loop(files):
+def test_references_of_spans_equal_a_plain_loop(files):
     task = SpanCorruption(text=text(files, length=13), density=0.4, mean_span=2, batch_size=3, evaluation_batches=2)
     unigram, bigram = plain_losses(task)
     found = jax.device_get(task.load().evaluation())
@@ -157,7 +157,7 @@ def answers(run, source):
 
 
 @pytest.mark.parametrize("task", [MaskedTokens, SpanCorruption])
-def test_a_model_of_the_right_kind_takes_a_batch_and_others_are_refused(files, task):
+def test_models_of_another_family_are_refused(files, task):
     task = task(text=text(files, length=13), batch_size=3)
     config = ModelConfig(
         vocabulary=task.vocabulary, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=7)
@@ -173,25 +173,31 @@ def test_a_model_of_the_right_kind_takes_a_batch_and_others_are_refused(files, t
 
 
 @pytest.mark.parametrize("length", [2, 3])
-def test_the_shortest_windows_have_one_span(files, length):
+def test_shortest_windows_have_one_span(files, length):
     task = SpanCorruption(text=text(files, length=length), batch_size=5)
     batch = jax.device_get(task.load().batch(jax.random.key(0), 0))
-    assert (task.cut, task.spans) == (1, 1)
+    assert (task.removed, task.spans) == (1, 1)
     assert (batch.source < 256).sum(-1).tolist() == [length - 1] * 5
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda t: MaskedTokens(text=t, rate=0.01), "rate is 0.01, no place of a window of 41 tokens; expected one"),
+        (
+            lambda t: MaskedTokens(text=t, rate=0.01),
+            "rate is 0.01, which chooses 0 places of a window of 41 tokens; expected at",
+        ),
         (lambda t: MaskedTokens(text=t, masked=0.8, random=0.3), "masked and random are 0.8 and 0.3; expected at mo"),
         (lambda t: MaskedTokens(text=t, rate=0), "MaskedTokens.rate is 0.0; expected a number above 0"),
-        (lambda t: MaskedTokens(text=t.replace(batch_size=3)), "text.batch_size is 3; leave it out: MaskedTokens.batc"),
+        (
+            lambda t: MaskedTokens(text=t.replace(batch_size=3)),
+            "text.batch_size is 3; set MaskedTokens.batch_size instead",
+        ),
         (lambda t: SpanCorruption(text=t.replace(length=1)), "text.length is 1; expected at least 2"),
         (lambda t: SpanCorruption(text=t, density=1), "SpanCorruption.density is 1.0; expected a number below 1"),
         (lambda t: SpanCorruption(text=TokenFiles(path="", pack="documents")), "text.pack is 'documents'; expected"),
     ],
 )
-def test_mistakes_are_named(files, make, message):
+def test_invalid_settings_are_refused(files, make, message):
     with pytest.raises(UserError, match=message):
         make(text(files))

@@ -1,4 +1,4 @@
-"""Images: the digits, one's own files, the split, and files that are not what they should be."""
+"""Image tasks: digits, user files, the split, and invalid files."""
 
 import sys
 
@@ -17,19 +17,19 @@ SMALL = {"batch_size": 3, "evaluation_batches": 200}
 
 
 def rows(batch):
-    """Each image that counts, with its label."""
+    """Return the scored images with their labels."""
     counted = np.asarray(batch.weights).ravel() > 0
     images = np.asarray(batch.inputs).reshape(counted.size, -1)[counted]
     return listed(images, np.asarray(batch.targets).ravel()[counted])
 
 
 def listed(images, labels):
-    """Each image's numbers with its label, in order."""
+    """Return the pixels of each image with its label, sorted."""
     pairs = zip(images.reshape(len(labels), -1).tolist(), labels.tolist(), strict=True)
     return sorted((*image, label) for image, label in pairs)
 
 
-def test_digits_are_scikit_learns_split_in_two():
+def test_digits_equal_those_of_scikit_learn_and_are_split():
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -38,7 +38,7 @@ def test_digits_are_scikit_learns_split_in_two():
     train, held_out = rows(source.train), rows(source.held_out)
     assert len(held_out) == 1797 * 2 // 10
     assert sorted(train + held_out) == known
-    assert rows(source.evaluation()) == held_out  # 600 are asked for and each counts once
+    assert rows(source.evaluation()) == held_out  # 600 are requested, and each is scored once
     batch = source.batch(jax.random.key(0), 0)
     assert batch.inputs.shape == (3, 8, 8, 1)
     assert set(rows(batch)) <= set(train)
@@ -46,7 +46,7 @@ def test_digits_are_scikit_learns_split_in_two():
     assert Digits().fingerprint()["images"] == 1797
 
 
-def test_your_own_images(files, tmp_path):
+def test_images_of_a_npz_file_are_read(files, tmp_path):
     task = Images(path=str(files / "one.npz"), **SMALL)
     data = np.load(files / "one.npz")
     source = task.load()
@@ -67,7 +67,7 @@ def test_your_own_images(files, tmp_path):
 
 
 def drawn(folder, modes=("L", "L", "L")):
-    """Twelve images in three classes, each of one mode, and their numbers from 0 to 255."""
+    """Write twelve images in three classes, each of one mode, and return their pixels from 0 to 255."""
     rng = np.random.default_rng(0)
     images = []
     for label, (name, mode) in enumerate(zip(("b", "a", "c"), modes, strict=True)):
@@ -81,7 +81,7 @@ def drawn(folder, modes=("L", "L", "L")):
 
 
 @pytest.mark.parametrize("modes", [("L", "L", "L"), ("L", "RGB", "L")])
-def test_a_folder_has_a_folder_of_images_a_class(tmp_path, modes):
+def test_folder_has_one_subfolder_per_class(tmp_path, modes):
     images = drawn(tmp_path / "own", modes)
     task = Images(path=str(tmp_path / "own"), **SMALL)
     channels = 1 if "RGB" not in modes else 3
@@ -92,7 +92,7 @@ def test_a_folder_has_a_folder_of_images_a_class(tmp_path, modes):
     assert sorted(rows(source.train) + rows(source.held_out)) == expected
 
 
-def test_a_folder_that_is_not_images_is_refused_by_file(tmp_path):
+def test_invalid_image_folders_raise_an_error_that_names_the_file(tmp_path):
     drawn(tmp_path / "size")
     Image.fromarray(np.zeros((5, 3), np.uint8)).save(tmp_path / "size" / "c" / "z.png")
     drawn(tmp_path / "text")
@@ -105,8 +105,8 @@ def test_a_folder_that_is_not_images_is_refused_by_file(tmp_path):
         "size": r"z.png has 3 × 5 pixels and .*0.png 5 × 3; expected one size",
         "text": r"z.png: expected an image, but",
         "short": r"3.png: expected an image, but",
-        "empty": r"a folder without images; expected a folder for each class",
-        "nowhere": r"which is not a file or folder; expected images and their classes",
+        "empty": r"a folder without images; expected one folder of images per class",
+        "nowhere": r"which is not a file or folder; expected images with their classes",
     }.items():
         with pytest.raises(UserError, match=message):
             Images(path=str(tmp_path / name)).load()
@@ -124,20 +124,23 @@ GOOD = {"images": np.zeros((10, 2, 3), np.uint8), "labels": np.arange(10)}
         (GOOD | {"images": np.full((10, 2, 3), "x")}, "images are .*; expected numbers"),
         (GOOD | {"images": np.zeros((10, 2, 0))}, r"images are \(10, 2, 0\)"),
         (GOOD | {"images": np.full((10, 2, 3), np.nan)}, "images have numbers that are not finite"),
-        (GOOD | {"images": np.full((10, 2, 3), 256)}, "whole numbers from 256 to 256; expected 0 to 255"),
-        (GOOD | {"labels": np.arange(9)}, r"labels are \(9,\) of int64; expected whole numbers, one for .* 10 images"),
-        (GOOD | {"labels": np.arange(10.0)}, "labels are .10,. of float64; expected whole numbers"),
+        (GOOD | {"images": np.full((10, 2, 3), 256)}, "integers from 256 to 256; expected 0 to 255"),
+        (
+            GOOD | {"labels": np.arange(9)},
+            r"labels are \(9,\) of int64; expected integers, one per image, for 10 images",
+        ),
+        (GOOD | {"labels": np.arange(10.0)}, "labels are .10,. of float64; expected integers"),
         (GOOD | {"labels": np.arange(10) - 1}, "labels start at -1; expected classes from 0"),
-        ({name: array[:4] for name, array in GOOD.items()}, "Images: 4 images, none of them held out"),
+        ({name: array[:4] for name, array in GOOD.items()}, "Images: 4 images, none of which are held out"),
     ],
 )
-def test_a_file_that_is_not_images_and_labels_is_refused(tmp_path, arrays, message):
+def test_invalid_arrays_are_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "some.npz", **arrays)
     with pytest.raises(UserError, match=message):
         Images(path=str(tmp_path / "some.npz")).load()
 
 
-def test_other_mistakes_are_named(tmp_path, monkeypatch):
+def test_missing_and_damaged_files_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"path is 'nowhere\.npz', which is not a file"):
         Images(path="nowhere.npz").load()
     for name, content in (("text.npz", b"hello"), ("empty.npz", b""), ("cut.npz", b"PK\x03\x04 and no more")):

@@ -1,4 +1,4 @@
-"""Paired files: rows against a plain restatement, the split, what is dropped, and padding that does not count."""
+"""Paired files: rows, the split, dropped pairs, and padding."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ from flaxformer import model
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.struct import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens, TextPair, TokenFiles
-from flaxformer.tasks.examples import take
+from flaxformer.tasks.examples import take_rows
 
 
 def paired(files, **changes):
@@ -21,14 +21,14 @@ def paired(files, **changes):
 
 
 def lines(files):
-    """Every pair of lines, and its tenth."""
+    """Return every pair of lines with its tenth."""
     texts = [(files / name).read_text().split("\n") for name in ("one.en", "one.de")]
     tenth = lambda pair: int(hashlib.sha256("\n".join(pair).encode()).hexdigest()[:8], 16) % 10  # noqa: E731
     return [(*pair, tenth(pair)) for pair in zip(*texts, strict=True)]
 
 
 def row(batch, i, padding):
-    """A row without its padding: inputs, targets that are scored, and source."""
+    """Return inputs, scored targets and source of a row, without padding."""
     valid, scored = np.asarray(batch.valid[i]), np.asarray(batch.weights[i]) > 0
     assert (np.asarray(batch.inputs[i])[~valid] == padding).all()
     source = None if batch.source is None else batch.source[i][batch.source_valid[i]].tolist()
@@ -36,7 +36,7 @@ def row(batch, i, padding):
 
 
 @pytest.mark.parametrize("form", ["paired", "joined"])
-def test_rows_are_the_lines_in_their_order(files, form):
+def test_rows_are_the_lines_in_order(files, form):
     task, start, end, padding = paired(files, form=form, validation_tenths=3), 256, 257, 258
     source = task.load()
     short = [(s.encode(), t.encode(), tenth < 3) for s, t, tenth in lines(files) if max(len(s), len(t)) <= 19]
@@ -58,7 +58,7 @@ def test_rows_are_the_lines_in_their_order(files, form):
     assert not {*sides["train"]} & {*sides["held_out"]}
 
 
-def test_batches_are_rows_of_their_own_side(files):
+def test_batches_have_rows_of_one_side(files):
     task = paired(files)
     source = task.load()
     for side, batch in ((source.train, source.batch(jax.random.key(0), 0)), (source.held_out, source.evaluation())):
@@ -67,7 +67,7 @@ def test_batches_are_rows_of_their_own_side(files):
 
 
 @pytest.mark.parametrize("buckets", [1, 2])
-def test_files_of_their_own_are_held_out(files, buckets):
+def test_validation_files_are_held_out(files, buckets):
     paths = {"source_path": str(files / "two.en"), "target_path": str(files / "two.de")}
     task, other = paired(files, validation=TextPair(**paths), buckets=buckets), paired(files, **paths)
     found, own, theirs = task.load(), paired(files).load(), other.load()
@@ -85,16 +85,16 @@ def test_files_of_their_own_are_held_out(files, buckets):
     assert task.fingerprint()["pairs"] == count(own) + count(theirs)
 
 
-def test_files_that_are_held_out_are_checked_as_the_others(files, tmp_path):
+def test_validation_files_are_checked(files, tmp_path):
     (tmp_path / "short").write_text("one line")
-    for name, message in (("none", "which is not a file"), ("short", "expected as many")):
+    for name, message in (("none", "which is not a file"), ("short", "expected equal numbers")):
         pair = TextPair(source_path=str(tmp_path / name), target_path=str(files / "two.de"))
         with pytest.raises(UserError, match=message):
             paired(files, validation=pair).load()
 
 
 @pytest.mark.parametrize("form", ["paired", "joined"])
-def test_prepared_pairs_are_the_pairs_of_the_files(files, form):
+def test_prepared_pairs_equal_those_of_the_files(files, form):
     task, own = PairedTokens(path=str(files / "one.pairs"), max_length=19, form=form), paired(files, form=form)
     own = own.replace(validation_tenths=2)
     assert task.vocabulary == own.vocabulary
@@ -104,14 +104,14 @@ def test_prepared_pairs_are_the_pairs_of_the_files(files, form):
     assert {n: task.fingerprint()[n] for n in shared} == {n: own.fingerprint()[n] for n in shared}
 
 
-def test_a_folder_of_another_kind_is_refused(files):
+def test_prepared_folder_of_another_kind_is_refused(files):
     with pytest.raises(UserError, match=r"one.tokens', which holds a text, which TokenFiles reads; expected pairs"):
         PairedTokens(path=str(files / "one.tokens")).load()
     with pytest.raises(UserError, match=r"one.pairs', which holds pairs, which PairedTokens reads; expected a text"):
         TokenFiles(path=str(files / "one.pairs")).load()
 
 
-def test_words_of_a_tokenizer(files):
+def test_pairs_are_encoded_by_a_tokenizer(files):
     task = paired(files, tokenizer=str(files / "one.json"), max_length=3, target_path=str(files / "one.en"))
     ids = {word: 1 + i for i, word in enumerate(WORDS)}
     assert (task.start, task.end, task.padding, task.vocabulary) == (14, 15, 16, 17)
@@ -140,7 +140,7 @@ def test_empty_and_long_lines_are_dropped_and_counted(files, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["paired", pytest.param("joined", marks=pytest.mark.slow)])
-def test_padding_counts_for_nothing(files, form):
+def test_padding_does_not_change_the_loss(files, form):
     tokens = {"tokenizer": str(files / "one.json"), "target_path": str(files / "one.en"), "form": form}
     config = ModelConfig(
         vocabulary=17,
@@ -155,7 +155,7 @@ def test_padding_counts_for_nothing(files, form):
 
     def loss(max_length):
         task = paired(files, max_length=max_length, **tokens)
-        batch = take(task.load().train, jnp.arange(5))
+        batch = take_rows(task.load().train, jnp.arange(5))
         output = jax.jit(model.apply)(params, config, batch.inputs, **batch.given)
         total, count = config.head.loss(output, batch.targets, batch.weights)
         return float(total), float(count)
@@ -168,15 +168,17 @@ def test_padding_counts_for_nothing(files, form):
     [
         ({"source_path": "nowhere"}, "source_path is 'nowhere', which is not a file"),
         ({"target_path": "nowhere"}, "target_path is 'nowhere', which is not a file"),
-        ({"max_length": 1}, "of 1 pairs of lines of 1 to 1 tokens none is on the validation side"),
+        ({"max_length": 1}, "0 of 1 pairs of lines of 1 to 1 tokens are on the validation side"),
         ({"tokenizer": "nowhere"}, "tokenizer is 'nowhere', which is not a file"),
     ],
 )
-def test_mistakes_are_named(files, changes, message):
+def test_invalid_settings_are_refused(files, changes, message):
     with pytest.raises(UserError, match=message):
         paired(files, **changes).load()
 
 
-def test_files_of_different_lengths_are_refused(files):
-    with pytest.raises(UserError, match=r"one.en' has 64 lines and target_path .*text.txt' has 1; expected as many"):
+def test_files_with_different_numbers_of_lines_are_refused(files):
+    with pytest.raises(
+        UserError, match=r"one.en' has 64 lines and target_path .*text.txt' has 1; expected equal numbers"
+    ):
         paired(files, target_path=str(files / "text.txt")).load()

@@ -1,4 +1,4 @@
-"""Synthetic tasks: each sequence is what a plain restatement says it is."""
+"""Synthetic tasks: each sequence is compared with a plain definition."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ def batch_of(task):
 
 
 @pytest.mark.parametrize("kind", ORDERS, ids=lambda kind: kind.__name__)
-def test_the_target_of_a_source(kind):
+def test_targets_are_the_source_in_the_task_order(kind):
     joined, paired = (batch_of(kind(symbols=5, length=7, form=form)) for form in ("joined", "paired"))
     separator = 5
     for i, source in enumerate(paired.source):
@@ -35,7 +35,7 @@ def test_the_target_of_a_source(kind):
     assert joined.source is None
 
 
-def test_sources_are_drawn_from_keys_of_their_own():
+def test_sources_are_drawn_from_separate_keys():
     task, key = Copy(symbols=5, length=4, batch_size=3, evaluation_batches=2), jax.random.key(7)
     keys = jax.random.split(jax.random.fold_in(key, 11), 3)
     symbols = [jax.random.randint(own, (4,), 0, 5) for own in keys]
@@ -58,7 +58,7 @@ def test_recall_answers_are_the_values_of_distinct_keys():
         np.testing.assert_array_equal(inputs[1:], targets[:-1])
 
 
-def test_induction_asks_for_the_successor_of_the_one_earlier_place_of_the_last_symbol():
+def test_induction_target_follows_the_only_earlier_place_of_the_last_symbol():
     batch = batch_of(Induction(symbols=5, length=7, batch_size=512))
     places, answers = set(), set()
     for inputs, targets, weights in zip(batch.inputs, batch.targets, batch.weights, strict=True):
@@ -73,7 +73,7 @@ def test_induction_asks_for_the_successor_of_the_one_earlier_place_of_the_last_s
     assert answers == set(itertools.permutations(range(5), 2))  # and be any two symbols
 
 
-def test_modular_addition_shows_a_part_of_the_table_and_asks_for_the_rest():
+def test_modular_addition_splits_the_table_into_training_and_evaluation():
     task = ModularAddition(modulus=7, fraction=0.4, split_seed=3, batch_size=64, evaluation_batches=1)
     source = task.load()
     sides = []
@@ -96,7 +96,7 @@ def test_modular_addition_shows_a_part_of_the_table_and_asks_for_the_rest():
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_scaled_index(normalise):
+def test_scaled_index_targets_are_multiples_of_the_inputs(normalise):
     batch = batch_of(ScaledIndex(length=5, width=3, normalise=normalise))
     for row in range(16):
         for n in range(5):
@@ -106,7 +106,7 @@ def test_scaled_index(normalise):
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_the_floor_of_a_position_blind_model_is_what_the_best_multiple_of_x_leaves(normalise):
+def test_position_blind_reference_is_the_loss_of_the_best_multiple_of_x(normalise):
     task = ScaledIndex(length=7, width=3, normalise=normalise, batch_size=8192)
     batch = batch_of(task)
     x, y = batch.inputs.astype(np.float64), batch.targets.astype(np.float64)
@@ -116,7 +116,7 @@ def test_the_floor_of_a_position_blind_model_is_what_the_best_multiple_of_x_leav
     assert task.references()["position-blind"] == pytest.approx(np.var(numbers))
 
 
-def test_two_targets_are_found_by_their_keys_and_averaged():
+def test_targets_are_the_mean_of_two_values_selected_by_keys():
     task = TwoTargets(items=5, key_width=3, value_width=2, batch_size=64)
     batch = batch_of(task)
     found = set()
@@ -132,7 +132,7 @@ def test_two_targets_are_found_by_their_keys_and_averaged():
     assert batch.weights.shape == (64,)
 
 
-def test_the_references_of_two_targets_are_the_losses_of_those_answers():
+def test_references_of_two_targets_equal_measured_losses():
     task = TwoTargets(items=5, key_width=3, value_width=2, batch_size=8192)
     batch = batch_of(task)
     keys, values, query = batch.inputs[:, :-1, :3], batch.inputs[:, :-1, 6:], batch.inputs[:, -1]

@@ -1,4 +1,4 @@
-"""What every task owes a training run: pure batches, a fixed evaluation set, live fields, and clear refusals."""
+"""Properties of every task: pure batches, a fixed evaluation set, effective fields, and clear error messages."""
 
 import dataclasses
 
@@ -33,24 +33,24 @@ from flaxformer.tasks import (
     StandardLibrary,
     TwoTargetAverage,
 )
-from flaxformer.tasks.examples import evenly, shuffled
+from flaxformer.tasks.examples import permute, sample_evenly
 from flaxformer.training import Run
 
 
 @jax.jit
 def calls(source):
-    """Batches inside a scan: 5, 6, 5 again, and 5 of another key."""
+    """Return batches inside a scan: of the steps 5, 6 and 5, and of step 5 with another key."""
     keys = jnp.stack([jax.random.key(0), jax.random.key(0), jax.random.key(0), jax.random.key(1)])
     return jax.lax.scan(lambda _, at: (None, source.batch(*at)), None, (keys, jnp.array([5, 6, 5, 5])))[1]
 
 
 @pytest.fixture(scope="module")
 def given(files):
-    """Every task, and batches that it gives."""
+    """Every task with batches."""
     return {task: jax.device_get(calls(task.load())) for task in every_task(files)}
 
 
-def test_batches_are_pure_functions_of_key_and_step_also_inside_a_scan(given):
+def test_batches_are_pure_functions_of_key_and_step(given):
     for task, batches in given.items():
         first, other, again, elsewhere = (jax.tree.map(lambda leaf, i=i: leaf[i], batches) for i in range(4))
         jax.tree.map(np.testing.assert_array_equal, first, again)
@@ -58,14 +58,14 @@ def test_batches_are_pure_functions_of_key_and_step_also_inside_a_scan(given):
         assert not np.array_equal(first.inputs, elsewhere.inputs), task
 
 
-def test_a_batch_is_the_same_outside_a_scan(given):
+def test_batches_are_equal_inside_and_outside_a_scan(given):
     tasks = {type(task): (task, batches) for task, batches in given.items()}
     for task, batches in (tasks[Copy], tasks[PairedFiles], tasks[StandardLibrary]):
         one = task.load().batch(jax.random.key(0), 5)
         jax.tree.map(np.testing.assert_array_equal, one, jax.tree.map(lambda leaf: leaf[0], batches))
 
 
-def test_the_evaluation_set_has_the_shape_of_its_batches(given):
+def test_evaluation_set_has_the_shape_of_batches(given):
     for task, batches in given.items():
         evaluation = jax.eval_shape(lambda source: source.evaluation(), task.load())
         assert jax.tree.structure(batches) == jax.tree.structure(evaluation)
@@ -81,7 +81,7 @@ def test_loading_twice_gives_the_same_data(files):
     assert jax.tree.leaves(Copy().load()) == []
 
 
-def test_shapes_kinds_and_ranges_are_what_the_task_says(given):
+def test_shapes_dtypes_and_ranges_agree_with_the_task(given):
     for task, batch in given.items():
         assert batch.weights.dtype == np.float32
         assert batch.weights.sum() > 0
@@ -98,7 +98,7 @@ def test_shapes_kinds_and_ranges_are_what_the_task_says(given):
 
 
 @pytest.mark.parametrize("number", range(17))
-def test_every_field_changes_what_a_task_gives(files, number):
+def test_every_field_of_a_task_changes_its_data(files, number):
     base, changes = list(every_task(files).items())[number]
     assert {field.name for field in dataclasses.fields(base)} == set(changes)
     before = shapes(base)
@@ -115,22 +115,22 @@ def test_every_task_of_a_run_is_tested_here_and_has_no_leaves(files):
     assert [jax.tree.leaves(task) for task in every_task(files)] == [[]] * 17
 
 
-def test_a_table_is_read_through_evenly_and_no_row_counts_twice():
-    places, counted = evenly(11, 4)
+def test_evenly_sampled_rows_are_scored_once():
+    places, counted = sample_evenly(11, 4)
     np.testing.assert_array_equal(places, [0, 3, 6, 10])
     np.testing.assert_array_equal(counted, 1)
-    places, counted = evenly(3, 5)
+    places, counted = sample_evenly(3, 5)
     np.testing.assert_array_equal(places[counted > 0], [0, 1, 2])
     assert len(places) == 5
 
 
-def test_the_order_of_a_split_is_a_known_function_of_its_seed():
-    np.testing.assert_array_equal(shuffled(7, 0), [6, 2, 1, 3, 0, 5, 4])  # the same on every machine, for ever
-    assert sorted(shuffled(1000, 3)) == list(range(1000))
-    assert not np.array_equal(shuffled(1000, 3), shuffled(1000, 4))
+def test_permutation_depends_only_on_the_seed():
+    np.testing.assert_array_equal(permute(7, 0), [6, 2, 1, 3, 0, 5, 4])  # the same on every machine, for ever
+    assert sorted(permute(1000, 3)) == list(range(1000))
+    assert not np.array_equal(permute(1000, 3), permute(1000, 4))
 
 
-def test_tokens_read_counts_the_source_and_the_patches():
+def test_tokens_read_includes_source_and_patches():
     assert Copy(length=5).tokens_read(ModelConfig()) == 10
     assert Copy(length=5, form="paired").tokens_read(ModelConfig()) == 10
     image = ModelConfig(inputs=Patches(height=8, width=8, size=4, class_token=True), head=Classifier(classes=10))
@@ -168,15 +168,15 @@ IMAGES = CONFIG.replace(inputs=Patches(height=8, width=8, size=2), head=Classifi
         (ScaledIndex(width=3), VECTORS.replace(head=Regressor(numbers=2)), "numbers=2.*expected Regressor.*numbers=3"),
         (ScaledIndex(width=3), VECTORS.replace(head=Regressor(numbers=3, pool="mean")), "pool='mean'.*pool='none'"),
         (ScaledIndex(width=3), VECTORS.replace(positions=SHORT), "max_length is 7; .*16 tokens"),
-        (TwoTargetAverage(key_width=1, value_width=1), VECTORS, "pool='none'.*pool='last', numbers=1"),
+        (TwoTargetAverage(key_width=1, value_width=1), VECTORS, "pool='none'.*numbers=1, pool='last'"),
         (Digits(), CONFIG, r"model.inputs is Tokens.*expected Patches\(height=8, width=8, channels=1, size=…\)"),
         (Digits(), IMAGES.replace(head=Classifier(classes=9)), "classes=9.*expected Classifier.classes=10"),
-        (Digits(), IMAGES.replace(head=Classifier(classes=10, pool="none")), "pool='none'.*one answer an image"),
+        (Digits(), IMAGES.replace(head=Classifier(classes=10, pool="none")), "pool='none'.*one output per image"),
         (Digits(), IMAGES.replace(positions=SHORT), "max_length is 7; expected at least the 16 patches"),
         (Digits(), IMAGES.replace(d_memory=5), "model.d_memory is 5; expected None"),
     ],
 )
-def test_a_model_that_cannot_learn_a_task_is_refused(task, model, message):
+def test_unsuitable_model_is_refused(task, model, message):
     with pytest.raises(UserError, match=message):
         Run(task=task, model=model)
 
@@ -196,7 +196,7 @@ def test_a_model_that_cannot_learn_a_task_is_refused(task, model, message):
         (Digits(), IMAGES),
     ],
 )
-def test_a_model_that_fits_a_task_is_accepted(task, model):
+def test_suitable_model_is_accepted(task, model):
     assert Run(task=task, model=model).task is task
 
 
@@ -214,12 +214,12 @@ def test_a_model_that_fits_a_task_is_accepted(task, model):
         (lambda: StandardLibrary(tokenizer=3), "tokenizer is 3; expected str or None"),
     ],
 )
-def test_a_wrong_field_is_refused(make, message):
+def test_invalid_fields_are_refused(make, message):
     with pytest.raises((UserError, TypeError), match=message):
         make()
 
 
-def test_a_batch_says_what_is_given_beside_the_inputs():
+def test_batch_has_the_arguments_of_apply():
     batch = Copy(form="paired", length=3).load().batch(jax.random.key(0), 0)
     assert isinstance(batch, Batch)
     assert batch.given["source"] is batch.source

@@ -1,4 +1,4 @@
-"""Text: windows of their own side, tokens of a tokenizer's file, count models, fingerprints, mistakes."""
+"""Text tasks: windows, tokenizers, count models, fingerprints, and error messages."""
 
 import sys
 
@@ -8,8 +8,8 @@ import pytest
 from tasks.every import TEXT, WORDS, word_tokenizer
 
 from flaxformer.config import ModelConfig
-from flaxformer.data.corpus import by_file_name, count_model_losses, standard_library
-from flaxformer.data.tokenizer import PIECE, token_dtype, tokenizer
+from flaxformer.data.corpus import count_model_losses, split_by_file_name, standard_library
+from flaxformer.data.tokenizer import PIECE, read_tokenizer, token_dtype
 from flaxformer.struct import UserError
 from flaxformer.tasks import StandardLibrary, TextFiles
 from flaxformer.training import Run
@@ -17,7 +17,7 @@ from flaxformer.training import Run
 HERE = {"length": 11, "batch_size": 4, "evaluation_batches": 3}
 
 
-def test_text_windows_come_from_their_own_side(files):
+def test_windows_are_from_one_side_of_the_text(files):
     task = TextFiles(path=str(files / "text.txt"), **HERE)
     corpus, source = task.corpus(), task.load()
     assert corpus.train.tobytes() + corpus.validation.tobytes() == TEXT
@@ -29,7 +29,7 @@ def test_text_windows_come_from_their_own_side(files):
             assert window in side.tobytes()
 
 
-def test_the_standard_library_is_real_text_split_by_file_with_a_fingerprint():
+def test_standard_library_is_split_by_file_and_has_a_fingerprint():
     corpus = standard_library()
     assert corpus.train.size > 4_000_000
     assert 0.03 < corpus.validation.size / corpus.train.size < 0.3
@@ -40,21 +40,21 @@ def test_the_standard_library_is_real_text_split_by_file_with_a_fingerprint():
     assert len(print_["sha256"]) == 64
 
 
-def test_a_folder_is_split_by_name_and_the_fingerprint_sees_every_byte(tmp_path):
+def test_folder_is_split_by_file_name_and_its_digest_covers_every_byte(tmp_path):
     for i in range(40):
         (tmp_path / f"{i}.txt").write_bytes(b"%d " % i * 50)
     files = sorted(tmp_path.glob("*.txt"))
-    whole, fewer = by_file_name(tmp_path, files), by_file_name(tmp_path, files[:20])
+    whole, fewer = split_by_file_name(tmp_path, files), split_by_file_name(tmp_path, files[:20])
     assert whole.train.size > whole.validation.size > 0
     for name, side in ((f.name, f.read_bytes()) for f in files[:20]):
         in_validation = side in whole.validation.tobytes()
         assert in_validation == (side in fewer.validation.tobytes()), name
     files[3].write_bytes(b"x" + files[3].read_bytes()[1:])
-    assert by_file_name(tmp_path, files).digest != whole.digest
+    assert split_by_file_name(tmp_path, files).digest != whole.digest
 
 
 @pytest.mark.parametrize("vocabulary", [256, 70_001])
-def test_count_models_against_a_plain_loop(vocabulary):
+def test_count_model_losses_equal_a_plain_loop(vocabulary):
     rng = np.random.default_rng(0)
     train = rng.integers(vocabulary - 8, vocabulary, 500).astype(token_dtype(vocabulary))
     tokens = rng.integers(vocabulary - 10, vocabulary, 40)
@@ -72,7 +72,7 @@ def test_count_models_against_a_plain_loop(vocabulary):
     assert losses["bigram"] == pytest.approx(bigram)
 
 
-def test_tokens_are_those_of_the_tokenizers_file(files):
+def test_text_is_encoded_by_the_tokenizer(files):
     task = TextFiles(path=str(files / "text.txt"), tokenizer=str(files / "one.json"), **HERE)
     ids = {word: 1 + i for i, word in enumerate(WORDS)}
     expected = [ids.get(word, 0) for word in TEXT.decode().split()]
@@ -87,7 +87,7 @@ def test_tokens_are_those_of_the_tokenizers_file(files):
         Run(task=task, model=ModelConfig(vocabulary=13))
 
 
-def test_the_fingerprint_sees_the_tokenizer_and_references_are_of_its_tokens(files):
+def test_fingerprint_and_references_depend_on_the_tokenizer(files):
     bytes_, one, two = (
         TextFiles(path=str(files / "one"), tokenizer=path and str(files / path), **HERE)
         for path in (None, "one.json", "two.json")
@@ -101,10 +101,10 @@ def test_the_fingerprint_sees_the_tokenizer_and_references_are_of_its_tokens(fil
     assert one.references()["bigram"] < one.references()["unigram"] < np.log(14)
 
 
-def test_ids_with_gaps_and_long_texts(tmp_path):
+def test_tokenizer_with_gaps_in_its_ids_encodes_long_texts(tmp_path):
     path = tmp_path / "gaps.json"
     path.write_text(word_tokenizer(WORDS, gap=60_000))
-    gaps = tokenizer(str(path))
+    gaps = read_tokenizer(str(path))
     assert gaps.vocabulary == 60_000 + len(WORDS) + 1
     assert gaps.encode(b"the we").tolist() == [1, 60_000 + len(WORDS)]
     assert gaps.encode(b"the we").dtype == np.uint16
@@ -117,7 +117,7 @@ def test_ids_with_gaps_and_long_texts(tmp_path):
     assert gaps.encode(b"").tolist() == []
 
 
-def test_mistakes_are_named(files, tmp_path, monkeypatch):
+def test_invalid_settings_are_refused(files, tmp_path, monkeypatch):
     text = str(files / "text.txt")
     (tmp_path / "bad.json").write_text('{"model": 3}')
     mistakes = {

@@ -1,4 +1,4 @@
-"""Prepared tokens: the same batches from the device and from the file, documents that do not see each other."""
+"""Prepared tokens: equal batches from the device and from the file, and separate documents."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ KEY = jax.random.key(3)
 
 @pytest.fixture(scope="module")
 def path(files, tmp_path_factory):
-    """Short documents, each with an end."""
+    """Folder with short documents, each with an end token."""
     folder = tmp_path_factory.mktemp("documents")
     for i in range(60):
         (folder / f"{i}.txt").write_text(chr(97 + i % 26) * (3 + i % 11))
@@ -33,7 +33,7 @@ def task_of(path, **changes):
 
 
 @pytest.mark.parametrize("pack", ["none", "documents"])
-def test_batches_from_the_device_and_from_the_file_are_the_same(path, monkeypatch, pack):
+def test_device_and_host_batches_are_equal(path, monkeypatch, pack):
     task = task_of(path, pack=pack)
     near = task.load()
     monkeypatch.setattr(token_files, "RESIDENT", 100)
@@ -50,7 +50,7 @@ def test_batches_from_the_device_and_from_the_file_are_the_same(path, monkeypatc
             np.testing.assert_array_equal(a, b)
 
 
-def test_windows_are_those_of_the_text_itself(files):
+def test_windows_are_parts_of_the_text(files):
     tokens = TokenFiles(path=str(files / "one.tokens"), length=11)
     text = TextFiles(path=str(files / "one"), length=11)
     prepared, joined = tokens.tokens()[0].tobytes(), text.tokens()[0].tobytes()
@@ -63,7 +63,7 @@ def documents(starts):
     return list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
 
 
-def test_packed_windows_against_a_plain_loop(path):
+def test_packed_windows_equal_a_plain_loop(path):
     task = task_of(path, pack="documents")
     folder = open_tokens(path)
     starts = np.asarray(jax.random.randint(jax.random.fold_in(KEY, 5), (7,), 0, folder.train.size - 29))
@@ -83,7 +83,7 @@ def test_packed_windows_against_a_plain_loop(path):
 
 
 @pytest.mark.parametrize("mask_pattern", ["causal", "bidirectional"])
-def test_a_document_is_nothing_to_another_in_its_window(path, mask_pattern):
+def test_documents_in_a_window_do_not_influence_each_other(path, mask_pattern):
     config = ModelConfig(
         vocabulary=257,
         layers=2,
@@ -115,7 +115,7 @@ APPLY = jax.jit(lambda params, config, batch: model.apply(params, config, batch.
 
 
 @pytest.mark.slow
-def test_training_on_chunks_that_are_read_ahead_is_training_on_the_device(path, monkeypatch):
+def test_training_on_prefetched_chunks_equals_training_on_the_device(path, monkeypatch):
     task = task_of(path, pack="documents", batch_size=3)
     run = Run(
         model=ModelConfig(
@@ -141,7 +141,7 @@ def test_training_on_chunks_that_are_read_ahead_is_training_on_the_device(path, 
     jax.tree.map(np.testing.assert_array_equal, chunk.evaluation(), held_out)
 
 
-def test_the_last_chunk_is_as_short_as_need_be(path, monkeypatch):
+def test_last_chunk_may_be_shorter(path, monkeypatch):
     monkeypatch.setattr(token_files, "RESIDENT", 100)
     source = task_of(path).load()
     chunks = list(prefetch(source, KEY, 3, 8, 2))
@@ -152,7 +152,7 @@ def test_the_last_chunk_is_as_short_as_need_be(path, monkeypatch):
     assert list(prefetch(source, KEY, 8, 8, 2)) == []
 
 
-def test_masked_tokens_of_a_file_are_those_of_the_device(path, monkeypatch):
+def test_masked_tokens_are_equal_on_device_and_host(path, monkeypatch):
     task = MaskedTokens(text=TokenFiles(path=path, length=29, pack="documents"), batch_size=3)
     near, plain = task.load().batch(KEY, 2), task.text.replace(batch_size=3).load().batch(KEY, 2)
     np.testing.assert_array_equal(near.targets, plain.inputs)
@@ -163,7 +163,7 @@ def test_masked_tokens_of_a_file_are_those_of_the_device(path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, chunk.batch(KEY, 2), near)
 
 
-def test_a_text_on_the_host_is_refused_inside_a_compiled_function(path, monkeypatch):
+def test_host_source_is_refused_inside_a_compiled_function(path, monkeypatch):
     monkeypatch.setattr(token_files, "RESIDENT", 100)
     source = task_of(path).load()
     with pytest.raises(UserError, match="too large for the device and stays on the host"):
@@ -171,7 +171,7 @@ def test_a_text_on_the_host_is_refused_inside_a_compiled_function(path, monkeypa
 
 
 @pytest.mark.parametrize("size", [2**24 + 29 + 5, 2**30 + 3, 5 * 2**32 + 3])
-def test_places_of_a_long_text_are_drawn_evenly(size):
+def test_window_starts_are_uniform_in_long_texts(size):
     task = TokenFiles(path="", length=29, batch_size=4001)
     starts = random_starts(np, KEY, 0, task, size)
     assert starts.dtype == np.int64
@@ -182,20 +182,20 @@ def test_places_of_a_long_text_are_drawn_evenly(size):
         np.testing.assert_array_equal(random_starts(jnp, KEY, 0, task, size), starts)
 
 
-def test_references_are_over_what_is_scored(path):
+def test_references_are_means_over_scored_targets(path):
     task = task_of(path, pack="documents")
     found, every = task.references(), task_of(path).references()
     assert found["bigram"] < every["bigram"]
     assert set(found) == {"unigram", "bigram"}
 
 
-def test_the_fingerprint_is_that_of_the_files(path):
+def test_fingerprint_has_the_digests_of_the_files(path):
     found = task_of(path).fingerprint()
-    assert found["train.bin_sha256"] == open_tokens(path).about["files"]["train.bin"]["sha256"]
+    assert found["train.bin_sha256"] == open_tokens(path).description["files"]["train.bin"]["sha256"]
     assert found["train_tokens"] == open_tokens(path).train.size
 
 
-def test_mistakes_are_named(path):
+def test_invalid_settings_are_refused(path):
     with pytest.raises(UserError, match=r"the training text has \d+ tokens; expected more than length 4000"):
         task_of(path, length=4000).load()
     with pytest.raises(UserError, match=r"which has no data.json; expected a folder that `prepare` wrote"):

@@ -1,4 +1,4 @@
-"""Translation: each line as a plain greedy loop says it, whatever batch and padding it is in; and the command."""
+"""Translation equals a greedy loop over single lines, independent of batch and padding; and the command."""
 
 import io
 import signal
@@ -12,16 +12,17 @@ from tasks.every import WORDS
 from flaxformer.checkpoint import write_config
 from flaxformer.cli import main
 from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.data.tokenizer import BYTES, as_said
+from flaxformer.data.tokenizer import BYTES, decode_stream
+from flaxformer.jobs import translation
+from flaxformer.jobs.translation import stream_translation, translate
 from flaxformer.model import Sampling, apply, init
 from flaxformer.struct import UserError
 from flaxformer.study.load import load
-from flaxformer.tasks import PairedFiles, TextFiles, translation
-from flaxformer.tasks.translation import translate, translated_piece_by_piece
+from flaxformer.tasks import PairedFiles, TextFiles
 from flaxformer.training import Run
 
 SEED = 12
-"""Of weights that say some lines to an end after some words, and would go on after it."""
+"""Seed of weights with which some translations reach the end token early."""
 LINES = [b"the quick fox", b"dog", b" a lazy dog so ", b"", b"do we jumps", b"so so so so", b"fox and the dog"]
 
 
@@ -32,7 +33,7 @@ def task(files, form):
 
 
 def untrained(files, form, seed):
-    """A run and weights of some size, by which the answer hangs on all that is read."""
+    """Return a run, and weights so large that outputs depend on all inputs."""
     model = ModelConfig(
         vocabulary=17,
         layers=1,
@@ -46,8 +47,8 @@ def untrained(files, form, seed):
     return Run(model=model, task=task(files, form)), jax.tree.map(lambda x: 2.0 * x, params)
 
 
-def said_one_by_one(run, params, line):
-    """Greedy, without a cache or a batch: the most probable next token of all that is there, until the end."""
+def translate_one_by_one(run, params, line):
+    """Translate one line greedily, without cache and batch."""
     words = [1 + WORDS.index(word) for word in line.decode().split()]
     given = [*words, 14] if run.task.form == "joined" else [14]
     tokens, source = list(given), np.resize(words, (1, len(words)))
@@ -70,19 +71,19 @@ _apply = jax.jit(lambda params, model, tokens, more: apply(params, model, tokens
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["paired", pytest.param("joined", marks=pytest.mark.slow)])
-def test_lines_are_said_as_one_by_one(files, form, monkeypatch):
+def test_translations_in_batches_equal_those_of_a_greedy_loop(files, form, monkeypatch):
     run, params = untrained(files, form, seed=SEED)
     monkeypatch.setattr(translation, "ROWS", 4)
     found = list(translate(params, run.model, run.task, LINES))
-    assert found == [said_one_by_one(run, params, line) if line else "" for line in LINES]
+    assert found == [translate_one_by_one(run, params, line) if line else "" for line in LINES]
     assert len(set(found)) > 2
     assert any(0 < len(text.split()) < 5 for text in found)
-    pieces = list(translated_piece_by_piece(params, run.model, run.task, LINES[2]))
+    pieces = list(stream_translation(params, run.model, run.task, LINES[2]))
     assert "".join(pieces) == found[2]
 
 
 @pytest.mark.slow
-def test_beams_and_draws_are_of_each_line(files, monkeypatch):
+def test_beam_search_and_sampling_are_per_line(files, monkeypatch):
     run, params = untrained(files, "joined", seed=SEED)
     monkeypatch.setattr(translation, "ROWS", 4)
     greedy = list(translate(params, run.model, run.task, LINES))
@@ -96,12 +97,12 @@ def test_beams_and_draws_are_of_each_line(files, monkeypatch):
     assert drawn[0][:4] != drawn[0][4:]
 
 
-def test_a_long_line_is_named_before_any_is_translated(files):
+def test_too_long_line_raises_an_error_before_translation(files):
     run, params = untrained(files, "joined", seed=SEED)
     with pytest.raises(UserError, match=r"line 2 of x.txt has 5 tokens; expected at most the task's max_length 4"):
         translate(params, run.model, run.task, [b"a", b"a a a a a"], name="x.txt")
     with pytest.raises(UserError, match=r"prompt is empty; expected a line to translate"):
-        list(translated_piece_by_piece(params, run.model, run.task, b" "))
+        list(stream_translation(params, run.model, run.task, b" "))
 
 
 FILE = """
@@ -144,14 +145,14 @@ def command(files, tmp_path, monkeypatch, capsys):
         (("--prompt", "a", "--beams", "2", "--temperature", "1"), "expected one way to decode"),
     ],
 )
-def test_mistakes_are_named(command, tmp_path, arguments, message):
+def test_invalid_settings_are_refused(command, tmp_path, arguments, message):
     write_config(tmp_path / "run", load(tmp_path / "tiny.py", "run", Run))
     code, _, err = command("generate", "run", *arguments)
     assert code == 2
     assert message in " ".join(err.split())
 
 
-def test_a_run_that_continues_a_text_takes_no_input(command, tmp_path, files):
+def test_language_model_refuses_an_input_file(command, tmp_path, files):
     text = TextFiles(path=str(files / "one"), length=8)
     write_config(tmp_path / "run", Run(model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)), task=text))
     code, _, err = command("generate", "run", "--input", "in.txt")
@@ -178,6 +179,6 @@ def test_generate_translates_a_file_line_by_line(command, tmp_path, monkeypatch)
     assert len(command("generate", "runs/tiny", "--input", "in.txt", "--beams", "2")[1].splitlines()) == 4
 
 
-def test_a_character_is_told_once_it_is_whole():
-    said = list(as_said(BYTES.decode, [b"a\xc3", b"\xa4b", b"\xe2\x82", b"\xac", b"c\xc3"]))
+def test_stream_yields_complete_characters():
+    said = list(decode_stream(BYTES.decode, [b"a\xc3", b"\xa4b", b"\xe2\x82", b"\xac", b"c\xc3"]))
     assert said == ["a", "äb", "", "€", "c", "\N{REPLACEMENT CHARACTER}"]

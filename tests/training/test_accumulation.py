@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
-from flaxformer.params import fold_in_name
 from flaxformer.struct import UserError, replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training, start, train_step
-from flaxformer.training.step import backward, loss
+from flaxformer.training.step import backward, summed_loss
 
 RUN = Run(
     model=ModelConfig(vocabulary=7, layers=1, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5)),
@@ -46,20 +45,74 @@ def test_the_gradient_is_that_of_the_whole_batch_however_unequal_the_parts():
     assert max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient)) > 0.01
 
 
-def test_each_micro_batch_draws_its_own_dropout():
+def gradient_in(run, parts, batch):
+    state = start(run)
+    return jax.jit(lambda: backward(state, split(run, parts), batch)[:2])()
+
+
+@pytest.mark.parametrize("d_model", [6, 10])
+@pytest.mark.parametrize("form", ["joined", "paired"])
+def test_dropout_is_the_same_in_any_number_of_micro_batches(form, d_model):
+    model = RUN.model.replace(dropout=0.5, d_model=d_model)
+    model = model if form == "joined" else model.with_encoder()
+    run = RUN.replace(model=model, task=RUN.task.replace(form=form))
+    batch = run.task.load().batch(jax.random.key(0), 0)
+    whole = gradient_in(run, 1, batch)
+    for parts in (2, 3, 6):
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-6), whole, gradient_in(run, parts, batch)
+        )
+
+
+def test_examples_of_a_batch_have_different_dropout():
     run = replace_at(RUN, {"model.dropout": 0.5})
-    one = SOURCE.batch(jax.random.key(0), 0)
-    two = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), one)
-    key = jax.random.fold_in(fold_in_name(jax.random.key(run.seed), "dropout"), 0)
+    one = jax.tree.map(lambda x: x[:1], SOURCE.batch(jax.random.key(0), 0))
+    same = jax.tree.map(lambda x: jnp.repeat(x, 6, axis=0), one)
+    key = jax.random.fold_in(run.dropout_key, 0)
+    of_row = jax.jit(lambda row: summed_loss(STATE.params, run, one, key, rows=row[None])[0])
+    alone = [of_row(jnp.int32(row)) for row in range(6)]
+    assert len({float(value) for value in alone}) > 3
+    whole = jax.jit(lambda: summed_loss(STATE.params, run, same, key)[0])()
+    np.testing.assert_allclose(whole, sum(alone), rtol=1e-5)
 
-    @jax.jit
-    def values(one, two):
-        alone = jax.vmap(lambda index: loss(STATE.params, run, one, jax.random.fold_in(key, index))[0])(jnp.arange(2))
-        return backward(STATE, split(run, 2), two)[0], alone
 
-    together, alone = values(one, two)
-    np.testing.assert_allclose(together, alone.mean(), rtol=1e-5)
-    assert abs(float(alone[0] - alone[1])) > 1e-3
+def test_dropout_is_the_same_in_micro_batches_of_a_batch_in_buckets():
+    run = replace_at(RUN, {"model.dropout": 0.5})
+    batch = SOURCE.batch(jax.random.key(0), 0)
+    buckets = (batch, jax.tree.map(lambda x: x[:, :2] if x.ndim > 1 else x, batch))
+    one, other = (gradient_in(run, parts, buckets) for parts in (1, 3))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-6), one, other)
+
+
+class Noisy(Dense):
+    """A feed-forward network with dropout of its own."""
+
+    def apply(self, weights, x, context):
+        return super().apply(weights, context.dropout(0.5, x), context)
+
+
+class Jittered(Dense):
+    """A feed-forward network whose inputs are scaled by random numbers of its own."""
+
+    def apply(self, weights, x, context):
+        scale = 1.0 if context.key is None else jax.random.uniform(context.key, x.shape)
+        return super().apply(weights, x * scale, context)
+
+
+def test_a_component_drops_the_same_entries_in_any_number_of_micro_batches():
+    run = RUN.replace(model=RUN.model.replace(feed_forward=Noisy(d_ff=5)))
+    batch = SOURCE.batch(jax.random.key(0), 0)
+    whole, plain = gradient_in(run, 1, batch), gradient_in(RUN, 1, batch)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-6), whole, gradient_in(run, 3, batch))
+    assert abs(float(whole[0] - plain[0])) > 1e-4
+
+
+def test_micro_batches_have_different_random_keys():
+    run = RUN.replace(model=RUN.model.replace(feed_forward=Jittered(d_ff=5)))
+    key = jax.random.key(0)
+    one = jax.tree.map(lambda x: x[:1], SOURCE.batch(key, 0))
+    values = [summed_loss(STATE.params, run, one, key, rows=jnp.array([row]))[0] for row in (0, 1)]
+    assert abs(float(values[0] - values[1])) > 1e-5
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_the_average_is_the_mean_of_the_weights_after_each_step_later_ones_count
     assert evaluation_params(state, RUN) is state.average
 
 
-def test_without_it_there_is_none_and_what_trains_is_evaluated():
+def test_without_ema_the_trained_weights_are_evaluated():
     run = replace_at(RUN, {"training.ema": None})
     state = start(run)
     assert state.average is None

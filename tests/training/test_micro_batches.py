@@ -1,4 +1,4 @@
-"""A batch is cut where its activations would leave the caches, and nowhere else; the numbers are those of the whole."""
+"""On a CPU, a batch is divided into micro-batches whose activations fit the caches; the numbers stay the same."""
 
 import jax
 import numpy as np
@@ -6,9 +6,9 @@ import pytest
 
 from flaxformer.config import GRU, Attention, BatchNorm, Block, Dense, ModelConfig, recurrent_model
 from flaxformer.tasks import Copy, StandardLibrary
-from flaxformer.training import Run, Training, start, train_chunk
-from flaxformer.training import micro_batches as module
-from flaxformer.training.micro_batches import kept_bytes, micro_batches
+from flaxformer.training import Run, Training, cpu, start, train_chunk
+from flaxformer.training.cpu import activation_bytes
+from flaxformer.training.micro_batches import micro_batches
 
 LARGE = Run(
     model=ModelConfig(layers=4, d_model=128, attention=Attention(heads=4)),
@@ -27,7 +27,7 @@ def changed(**fields):
         (LARGE, 8),
         (changed(training=Training(micro_batches=2)), 2),
         (changed(training=Training(micro_batches=1)), 1),
-        (changed(model=LARGE.model.replace(dropout=0.1)), 1),
+        (changed(model=LARGE.model.replace(dropout=0.1)), 8),
         (changed(model=LARGE.model.replace(norm_kind=BatchNorm())), 1),
         (changed(task=StandardLibrary(length=128, batch_size=33)), 1),
         (changed(task=StandardLibrary(length=128, batch_size=34)), 2),
@@ -39,12 +39,12 @@ def changed(**fields):
         (Run(), 1),
     ],
 )
-def test_a_batch_is_cut_into_as_many_parts_as_it_takes(run, parts):
+def test_the_default_number_of_micro_batches_fits_the_caches(run, parts):
     assert micro_batches(run) == parts
 
 
-def test_an_accelerator_computes_the_batch_whole(monkeypatch):
-    monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
+def test_an_accelerator_has_one_micro_batch_by_default(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert micro_batches(LARGE) == 1
 
 
@@ -56,17 +56,17 @@ def test_an_accelerator_computes_the_batch_whole(monkeypatch):
         changed(model=ModelConfig(layers=2, d_model=64, attention=Attention(heads=8), feed_forward=Dense(d_ff=512))),
     ],
 )
-def test_what_is_kept_is_told_within_a_factor_of_two(run):
+def test_activation_bytes_are_within_a_factor_of_two_of_the_compiler(run):
     run = run.replace(training=Training(micro_batches=1), task=run.task.replace(batch_size=4))
     source = run.task.load()
     chunk = jax.jit(train_chunk, static_argnums=3).lower(jax.eval_shape(start, run), run, source, 1).compile()
-    assert 0.5 < kept_bytes(run) / chunk.memory_analysis().temp_size_in_bytes < 2
+    assert 0.5 < activation_bytes(run) / chunk.memory_analysis().temp_size_in_bytes < 2
 
 
 @pytest.mark.slow
-def test_a_run_that_leaves_it_open_is_the_one_that_says_so(monkeypatch):
-    monkeypatch.setattr(module, "CACHED", 10_000)
-    monkeypatch.setattr(module, "FEWEST_TOKENS", 8)
+def test_the_default_micro_batches_give_the_bits_of_the_same_number_given(monkeypatch):
+    monkeypatch.setattr(cpu, "CACHE_BYTES", 10_000)
+    monkeypatch.setattr(cpu, "MIN_TOKENS", 8)
     small = Run(
         model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)),
         task=StandardLibrary(length=8, batch_size=4),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from flaxformer.config import LSTM, Attention, Dense, ModelConfig, recurrent_model
 from flaxformer.model import init
-from flaxformer.model.transformer import with_layout
+from flaxformer.model.weights import with_layout
 from flaxformer.overrides import override
 from flaxformer.params import Parameters, param, path_name, subtree
 from flaxformer.struct import UserError
@@ -173,7 +173,7 @@ def test_every_number_of_every_optimizer_can_be_mapped(kind):
         jax.tree.map(lambda x, y, i=i: np.testing.assert_allclose(x[i], y, rtol=1e-4, atol=1e-6), mapped, alone)
 
 
-def test_every_optimizer_shares_what_the_base_has():
+def test_every_optimizer_has_warmup_decay_and_clipping():
     for kind in KINDS_OF_OPTIMIZER:
         names = {field.name for field in dataclasses.fields(kind)}
         assert names > {"learning_rate", "warmup_steps", "decay", "final_fraction", "weight_decay", "clip"}
@@ -306,7 +306,7 @@ RUN = Run(
 )
 
 
-def test_what_no_gradient_trains_is_evaluated_as_it_is():
+def test_weights_that_are_not_trained_are_evaluated_unchanged():
     run = override(RUN, ["model.inputs=Tokens(frozen=True)"])
     params = drawn(shapes(run.model), 0)
     chain = run.optimizer.transformation(RATE)

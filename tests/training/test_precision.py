@@ -69,12 +69,12 @@ def check_dtypes(config, layout):
 
 
 @grid
-def test_the_stream_is_narrow_and_attention_weights_and_logits_are_not(config):
+def test_the_residual_stream_is_bfloat16_and_attention_weights_and_logits_are_float32(config):
     check_dtypes(config, "unrolled")
 
 
 @pytest.mark.parametrize("config", RECURRENT, ids=lambda config: type(config.attention).__name__)
-def test_the_states_of_a_recurrent_model_are_narrow(config):
+def test_the_states_of_a_recurrent_model_are_bfloat16(config):
     run = strong(run_of(config))
     state = jax.eval_shape(lambda: start(run, "scanned"))
     batch = jax.eval_shape(lambda: run.task.load().batch(jax.random.key(0), 0))
@@ -120,7 +120,7 @@ def test_the_loss_is_close_to_that_in_float32(config):
     ],
     ids=["vectors", "images"],
 )  # fmt: skip
-def test_vectors_and_images_are_narrowed_too(model, task):
+def test_vectors_and_images_are_cast_to_bfloat16(model, task):
     run = Run(model=model, task=task, training=Training(precision="bfloat16"))
     kept = jax.eval_shape(
         lambda: backward(start(run), run, task.load().batch(jax.random.key(0), 0), return_intermediates=True)[2]
@@ -147,7 +147,7 @@ def test_sums_over_many_tokens_are_taken_in_float32():
     np.testing.assert_allclose(narrow, wide, rtol=0.02, atol=0.01 * np.abs(wide).max())
 
 
-def test_what_no_gradient_trains_keeps_its_bits():
+def test_weights_that_are_not_trained_keep_their_bits():
     run = replace_at(
         run_of(ModelConfig(vocabulary=8, layers=0, d_model=4, attention=Attention(heads=1))),
         {"model.inputs.frozen": True},

@@ -1,4 +1,4 @@
-"""The attributes of a config.json, and the fields of a `ModelConfig` that say the same."""
+"""Conversion between attributes of a config.json and fields of a `ModelConfig`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,21 +7,30 @@ from flaxformer.config import ModelConfig
 from flaxformer.struct import REQUIRED, UserError, get_at
 
 Attributes = Mapping[str, Any]
+"""Content of a config.json."""
+Fields = Mapping[str, object]
+"""Values of a `ModelConfig` by dotted path."""
 
 
 class Attribute(NamedTuple):
-    """One attribute: the fields that its value gives, by path, and the value that a config gives it.
+    """Conversion of one attribute.
 
-    default: what the format means where the attribute is missing or null; a function of the others, or REQUIRED.
+    read: function from its value to the fields that it determines.
+    write: function from a config to its value.
+    default: its value if it is missing or null; may be a function of the attributes. REQUIRED if there is none.
     """
 
     name: str
-    read: Callable[[Any], dict[str, Any]]
-    write: Callable[[ModelConfig], Any]
-    default: Any = REQUIRED
+    read: Callable[[object], Fields]
+    write: Callable[[ModelConfig], object]
+    default: object = REQUIRED
 
-    def value(self, given: Attributes) -> Any:
-        """Return its value by the attributes, or by default."""
+    def value(self, given: Attributes) -> object:
+        """Return its value in a config.json, or its default.
+
+        Raises:
+          UserError: it is missing and has no default.
+        """
         found = given.get(self.name)
         if found is not None:
             return found
@@ -30,41 +39,42 @@ class Attribute(NamedTuple):
         return self.default(given) if callable(self.default) else self.default
 
 
-def number(name: str, *paths: str, default: Any = REQUIRED) -> Attribute:
-    """An attribute that is the value of a field, or of several."""
+def number(name: str, *paths: str, default: object = REQUIRED) -> Attribute:
+    """Return the conversion of an attribute that equals one field or several fields."""
     return Attribute(name, lambda value: dict.fromkeys(paths, value), lambda config: get_at(config, paths[0]), default)
 
 
 def rate(name: str, *paths: str, default: float) -> Attribute:
-    """A dropout rate, where 0 is off."""
+    """Return the conversion of a dropout rate, of which 0 means no dropout."""
     read = lambda value: dict.fromkeys(paths, value or None)  # noqa: E731
     return Attribute(name, read, lambda config: get_at(config, paths[0]) or 0.0, default)
 
 
 def unused(name: str) -> Attribute:
-    """A dropout rate of a place where these models have none: read past, and written as 0."""
+    """Return the conversion of a dropout rate that this package does not have: not read, and written as 0."""
     return Attribute(name, lambda value: {}, lambda config: 0.0, 0.0)
 
 
-def choice(name: str, values: Mapping[Any, dict[str, Any]], default: Any = REQUIRED) -> Attribute:
-    """An attribute with a few values, each of which gives fields of its own."""
+def choice(name: str, values: Mapping[bool, Fields] | Mapping[str, Fields], default: object = REQUIRED) -> Attribute:
+    """Return the conversion of an attribute with a few values, each of which determines some fields."""
 
-    def read(value: Any) -> dict[str, Any]:
+    def read(value: object) -> Fields:
         for known, fields in values.items():
             if value == known:
                 return fields
         raise UserError(f"config.json has '{name}' {value!r}; expected one of {', '.join(map(repr, values))}")
 
-    def write(config: ModelConfig) -> Any:
+    def write(config: ModelConfig) -> object:
         for value, fields in values.items():
-            if all(get_at(config, path) == wanted for path, wanted in fields.items()):
+            if all(get_at(config, path) == expected for path, expected in fields.items()):
                 return value
-        raise UserError(f"{_listed(config, next(iter(values.values())))}: '{name}' has no value that says so")
+        found = _list_fields(config, next(iter(values.values())))
+        raise UserError(f"{found}; expected the fields of a value of '{name}': {', '.join(map(repr, values))}")
 
     return Attribute(name, read, write, default)
 
 
-def _listed(config: ModelConfig, fields: Mapping[str, Any]) -> str:
+def _list_fields(config: ModelConfig, fields: Fields) -> str:
     return ", ".join(f"{path} is {get_at(config, path)!r}" for path in fields)
 
 
@@ -81,15 +91,15 @@ ACTIVATIONS = {
     "sigmoid": "sigmoid",
     "linear": "linear",
 }
-"""Names there and here. Those of the tanh approximation differ in rounding alone."""
+"""Names in this package by name in config.json. Names of the tanh approximation differ only in rounding."""
 
 
 def activation(name: str, *paths: str, default: str) -> Attribute:
-    """The activation of the feed-forward layer."""
+    """Return the conversion of the activation of the feed-forward layer."""
     return choice(name, {there: dict.fromkeys(paths, here) for there, here in ACTIVATIONS.items()}, default)
 
 
-FIXED: dict[str, Any] = {
+FIXED: dict[str, object] = {
     "is_decoder": False,
     "add_cross_attention": False,
     "cross_attention_hidden_size": None,
@@ -97,7 +107,7 @@ FIXED: dict[str, Any] = {
     "pruned_heads": {},
     "is_encoder_decoder": False,
 }
-"""Attributes of which one value is known here: any other makes another function. A family adds its own."""
+"""Attributes of which this package supports one value; families add others."""
 
 IGNORED = {
     "how the file came to be": "_name_or_path _commit_hash transformers_version model_type architectures",
@@ -123,4 +133,4 @@ IGNORED = {
     ),
     "initial values, which the file replaces": "initializer_range initializer_factor init_std",
 }
-"""Attributes that leave the function as it is, and why. A family adds its own."""
+"""Attributes that do not change the model's function, by their purpose; families add others."""

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020), as BartForConditionalGeneration has it."""
+"""BART (Lewis et al. 2020), as in BartForConditionalGeneration."""
 
 import numpy as np
 
@@ -6,9 +6,10 @@ from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelC
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import TABLE, TensorLayout, TensorRow, layers, linear, norm, within
+from flaxformer.interop.widths import encoder_of
 
 OFFSET = 2
-"""Rows before that of position 0, which no token reads; they are dropped, and written as 0."""
+"""Number of unused rows before that of position 0; they are dropped, and written as 0."""
 POSITIONS = TensorLayout(
     shape=lambda spec: (spec.shape[0] + OFFSET, spec.shape[1]),
     load=lambda weight, spec: weight[OFFSET:],
@@ -47,7 +48,7 @@ def _stack(config: ModelConfig) -> tuple[TensorRow, ...]:
 def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
         TensorRow("model.shared.weight", ("embedding/tokens",), TABLE),
-        *within("model.encoder.", "encoder/", _stack(config.encoder)),  # type: ignore[arg-type]  # this family has one
+        *within("model.encoder.", "encoder/", _stack(encoder_of(config))),
         *within("model.decoder.", "", _stack(config)),
         TensorRow("final_logits_bias", ("head/bias",), LOGITS_BIAS),
     )
@@ -98,7 +99,7 @@ BART = Family(
         "static_position_embeddings": False,
         "extra_pos_embeddings": OFFSET,
     },
-    ignored={"as many as encoder_layers": "num_hidden_layers"},
+    ignored={"equal to encoder_layers": "num_hidden_layers"},
     prefix="model.",
     outer=("lm_head.", "final_logits_bias"),
     aliases={

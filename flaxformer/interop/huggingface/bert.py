@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), as BertForMaskedLM has it."""
+"""BERT (Devlin et al. 2019), as in BertForMaskedLM."""
 
 from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
 from flaxformer.interop.huggingface.attributes import activation, number, rate, unused

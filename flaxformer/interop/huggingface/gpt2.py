@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), as GPT2LMHeadModel has it."""
+"""GPT-2 (Radford et al. 2019), as in GPT2LMHeadModel."""
 
 from flaxformer.config import PRE, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Tokens
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
@@ -59,7 +59,7 @@ GPT2 = Family(
     rows=_rows,
     fixed={"scale_attn_by_inverse_layer_idx": False},
     ignored={
-        "an order of computing the same": "reorder_and_upcast_attn",
+        "the order of equal computations": "reorder_and_upcast_attn",
         "read by no model": "n_ctx n_special predict_special_tokens",
         "another task's head": (
             "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"

@@ -1,12 +1,11 @@
-"""Llama (Touvron et al. 2023), as LlamaForCausalLM has it."""
+"""Llama (Touvron et al. 2023), as in LlamaForCausalLM."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from flaxformer.config import PRE, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary, Tokens
-from flaxformer.interop.huggingface.attributes import activation, choice, number, unused
+from flaxformer.interop.huggingface.attributes import Attributes, activation, choice, number, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear
 from flaxformer.struct import UserError
@@ -33,8 +32,8 @@ def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     )
 
 
-def _settle(attributes: dict[str, Any], state: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Rotary positions had attributes of their own, until transformers 5 put them all in rope_parameters."""
+def _normalize(attributes: Attributes, state: Mapping[str, np.ndarray]) -> Attributes:
+    """Return attributes with those of rotary positions at the top level, as before transformers 5."""
     flat = {name: value for name, value in attributes.items() if name not in ("rope_parameters", "rope_scaling")}
     for group in ("rope_parameters", "rope_scaling"):
         for name, value in (attributes.get(group) or {}).items():
@@ -86,7 +85,7 @@ LLAMA = Family(
         "a limit that the function does not have": "max_position_embeddings max_sequence_length",
         "how the same matrices are stored and multiplied": "pretraining_tp",
     },
-    settle=_settle,
+    normalize=_normalize,
     prefix="model.",
     outer=("lm_head.",),
     aliases={"lm_head.weight": "model.embed_tokens.weight"},

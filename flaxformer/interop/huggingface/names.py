@@ -1,4 +1,4 @@
-"""The names of a file's tensors, settled: one name each, and none that no model here has."""
+"""Normalization of tensor names: one name per tensor, without tensors that no model of this package has."""
 
 import re
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from flaxformer.struct import UserError
 def normalize_names(
     family: Family, state: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]
 ) -> StateDict:
-    """The tensors by the names of `expected`; what the family does not know keeps its own, for the caller to refuse.
+    """Return the tensors by the names of `expected`; unknown tensors keep their names, for the caller to reject.
 
     Raises:
-      UserError: two tensors that the config ties and that differ.
+      UserError: two tensors that the config ties differ.
     """
-    found = {_renamed(family, name): array for name, array in state.items()}
+    found = {_rename(family, name): array for name, array in state.items()}
     if family.prefix and not any(name.startswith(family.prefix) for name in found):
         outer = family.outer
         found = {name if name.startswith(outer) else family.prefix + name: array for name, array in found.items()}
@@ -27,14 +27,14 @@ def normalize_names(
             other = found.pop(alias)
             if not np.array_equal(found.setdefault(name, other), other):
                 raise UserError(
-                    f"tensors '{alias}' {other.shape} and '{name}' {found[name].shape} differ; expected the same "
-                    "numbers, which config.json ties (tie_word_embeddings)"
+                    f"tensors '{alias}' {other.shape} and '{name}' {found[name].shape} differ; expected equal "
+                    "tensors, since config.json ties them (tie_word_embeddings)"
                 )
     zeros = {name: np.zeros(expected[name], np.float32) for name in family.zeros if name in expected}
     return zeros | found
 
 
-def _renamed(family: Family, name: str) -> str:
+def _rename(family: Family, name: str) -> str:
     for pattern, replacement in family.renamed:
         name = re.sub(pattern, replacement, name)
     return name

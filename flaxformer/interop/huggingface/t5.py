@@ -1,7 +1,6 @@
-"""T5 (Raffel et al. 2020) and its version 1.1, as T5ForConditionalGeneration has them."""
+"""T5 (Raffel et al. 2020) and its version 1.1, as in T5ForConditionalGeneration."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +16,10 @@ from flaxformer.config import (
     RMSNorm,
     Tokens,
 )
-from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, choice, number, rate
+from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, Attributes, Fields, choice, number, rate
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, within
+from flaxformer.interop.widths import encoder_of
 from flaxformer.struct import UserError, replace_at
 
 SELF_ATTENTION = tuple(
@@ -29,7 +29,7 @@ SELF_ATTENTION = tuple(
 
 
 def _branch(number: int, module: str, name: str, rows: tuple[TensorRow, ...]) -> tuple[TensorRow, ...]:
-    """A branch of a block, and the norm before it."""
+    """Return the rows of a branch and of the norm before it."""
     gain = TensorRow(f"layer.{number}.layer_norm.weight", (f"{name}_connection/pre/gain",), VECTOR)
     return (*within(f"layer.{number}.{module}.", f"{name}/", rows), gain)
 
@@ -56,27 +56,27 @@ def _stack(config: ModelConfig) -> tuple[TensorRow, ...]:
 def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
     return (
         TensorRow("shared.weight", ("embedding/tokens",), TABLE),
-        *within("encoder.", "encoder/", _stack(config.encoder)),  # type: ignore[arg-type]  # this family has one
+        *within("encoder.", "encoder/", _stack(encoder_of(config))),
         *within("decoder.", "", _stack(config)),
         TensorRow("lm_head.weight", ("head/matrix",), MATRIX),
     )
 
 
-def _settle(attributes: dict[str, Any], state: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Scaled logits were those of a tied head, until transformers 5 gave each an attribute of its own.
+def _normalize(attributes: Attributes, state: Mapping[str, np.ndarray]) -> Attributes:
+    """Return attributes with scale_decoder_outputs, which before transformers 5 was implied by a tied head.
 
-    It writes tie_word_embeddings true of either version, and the tensors say whether the head is tied.
+    transformers 5 always writes tie_word_embeddings as true, so that the tensors decide whether the head is tied.
     """
-    tied = attributes.get("tie_word_embeddings") is not False
+    is_tied = attributes.get("tie_word_embeddings") is not False
     if "scale_decoder_outputs" in attributes:
         head = state.get("lm_head.weight")
-        tied = tied and (head is None or np.array_equal(head, state.get("shared.weight", head)))
-    _refuse_disagreement(attributes)
-    return {"scale_decoder_outputs": tied, **attributes, "tie_word_embeddings": tied}
+        is_tied = is_tied and (head is None or np.array_equal(head, state.get("shared.weight", head)))
+    _check_derived(attributes)
+    return {"scale_decoder_outputs": is_tied, **attributes, "tie_word_embeddings": is_tied}
 
 
-def _refuse_disagreement(attributes: Mapping[str, Any]) -> None:
-    """Attributes that transformers derives from feed_forward_proj; a file may hold them too."""
+def _check_derived(attributes: Attributes) -> None:
+    """Check attributes that transformers derives from feed_forward_proj, if the file has them."""
     form = attributes.get("feed_forward_proj") or "relu"
     derived = {
         "is_gated_act": form.startswith("gated-"),
@@ -90,15 +90,16 @@ def _refuse_disagreement(attributes: Mapping[str, Any]) -> None:
 
 
 def _feed_forward_proj() -> Attribute:
-    """The class and the activation of the feed-forward layer, whose width is an attribute of its own."""
-    # The gated layer's "gelu" is the tanh approximation, as version 1.1 was trained; the dense layer's is exact.
+    """Return the conversion of the class and activation of the feed-forward layer; its width is another attribute."""
+    # "gelu" is the tanh approximation in the gated layer of version 1.1, and exact in the dense layer.
     gated = ACTIVATIONS | {"gelu": "gelu_tanh"}
     forms: dict[str, FeedForward] = {there: Dense(activation=here, bias=False) for there, here in ACTIVATIONS.items()}
     forms |= {f"gated-{there}": Gated(activation=here, bias=False) for there, here in gated.items()}
     stacks = ("feed_forward", "encoder.feed_forward")
-    chosen = choice("feed_forward_proj", {name: dict.fromkeys(stacks, form) for name, form in forms.items()}, "relu")
+    values: dict[str, Fields] = {name: dict.fromkeys(stacks, form) for name, form in forms.items()}
+    conversion = choice("feed_forward_proj", values, "relu")
     without_width = dict.fromkeys((f"{path}.d_ff" for path in stacks), None)
-    return chosen._replace(write=lambda config: chosen.write(replace_at(config, without_width)))
+    return conversion._replace(write=lambda config: conversion.write(replace_at(config, without_width)))
 
 
 BASE = ModelConfig(
@@ -111,6 +112,7 @@ BASE = ModelConfig(
     attention=Attention(scale_exponent=0.0, bias=False, out_bias=False),
     feed_forward=Dense(bias=False),
 )
+SCALES: dict[bool, Fields] = {True: {"head.scale_exponent": 0.5}, False: {"head.scale_exponent": None}}
 T5 = Family(
     name="t5",
     architectures=("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"),
@@ -130,13 +132,13 @@ T5 = Family(
         ),
         number("layer_norm_epsilon", "norm_kind.epsilon", "encoder.norm_kind.epsilon", default=1e-6),
         choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}),
-        choice("scale_decoder_outputs", {True: {"head.scale_exponent": 0.5}, False: {"head.scale_exponent": None}}),
+        choice("scale_decoder_outputs", SCALES),
         rate("dropout_rate", "dropout", "encoder.dropout", default=0.1),
     ),
     rows=_rows,
     fixed={"is_encoder_decoder": True},
-    ignored={"read by no model": "n_positions", "derived, and compared above": "is_gated_act dense_act_fn"},
-    settle=_settle,
+    ignored={"read by no model": "n_positions", "derived, and checked": "is_gated_act dense_act_fn"},
+    normalize=_normalize,
     aliases=dict.fromkeys(
         ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
     ),

@@ -1,0 +1,81 @@
+"""The folder of one step: its marker, and its arrays, which are verified when written and when read."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer import files
+from flaxformer.checkpoint import storage
+from flaxformer.checkpoint.errors import DamagedStepError, first_line
+from flaxformer.checkpoint.leaves import Leaf, digest
+from flaxformer.checkpoint.marker import NAME as MARKER
+from flaxformer.checkpoint.marker import Marker
+
+STATE = "state"
+
+
+def step_numbers(folder: Path, published: bool) -> list[int]:
+    """Return the steps in a folder with, or without, a marker, in order; symbolic links do not count."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    own = [path for path in paths if path.name.isdecimal() and path.name.isascii()]
+    own = [path for path in own if str(int(path.name)) == path.name and path.is_dir() and not path.is_symlink()]
+    return sorted(int(path.name) for path in own if (path / MARKER).exists() == published)
+
+
+def write_step(folder: Path, marker: Marker, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write the arrays of a new step, flush them, read them back and compare; only then write the marker."""
+    target = folder / str(marker.step)
+    target.mkdir()
+    try:
+        storage.write(target / STATE, {name: array for name, array in arrays.items() if array.size})
+        files.flush_all(target)
+        marker = dataclasses.replace(marker, files=files.digest_files(target / STATE))
+        read_arrays(folder, marker, marker.leaves)
+        files.write_atomically(target / MARKER, marker.encode())
+    except BaseException:
+        with contextlib.suppress(OSError):  # the original error is raised; the next save removes remaining files
+            files.remove(target, MARKER, settle=0.5)
+        raise
+
+
+def read_marker(folder: Path, step: int) -> Marker:
+    """Read the marker of a published step.
+
+    Raises:
+      DamagedStepError: it cannot be read, or was changed.
+    """
+    try:
+        return Marker.decode((folder / str(step) / MARKER).read_bytes(), step)
+    except OSError as error:
+        raise DamagedStepError(f"{MARKER} cannot be read ({error})") from None
+
+
+def read_arrays(folder: Path, marker: Marker, leaves: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
+    """Read arrays of a published step, and compare them with the digests of its marker.
+
+    Raises:
+      DamagedStepError: a file or an array is missing or differs.
+    """
+    state, empty = folder / str(marker.step) / STATE, [name for name, leaf in leaves.items() if 0 in leaf.shape]
+    try:
+        contents = files.digest_files(state)
+        for name, expected in marker.files.items():
+            if contents.get(name) != expected:
+                raise DamagedStepError(f"{STATE}/{name} {'has changed' if name in contents else 'is missing'}")
+        arrays = storage.read(state, [name for name in leaves if name not in empty])
+    except (MemoryError, DamagedStepError):
+        raise
+    except Exception as error:
+        raise DamagedStepError(f"it cannot be read ({first_line(error)})") from error
+    arrays |= {name: np.zeros(leaves[name].shape, leaves[name].dtype) for name in empty}
+    for name, leaf in leaves.items():
+        array = arrays[name]
+        if (array.shape, str(array.dtype)) != (leaf.shape, leaf.storage_dtype):
+            wanted = f"{leaf.storage_dtype}{list(leaf.shape)}"
+            raise DamagedStepError(f"{name} is {array.dtype}{list(array.shape)}; expected {wanted}")
+        if digest(array) != marker.digests[name]:
+            raise DamagedStepError(f"{name} does not match its digest")
+    return arrays

@@ -1,0 +1,23 @@
+"""Arguments of every command: all that `--help` shows. No module here imports JAX, so that help is shown at once."""
+
+from flaxformer.cli.arguments.runs import Generate, Prepare, Train
+from flaxformer.cli.arguments.studies import Compare, Plan, Replicate, Report, RunStudy, Status
+from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, New
+
+COMMANDS: dict[str, type] = {
+    "new": New,
+    "check": Check,
+    "plan": Plan,
+    "run": RunStudy,
+    "status": Status,
+    "report": Report,
+    "compare": Compare,
+    "replicate": Replicate,
+    "claims": Claims,
+    "bench": Bench,
+    "prepare": Prepare,
+    "train": Train,
+    "generate": Generate,
+    "completion": Completion,
+}
+"""The class of each command's arguments; `main` in the module flaxformer.cli.NAME does its work."""

@@ -1,0 +1,119 @@
+"""Arguments of the commands for a single run: prepare, train, generate."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from flaxformer.cli.arguments.options import (
+    LAYOUTS,
+    CodeChangeOption,
+    Coordinator,
+    Overrides,
+    Process,
+    Processes,
+    Track,
+    flag,
+    option,
+    positional,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepare:
+    """Turn text, or pairs of sentences to translate, into a folder of tokens.
+
+    Examples:
+      flaxformer prepare book.txt data/book
+      flaxformer prepare texts/ data/texts --tokenizer bpe --vocabulary 8000
+      flaxformer prepare train.de data/de-en --target train.en
+    """
+
+    source: Annotated[
+        str,
+        tyro.conf.Positional,
+        positional("SOURCE", "a text, .jsonl or .parquet file, a folder of such files, or hf:OWNER/NAME"),
+    ]
+    output: Annotated[Path, tyro.conf.Positional, positional("OUTPUT", "the folder to write")]
+    target: Annotated[str | None, option("FILE", "none", "its line i is the translation of line i of SOURCE")] = None
+    tokenizer: Annotated[
+        str, option("KIND", "bytes", "bytes, characters, bpe (trained on SOURCE), or the path of a tokenizer.json")
+    ] = "bytes"
+    vocabulary: Annotated[int | None, option("N", "none", "number of tokens of bpe")] = None
+    validation_tenths: Annotated[int, option("N", "1", "tenths of the data to hold out for validation")] = 1
+    end: Annotated[bool, flag("add an end token after each document")] = False
+    field: Annotated[str, option("NAME", "text", "field or column that holds the text")] = "text"
+    pattern: Annotated[str, option("GLOB", "**/*.txt", "files of a folder to read")] = "**/*.txt"
+    subset: Annotated[str | None, option("NAME", "none", "subset of an hf: data set")] = None
+    split: Annotated[str, option("NAME", "train", "split of an hf: data set")] = "train"
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train one run; the same command again resumes from its newest checkpoint.
+
+    Examples:
+      flaxformer train run.py
+      flaxformer train run.py optimizer.learning_rate=3e-4 --output runs/slower
+      flaxformer train run.py --plan
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `run`")]
+    overrides: Overrides = ()
+    output: Annotated[Path | None, option("DIR", "runs/FILE", "folder of the run")] = None
+    save_every: Annotated[int | None, option("N", "as often as it is evaluated", "steps between two checkpoints")] = (
+        None
+    )
+    keep_last: Annotated[int, option("N", "2", "number of newest checkpoints to keep")] = 2
+    keep_best: Annotated[int, option("N", "1", "number of best checkpoints to keep")] = 1
+    chunk_steps: Annotated[int, option("N", "50", "steps between two updates of the progress")] = 50
+    layout: Annotated[LAYOUTS, option("KIND", "auto: by depth", "layers: auto, unrolled or scanned")] = "auto"
+    samples: Annotated[
+        int, option("N", "64", "tokens to generate at each evaluation, for tasks of text; 0 for none")
+    ] = 64
+    track: Track = ()
+    mesh: Annotated[
+        str | None,
+        option(
+            "AXIS=N,…",
+            "one accelerator, or the CPU's cores where that is faster",
+            "devices along data, fsdp and tensor, such as data=4,tensor=2",
+        ),
+    ] = None
+    coordinator: Coordinator = None
+    processes: Processes = None
+    process: Process = None
+    on_code_change: CodeChangeOption = "refuse"
+    restart: Annotated[bool, flag("start again from the first step; what is there goes to superseded/")] = False
+    plan: Annotated[bool, flag("show parameters, memory and time, and train nothing")] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """Generate text from a trained run, or translate if it was trained on pairs.
+
+    Examples:
+      flaxformer generate runs/book --prompt "Once upon" --temperature 0.8
+      flaxformer generate runs/de-en --prompt "Guten Tag" --beams 4
+      flaxformer generate runs/de-en --input test.de > test.en
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional, positional("DIR", "the output folder of 'train'")]
+    prompt: Annotated[str | None, option("TEXT", "a newline", "text to continue or to translate")] = None
+    input: Annotated[
+        str | None, option("FILE", "none", "translate each line of FILE to a line of the output; - is standard input")
+    ] = None
+    tokens: Annotated[
+        int | None, option("N", "200; for a translation the task's longest", "number of tokens at most")
+    ] = None
+    temperature: Annotated[
+        float | None, option("T", "none: the most likely token", "divide the logits by T and sample")
+    ] = None
+    top_k: Annotated[int | None, option("K", "all", "sample from the K most likely tokens")] = None
+    top_p: Annotated[float | None, option("P", "all", "sample from the most likely tokens of total probability P")] = (
+        None
+    )
+    beams: Annotated[int | None, option("N", "none", "beam search with N beams instead of sampling")] = None
+    seed: Annotated[int, option("N", "0", "seed of the samples")] = 0
+    step: Annotated[int | None, option("N", "the best, else the newest", "step of the checkpoint")] = None

@@ -1,0 +1,180 @@
+"""Arguments of the commands for studies: plan, run, status, report, compare."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from flaxformer.cli.arguments.options import (
+    LAYOUTS,
+    ON_ERROR,
+    CodeChangeOption,
+    Coordinator,
+    Output,
+    Overrides,
+    Process,
+    Processes,
+    SeedsOption,
+    Track,
+    flag,
+    option,
+    positional,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyArguments:
+    """Arguments that plan and run share."""
+
+    file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `study`")]
+    overrides: Overrides = ()
+    seeds: SeedsOption = None
+    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the results")] = None
+    devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
+    group_size: Annotated[
+        int | None, option("N", "1 on a CPU, else as many as fit", "runs to train at a time on each device")
+    ] = None
+    exact: Annotated[bool, flag("train one run at a time on one device: bitwise equal to training each alone")] = False
+    mesh: Annotated[
+        str | None, option("AXIS=N,…", "one device", "devices for each run, such as data=2 or fsdp=2,tensor=2")
+    ] = None
+    chunk_steps: Annotated[int, option("N", "50", "steps between two updates of the progress")] = 50
+    save_minutes: Annotated[float, option("N", "5; 0 for never", "minutes between two saves of unfinished runs")] = 5.0
+    layout: Annotated[LAYOUTS, option("KIND", "auto: by depth", "layers: auto, unrolled or scanned")] = "auto"
+    diagnostics: Annotated[bool, flag("also record norms, attention entropy and logits")] = False
+    keep: Annotated[
+        Literal["final", "best", "all"] | None,
+        option("KIND", "none", "weights of each run to keep: final, best, or all evaluated steps"),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(StudyArguments):
+    """Show the runs of a study, and the time and memory that they need.
+
+    Examples:
+      flaxformer plan study.py
+      flaxformer plan study.py model.layers=4 --seeds 3
+    """
+
+    weights: Annotated[bool, flag("also list the weights of the baseline's model")] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LauncherArguments:
+    """Arguments that choose where the runs are trained."""
+
+    launcher: Annotated[
+        Literal["local", "slurm", "ray"] | None,
+        option("KIND", "this process", "train in worker processes (local), SLURM jobs (slurm) or Ray tasks (ray)"),
+    ] = None
+    workers: Annotated[
+        int | None, option("N", "one per device, or one job per program", "number of worker processes or jobs")
+    ] = None
+    slurm: Annotated[
+        tuple[str, ...],
+        option("KEY=VALUE …", "time=60", "time, nodes, gpus and cpus per node, parallel, or any option of sbatch"),
+    ] = ()
+    ray: Annotated[tuple[str, ...], option("KEY=VALUE …", "cpus=1", "cpus and gpus of a task")] = ()
+    interface: Annotated[
+        str | None, option("NAME", "none", "network interface between the nodes of one job, such as eth0")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStudy(LauncherArguments, StudyArguments):
+    """Train the missing runs of a study, then write and show its report.
+
+    The same command resumes a study; several of them share the work in one folder.
+
+    Examples:
+      flaxformer run study.py
+      flaxformer run study.py model.layers=4 --seeds 3 --output runs/deeper
+      flaxformer run study.py --track tensorboard
+      flaxformer run study.py --launcher slurm --slurm time=120 gpus=1
+    """
+
+    retry_failed: Annotated[bool, flag("also train the failed runs again")] = False
+    on_error: Annotated[ON_ERROR, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
+    on_code_change: CodeChangeOption = "refuse"
+    track: Track = ()
+    coordinator: Coordinator = None
+    processes: Processes = None
+    process: Process = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """Show the progress of a study, and the processes that train it.
+
+    It reads the output folder alone, so it works on any machine that sees it.
+
+    Examples:
+      flaxformer status runs/study
+      flaxformer status runs/study --watch
+      flaxformer status runs/study --json
+    """
+
+    directory: Output
+    watch: Annotated[bool, flag("show the progress and the current estimates until all runs are done")] = False
+    json: Annotated[bool, flag("print JSON, with the names of the runs that have no result")] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Write and show the report of an output folder again.
+
+    For a folder of such folders, it writes each report and an index page.
+
+    Examples:
+      flaxformer report runs/study
+      flaxformer report runs
+    """
+
+    directory: Output
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare:
+    """Compare two studies: recipes, arms and claims side by side.
+
+    Arms that both have are compared seed by seed: B − A with its 95 % interval.
+
+    Examples:
+      flaxformer compare runs/study runs/deeper
+    """
+
+    a: Annotated[Path, tyro.conf.Positional, positional("DIR_A", "the output folder of a study")]
+    b: Annotated[Path, tyro.conf.Positional, positional("DIR_B", "the output folder of another study")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicate:
+    """Run a study again at fresh seeds, and show both results side by side.
+
+    It runs the folder's copy of the study's file. Seeds that it used are refused.
+
+    For the folder of 'flaxformer claims', it replicates all claims in it.
+
+    Examples:
+      flaxformer replicate runs/study
+      flaxformer replicate runs/study --seeds 5000:5016
+      flaxformer replicate runs/claims
+    """
+
+    directory: Output
+    overrides: Annotated[
+        tuple[str, ...],
+        option("PATH=VALUE …", "those of the first run", "change fields; '--set' may be omitted", name="set"),
+    ] = ()
+    seeds: Annotated[
+        str | None,
+        option("A:B|LIST", "the first seeds + 1000", "use the seeds A to B − 1, or those of a list: 103,105"),
+    ] = None
+    output: Annotated[Path | None, option("DIR", "DIR-replication", "folder of the results")] = None
+    file: Annotated[Path | None, option("FILE", "the copy in the folder", "file of the study")] = None
+    folder: Annotated[Path, option("DIR", "experiments/claims, of the repository", "folder of the claims' files")] = (
+        Path("experiments/claims")
+    )
+    devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None

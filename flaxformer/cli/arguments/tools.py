@@ -1,0 +1,119 @@
+"""Arguments of the commands around studies and runs: new, check, claims, bench, completion."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from flaxformer.cli.arguments.options import CodeChangeOption, Overrides, SeedsOption, flag, option, positional
+
+
+@dataclasses.dataclass(frozen=True)
+class New:
+    """Write a commented file to start from: a study, a component or a task.
+
+    Examples:
+      flaxformer new study my_study
+      flaxformer new study my_norms --like experiments/norm_and_scale.py
+      flaxformer new component my_attention
+    """
+
+    kind: Annotated[
+        Literal["study", "component", "task"],
+        tyro.conf.Positional,
+        positional("study|component|task", "kind of the file"),
+    ]
+    name: Annotated[str, tyro.conf.Positional, positional("NAME", "name of the file, such as my_study")]
+    like: Annotated[Path | None, option("FILE", "a short example", "a study to copy")] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Check models against the laws that every architecture must obey.
+
+    Examples:
+      flaxformer check study.py
+      flaxformer check study.py model.norm=post --laws causality gradients
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `study` or `run`")]
+    overrides: Overrides = ()
+    laws: Annotated[
+        tuple[str, ...], option("NAME …", "all", "check only these laws, by the names in the first column")
+    ] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Claims:
+    """Test the claims of the founding texts; finished results are kept.
+
+    Examples:
+      flaxformer claims --quick
+      flaxformer claims 3 pre_norm
+      flaxformer claims --seeds 1000:1008
+    """
+
+    names: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        positional("[NAME …]", "numbers or names of claims, such as 3 or pre_norm", "(default: all)"),
+    ] = ()
+    quick: Annotated[bool, flag("test a weaker form of each claim, in minutes")] = False
+    seeds: SeedsOption = None
+    folder: Annotated[Path, option("DIR", "experiments/claims, of the repository", "folder of the claims' files")] = (
+        Path("experiments/claims")
+    )
+    output: Annotated[Path | None, option("DIR", "runs/claims[-quick][-seeds]", "folder of the results")] = None
+    devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
+    on_code_change: CodeChangeOption = "refuse"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Measure speed beside other implementations.
+
+    Without a name, it lists the benchmarks and their options.
+
+    An option of a benchmark is a word such as size=S,M: one value or several.
+
+    Examples:
+      flaxformer bench
+      flaxformer bench training size=S --quick
+    """
+
+    name: Annotated[
+        str | None, tyro.conf.Positional, positional("[NAME]", "name of the benchmark", "(default: list them)")
+    ] = None
+    overrides: Annotated[
+        tuple[str, ...],
+        option("OPTION=VALUE[,VALUE] …", "the file's", "options of the benchmark; '--set' may be omitted", name="set"),
+    ] = ()
+    rounds: Annotated[
+        int | None, option("N", "the file's; 1 with --quick", "number of measurements of each implementation")
+    ] = None
+    only: Annotated[tuple[str, ...], option("NAME …", "all", "measure only these implementations")] = ()
+    reference: Annotated[str | None, option("NAME", "the file's", "implementation that the others are divided by")] = (
+        None
+    )
+    compared: Annotated[str | None, option("NUMBER", "the file's", "number that is compared")] = None
+    quick: Annotated[bool, flag("one round of little work, to see whether it runs")] = False
+    folder: Annotated[
+        Path, option("DIR", "experiments/benchmarks, of the repository", "folder of the benchmarks' files")
+    ] = Path("experiments/benchmarks")
+    output: Annotated[Path | None, option("DIR", "runs/bench/NAME", "folder of the JSON files and figures")] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """Print a script that completes commands and options when you press Tab.
+
+    Examples:
+      echo 'source <(flaxformer completion bash)' >> ~/.bashrc
+      flaxformer completion zsh > ~/.zfunc/_flaxformer  # a folder of your fpath
+      flaxformer completion fish > ~/.config/fish/completions/flaxformer.fish
+    """
+
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], tyro.conf.Positional, positional("bash|zsh|fish", "the shell that you use")
+    ]

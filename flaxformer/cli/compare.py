@@ -1,0 +1,96 @@
+"""The command `flaxformer compare DIR DIR`."""
+
+import math
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from flaxformer.cli.arguments import Compare
+from flaxformer.report import phrasing
+from flaxformer.report.numbers import exact, number, numbers
+from flaxformer.report.tables import Table
+from flaxformer.report.terminal import fitted, marked_verdict
+from flaxformer.store.store import Store
+from flaxformer.study.analysis import Analysis, ArmSummary, analyse_to_show
+from flaxformer.study.compare import Comparison, compare
+from flaxformer.study.judging import JudgedClaim
+from flaxformer.study.statistics import Estimate
+from flaxformer.wording import counted
+
+
+def main(arguments: Compare, console: Console) -> int:
+    """Print the recipes' differences, then arms and claims side by side."""
+    found = compare(*(analyse_to_show(Store(folder), "compare") for folder in (arguments.a, arguments.b)))
+    for side, folder, analysis in (("A", arguments.a, found.a), ("B", arguments.b, found.b)):
+        missing = f" ({counted(analysis.missing, 'run')} missing)" if analysis.missing else ""
+        console.print(Text.assemble((f"{side}  {folder}", "bold"), missing), soft_wrap=True)
+        console.print(Padding(Text(analysis.study["question"], style="dim"), (0, 0, 0, 3), expand=False))
+    show_recipes(console, found)
+    if found.arms:
+        console.print()
+        if not found.has_same_metric:
+            metrics = " and ".join(phrasing.metric(analysis.study) for analysis in (found.a, found.b))
+            console.print(f"The metrics differ ({metrics}), so no difference is shown.", highlight=False)
+        console.print(fitted(arms_table(found), console.width))
+    for pair in found.claims:
+        console.print()
+        console.print(Text(pair.text, style="bold"))
+        for side, claim in (("A", pair.a), ("B", pair.b)):
+            console.print(Padding(claim_line(side, claim), (0, 0, 0, 2), expand=False))
+    return 0
+
+
+def show_recipes(console: Console, found: Comparison) -> None:
+    """Print what differs in the settings and recipes, as PATH: A -> B."""
+    lines = {"": found.settings + found.recipes.get("", [])} | {
+        name: own for name, own in found.recipes.items() if name
+    }
+    console.print()
+    if not any(lines.values()):
+        console.print("The recipes of the arms that both have are the same.")
+    for name, own in lines.items():
+        if own:
+            console.print(f"Differences{f' of {name}' if name else ''} (A -> B):", highlight=False, markup=False)
+            for line in own:
+                console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 2), expand=False))
+
+
+def arms_table(found: Comparison) -> Table:
+    """A row per arm: its labels, the metric of A and of B, and B − A over the seeds that both have."""
+    names = list(dict.fromkeys(axis for pair in found.arms for axis in pair.labels))
+    rows = []
+    for pair in found.arms:
+        n = str(pair.difference.n) if pair.difference.n else "–"
+        values = [_value(found.a, pair.a), _value(found.b, pair.b), _with_interval(pair.difference, "+"), n]
+        rows.append([*(pair.labels.get(name, "–") for name in names), *values])
+    metric = phrasing.metric(found.a.study) if found.has_same_metric else "metric"
+    header = [f"{metric} of A", f"{metric} of B", "B − A, 95 %", "paired seeds"]
+    return Table(
+        "",
+        [*names, *header] if names else ["", *header],
+        rows if names else [["", *row] for row in rows],
+        max(len(names), 1),
+    )
+
+
+def _value(analysis: Analysis, arm: ArmSummary | None) -> str:
+    if arm is None or not arm.estimate.n:
+        return "–"
+    return exact(arm.estimate.mean) if analysis.exact else _with_interval(arm.estimate)
+
+
+def _with_interval(one: Estimate, sign: str = "") -> str:
+    """A mean with half the width of its 95 % interval, such as "4.007 ± 0.052"; the mean alone for a single seed."""
+    half = phrasing.half_width(one)
+    if math.isnan(half) or not half:
+        return number(one.mean, sign=sign)
+    mean, shown = numbers((one.mean, half), half)
+    return f"{sign if one.mean > 0 else ''}{mean} ± {shown}"
+
+
+def claim_line(side: str, claim: JudgedClaim | None) -> Text:
+    """A claim's verdict and finding in one study."""
+    if claim is None:
+        return Text(f"{side}  not declared", style="dim")
+    return Text.assemble(f"{side}  ", marked_verdict(claim), f": {phrasing.finding(claim)}")

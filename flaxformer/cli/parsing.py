@@ -1,0 +1,90 @@
+"""Parsing of the command line, and the help; nothing here imports JAX."""
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Annotated, Union
+
+import tyro
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from flaxformer.cli.arguments import COMMANDS
+from flaxformer.errors import UserError, did_you_mean
+
+INTRODUCTION = "Declare a Transformer ablation in one short file, run it, and read the answer with its uncertainty."
+EXAMPLES = """flaxformer new study my_study
+flaxformer plan my_study.py
+flaxformer run my_study.py"""
+EXIT_CODES = {
+    0: "success",
+    1: "a run failed, `train` diverged, or a law is violated",
+    2: "a mistake in the command, a file or a setting; the message says what to change",
+    130: "stopped by Ctrl-C, SIGTERM or SIGUSR2; the same command resumes",
+}
+SETTINGS = (tyro.conf.FlagCreatePairsOff,)
+
+
+def show_help(console: Console) -> None:
+    """Print what the command is for, its subcommands with a line each, examples, and the exit codes."""
+    commands = {name: summary(name) for name in COMMANDS}
+    options = {"--help": "show this help", "--version": "show the versions of flaxformer, JAX and Python"}
+    codes = {str(code): meaning for code, meaning in EXIT_CODES.items()}
+    console.print(Text.assemble("usage: flaxformer ", ("COMMAND", "bold"), " [ARGUMENTS]\n\n", INTRODUCTION))
+    for title, rows in (("commands", commands), ("options", options), ("exit codes", codes)):
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for name, meaning in rows.items():
+            table.add_row(Text(name, "bold"), meaning)
+        console.print(f"\n{title}", style="dim")
+        console.print(Padding(table, (0, 0, 0, 2)))
+    console.print("\nexamples", style="dim")
+    console.print(Padding(Text(EXAMPLES), (0, 0, 0, 2)))
+    console.print("\nflaxformer COMMAND --help explains a command, with examples.", highlight=False)
+
+
+def summary(name: str) -> str:
+    """The first line of a command's docstring."""
+    return (inspect.getdoc(COMMANDS[name]) or "").splitlines()[0]
+
+
+def parse(words: Sequence[str]) -> object:
+    """The arguments of a command, as an instance of its class in `COMMANDS`; the first word is its name.
+
+    Raises:
+      UserError: no such command.
+      SystemExit: code 0 after --help; code 2 for arguments that cannot be read, which are explained.
+    """
+    name, *rest = words
+    if name not in COMMANDS:
+        raise UserError(f"there is no command '{name}'{did_you_mean(name, list(COMMANDS))}")
+    command = COMMANDS[name]
+    text = inspect.getdoc(command)
+    return tyro.cli(command, prog=f"flaxformer {name}", args=with_set(command, rest), description=text, config=SETTINGS)
+
+
+def all_commands() -> type:
+    """The union of all commands as tyro reads it, for shell completion."""
+    return Union[  # type: ignore[return-value]  # noqa: UP007  # of classes that are known at run time
+        tuple(
+            Annotated[command, tyro.conf.subcommand(name=name, description=summary(name))]
+            for name, command in COMMANDS.items()
+        )
+    ]
+
+
+def with_set(command: type, arguments: Sequence[str]) -> list[str]:
+    """Let `path=value` words stand anywhere on the line of a command that has --set, without it before them."""
+    if not hasattr(command, "overrides"):
+        return list(arguments)
+    override, before, option = [], "", ""
+    for word in arguments:
+        path = re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)
+        option = word if word.startswith("--") else option if "=" in word else ""
+        owned = before == "--mesh" or (option in ("--slurm", "--ray") and "." not in word.partition("=")[0])
+        override.append(path is not None and not owned)
+        before = word
+    words = [word for word, is_one in zip(arguments, override, strict=True) if is_one]
+    rest = [word for word, is_one in zip(arguments, override, strict=True) if not is_one and word != "--set"]
+    return [*rest, "--set", *words] if words else rest

@@ -1,0 +1,169 @@
+"""The command `flaxformer replicate DIR`."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from flaxformer.claims import record
+from flaxformer.claims.case import find_cases
+from flaxformer.claims.run import run_case
+from flaxformer.claims.table import write as write_claims
+from flaxformer.cli.arguments import Replicate
+from flaxformer.cli.arguments.options import FAILED
+from flaxformer.cli.parsing import parse
+from flaxformer.cli.study import exit_code, show_paths
+from flaxformer.report import phrasing, replication, terminal
+from flaxformer.report.write import report_path, write
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import missing, run
+from flaxformer.runner.progress import follow
+from flaxformer.runner.stages import remaining_work
+from flaxformer.store.store import Store, read_lines
+from flaxformer.struct import UserError
+from flaxformer.study.analysis import analyse
+from flaxformer.study.claim_history import seeds_in_words
+from flaxformer.study.declare import Study
+from flaxformer.study.load import load_study
+from flaxformer.study.plan import declaration
+from flaxformer.study.replication import (
+    ReplicatedClaim,
+    check_fresh,
+    check_same_recipes,
+    fresh_seeds,
+    replicated,
+    used_seeds,
+)
+from flaxformer.study.seeds import parse_seeds
+from flaxformer.study.suggest import Search
+from flaxformer.user_code import path_of_copy
+from flaxformer.wording import counted
+
+
+def main(arguments: Replicate, console: Console) -> int:
+    """Run the study, or the claims, of a folder again at fresh seeds, and show both results side by side."""
+    if record.holds_claims(arguments.directory):
+        return replicate_claims(arguments, console)
+    return replicate_study(arguments, console)
+
+
+def output_of(arguments: Replicate) -> Path:
+    """The folder of the replication, by default beside the first one.
+
+    Raises:
+      UserError: it is the folder of the first results.
+    """
+    first = arguments.directory if arguments.directory.name else arguments.directory.resolve()
+    seeds = "" if arguments.seeds is None else f"-seeds-{''.join(arguments.seeds.split())}"
+    name = f"{first.name}-replication{seeds}".replace(":", "to").replace(",", "-")
+    output = arguments.output or first.parent / name
+    if output.resolve() == first.resolve():
+        raise UserError(f"output is {output}, which holds the first results; expected another folder")
+    return output
+
+
+def replicate_study(arguments: Replicate, console: Console) -> int:
+    """Run the copy of a study's file that its folder holds, at fresh seeds."""
+    store = Store(arguments.directory)
+    first = analyse(store)
+    if first.study["kind"] != "study":
+        raise UserError(f"{store.root} holds a probe; expected a study, or the folder of 'flaxformer claims'")
+    used = used_seeds(store, first)
+    seeds = fresh_seeds(first.study["seeds"], used) if arguments.seeds is None else parse_seeds(arguments.seeds)
+    check_fresh(seeds, used, store.root)
+    study = copied_study(arguments, store, seeds)
+    output = output_of(arguments)
+    execution = Execution(output=output, devices=arguments.devices)
+    check_same_recipes(first.study, declaration(study))
+    fresh_store = Store(output)
+    todo = sum(len(group.trials) for group in missing(study, fresh_store))
+    console.print(
+        f"{study.name} at the seeds {seeds_in_words(seeds)}: {counted(todo, 'run')} to train", highlight=False
+    )
+    console.print(f"Results in {output}", highlight=False, soft_wrap=True)
+    runs, steps = remaining_work(study, execution)
+    follow(run(study, execution), console, runs, steps)
+    fresh = write(fresh_store)
+    found = replicated(first, fresh)
+    page = show(console, output, study.question, found)
+    show_paths(console, {"Report": report_path(fresh_store), "Replication": page})
+    return exit_code(len(fresh.failed), console)
+
+
+def copied_study(arguments: Replicate, store: Store, seeds: tuple[int, ...]) -> Study:
+    """The study of the last copy of its file in the folder, or of --file, with the overrides of its last command.
+
+    Raises:
+      UserError: there is no copy, or the study's arms depend on its results.
+    """
+    launches = [one for one in read_lines(store.root / "launches.jsonl") if one.get("file") and one.get("code")]
+    copies = [store.root / str(path_of_copy(one["code"], Path(one["file"]))) for one in launches]
+    file = arguments.file or next((path for path in reversed(copies) if path.is_file()), None)
+    if file is None:
+        raise UserError(f"{store.root} holds no copy of the study's file (code/); give the file with --file")
+    command = next((one["command"] for one in reversed(launches) if one.get("command")), "")
+    study = load_study(file, arguments.overrides or overrides_of(command), seeds)
+    if isinstance(study, Search):
+        raise UserError(f"study '{study.name}' is a search, whose arms depend on its results; expected fixed arms")
+    return study
+
+
+def overrides_of(command: str) -> tuple[str, ...]:
+    """The overrides in the command of a launch."""
+    words = shlex.split(command)[1:]
+    return tuple(getattr(parse(words), "overrides", ())) if words[:1] == ["run"] else ()
+
+
+def replicate_claims(arguments: Replicate, console: Console) -> int:
+    """Test the claims in the folder of 'flaxformer claims' at fresh seeds."""
+    root, output = arguments.directory, output_of(arguments)
+    records = {one.number: one for one in record.read_all(root)}
+    cases = [case for case in find_cases(arguments.folder) if case.number in records]
+    given = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    used = {case.number: _used_in(root / case.name) for case in cases}
+    if given is not None:
+        for case in cases:
+            check_fresh(given, used[case.number], root / case.name)
+    outcomes, found = [], []
+    for case in cases:
+
+        def seeds(declared: Sequence[int], number: int = case.number) -> Sequence[int]:
+            return fresh_seeds(declared, used[number]) if given is None else given
+
+        execution, quick = Execution(devices=arguments.devices), records[case.number].quick
+        outcomes.append(run_case(case, output / case.name, execution, quick, console, seeds=seeds))
+        for folder, fresh in outcomes[-1].analyses:
+            before = Store(root / case.name / folder.name)
+            if not fresh.exact and (before.root / "study.json").exists():
+                found += replicated(analyse(before), fresh)
+    for quick in (False, True):
+        own_outcomes = [one for one in outcomes if records[one.case.number].quick is quick]
+        if own_outcomes:
+            write_claims(output, own_outcomes, quick)
+    page = show(console, output, "Do the claims replicate?", found)
+    show_paths(console, {"Claims": output / "index.html", "Replication": page})
+    return FAILED if any(one.failure for one in outcomes) else 0
+
+
+def _used_in(folder: Path) -> set[int]:
+    """Every seed that the evidence of a case has used; exact numbers use none."""
+    stores = [Store(path.parent) for path in folder.glob("*/study.json")]
+    found = [(store, analyse(store)) for store in stores]
+    return {seed for store, analysis in found if not analysis.exact for seed in used_seeds(store, analysis)}
+
+
+def show(console: Console, folder: Path, question: str, found: Sequence[ReplicatedClaim]) -> Path:
+    """Print both results of each claim, and write the page."""
+    console.print()
+    for one in found:
+        console.print(Text(one.first.text, style="bold"))
+        remark = "" if one.is_predicted else "; outside the predicted range"
+        for name, claim, rest in (("first", one.first, ""), ("fresh", one.fresh, remark)):
+            line = Text.assemble(f"{name}  ", terminal.marked_verdict(claim), f": {phrasing.finding(claim)}{rest}")
+            console.print(Padding(line, (0, 0, 0, 2), expand=False))
+    console.print()
+    console.print(Text(replication.answer(found) if found else "No claim depends on seeds."))
+    return replication.write(folder, question, found)

@@ -1,0 +1,24 @@
+"""The command `flaxformer report DIR`."""
+
+from rich.console import Console
+
+from flaxformer.claims.record import holds_claims
+from flaxformer.claims.table import rewrite
+from flaxformer.cli.arguments import Report
+from flaxformer.cli.study import show_paths, show_report
+from flaxformer.report import index, terminal
+from flaxformer.store.store import Store
+
+
+def main(arguments: Report, console: Console) -> int:
+    """Write the report of a study, or those of all studies in a folder with an index page."""
+    folder = arguments.directory
+    if (folder / "study.json").exists() or not index.stores(folder):
+        show_report(Store(folder), console)
+        return 0
+    index.write_reports(folder)
+    page = rewrite(folder) if holds_claims(folder) else index.write_index(folder)
+    terminal.show_answers(console, [(one.name, one.verdict) for one in index.entries(folder)])
+    console.print()
+    show_paths(console, {"Index": page})
+    return 0

@@ -1,0 +1,147 @@
+"""The command `flaxformer status DIR`."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import cast
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from flaxformer.cli.arguments import Status
+from flaxformer.report import phrasing
+from flaxformer.report.tables import Table
+from flaxformer.report.terminal import STYLES, fitted
+from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
+from flaxformer.store.store import Store
+from flaxformer.study.analysis import Analysis, analyse_to_show
+from flaxformer.wording import counted, duration
+
+ALWAYS_SHOWN = ("done", "running", "failed", "missing")
+SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
+"""Seconds between two readings of the folder: in a terminal, and in a file or pipe."""
+
+
+def main(arguments: Status, console: Console) -> int:
+    """Print the progress once, or until every run has ended."""
+    store = Store(arguments.directory)
+    if arguments.json:
+        print(json.dumps(status(store), indent=1))
+    elif not arguments.watch:
+        console.print(view(status(store), console.width))
+    elif console.is_terminal:
+        watch(store, console)
+    else:
+        log(store, console)
+    return 0
+
+
+def watch(store: Store, console: Console) -> None:
+    """Show progress and estimates, read again and again, until every run has ended."""
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            found = status(store)
+            live.update(Group(view(found, console.width), estimates(store)), refresh=True)
+            if is_over(found):
+                return
+            time.sleep(SECONDS_BETWEEN_VIEWS)
+
+
+def log(store: Store, console: Console) -> None:
+    """Print a line for the progress and one per claim, at an interval, until every run has ended."""
+    while True:
+        found = status(store)
+        console.print(summary(found), highlight=False)
+        console.print(estimates(store))
+        if is_over(found):
+            return
+        time.sleep(SECONDS_BETWEEN_LINES)
+
+
+def is_over(found: StudyStatus) -> bool:
+    """True if no run is under way or missing."""
+    return found["running"] + found["missing"] == 0
+
+
+def summary(found: StudyStatus) -> str:
+    """Progress in a sentence: runs that have ended, throughput, time left."""
+    ended = found["declared"] - found["running"] - found["missing"]
+    said = [f"{ended} of {counted(found['declared'], 'run')} finished"]
+    said += [
+        f"{_count(found, name)} {name}" for name in ("failed", "diverged", "stopped", "running") if _count(found, name)
+    ]
+    if found["tokens_per_second"] is not None:
+        said.append(f"about {found['tokens_per_second']:,.0f} tokens/s")
+    if found["seconds_left"]:
+        said.append(f"about {duration(found['seconds_left'])} left")
+    if not is_over(found) and not any(lease["state"] == "alive" for lease in found["leases"]):
+        said.append("no process is training")
+    return ", ".join(said)
+
+
+def view(found: StudyStatus, width: int) -> RenderableType:
+    """Progress of a study: a row per program, a line per process; before them the rungs of a halving."""
+    parts: list[RenderableType] = []
+    for step, rung in found["rungs"].items():
+        parts += [Text(f"Runs up to step {step}, after which the worst arms are stopped:", style="dim")]
+        parts += [view(rung, width), Text()]
+    if found["rungs"]:
+        parts.append(Text("Runs to the last step:", style="dim"))
+    parts += [Text(summary(found)), fitted(groups_table(found), width)]
+    parts += [Text(line) for line in map(lease_line, found["leases"])]
+    for name, what in found["damaged"].items():
+        line = f"{found['folder']}/{name} is damaged ({what}); 'run' trains its runs again"
+        parts.append(Text(line, style="yellow"))
+    return Group(*parts)
+
+
+def groups_table(found: StudyStatus) -> Table:
+    """Numbers of runs by program and state; states without a run are left out."""
+    states = [name for name in STATES if name in ALWAYS_SHOWN or _count(found, name)]
+    rows = [
+        [own["group"], *(str(_count(own, name)) for name in ("declared", *states)), _ago(own["seconds_since_last_row"])]
+        for own in found["groups"]
+    ]
+    if len(rows) != 1:
+        rows.append(["all", *(str(_count(found, name)) for name in ("declared", *states)), ""])
+    return Table("", ["program", "runs", *states, "last result"], rows, 1)
+
+
+def _count(found: Counts, state: str) -> int:
+    """Number of runs in a state."""
+    return cast("Mapping[str, int]", found)[state]
+
+
+def lease_line(lease: LeaseStatus) -> str:
+    """A process, what it trains, and its last sign of life."""
+    runs = "all runs" if lease["trials"] is None else counted(lease["trials"], "run")
+    return (
+        f"process {lease['pid']} on {lease['host']} ({lease['state']}) trains {runs} of {lease['group']}, "
+        f"started {_ago(lease['seconds_held'])}, last sign of life {_ago(lease['seconds_silent'])}"
+    )
+
+
+def estimates(store: Store) -> RenderableType:
+    """The estimate of each claim from the runs so far, which is recorded as an interim analysis."""
+    return claims_view(analyse_to_show(store, "status"))
+
+
+def claims_view(analysis: Analysis) -> RenderableType:
+    """The estimate of each claim from the runs so far; there is no verdict before all have ended."""
+    parts = []
+    for claim in analysis.claims:
+        n = claim.judgement.effect.n
+        seeds = counted(n, "seed") if n else "no seed yet"
+        estimate = f"{phrasing.effect(claim)}, claimed {phrasing.claimed(claim)}, {seeds}" if n else seeds
+        style = STYLES[claim.judgement.verdict] if not analysis.missing else ""
+        parts.append(Text.assemble(f"{claim.text}: ", (estimate, style)))
+    return Group(*parts)
+
+
+def _ago(seconds: float | None) -> str:
+    """An age in its largest unit."""
+    if seconds is None:
+        return "–"
+    units = ((86400, "d"), (3600, "h"), (60, "min"))
+    return next((f"{seconds / size:.1f} {unit} ago" for size, unit in units if seconds >= size), f"{seconds:.0f} s ago")

@@ -1,0 +1,127 @@
+"""Files with digests: documents and lines of JSON whose damage is detected when they are read.
+
+A digest detects bad disks, torn writes and edits; one that is missing is damage too. It does not protect against
+deliberate changes. Nothing is ever unpickled or evaluated.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flaxformer.files import write_atomically
+
+JsonObject = dict[str, Any]
+"""An object of JSON."""
+LINE = re.compile(rb'(?s)(\{.*), "digest": "([0-9a-f]{16})"\}')
+
+
+class DamagedError(ValueError):
+    """The data that were read differ from those that were written."""
+
+
+def digest(data: bytes, size: int = 8) -> str:
+    """Data in 2 × `size` hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
+
+
+def line(row: Mapping[str, object]) -> bytes:
+    """A row as one line of JSON, with the digest of the rest as its last field."""
+    text = json.dumps(dict(row), ensure_ascii=False).encode(errors="replace")
+    return text[:-1] + b', "digest": "' + digest(text).encode() + b'"}\n'
+
+
+def append_line(path: Path, row: Mapping[str, object]) -> None:
+    """Add a row as one line; it is on the disk when this returns, or the file is as it was.
+
+    Raises:
+      OSError: it cannot be written, such as on a full disk, or the file is a symbolic link.
+    """
+    data = line(row)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        size = os.fstat(file).st_size
+        try:
+            if os.write(file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file)
+        except OSError:
+            os.ftruncate(file, size)
+            raise
+    finally:
+        os.close(file)
+
+
+def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
+    """The rows of a file's whole lines, and what is wrong with the lines that are no rows.
+
+    A last line without its end was cut short by a kill and does not count.
+    """
+    if not path.exists():
+        return [], []
+    rows, wrong = [], []
+    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            if text:
+                rows.append(parse_line(text))
+        except (ValueError, RecursionError) as error:
+            wrong.append(f"line {number}: {error}")
+    return rows, wrong
+
+
+def parse_line(line: bytes) -> JsonObject:
+    """Return the row of one line without its end.
+
+    Raises:
+      DamagedError: it has no digest, or another one than its content.
+      ValueError: it is no JSON.
+    """
+    match = LINE.fullmatch(line)
+    if match is None:
+        raise DamagedError("it has no digest")
+    content = match[1] + b"}"
+    if digest(content).encode() != match[2]:
+        raise DamagedError("its digest differs")
+    row = json.loads(content)
+    if not isinstance(row, dict):
+        raise DamagedError("it is no row")
+    return row
+
+
+def write_document(path: Path, data: JsonObject) -> None:
+    """Write plain data as one readable JSON file with its digest.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    text = json.dumps(data | {"digest": _digest_of(data)}, indent=1, ensure_ascii=False)
+    write_atomically(path, text.encode(errors="replace"))
+
+
+def read_document(path: Path) -> JsonObject:
+    """Read a document that `write_document` wrote.
+
+    Raises:
+      DamagedError: it is no JSON object, has no digest, or is not what was written.
+      OSError: it cannot be read; FileNotFoundError if it is not there.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(str(error)) from None
+    if not isinstance(data, dict):
+        raise DamagedError(f"it is a {type(data).__name__}")
+    own = data.pop("digest", None)
+    if own is None:
+        raise DamagedError("it has no digest")
+    if own != _digest_of(data):
+        raise DamagedError("its digest differs")
+    return data
+
+
+def _digest_of(data: JsonObject) -> str:
+    return digest(json.dumps(data).encode(errors="replace"))

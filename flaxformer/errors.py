@@ -1,0 +1,21 @@
+"""The error that a user can mend, and the suggestion that ends its message."""
+
+import difflib
+from collections.abc import Collection
+
+
+class UserError(ValueError):
+    """A mistake that the user can mend; the command line prints its message alone and exits with code 2."""
+
+
+FEW = 8
+"""Number of names up to which a message lists them all."""
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """The end of an error message: the nearest valid name, if any, and all names, if they are few or none is near."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    listed = ", ".join(names)
+    if not near:
+        return f"; it has: {listed}"
+    return f"; did you mean '{near[0]}'?" + (f" It has: {listed}" if 1 < len(names) <= FEW else "")

@@ -1,0 +1,116 @@
+"""Trials of a study as runs of TensorBoard or Weights & Biases, written when a trial has finished.
+
+DIR/trackers/NAME-FINGERPRINT marks a trial that the tracker NAME has, so that a resumed study, or several processes in
+one folder, write each trial once.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from flaxformer.digests import JsonObject
+from flaxformer.files import lock_folder
+from flaxformer.jobs.log import LogLine
+from flaxformer.jobs.trackers import TrackedTrial, Tracker
+from flaxformer.runner.execute import Finished, Message, StudyEvent
+from flaxformer.store.rows import Row
+from flaxformer.store.store import LOCK_PATIENCE, Store
+
+
+def track(events: Iterable[StudyEvent], store: Store, names: Sequence[str]) -> Iterator[StudyEvent]:
+    """Pass events on, and write the trials of the folder to trackers: those that are there, and each that finishes.
+
+    Args:
+      events: of the study's execution.
+      store: the study's folder.
+      names: of trackers; without any, the events are returned as they are.
+    """
+    return _track(events, StudyTrackers(store, names)) if names else iter(events)
+
+
+def _track(events: Iterable[StudyEvent], study: "StudyTrackers") -> Iterator[StudyEvent]:
+    yield from study.write_all()
+    for event in events:
+        if isinstance(event, Finished):
+            yield from study.write(event.row)
+        yield event
+    yield from study.write_all()  # the arms that a halving stopped, and the trials of other processes
+
+
+class StudyTrackers:
+    """The trackers of a study; one that fails is not used again."""
+
+    def __init__(self, store: Store, names: Sequence[str]) -> None:
+        self.store, self.names, self.folder = store, list(names), store.root / "trackers"
+        self.study: JsonObject = {}
+
+    def write_all(self) -> Iterator[Message]:
+        """Write every finished trial of the folder that a tracker does not have."""
+        if self.names and (self.store.root / "study.json").exists():
+            for row in self.store.rows().values():
+                yield from self.write(row)
+
+    def write(self, row: Row) -> Iterator[Message]:
+        """Write a trial to the trackers that do not have it, unless it failed or is a run of a halving's rung."""
+        if not self.names or row["status"] == "failed" or (names := self._names_of(row)) is None:
+            return
+        messages: list[str] = []
+        for name in tuple(self.names):
+            marker = self.folder / f"{name}-{row['fingerprint']}"
+            if marker.exists():
+                continue
+            with lock_folder(self.folder, "writing to trackers", LOCK_PATIENCE):
+                if marker.exists():
+                    continue
+                tracker = Tracker(name, self.store.root, self._recipe(row), messages.append, names)
+                for line in log_lines(row):
+                    tracker(line)
+                tracker.close()
+                if messages:
+                    self.names.remove(name)
+                else:
+                    marker.touch()
+        yield from map(Message, messages)
+
+    def _names_of(self, row: Row) -> TrackedTrial | None:
+        """Names of a row's trial; None where the study declares no such trial with its fingerprint."""
+        if row.get("fingerprint") not in self.study.get("fingerprints", ()):
+            self._read_declaration()
+        if row.get("fingerprint") not in self.study["fingerprints"]:
+            return None
+        return TrackedTrial(self.study["name"], _arm(row), row["seed"], row["fingerprint"])
+
+    def _read_declaration(self) -> None:
+        declared = self.store.declaration
+        fingerprints = {trial["fingerprint"] for trial in declared["trials"]}
+        self.study = {"name": declared["name"], "fingerprints": fingerprints, "recipes": declared["recipes"]}
+
+    def _recipe(self, row: Row) -> JsonObject:
+        recipe: JsonObject = self.study["recipes"][_arm(row)]["run"]
+        return recipe | {"seed": row["seed"]}
+
+
+def _arm(row: Row) -> str:
+    return str(row["trial"].rpartition(",seed=")[0])
+
+
+def log_lines(row: Row) -> Iterator[LogLine]:
+    """The curves of a trial's row as the lines of a job's log, in the order of the steps.
+
+    The time of each step is the mean over the trial.
+    """
+    steps, losses = row["evaluated_at"], row["train_loss_curve"]
+    curves = {name.removesuffix("_curve"): row[name] for name in row if _is_evaluated(name, row)}
+    yield _evaluation(steps[0], curves, 0)
+    for place, (begin, end) in enumerate(itertools.pairwise(steps), start=1):
+        seconds = row["seconds"] * (end - begin) / max(len(losses), 1)
+        yield {"kind": "steps", "step": end, "loss": losses[begin:end], "seconds": seconds}
+        yield _evaluation(end, curves, place)
+
+
+def _is_evaluated(name: str, row: Row) -> bool:
+    """True for a column with one number per evaluation."""
+    return name.endswith("_curve") and name != "train_loss_curve" and row[name] is not None
+
+
+def _evaluation(step: int, curves: Mapping[str, Sequence[float]], place: int) -> LogLine:
+    return {"kind": "evaluation", "step": step} | {name: own[place] for name, own in curves.items()}

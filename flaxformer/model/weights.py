@@ -1,0 +1,44 @@
+"""Weights of a model: their tree, shapes, initial values, and layout of layers."""
+
+from jaxtyping import Array
+
+from flaxformer.config import ModelConfig
+from flaxformer.model.blocks import BlockParams
+from flaxformer.model.layout import Layout, convert_layout
+from flaxformer.params import Parameters, fold_in_name, subtree
+from flaxformer.weight_specs import declarations, declare, initialise
+
+
+class Transformer(Parameters):
+    """Weights of a model. `blocks` is a tuple with one tree per block, or one tree with a leading axis of layers."""
+
+    embedding: Parameters = subtree(component="embedding")
+    positions: Parameters = subtree(component="positions")
+    embedding_norm: Parameters | None = subtree(component="embedding_norm")
+    encoder: "Transformer | None" = subtree(when="encoder", config="encoder")
+    blocks: tuple[BlockParams, ...] = subtree(repeat="block_configs")
+    final_norm: Parameters | None = subtree(component="final_norm")
+    head: Parameters = subtree(component="head")
+
+
+def specs(config: ModelConfig) -> Transformer:
+    """Return the `Spec` of every weight of a model: shape, axes, initializer, decay."""
+    return declare(Transformer, config)
+
+
+def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transformer:
+    """Draw the initial weights; each depends only on the key and its path, not on the layout or other weights."""
+    return with_layout(_draw(fold_in_name(key, "parameters"), config), layout)
+
+
+def _draw(key: Array, config: ModelConfig) -> Transformer:
+    params = initialise(key, declarations(Transformer, config).replace(encoder=None), config.initial_std)
+    if config.encoder is None:
+        return params
+    return params.replace(encoder=_draw(fold_in_name(key, "encoder"), config.encoder))
+
+
+def with_layout(params: Transformer, layout: Layout) -> Transformer:
+    """Return the weights with layers unrolled (a tuple) or scanned (stacked); "auto" decides by depth."""
+    encoder = None if params.encoder is None else with_layout(params.encoder, layout)
+    return params.replace(blocks=convert_layout(params.blocks, layout), encoder=encoder)

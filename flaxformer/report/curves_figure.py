@@ -1,0 +1,104 @@
+"""Figure of the learning curves: the metric during training, with a panel per level of the first axis."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flaxformer.report import phrasing
+from flaxformer.report.drawing import COLUMN, LineStyle, add_hover_text, draw_references, has_wide_range, set_log_scale
+from flaxformer.report.scores_figure import panel_axis, series, series_styles
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.arms import Curve
+from flaxformer.study.divergence import on_validation
+from flaxformer.study.statistics import Estimate
+
+MOST_MARKERS = 9
+"""Most points of a curve with a marker and a text under the pointer."""
+Panels: TypeAlias = dict[str, dict[str, Curve]]
+"""Curves by series, by level of the first axis."""
+
+
+def curves_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
+    """The metric during training: means over seeds with pointwise 95 % intervals."""
+    panels, axis = _panels(analysis), panel_axis(analysis)
+    if not panels:
+        return None
+    styles = series_styles(analysis)
+    used = [one for one in styles if any(one in panel for panel in panels.values())]
+    columns = _columns(len(panels), width)
+    lines, across = -(-len(panels) // columns), _legend_columns(used, width)
+    legend = 0.13 * (-(-len(used) // across)) + 0.2 if len(used) > 1 else 0.0
+    height = 1.75 if width == COLUMN else 2.0 if columns > 1 else 2.6
+    figure = Figure(figsize=(width, height * lines + legend + 0.1), layout="constrained")
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for ax in grid.flat[len(panels) :]:
+        ax.remove()
+    shown = list(grid.flat[: len(panels)])
+    metric = phrasing.metric({**analysis.study, "metric": on_validation(analysis.study["metric"])})
+    for i, (ax, (level, curves)) in enumerate(zip(shown, panels.items(), strict=True)):
+        for name, curve in curves.items():
+            _draw_curve(ax, curve, styles[name], name)
+        ax.set_title(f"{axis} {level}" if axis else "")
+        ax.set_xlabel("step" if i + columns >= len(panels) else "")
+        ax.set_ylabel(metric if i % columns == 0 else "")
+        ax.tick_params(labelbottom=i + columns >= len(panels))
+    _set_limits(analysis, shown, panels)
+    if len(used) > 1:
+        title = " · ".join(own["name"] for own in analysis.study["axes"] if own["name"] != axis)
+        add_legend(figure, shown, used, title, across)
+    return figure
+
+
+def _panels(analysis: Analysis) -> Panels:
+    axis, found = panel_axis(analysis), Panels()
+    for arm in analysis.arms:
+        if (curve := arm.curve(on_validation(analysis.study["metric"]))) is not None:
+            found.setdefault(arm.labels[axis] if axis else "", {})[series(analysis, arm)] = curve
+    return found
+
+
+def _columns(panels: int, width: float) -> int:
+    """Number of panels side by side."""
+    if width == COLUMN:
+        return min(panels, 2)
+    return min(panels, 2 if panels == 4 else 3)
+
+
+def _legend_columns(names: Sequence[str], width: float) -> int:
+    return min(len(names), max(1, int(width * 16 / (8 + max(map(len, names))))))
+
+
+def _draw_curve(ax: Axes, curve: Curve, style: LineStyle, name: str) -> None:
+    steps, points = curve
+    every = -(-len(steps) // MOST_MARKERS)
+    means = [point.mean for point in points]
+    ax.plot(steps, means, label=name, color=style.colour, ls=style.dashes, marker=style.marker, ms=2.6, markevery=every)
+    if points[0].n > 1:
+        low, high = [point.low for point in points], [point.high for point in points]
+        ax.fill_between(steps, low, high, color=style.colour, alpha=0.18, lw=0)
+    for step, point in list(zip(steps, points, strict=True))[::every]:
+        add_hover_text(ax, step, point.mean, f"{name}, step {step:,}: {phrasing.interval(point)}")
+
+
+def _set_limits(analysis: Analysis, axes: Sequence[Axes], panels: Mapping[str, Mapping[str, Curve]]) -> None:
+    """Show the end of training rather than its steep first steps."""
+    curves: Iterable[list[Estimate]] = [points for panel in panels.values() for _, points in panel.values()]
+    means = [point.mean for points in curves for point in points]
+    last = [points[-1].mean for points in curves]
+    low, high = min(last), max(last)
+    if analysis.study["metric"] == "validation_loss":
+        for i, ax in enumerate(axes):
+            draw_references(analysis.study, ax, "y", (low, high), has_names=i == len(axes) - 1)
+        axes[0].set_ylim(min(means) - 0.1, min(max(means), high + 0.6 * (high - low) + 0.3) + 0.05)
+    elif has_wide_range(means):
+        set_log_scale(axes[0], "y")
+
+
+def add_legend(figure: Figure, axes: Sequence[Axes], names: Sequence[str], title: str, columns: int) -> None:
+    """Add one legend below all panels, in the order of names."""
+    handles = {str(line.get_label()): line for ax in axes for line in ax.get_lines()}
+    own = [handles[name] for name in names if name in handles]
+    figure.legend(own, [name for name in names if name in handles], title=title, loc="outside lower center",
+                  ncols=columns, frameon=False, handlelength=2.6)  # fmt: skip

@@ -1,0 +1,55 @@
+"""Descriptions of figures in words and numbers, for readers who do not see them."""
+
+from collections.abc import Sequence
+
+from flaxformer.report import numbers, phrasing, verdicts
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.arms import ArmSummary
+from flaxformer.study.sweep import Sweep
+from flaxformer.wording import counted
+
+MOST = 12
+"""Number of items that a description lists."""
+
+
+def describe_claims(analysis: Analysis) -> str:
+    """Verdict, effect and claimed region of each claim."""
+    items = [f"{verdicts.verdict_of(claim)}: {claim.text} ({phrasing.finding(claim)})" for claim in analysis.claims]
+    return f"{counted(len(items), 'claim')}. {_shortened(items)}"
+
+
+def describe_scores(analysis: Analysis, found: Sequence[ArmSummary]) -> str:
+    """Mean and interval of each arm or quantity, in increasing order."""
+    shown = sorted((one for one in found if one.estimate.n), key=lambda one: one.estimate.mean)
+    items = [f"{phrasing.arm(one.labels)} {phrasing.interval(one.estimate)}" for one in shown]
+    what = phrasing.metric(analysis.study) if analysis.arms else "value"
+    return f"Mean {what} in increasing order: {_shortened(items)}"
+
+
+def describe_curves(analysis: Analysis) -> str:
+    """First and last mean of each learning curve."""
+    items = []
+    for arm in analysis.arms:
+        if (curve := arm.curve(analysis.study["metric"])) is not None:
+            steps, points = curve
+            first, last = numbers.number(points[0].mean), numbers.number(points[-1].mean)
+            items.append(
+                f"{phrasing.arm(arm.labels)} from {first} at step {steps[0]:,} to {last} at step {steps[-1]:,}"
+            )
+    return f"{phrasing.metric(analysis.study)} during training: {_shortened(items)}"
+
+
+def describe_sweep(analysis: Analysis, sweep: Sweep) -> str:
+    """Range of values, best value and optimum of each line."""
+    names = " and ".join(sweep.names)
+    values = [value for line in sweep.lines for point in line.points for value in [point.numbers[sweep.names[0]]]]
+    stopped = sum(point.arm.stopped_at is not None for line in sweep.lines for point in line.points)
+    tried = f"{sweep.names[0]} from {numbers.rounded(min(values))} to {numbers.rounded(max(values))}"
+    remark = f", {counted(stopped, 'arm')} stopped early" if stopped else ""
+    items = phrasing.sweep_findings(analysis, [sweep])
+    return f"{phrasing.metric(analysis.study)} against {names}: {tried}{remark}. {_shortened(items)}"
+
+
+def _shortened(items: Sequence[str]) -> str:
+    more = len(items) - MOST
+    return "; ".join(items[:MOST]) + (f"; and {more} more, in the tables" if more > 0 else "") + "."

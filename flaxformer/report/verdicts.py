@@ -1,0 +1,99 @@
+"""Verdicts in words: of a claim, with the time of its declaration, and of a whole study in one sentence."""
+
+import itertools
+from collections.abc import Sequence
+
+from flaxformer.digests import JsonObject
+from flaxformer.report import numbers
+from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, point, score, with_labels
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.judging import JudgedClaim
+from flaxformer.study.sweep import Sweep
+from flaxformer.wording import counted
+
+
+def verdict_of(claim: JudgedClaim) -> str:
+    """The verdict of a claim; "exploratory" before it if the claim was declared after its data."""
+    return f"exploratory: {claim.judgement.verdict}" if claim.is_exploratory else claim.judgement.verdict
+
+
+def declared(claim: JudgedClaim) -> str:
+    """Time of a claim's declaration relative to its data, to follow "declared"."""
+    own = claim.declaration
+    if own is None:
+        return "before its data, and withdrawn after"
+    if not own.is_intact:
+        return "at an unknown time"
+    if not own.is_logged:
+        return "; ".join(("before this log existed", *own.remarks))
+    if not own.is_confirmatory:
+        found = f"after {own.existing} of {counted(own.declared, 'result')}"
+    elif own.existing:
+        found = f"before its data ({own.existing} of its {own.declared} results existed)"
+    else:
+        found = "before its data"
+    pilots = (f"{counted(own.pilots, 'pilot result')} at other seeds",) if own.pilots else ()
+    return "; ".join((found, *pilots, *own.remarks))
+
+
+def verdict(analysis: Analysis) -> str:
+    """Return the answer in one sentence: the claims' verdicts, or the best values of a sweep, after missing runs."""
+    missing = f"With {counted(analysis.missing, 'run')} missing: " if analysis.missing else ""
+    if analysis.claims:
+        return answer(analysis.claims) + missing + _verdict_of_claims(analysis.claims, analysis.withdrawn)
+    if analysis.sweeps:
+        return missing + " ".join(map(_answer, analysis.sweeps, itertools.repeat(analysis.study)))
+    return f"{missing}No claim was declared; the tables have the results."
+
+
+def answer(claims: Sequence[JudgedClaim]) -> str:
+    """The sentence by which the first claim with `answers` answers the study's question, and a space; else nothing.
+
+    A claim that was declared after its data answers nothing.
+    """
+    found = (claim.answers[claim.judgement.verdict] for claim in claims if claim.answers and not claim.is_exploratory)
+    return "".join(f"{text} " for text in itertools.islice(found, 1))
+
+
+def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[JudgedClaim]) -> str:
+    """A single claim's verdict, or how many claims are supported and which are not; then those that confirm nothing."""
+    confirmatory, exploratory = ([c for c in claims if c.is_exploratory is kind] for kind in (False, True))
+    parts = [_verdict_of_family(confirmatory)] if confirmatory else ["No claim was declared before its data."]
+    parts += [f"Exploratory, declared after its data: {_finding_of(claim)}." for claim in exploratory]
+    parts += [f"Withdrawn after its data: {_finding_of(claim)}." for claim in withdrawn]
+    return " ".join(parts)
+
+
+def _finding_of(claim: JudgedClaim) -> str:
+    return f"{_without_stop(claim.text)} ({claim.judgement.verdict}: {finding(claim)})"
+
+
+def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:
+    if len(claims) == 1:
+        [claim] = claims
+        return f"{claim.judgement.verdict.capitalize()}: {_without_stop(claim.text)} ({finding(claim)})."
+    texts = {word: [_without_stop(c.text) for c in claims if c.judgement.verdict == word] for word in MARKS}
+    supported, n = len(texts["supported"]), len(claims)
+    if supported == n:
+        return f"All {n} claims are supported."
+    parts = [f"{supported or 'None'} of {n} claims {'is' if supported < 2 else 'are'} supported"]
+    parts += [f"{word}: {', and '.join(texts[word])}" for word in texts if word != "supported" and texts[word]]
+    return f"{'; '.join(parts)}."
+
+
+def _without_stop(text: str) -> str:
+    return text.rstrip(". ")
+
+
+def _answer(sweep: Sweep, study: JsonObject) -> str:
+    """The best values of a sweep in one sentence: each of a few lines, or their range."""
+    lines = [(line, line.best) for line in sweep.lines if line.best is not None]
+    what = f"Best {' and '.join(sweep.names)}"
+    if not lines:
+        return f"{what}: no arm was trained to the end."
+    if len(lines) <= MOST_LINES:
+        found = [f"{point(best)}{with_labels(line.labels)} ({score(best.arm.estimate, study)})" for line, best in lines]
+        return f"{what}: {', '.join(found)}."
+    ends = [[best.numbers[name] for _, best in lines] for name in sweep.names]
+    ranges = [f"{numbers.rounded(min(own))} to {numbers.rounded(max(own))}" for own in ends]
+    return f"{what}: {' and '.join(ranges)} in {len(lines)} arms; the table has the value of each."

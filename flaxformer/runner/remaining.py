@@ -1,0 +1,70 @@
+"""The trials of a study that its folder has no results of."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from flaxformer.digests import JsonObject
+from flaxformer.runner.execution import Execution
+from flaxformer.store import declarations
+from flaxformer.store.checks import is_finished
+from flaxformer.store.rows import Row
+from flaxformer.store.store import LOCK_PATIENCE, Store
+from flaxformer.struct import UserError, did_you_mean
+from flaxformer.study.declare import Study, Trial
+from flaxformer.study.plan import ProgramGroup, declaration, groups
+from flaxformer.user_code.changes import OnCodeChange
+
+
+def store_of(study: Study, execution: Execution) -> Store:
+    """The study's folder: `output`, or runs/NAME."""
+    return Store(execution.folder(study.name))
+
+
+def declare(study: Study, store: Store, on_code_change: OnCodeChange = "refuse") -> JsonObject:
+    """Write the study's declaration into its folder, and return it; see `declarations.declare`."""
+    with store.locked(LOCK_PATIENCE):
+        return declarations.declare(store, declaration(study), on_code_change)
+
+
+def check_recipes(study: Study, store: Store) -> None:
+    """Refuse a folder with results of another recipe; see `declarations.check_recipes`."""
+    declarations.check_recipes(store, declaration(study))
+
+
+def missing(
+    study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False
+) -> list[ProgramGroup]:
+    """The groups with the trials that have no row yet, or with `retry_failed` also those that failed.
+
+    Raises:
+      UserError: `only` names a trial that the study does not declare.
+    """
+    return without_results(selected_groups(study, only), store.rows(), retry_failed)
+
+
+def selected_groups(study: Study, only: Collection[str] | None) -> list[ProgramGroup]:
+    """The study's groups, with the trials of these names alone."""
+    found = groups(study.trials(), study.measure, study.file)
+    if only is None:
+        return found
+    names = {trial.name for group in found for trial in group.trials}
+    for name in only:
+        if name not in names:
+            raise UserError(f"only names the trial '{name}'{did_you_mean(name, names)}")
+    return with_trials((group, [trial for trial in group.trials if trial.name in set(only)]) for group in found)
+
+
+def without_results(
+    share: Sequence[ProgramGroup], rows: Mapping[str, Row], retry_failed: bool = False
+) -> list[ProgramGroup]:
+    """The groups with the trials that `missing` describes."""
+
+    def is_missing(name: str) -> bool:
+        return name not in rows or (retry_failed and not is_finished(rows[name]))
+
+    return with_trials((group, [trial for trial in group.trials if is_missing(trial.name)]) for group in share)
+
+
+def with_trials(found: Iterable[tuple[ProgramGroup, Sequence[Trial]]]) -> list[ProgramGroup]:
+    """Each group with these of its trials; groups without any are left out."""
+    return [dataclasses.replace(group, trials=tuple(trials)) for group, trials in found if trials]

@@ -1,0 +1,99 @@
+"""Rows of results, from the progress of runs that were trained together, or from the exception that ended one."""
+
+import dataclasses
+import operator
+import traceback
+from collections.abc import Mapping, Sequence
+
+import jax
+from jaxtyping import Array
+
+from flaxformer.diagnostics import Diagnostics, summary
+from flaxformer.runner.partial_runs import Progress
+from flaxformer.store.rows import DIAGNOSTICS, Row
+from flaxformer.study.declare import Trial
+from flaxformer.study.divergence import is_diverged
+from flaxformer.study.plan import ProgramGroup
+from flaxformer.training.step import ALIVE
+
+
+def finished_rows(
+    group: ProgramGroup,
+    trials: Sequence[Trial],
+    progress: Progress,
+    final: Mapping[str, Array],
+    stack_size: int,
+    chunk_steps: int,
+    device: str,
+) -> list[Row]:
+    """The rows of trials whose progress is complete; `final` has the metrics that are computed at the end only."""
+    evaluations, diagnostics, diverged_at, final = jax.device_get(
+        (progress.evaluations, progress.diagnostics, progress.states.diverged_at, final)
+    )
+    steps = group.steps
+    rows = [
+        Row(
+            trial=trial.name,
+            group=group.name,
+            seed=trial.seed,
+            status="done",
+            diverged_at=None if diverged_at[i] == ALIVE else int(diverged_at[i]),
+            evaluated_at=list(range(0, steps + 1, trial.run.training.interval)),
+            seconds=progress.seconds,
+            tokens_per_second=trial.run.tokens_per_step * steps * stack_size / progress.seconds,
+            group_size=stack_size,
+            chunk_steps=chunk_steps,
+            device=device,
+            labels=trial.arm.labels,
+            metrics=_at(evaluations[-1], i)
+            | _at(final, i)
+            | {f"initial_{name}": x for name, x in _at(evaluations[0], i).items()},
+            curves=_curves([_at(one, i) for one in evaluations])
+            | {"train_loss": [float(loss) for chunk in progress.losses for loss in chunk[i]]}
+            | _diagnostics_curves(diagnostics, i),
+        )
+        for i, trial in enumerate(trials)
+    ]
+    return [dataclasses.replace(row, status="diverged") if is_diverged(row) else row for row in rows]
+
+
+def _at(metrics: Mapping[str, Array], i: int) -> dict[str, float]:
+    """The metrics of one run of a stack."""
+    return {name: float(value[i]) for name, value in metrics.items()}
+
+
+def _curves(evaluations: Sequence[Mapping[str, float]], prefix: str = "") -> dict[str, list[float]]:
+    return {f"{prefix}{name}": [one[name] for one in evaluations] for name in evaluations[0]} if evaluations else {}
+
+
+def _diagnostics_curves(diagnostics: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
+    own = [summary(jax.tree.map(operator.itemgetter(i), one)) for one in diagnostics if one is not None]
+    return _curves([{name: float(value) for name, value in one.items()} for one in own], DIAGNOSTICS)
+
+
+def failed_row(group: ProgramGroup, trial: Trial, error: BaseException) -> Row:
+    """The row of a trial that an exception ended."""
+    cause = error_line(error)
+    if is_out_of_memory(error):
+        cause = f"out of memory with one run at a time ({cause})"
+    return Row(
+        trial=trial.name,
+        group=group.name,
+        seed=trial.seed,
+        status="failed",
+        cause=cause,
+        error="".join(traceback.format_exception(error)),
+        labels=trial.arm.labels,
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if a device or the machine has less memory than was asked for; on a CPU, JAX calls it an internal error."""
+    texts = ("RESOURCE_EXHAUSTED", "Out of memory")
+    is_device_error = isinstance(error, jax.errors.JaxRuntimeError) and any(text in str(error) for text in texts)
+    return is_device_error or isinstance(error, MemoryError)
+
+
+def error_line(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

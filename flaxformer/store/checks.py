@@ -1,0 +1,62 @@
+"""Checks of what a study's folder holds: names of files, characters of texts, and results that should be equal."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from flaxformer.errors import UserError
+from flaxformer.store.rows import Row
+
+CONTROL = re.compile(
+    rb"(?<!\\)(?:\\\\)*\\u(?:00[01][0-9a-f]|007f|00[89][0-9a-f]|d[89a-f][0-9a-f]{2})|\x7f|\xc2[\x80-\x9f]",
+    re.IGNORECASE,
+)
+"""Characters in JSON that a terminal would obey, or that are no text."""
+
+
+def check_file_name(group: str) -> str:
+    """Return a group's name, which is used as a file name.
+
+    Raises:
+      UserError: the file would lie outside the folder.
+    """
+    if not group or group.startswith(".") or set(group) & set("/\\\0\n") or len(group.encode()) > 200:
+        raise UserError(f"group is named {group!r}; expected a plain file name")
+    return group
+
+
+def check_characters(path: Path) -> None:
+    """Raise UserError if a file of JSON holds a text that a terminal would obey, or that is none."""
+    if found := CONTROL.search(path.read_bytes()):
+        shown = found[0].decode(errors="replace").encode("unicode_escape").decode()
+        raise UserError(f"{path} holds the control character {shown}; expected printable text, as 'run' writes it")
+
+
+def difference(one: Row | None, other: Row) -> str:
+    """Return how two results of a trial differ that should be the same bit for bit; "" if they do not.
+
+    Runs are the same only if as many were trained together, on the same kind of device.
+    """
+    if one is None or {one.status, other.status} & {"failed", "stopped"} or one.fingerprint != other.fingerprint:
+        return ""
+    if (one.group_size, one.chunk_steps, one.device) != (other.group_size, other.chunk_steps, other.device):
+        return ""
+    names = [name for name, value in one.metrics.items() if repr(other.metrics.get(name)) != repr(value)]
+    return ", ".join(f"{name} {one.metrics[name]} and {other.metrics.get(name)}" for name in names)
+
+
+def is_finished(row: Row | None) -> bool:
+    """True if a trial has a result; a failed run has none."""
+    return row is not None and row.status != "failed"
+
+
+def by_trial(rows: Iterable[Row], disagreements: dict[str, str]) -> dict[str, Row]:
+    """Return the last row of every trial; differing results of one are added to `disagreements`."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        former = found.get(row.trial)
+        if what := difference(former, row):
+            disagreements.setdefault(row.trial, what)
+        if not (row.status == "failed" and is_finished(former)):
+            found[row.trial] = row
+    return found

@@ -1,0 +1,74 @@
+"""Axes: the factors of a study, with a value of the run's fields for each level."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+from flaxformer.canonical import canonical_text
+from flaxformer.store.rows import is_reserved
+from flaxformer.struct import UserError, get_at, replace_at
+from flaxformer.study.claim import QUANTITY
+from flaxformer.training.run import Run
+from flaxformer.wording import check_text
+
+Number = int | float
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """A factor of the study: `Axis("optimizer.warmup_steps", {"none": 0, "100": 100}, name="warmup")`.
+
+    Args:
+      path: path of a field of the `Run`, or several that take the same value, such as
+        ("model.norm", "model.encoder.norm").
+      levels: value of each level by its label.
+      name: name of the axis; by default the last part of the first path.
+    """
+
+    path: str | Sequence[str]
+    levels: Mapping[str, object]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.paths[0].rpartition(".")[2])
+        object.__setattr__(self, "levels", dict(self.levels))
+        if not self.levels:
+            raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
+        check_text("axis name", self.name)
+        for label in self.levels:
+            check_text(f"label of axis '{self.name}'", label)
+            if not isinstance(label, str) or not label or set(label) & set(",="):
+                raise UserError(f"axis '{self.name}' has the label {label!r}; expected text without ',' and '='")
+        if is_reserved(self.name) or self.name == QUANTITY or set(self.name) & set(",="):
+            raise UserError(f"axis name '{self.name}' is taken by a column of the results; give it another with name=")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the fields that the axis changes."""
+        return (self.path,) if isinstance(self.path, str) else tuple(self.path)
+
+    def changes(self, label: str) -> dict[str, object]:
+        """Return the value at each path for one level."""
+        return dict.fromkeys(self.paths, self.levels[label])
+
+    def coordinates(self) -> dict[str, dict[str, Number | str]]:
+        """Return the number of each level by label, under the axis' name; empty if a level is not a number."""
+        numbers: dict[str, Number | str] = {label: value for label, value in self.levels.items() if is_number(value)}
+        return {self.name: numbers} if len(numbers) == len(self.levels) else {}
+
+    def baseline_label(self, baseline: Run) -> str | None:
+        """Return the label of the baseline's value; None if no level has that value."""
+
+        def values(run: Run) -> list[str]:
+            return [canonical_text(get_at(run, path)) for path in self.paths]
+
+        own = values(baseline)
+        for label in self.levels:
+            if values(replace_at(baseline, self.changes(label))) == own:
+                return label
+        return None
+
+
+def is_number(value: object) -> TypeGuard[Number]:
+    """True for a real number; a truth value is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,149 @@
+"""Evaluation data of the arms of a study: whether all have the same, and whether examples also occur in training."""
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from flaxformer.digests import JsonObject
+from flaxformer.store.rows import Row
+from flaxformer.struct import UserError
+from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.study.declare import TEST_METRICS, Study
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.overlap import evaluation_digest
+from flaxformer.wording import counted
+
+MOST_NAMED = 3
+"""Largest number of arms that a sentence names."""
+
+
+def evaluation_data(study: Study) -> dict[str, JsonObject]:
+    """Return a digest of the evaluation examples of each arm, by its name, and how many also occur in training.
+
+    An arm whose task raises an exception is left out: its runs will fail, and the report has their tracebacks.
+    """
+    arms = study.arms()
+    found = {task: _describe(task) for task in {arm.run.task for arm in arms}}
+    return {arm.name: own for arm in arms if (own := found[arm.run.task]) is not None}
+
+
+def _describe(task: Task) -> JsonObject | None:
+    return _measure(task, json.dumps(task.fingerprint(), sort_keys=True, default=str))
+
+
+@functools.lru_cache(maxsize=256)
+def _measure(task: Task, fingerprint: str) -> JsonObject | None:
+    """Return the description of a task's evaluation data, measured once per task and fingerprint of its data."""
+    try:
+        overlap, digest = task.overlap(), evaluation_digest(task.load())
+    except UserError:
+        raise
+    except Exception:
+        return None
+    return {
+        "digest": digest,
+        "examples": overlap.examples,
+        "in_training": overlap.in_training,
+        "compared": overlap.compared,
+    }
+
+
+def check_test_set(study: Study) -> None:
+    """Raise UserError if the metric is of the test data, and the task of an arm has no test set."""
+    if study.metric not in TEST_METRICS:
+        return
+    for task in {arm.run.task for arm in study.arms()}:
+        if task.load().test() is None:
+            raise UserError(
+                f"metric is '{study.metric}' and {task} has no test set: all held-out examples are in the evaluation "
+                "set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out examples"
+            )
+
+
+def coverage(study: JsonObject, rows: Iterable[Row]) -> str:
+    """Return a sentence on what the intervals of a study cover, and on the variance due to the evaluation data.
+
+    The latter is the root mean square, over the runs, of the standard error of the loss over the examples.
+    """
+    if not study["trials"] or study.get("exact", False):
+        return ""
+    metric = study["metric"]
+    part = "test" if metric in TEST_METRICS else "evaluation"
+    examples = {own["examples"] for own in study.get("evaluation_data", {}).values()}
+    number = f" {examples.pop():,}" if len(examples) == 1 and part == "evaluation" else ""
+    text = f"Intervals cover the seeds; the{number} {part} examples are the same for all of them."
+    errors = [row.metrics[f"{metric}_se"] for row in rows if math.isfinite(row.metrics.get(f"{metric}_se", math.nan))]
+    if not errors:
+        return text
+    error = math.sqrt(sum(own**2 for own in errors) / len(errors))
+    return (
+        f"{text} With other examples, the {metric.replace('_', ' ')} of a run would vary too, with a standard error of "
+        f"{error:.2g}; most of it is common to all arms, and cancels in a difference."
+    )
+
+
+def data_limits_of(study: Study) -> list[str]:
+    """Return `data_limits` of a study that is not declared yet."""
+    claims = [{"text": c.text, "terms": d.terms} for c, d in zip(study.claims, study.contrasts(), strict=True)]
+    axes = [{"name": axis.name} for axis in study.axes]
+    trials = [{"trial": f"{arm.name},seed=0", "labels": arm.labels} for arm in study.arms()]
+    return data_limits({"evaluation_data": evaluation_data(study), "claims": claims, "axes": axes, "trials": trials})
+
+
+def data_limits(study: JsonObject) -> list[str]:
+    """Return the limits of a declared study that follow from its evaluation data; none for an older declaration."""
+    data: dict[str, JsonObject] = study.get("evaluation_data", {})
+    if not data:
+        return []
+    labels = {trial["trial"].rpartition(",seed=")[0]: trial["labels"] for trial in study["trials"]}
+    return [*_differences(study, data, labels), *_overlaps(data)]
+
+
+def _differences(study: JsonObject, data: Mapping[str, JsonObject], labels: Mapping[str, Labels]) -> Iterator[str]:
+    """Yield the axes along which the evaluation data differ, and the claims that compare arms with different data."""
+    if len({own["digest"] for own in data.values()}) < 2:
+        return
+    digests = {_key(labels[arm]): own["digest"] for arm, own in data.items() if arm in labels}
+    described = [labels[arm] for arm in data if arm in labels]
+    names = [axis["name"] for axis in study["axes"] if _changes_data(axis["name"], described, digests)]
+    where = f"along {' and '.join(names)}" if names else "between arms"
+    yield (
+        f"The evaluation data differ {where}: a difference between these arms is also one between sets of data, and "
+        "their intervals do not cover it."
+    )
+    for claim in study["claims"]:
+        own = [one for _, one in claim["terms"] if QUANTITY not in one]
+        if len({digests.get(_key(one)) for one in own}) > 1:
+            arms = " and ".join(", ".join(f"{name} {label}" for name, label in one.items()) for one in own)
+            yield f"'{claim['text']}' compares arms that are evaluated on different data: {arms}."
+
+
+def _key(labels: Labels) -> str:
+    return json.dumps(labels, sort_keys=True)
+
+
+def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str]) -> bool:
+    """True if two arms that differ along this axis only have different evaluation data."""
+    groups: dict[str, set[str]] = {}
+    for own in arms:
+        others = {name: label for name, label in own.items() if name != axis}
+        groups.setdefault(_key(others), set()).add(digests[_key(own)])
+    return any(len(group) > 1 for group in groups.values())
+
+
+def _overlaps(data: Mapping[str, JsonObject]) -> Iterator[str]:
+    """Yield a sentence per set of evaluation data of which examples also occur in training."""
+    found: dict[tuple[int, int, int | None], list[str]] = {}
+    for arm, own in data.items():
+        if own["in_training"]:
+            found.setdefault((own["in_training"], own["examples"], own["compared"]), []).append(arm)
+    for (shared, examples, compared), arms in found.items():
+        named = ", ".join(f"'{arm}'" for arm in arms[:MOST_NAMED])
+        more = f" and {len(arms) - MOST_NAMED} more" if len(arms) > MOST_NAMED else ""
+        where = "" if len(arms) == len(data) else f" (in {named}{more})"
+        among = "" if compared is None else f", among {compared:,} that were drawn"
+        yield (
+            f"{shared:,} of {counted(examples, 'evaluation example')} ({shared / examples:.1%}) also occur in the "
+            f"training data{among}{where}: part of the score can come from memorised examples."
+        )

@@ -1,0 +1,170 @@
+"""Sweep over a number such as the learning rate: the best value in each arm, with its uncertainty.
+
+A sweep is an axis that gives a field at least `FEWEST_VALUES` positive numbers. The other axes divide its arms into
+lines, one for each combination of their levels. In each line:
+
+- the best value is that with the best mean over the seeds, among the values that were trained to the end;
+- the optimum is the minimum of a parabola in the logarithm of the value, fitted to the best value and up to
+  `NEIGHBOURS` values on each side, with one offset per seed, and has Fieller's interval (see `parabola.vertex`).
+
+Where a halving stopped so many arms that too few values are left, the parabola is fitted at the last step at which
+enough were evaluated. Values at which a run diverged are left out of the fit. The interval says how well the seeds and
+the neighbouring values determine the optimum; it relies on the loss having about the form of a parabola between the
+neighbours. The score at the best value is optimistic, since the same seeds chose the value.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from flaxformer.digests import JsonObject
+from flaxformer.study.arms import ArmSummary
+from flaxformer.study.claim import Labels
+from flaxformer.study.divergence import is_diverged, score_at
+from flaxformer.study.halving import Goal, goal_of
+from flaxformer.study.parabola import Vertex, vertex
+from flaxformer.study.statistics import estimate
+
+FEWEST_VALUES = 3
+"""Number of values from which an axis is a sweep, and a parabola has a minimum."""
+ENOUGH_VALUES = 4
+"""Number of values at which the parabola is fitted rather than at an earlier step with more of them."""
+NEIGHBOURS = 2
+"""Number of values on each side of the best to which the parabola is fitted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPoint:
+    """One level of the axis in one line: its numbers by name, and its arm."""
+
+    numbers: Mapping[str, float]
+    arm: ArmSummary
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimum:
+    """Interpolated optimum with its 95 % interval; an end is 0 or infinite where the data do not bound it."""
+
+    value: float
+    low: float
+    high: float
+    values: int
+    """Number of values of the fit."""
+    step: int | None
+    """Step at which the fitted scores were evaluated; None is the end of training."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepLine:
+    """The arms that differ only along the axis, by increasing number."""
+
+    labels: Labels
+    points: Sequence[SweepPoint]
+    best: SweepPoint | None
+    """None if no arm was trained to the end."""
+    optimum: Optimum | None
+
+    def is_edge(self, name: str) -> bool:
+        """True if the best value is the smallest or the largest that was tried."""
+        tried = [point.numbers[name] for point in self.points]
+        return self.best is not None and self.best.numbers[name] in (min(tried), max(tried))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """One axis over numbers, with a line for each combination of the other axes."""
+
+    axis: str
+    names: Sequence[str]
+    """Names of the numbers: one, or several where every level is a point of a space."""
+    goal: Goal
+    lines: Sequence[SweepLine]
+
+
+def find_sweeps(study: JsonObject, arms: Sequence[ArmSummary]) -> list[Sweep]:
+    """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study."""
+    found = []
+    for axis in study["axes"]:
+        coordinates = axis.get("coordinates", {})
+        numbers = {name: values for name, values in coordinates.items() if _is_numeric(values)}
+        if not any(_is_swept(values) for values in numbers.values()):
+            continue
+        groups: dict[tuple[tuple[str, str], ...], list[SweepPoint]] = {}
+        for arm in arms:
+            level = arm.labels[axis["name"]]
+            labels = {name: label for name, label in arm.labels.items() if name != axis["name"]}
+            labels |= {name: str(values[level]) for name, values in coordinates.items() if name not in numbers}
+            point = SweepPoint({name: float(values[level]) for name, values in numbers.items()}, arm)
+            groups.setdefault(tuple(labels.items()), []).append(point)
+        goal = goal_of(study["metric"], study.get("goal"))
+        lines = [_line(study, dict(labels), own, goal) for labels, own in groups.items() if len(own) > 1]
+        if any(len(line.points) >= FEWEST_VALUES for line in lines):
+            found.append(Sweep(axis["name"], list(numbers), goal, lines))
+    return found
+
+
+def _is_numeric(values: Mapping[str, object]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())
+
+
+def _is_swept(values: Mapping[str, float]) -> bool:
+    return len({value for value in values.values() if value > 0}) >= FEWEST_VALUES
+
+
+def _line(study: JsonObject, labels: Labels, points: Sequence[SweepPoint], goal: Goal) -> SweepLine:
+    sign = 1 if goal == "lower" else -1
+    ordered = sorted(points, key=lambda point: tuple(point.numbers.values()))
+    finished = [point for point in ordered if point.arm.estimate.n]
+    best = min(finished, key=lambda point: sign * point.arm.estimate.mean, default=None)
+    optimum = _optimum(study, ordered, sign) if len(ordered[0].numbers) == 1 else None
+    return SweepLine(labels, ordered, best, optimum)
+
+
+def _optimum(study: JsonObject, points: Sequence[SweepPoint], sign: int) -> Optimum | None:
+    """Return the optimum of a line with one number, at the last step at which enough values were evaluated."""
+    stops = {point.arm.stopped_at for point in points} - {None}
+    steps = [None, *sorted((stop for stop in stops if stop is not None), reverse=True)]
+    tables = [(step, _scores(study, points, step)) for step in steps]
+    for enough in (ENOUGH_VALUES, FEWEST_VALUES):
+        for step, scores in tables:
+            if len(scores) >= enough:
+                return _fit(scores, sign, step)
+    return None
+
+
+def _scores(study: JsonObject, points: Sequence[SweepPoint], step: int | None) -> dict[float, dict[int, float]]:
+    """Scores by value and seed, of the values that no run diverged at."""
+    found: dict[float, dict[int, float]] = {}
+    for point in points:
+        [value] = point.numbers.values()
+        rows = [row for row in point.arm.rows if row is not None]
+        if value <= 0 or any(map(is_diverged, rows)):
+            continue
+        by_seed = dict(zip(study["seeds"], point.arm.scores, strict=True))
+        if step is not None:
+            by_seed = {row["seed"]: score_at(row, study["metric"], step) for row in rows}
+        scores = {seed: score for seed, score in by_seed.items() if score is not None}
+        if scores:
+            found[value] = scores
+    return found
+
+
+def _fit(scores: Mapping[float, Mapping[int, float]], sign: int, step: int | None) -> Optimum | None:
+    values = sorted(scores)
+    best = min(range(len(values)), key=lambda i: sign * estimate(list(scores[values[i]].values())).mean)
+    near = values[max(0, best - NEIGHBOURS) : best + NEIGHBOURS + 1]
+    if len(near) < FEWEST_VALUES:
+        return None
+    runs = [(value, seed) for value in near for seed in scores[value]]
+    x, y = [math.log(value) for value, _ in runs], [sign * scores[value][seed] for value, seed in runs]
+    fitted = vertex(x, y, [seed for _, seed in runs])
+    return None if fitted is None else _exponential(fitted, len(near), step)
+
+
+def _exponential(fitted: Vertex, values: int, step: int | None) -> Optimum:
+    """An optimum from the vertex in the logarithm."""
+
+    def exp(x: float) -> float:
+        return math.exp(x) if x < 700 else math.inf
+
+    return Optimum(exp(fitted.x), exp(fitted.low), exp(fitted.high), values, step)

@@ -1,0 +1,75 @@
+"""Defaults of training on a CPU: micro-batches that fit its caches, and its cores as devices.
+
+Both change a result in the last bits alone. Accelerators use neither.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+
+from flaxformer.config import ModelConfig
+from flaxformer.sharding import Devices
+from flaxformer.training.run import Run
+
+CACHE_BYTES = 40e6
+"""Bytes of activations, by `activation_bytes`, up to which a micro-batch fits a processor's caches."""
+MIN_TOKENS = 512
+"""Tokens of a micro-batch; with fewer, its products do not keep the cores busy."""
+MIN_BYTES_TO_SHARE = 1e7
+"""Bytes of activations, by `activation_bytes`, from which on a step is divided among a CPU's cores as devices."""
+
+
+def cached_micro_batches(run: Run) -> int:
+    """Return the number of micro-batches, a power of two, whose activations fit the caches.
+
+    On two cores, a step of 32 × 128 tokens through 4 layers of width 128 takes two thirds of the time in 8 parts, and
+    one of 16 × 32 tokens through 6 layers of width 64 a tenth more in 2.
+    """
+    devices = _batch_shards()
+    rows, tokens = run.task.batch_size // devices // run.buckets, run.tokens_per_step // devices
+    activations, parts = activation_bytes(run) / devices, 1
+    while activations > parts * CACHE_BYTES and rows % (2 * parts) == 0 and tokens >= 2 * parts * MIN_TOKENS:
+        parts *= 2
+    return parts
+
+
+def core_devices(run: Run) -> Devices | None:
+    """Return as many of the cores, each a device, as divide the batch; None for one device, or for a small run.
+
+    Each core computes its own examples in its own caches, which is up to a quarter faster than sharing every product
+    (`experiments/benchmarks/README.md`).
+    """
+    rows = run.task.batch_size // run.buckets // (run.training.micro_batches or 1)
+    count = math.gcd(jax.device_count(), rows)
+    return Devices(data=count) if count > 1 and activation_bytes(run) >= MIN_BYTES_TO_SHARE else None
+
+
+def activation_bytes(run: Run) -> float:
+    """Estimate what a step's forward pass keeps for its backward pass: within a factor of 2 of what XLA allocates.
+
+    A layer keeps, per token, about ten vectors of d_model, two of d_ff and three rows of every head's attention.
+    """
+    source_length = run.task.source_length
+    decoder = _activations(run.model, run.task.tokens_read(run.model) - source_length)
+    return 4.0 * run.task.batch_size * (decoder + _activations(run.model.encoder, source_length))
+
+
+def _activations(model: ModelConfig | None, length: int) -> int:
+    """Numbers that a stack keeps of one sequence."""
+    if model is None:
+        return 0
+    layers = model.layer_configs
+    by_layer = {id(own): _layer_activations(own.sizes, length) for own in layers}
+    return length * (sum(by_layer[id(own)] for own in layers) + 2 * model.sizes["outputs"])
+
+
+def _layer_activations(sizes: Mapping[str, int], length: int) -> int:
+    """Numbers that a layer keeps of one token; a component without d_ff or heads is not counted."""
+    return 10 * sizes["d_model"] + 2 * sizes.get("d_ff", 0) + 3 * sizes.get("heads", 0) * length
+
+
+def _batch_shards() -> int:
+    """The number of parts into which the present mesh divides a batch."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))

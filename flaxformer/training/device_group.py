@@ -1,0 +1,93 @@
+"""Device group: where a run is trained, one device or a mesh of devices."""
+
+import contextlib
+import dataclasses
+from typing import Self, TypeVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from flaxformer.sharding import BATCH, Devices, device_put_global, replicated
+from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.host import HostSource
+from flaxformer.tasks.sharded import ShardedSource
+from flaxformer.training.cpu import core_devices
+from flaxformer.training.micro_batches import separable
+from flaxformer.training.run import Run
+
+T = TypeVar("T")
+
+USABLE_MEMORY = 0.8
+"""Fraction of a device's memory that a program may need by the compiler's analysis, which does not count everything."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceGroup:
+    """One device, or a mesh of devices over which the weights and batches of each run are sharded."""
+
+    devices: tuple[jax.Device, ...]
+    mesh: Mesh | None = None
+
+    @classmethod
+    def of(cls, devices: Devices | None) -> Self:
+        """The first devices as a mesh; or for None, the first device of this process.
+
+        Raises:
+          UserError: there are fewer devices.
+        """
+        if devices is None:
+            return cls((jax.local_devices()[0],))
+        mesh = devices.mesh()
+        return cls(tuple(mesh.devices.flat), mesh)
+
+    def __str__(self) -> str:
+        others = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
+        return f"{self.devices[0]}{others}"
+
+    def mesh_context(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which JAX knows the mesh; it does nothing for a single device."""
+        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+
+    def device_put(self, tree: T) -> T:
+        """Copy arrays to the device, or a full copy to every device of the mesh."""
+        if self.mesh is None:
+            return jax.device_put(tree, self.devices[0])
+        return device_put_global(tree, replicated(self.mesh))
+
+    def put_source(self, source: Source) -> Source:
+        """Copy the data to every device; batches are then sharded over the mesh. A `HostSource` stays on the host."""
+        if isinstance(source, HostSource):
+            return source
+        return self.shard_batches(self.device_put(source))
+
+    def put_batches(self, batches: Batch) -> Batch:
+        """Copy host batches [steps, B, ...] to the devices, sharded along B over the mesh."""
+        if self.mesh is None:
+            return jax.device_put(batches, self.devices[0])
+        return device_put_global(batches, NamedSharding(self.mesh, PartitionSpec(None, *BATCH)))
+
+    def shard_batches(self, source: Source) -> Source:
+        """The source, with batches sharded over the mesh if there is one."""
+        return source if self.mesh is None else ShardedSource(source, self.mesh)
+
+    @property
+    def memory(self) -> float:
+        """Bytes that a program may use on each device; 1e30 where devices do not report their memory, such as CPUs."""
+        stats_of_devices = [
+            device.memory_stats() for device in self.devices if device.process_index == jax.process_index()
+        ]
+        return min(
+            (USABLE_MEMORY * stats["bytes_limit"] for stats in stats_of_devices if stats and "bytes_limit" in stats),
+            default=1e30,
+        )
+
+
+def default_devices(run: Run) -> Devices | None:
+    """Return the mesh that a single run is trained on by default; None for one device.
+
+    With several processes, all their devices, along data. On a CPU, the cores that `core_devices` gives, if the
+    examples are `separable`.
+    """
+    if jax.process_count() > 1:
+        return Devices(data=jax.device_count())
+    return core_devices(run) if jax.default_backend() == "cpu" and separable(run) else None

@@ -1,0 +1,160 @@
+"""`flaxformer run --track`: each trial becomes one run of the tracker, once, whatever is resumed."""
+
+import struct
+
+import pytest
+from study.tiny import FILE, cache_folder, kept_programs, tiny
+
+from flaxformer.cli import main
+from flaxformer.jobs import study_trackers, trackers
+from flaxformer.jobs.study_trackers import log_lines, track
+from flaxformer.runner.execute import Finished, Message
+from flaxformer.store.store import Store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with kept_programs(cache_folder(tmp_path_factory)):
+        yield
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the tiny study into the folder `out`; returns what is printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "tiny.py").write_text(FILE)
+
+    def call(*words):
+        assert main(["run", "tiny.py", "--output", "out", *words]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def scalars(folder):
+    """The numbers in the one event file of a folder, read by the format alone."""
+    proto = pytest.importorskip("tensorboardX.proto.event_pb2")
+    (path,) = folder.glob("events.out.tfevents.*")
+    data, found = path.read_bytes(), []
+    while data:
+        (size,) = struct.unpack("<Q", data[:8])
+        event = proto.Event.FromString(data[12 : 12 + size])
+        data = data[16 + size :]
+        values = [value for value in event.summary.value if value.HasField("simple_value")]
+        found += [(value.tag, event.step, value.simple_value) for value in values]
+    return found
+
+
+def test_tensorboard_has_the_curves_of_every_trial_by_arm_and_seed(run, tmp_path):
+    pytest.importorskip("tensorboardX")
+    run("--seeds", "1")  # without a tracker: the next launch writes these trials too
+    run("--seeds", "2", "--track", "tensorboard")
+    board, rows = tmp_path / "out" / "tensorboard", Store(tmp_path / "out").rows()
+    assert len(rows) == 8
+    assert len(list(board.rglob("events.*"))) == 8
+    for trial in tiny(seeds=range(2)).trials():
+        found, row = scalars(board / trial.arm.name / f"seed={trial.seed}"), rows[trial.name]
+        losses = [value for tag, _, value in found if tag == "training/loss"]
+        assert losses == pytest.approx(row["train_loss_curve"])
+        evaluated = [(step, value) for tag, step, value in found if tag == "evaluation/validation_loss"]
+        assert evaluated == [
+            (step, pytest.approx(value))
+            for step, value in zip(row["evaluated_at"], row["validation_loss_curve"], strict=True)
+        ]
+
+
+def test_a_resumed_study_writes_no_trial_twice(run, tmp_path, monkeypatch):
+    pytest.importorskip("tensorboardX")
+    opened = []
+
+    class Counted(trackers.TensorBoard):
+        def __init__(self, folder, config, trial):
+            opened.append((trial.arm, trial.seed))
+            super().__init__(folder, config, trial)
+
+    monkeypatch.setitem(trackers.BACKENDS, "tensorboard", Counted)
+    for seeds in ("1", "1", "2"):
+        run("--seeds", seeds, "--track", "tensorboard")
+    assert sorted(opened) == sorted((trial.arm.name, trial.seed) for trial in tiny(seeds=range(2)).trials())
+
+
+class Recorded:
+    """A tracker that keeps the trial and its lines."""
+
+    made = ()
+
+    def __init__(self, folder, config, trial):
+        self.trial, self.config, self.lines = trial, config, []
+        Recorded.made += (self,)
+
+    def __call__(self, line):
+        self.lines.append(line)
+
+    def close(self):
+        pass
+
+
+def test_trials_are_grouped_by_study_and_arm_with_their_recipe(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Recorded, "made", ())
+    monkeypatch.setitem(trackers.BACKENDS, "wandb", Recorded)
+    run("--seeds", "1")
+    list(track((), Store(tmp_path / "out"), ["wandb"]))
+    assert {one.trial.study for one in Recorded.made} == {"tiny"}
+    assert sorted(one.trial.arm for one in Recorded.made) == sorted(arm.name for arm in tiny().arms())
+    rates = {one.trial.arm: one.config["optimizer"]["learning_rate"] for one in Recorded.made}
+    assert rates["norm=pre,rate=high"] == 1e-2
+    assert len({one.trial.key for one in Recorded.made}) == 4
+    steps = [line["step"] for line in Recorded.made[0].lines]
+    assert steps == sorted(steps)
+
+
+def test_a_tracker_that_fails_is_reported_once_and_training_continues(run, tmp_path, monkeypatch):
+    def fails(*arguments):
+        raise OSError("no network")
+
+    run("--seeds", "1")
+    monkeypatch.setitem(trackers.BACKENDS, "wandb", fails)
+    store = Store(tmp_path / "out")
+    events = [Finished("group", row) for row in store.rows().values()]
+    found = list(track(events, store, ["wandb"]))
+    (message,) = [event.text for event in found if isinstance(event, Message)]
+    assert message.startswith("wandb has failed and is not used any more (OSError: no network)")
+    assert [event for event in found if isinstance(event, Finished)] == events
+
+
+def test_failed_runs_and_other_studies_rows_are_left_out(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Recorded, "made", ())
+    monkeypatch.setitem(trackers.BACKENDS, "wandb", Recorded)
+    run("--seeds", "1")
+    store = Store(tmp_path / "out")
+    row = next(iter(store.rows().values()))
+    rung, failed = row | {"fingerprint": "0" * 16}, row | {"status": "failed"}
+    own = study_trackers.StudyTrackers(store, ["wandb"])
+    assert [*own.write(rung), *own.write(failed)] == []
+    assert Recorded.made == ()
+
+
+def test_lines_hold_each_loss_once_in_the_order_of_the_steps():
+    row = {
+        "evaluated_at": [0, 2, 4],
+        "train_loss_curve": [4.0, 3.0, 2.0, 1.0],
+        "validation_loss_curve": [5.0, 4.5, 1.5],
+        "diagnostics/norm_curve": None,
+        "seconds": 8.0,
+    }
+    assert list(log_lines(row)) == [
+        {"kind": "evaluation", "step": 0, "validation_loss": 5.0},
+        {"kind": "steps", "step": 2, "loss": [4.0, 3.0], "seconds": 4.0},
+        {"kind": "evaluation", "step": 2, "validation_loss": 4.5},
+        {"kind": "steps", "step": 4, "loss": [2.0, 1.0], "seconds": 4.0},
+        {"kind": "evaluation", "step": 4, "validation_loss": 1.5},
+    ]
+
+
+def test_an_unknown_tracker_is_refused_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text(FILE)
+    assert main(["run", "tiny.py", "--track", "tensorbord"]) == 2
+    assert "track is 'tensorbord'; did you mean 'tensorboard'?" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
