@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from flaxformer.report.reading import StudyResults
 
 SEMANTICS = 2
@@ -17,3 +19,10 @@ def results(folder: str | Path) -> "StudyResults":
     from flaxformer.report.reading import StudyResults  # here, since importing the package is to be fast
 
     return StudyResults(folder)
+
+
+def join(a: str | Path, b: str | Path) -> "pl.DataFrame":
+    """Return the rows of two studies side by side, paired by seed and by the axes that both have."""
+    from flaxformer.report import reading
+
+    return reading.join(a, b)

@@ -11,24 +11,38 @@ Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 """Plain JSON data."""
 
 
+Known = dict[int, tuple[Config, dict[str, "Json"]]]
+"""Canonical forms by the identity of a config, and that config, so that the identity stays its own."""
+
+
 @overload
-def canonical(config: Config) -> dict[str, Json]: ...
+def canonical(config: Config, known: Known | None = None) -> dict[str, Json]: ...
 @overload
-def canonical(config: object) -> Json: ...
-def canonical(config: object) -> Json:
+def canonical(config: object, known: Known | None = None) -> Json: ...
+def canonical(config: object, known: Known | None = None) -> Json:
     """Return a config as plain JSON data: every field by name, and the class of each part under "kind".
 
     Fields with `omit_default` are left out while they have their default.
+
+    Args:
+      config: the config, or a value in one.
+      known: forms of earlier calls. A config that several configs have in common then has one form, which is one
+        object: nobody may change it.
 
     Raises:
       UserError: a value that is no number, string, None, config or tuple of these.
     """
     if isinstance(config, Config):
+        if known is not None and id(config) in known:
+            return known[id(config)][1]
         given = [field for field in dataclasses.fields(config) if not _is_omitted(config, field)]
-        fields = {field.name: canonical(getattr(config, field.name)) for field in given}
-        return {"kind": qualified_name(type(config)), **fields}
+        fields = {field.name: canonical(getattr(config, field.name), known) for field in given}
+        form: dict[str, Json] = {"kind": qualified_name(type(config)), **fields}
+        if known is not None:
+            known[id(config)] = config, form
+        return form
     if isinstance(config, tuple):
-        return [canonical(item) for item in config]
+        return [canonical(item, known) for item in config]
     if config is None or isinstance(config, bool | int | float | str):
         return config
     raise UserError(f"{config!r} has no canonical form; expected Python numbers, strings, None and configs")
@@ -37,6 +51,26 @@ def canonical(config: object) -> Json:
 def _is_omitted(config: Config, field: "dataclasses.Field[object]") -> bool:
     """True for a field with `omit_default` that has its default."""
     return bool(field.metadata.get("omit_default")) and getattr(config, field.name) == field.default
+
+
+def canonical_parts(config: Config, known: dict[int, tuple[object, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the canonical text of each field; two configs of a class are equal if these are.
+
+    Args:
+      config: the config.
+      known: texts of earlier calls, by the identity of a part.
+    """
+    found = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not _is_omitted(config, field):
+            if not isinstance(value, Config):
+                found.append((field.name, canonical_text(value)))
+                continue
+            if id(value) not in known:
+                known[id(value)] = value, canonical_text(value)
+            found.append((field.name, known[id(value)][1]))
+    return tuple(found)
 
 
 def classes_in(config: object) -> list[type]:

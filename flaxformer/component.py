@@ -62,6 +62,14 @@ class Component(Config):
         values = {name: getattr(self, name) for name in static}
         return {name: value for name, value in values.items() if type(value) is int}
 
+    def active_sizes(self) -> dict[str, int]:
+        """Return how many entries one token uses, for axes of the weights of which it does not use all.
+
+        Such as {"experts": 2} for a router that selects two experts. It decides the number of active parameters, and
+        nothing else.
+        """
+        return {}
+
 
 def is_more_derived(kind: type, name: str, other: str) -> bool:
     """True if a class takes the method `name` from a more derived class than the method `other`."""

@@ -9,14 +9,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flaxformer.files import write_atomically
+from flaxformer.files import flush, open_to_append, write_atomically
 
 JsonObject = dict[str, Any]
 """An object of JSON."""
+CHANGED_END = re.compile(rb'(?s), "digest": "[0-9a-f]{16}"\}.')
+"""A whole line with another end than the one that was written; a kill leaves less."""
 LINE = re.compile(rb'(?s)(\{.*), "digest": "([0-9a-f]{16})"\}')
 
 
@@ -24,7 +26,7 @@ class DamagedError(ValueError):
     """The data that were read differ from those that were written."""
 
 
-def digest(data: bytes, size: int = 8) -> str:
+def digest(data: bytes | memoryview, size: int = 8) -> str:
     """Data in 2 × `size` hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=size).hexdigest()
 
@@ -38,17 +40,23 @@ def line(row: Mapping[str, object]) -> bytes:
 def append_line(path: Path, row: Mapping[str, object]) -> None:
     """Add a row as one line; it is on the disk when this returns, or the file is as it was.
 
+    If the last line was cut short, the row begins a new one.
+
     Raises:
       OSError: it cannot be written, such as on a full disk, or the file is a symbolic link.
     """
     data = line(row)
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    file = open_to_append(path)
     try:
         size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            data = b"\n" + data
         try:
             if os.write(file, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file)
+            if not size:
+                flush(path.parent)  # the name of a new file
         except OSError:
             os.ftruncate(file, size)
             raise
@@ -56,21 +64,50 @@ def append_line(path: Path, row: Mapping[str, object]) -> None:
         os.close(file)
 
 
+def read_or_empty(path: Path) -> bytes:
+    """The content of a file; nothing if there is none, if it is removed meanwhile, or if it is no file."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return b""
+
+
 def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
     """The rows of a file's whole lines, and what is wrong with the lines that are no rows.
 
     A last line without its end was cut short by a kill and does not count.
     """
-    if not path.exists():
-        return [], []
+    if path.exists() and not path.is_file():
+        return [], ["it is no file"]
     rows, wrong = [], []
-    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            if text:
-                rows.append(parse_line(text))
-        except (ValueError, RecursionError) as error:
-            wrong.append(f"line {number}: {error}")
+    try:
+        for row, what in iterate_lines(path):
+            if row is None:
+                wrong.append(what)
+            else:
+                rows.append(row)
+    except (FileNotFoundError, NotADirectoryError):  # it may be removed meanwhile
+        return [], []
     return rows, wrong
+
+
+def iterate_lines(path: Path) -> Iterator[tuple[JsonObject | None, str]]:
+    """Yield the row of each whole line with "", or None with what is wrong with it; one line is in memory at a time.
+
+    Raises:
+      FileNotFoundError: the file is not there.
+    """
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.endswith(b"\n"):
+                if CHANGED_END.search(text):
+                    yield None, f"line {number}: its end was changed"
+                return
+            try:
+                if text != b"\n":
+                    yield parse_line(text[:-1]), ""
+            except (ValueError, RecursionError) as error:
+                yield None, f"line {number}: {error}"
 
 
 def parse_line(line: bytes) -> JsonObject:
@@ -109,6 +146,8 @@ def read_document(path: Path) -> JsonObject:
       DamagedError: it is no JSON object, has no digest, or is not what was written.
       OSError: it cannot be read; FileNotFoundError if it is not there.
     """
+    if path.exists() and not path.is_file():  # reading a pipe would not end
+        raise DamagedError("it is no file")
     try:
         data = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -19,3 +19,10 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     if not near:
         return f"; it has: {listed}"
     return f"; did you mean '{near[0]}'?" + (f" It has: {listed}" if 1 < len(names) <= FEW else "")
+
+
+def not_supported(name: str, names: Collection[str]) -> str:
+    """The end of a message about a name of another library: the names that are supported, and a near misspelling."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f", which is not supported{hint or ';'} {'S' if near else 's'}upported: {', '.join(names)}"

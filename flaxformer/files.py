@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import errno
 import fcntl
 import functools
 import glob
@@ -20,7 +21,7 @@ ABANDONED = 86_400.0
 """Age in seconds from which on a temporary file has no writer any more."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replace a file: after a crash or power loss, it has either the old content or the new, never a part of it."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(data)
@@ -57,29 +58,108 @@ def _remove_abandoned(path: Path) -> None:
 def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
     """Lock a folder for one writer; the operating system releases the lock if the process dies.
 
+    A file system whose locks do not exclude other machines is detected where two writers meet: the first one finds the
+    name of the second in `.lock.holder`.
+
     Args:
       doing: activity of the process, for the error message of another one.
       patience: seconds to wait for another process to release the lock.
 
     Raises:
-      UserError: another process holds the lock, or the folder cannot be written.
+      UserError: another process holds the lock, or the folder cannot be written; or, at the end, another process has
+        locked the folder too.
     """
-    end = time.monotonic() + patience
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise UserError(f"{folder} cannot be locked: {error.strerror}; expected a writable folder") from None
-    with os.fdopen(descriptor, "r+b") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output") from None
-                time.sleep(0.02)
+    try:
+        try:
+            if not _lock(descriptor, patience):
+                raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output")
+            holder, token = folder / ".lock.holder", secrets.token_hex(8).encode()
+            _replace_holder(holder, token)
+        except OSError as error:
+            raise UserError(
+                f"{folder} cannot be locked: {error.strerror}; expected room on the disk, and a file system with flock"
+            ) from None
         yield
+        if folder.exists() and not _is_holder(holder, token):
+            raise UserError(f"{folder} was locked by two processes; expected a file system with flock between machines")
+        holder.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _replace_holder(path: Path, token: bytes) -> None:
+    """Write who holds a lock; this also makes a network file system list the folder anew, as `refresh` does."""
+    path.unlink(missing_ok=True)  # of a process that was killed
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        os.write(descriptor, token)
+    finally:
+        os.close(descriptor)
+
+
+def _is_holder(path: Path, token: bytes) -> bool:
+    try:
+        return path.read_bytes() == token
+    except OSError:
+        return False
+
+
+def refresh(folder: Path) -> None:
+    """Change a folder, so that a network file system lists it anew; otherwise a listing may be a minute old."""
+    path = folder / ".refresh"
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+    path.unlink(missing_ok=True)
+
+
+def _lock(descriptor: int, patience: float) -> bool:
+    """Lock an open file until it is closed; False if another process holds the lock for longer than `patience`."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.02)
+
+
+def open_to_append(path: Path, patience: float = 60.0) -> int:
+    """Open a file for appending, and lock it until it is closed, so that `unchanged` sees no half of it.
+
+    Raises:
+      OSError: it cannot be written, or another process holds the lock for longer than `patience`.
+    """
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            if not _lock(file, patience):
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            if path.exists() and path.stat().st_ino == os.fstat(file).st_ino:
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # another process removed the file before it was locked
+
+
+@contextlib.contextmanager
+def unchanged(path: Path, size: int) -> Iterator[bool]:
+    """Yield True if a file still has so many bytes and no process appends to it; within, none can."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        yield _lock(file, 0.0) and os.fstat(file).st_size == size
+    finally:
+        os.close(file)
 
 
 def find_experiment(path: Path) -> Path:
@@ -96,8 +176,11 @@ def find_experiment(path: Path) -> Path:
 
 def declares(file: Path, name: str) -> bool:
     """True if a file assigns a name at its top level; nothing is executed."""
+    path = find_experiment(file)
+    if not path.is_file():  # a device or a pipe may have no end
+        return False
     try:
-        tree = ast.parse(find_experiment(file).read_bytes())
+        tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
@@ -124,6 +207,15 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents; they are on the disk when this returns, whoever created them."""
+    missing = [one for one in folder.parents if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in (folder, *missing):
+        with contextlib.suppress(PermissionError):  # a folder above may be closed to readers
+            flush(one.parent)
 
 
 def flush_all(folder: Path) -> None:

@@ -50,6 +50,8 @@ def _hint_at(config: Config, path: str) -> object:
 def _parse(text: str, hint: object, path: str) -> object:
     """Read a value according to the type of its field."""
     items = next((typing.get_args(kind)[0] for kind in alternatives(hint) if typing.get_origin(kind) is tuple), None)
+    if items is str and text[:1] not in ("(", "["):
+        return tuple(text.split(",")) if text else ()
     if items is not None and choices(items):
         return _parse_tuple(text, items, path)
     kinds = choices(hint)

@@ -18,6 +18,7 @@ All random numbers of a run derive from `jax.random.key(seed)` as this table say
 | --- | --- |
 | parameters, path | initial value of a weight |
 | parameters, encoder, path | initial value of a weight of the encoder |
+| adapters, path | initial values of a weight's adapter |
 | data, step | training batch: the choice of examples, or the synthetic numbers |
 | data, step, corruption | tokens or spans that are hidden |
 | dropout, step | all below |
@@ -46,7 +47,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.tree_util import KeyPath
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flaxformer.pytree import Node
 from flaxformer.struct import UserError
@@ -56,17 +57,30 @@ class Parameters(Node):
     """Base of every tree of weights; its fields are weights (`param`) or further trees (`subtree`)."""
 
 
+class AdaptedWeight(Parameters):
+    """A weight with an adapter, in the place of the weight: the frozen weight, and the adapter's trained arrays.
+
+    In a tree like params, such as a mask, its fields hold what that tree has for each array.
+    """
+
+    base: PyTree
+    own: dict[str, PyTree]
+
+
 ParametersT = TypeVar("ParametersT", bound=Parameters)
 NodeT = TypeVar("NodeT")
 
 MATRICES = ("matrix", "branch", "output")
 CONSTANTS = {"zeros": 0.0, "ones": 1.0}
 INITS = (*MATRICES, *CONSTANTS)
+ROLES = ("input", "hidden", "output", "vector")
+"""Roles of a weight as the width of the model grows: a matrix from inputs of fixed size ("input"), between two widths
+("hidden"), or to outputs of fixed size ("output"); or no matrix ("vector"): a bias, a gain or an embedding table."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """Shape, axes and initializer of one weight, and whether it is decayed and trained."""
+    """Shape, axes, initializer and role of one weight, and whether it is decayed and trained."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -75,6 +89,9 @@ class Spec:
     fan_out: int
     decay: bool
     trained: bool
+    role: str
+    active_shape: tuple[int, ...]
+    """The shape of the entries that one token uses (`Component.active_sizes`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +106,7 @@ class WeightRule:
     decay: bool
     trained: bool | str
     when: str | None
+    role: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +131,7 @@ def param(
     decay: bool = True,
     trained: bool | str = True,
     when: str | None = None,
+    role: str | None = None,
 ) -> Any:
     """Declare a weight.
 
@@ -127,16 +146,22 @@ def param(
       decay: True if weight decay applies.
       trained: True if gradients change the weight; or the name of a field of the component.
       when: dotted attribute of the component; the weight exists if it is true.
+      role: one of `ROLES`, which a `Parametrization` scales by; None for "vector" without a fan-in, "output" with
+        init="output", and "hidden" otherwise.
 
     Raises:
-      UserError: an unknown `init`.
+      UserError: an unknown `init` or `role`.
     """
     if init not in INITS:
         raise UserError(f"init is {init!r}; expected one of: {', '.join(INITS)} (or std=, or value=)")
+    if role is None:
+        role = "output" if init == "output" else "hidden" if fan_in else "vector"
     if std is not None or value is not None:
         init = "normal" if value is None else "constant"
+    if role not in ROLES:
+        raise UserError(f"role is {role!r}; expected one of: {', '.join(ROLES)}")
     number = value if std is None else std
-    rule = WeightRule(tuple(fan_in.split()), tuple(batch_axis.split()), init, number, decay, trained, when)
+    rule = WeightRule(tuple(fan_in.split()), tuple(batch_axis.split()), init, number, decay, trained, when, role)
     return flax.struct.field(default=None, metadata={"rule": rule})
 
 

@@ -1,12 +1,38 @@
 """Base of the package's pytree dataclasses."""
 
 import dataclasses
+import json
+from collections import Counter
 from collections.abc import Iterable
-from typing import ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import flax.struct
 import jax
+import jax.export
 from jax.tree_util import GetAttrKey
+
+_DEFINED: Counter[str] = Counter()
+"""Number of definitions of each name, since a file that is loaded again defines its classes again."""
+
+
+def _register_for_export(cls: type) -> None:
+    """Let `jax.export` serialize functions of a class: its static fields are stored as JSON, in order.
+
+    A class that is defined again gets another name in files, so that a file keeps its meaning.
+    """
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    _DEFINED[name] += 1
+    jax.export.register_pytree_node_serialization(
+        cls,
+        serialized_name=name if _DEFINED[name] == 1 else f"{name}#{_DEFINED[name]}",
+        serialize_auxdata=lambda values: json.dumps(values).encode(),
+        deserialize_auxdata=lambda data: _tuples(json.loads(bytes(data))),
+    )
+
+
+def _tuples(value: Any) -> Any:
+    """Return plain data with tuples in place of lists, as static fields have them."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(flax.struct.field, dataclasses.field))
@@ -42,6 +68,7 @@ class Node:
             return cls(**dict(zip(leaves, children, strict=True)), **dict(zip(static, values, strict=True)))
 
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        _register_for_export(cls)
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with the given fields replaced."""

@@ -172,6 +172,47 @@ def cuts_batch_alone() -> bool:
     return not mesh.empty and 1 < mesh.shape.get("data", 1) == mesh.size
 
 
+def batch_shards(rows: int = 0) -> int:
+    """Number of parts, along data and fsdp, into which the mesh divides a batch of as many rows where this is traced.
+
+    It is 1 without a mesh, within `shard_map`, and for rows that the mesh does not divide.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not set(mesh.axis_types) <= {AxisType.Auto}:
+        return 1
+    parts = int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
+    return parts if rows % parts == 0 else 1
+
+
+def shard_leading(x: Array, spec: PartitionSpec) -> Array:
+    """Shard an array [shards, ...], one per part of the batch; `spec` is that of a weight with the other axes."""
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*BATCH, *_gathered(spec)))
+
+
+def reduce_scatter(x: Array, spec: PartitionSpec) -> Array:
+    """Return the sum over the first axis of an array as `shard_leading` gives it, with the sharding `spec`."""
+
+    def of_device(own: Array) -> Array:
+        total = own[0]
+        for along in BATCH[0]:
+            is_cut = along == "fsdp" and along in spec
+            place = spec.index(along) if is_cut else 0
+            total = (
+                jax.lax.psum_scatter(total, along, scatter_dimension=place, tiled=True)
+                if is_cut
+                else jax.lax.psum(total, along)
+            )
+        return total
+
+    mapped = jax.shard_map(of_device, in_specs=PartitionSpec(*BATCH, *_gathered(spec)), out_specs=spec, check_vma=False)
+    return mapped(x)
+
+
+def _gathered(spec: PartitionSpec) -> PartitionSpec:
+    """Return the partition of a weight after it is gathered along fsdp."""
+    return PartitionSpec(*(None if along == "fsdp" else along for along in spec))
+
+
 def mesh_for_rows(rows: int) -> AbstractMesh | None:
     """The mesh within which this is called, if each of its devices can compute as many of the rows for itself."""
     mesh = jax.sharding.get_abstract_mesh()
@@ -204,10 +245,26 @@ def all_gather_fsdp(params: ParametersT) -> ParametersT:
         return params
 
     def gather(own: Axes, leaf: Array) -> Array:
-        spec = (None if along == "fsdp" else along for along in weight_spec(own, leaf.shape, mesh))
-        return leaf if own.in_layer else jax.lax.with_sharding_constraint(leaf, PartitionSpec(*spec))
+        sharded = weight_spec(own, leaf.shape, mesh)
+        return leaf if own.in_layer or "fsdp" not in sharded else _all_gather(leaf, sharded)
 
     return jax.tree.map(gather, axes(params), params)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _all_gather(x: Array, sharded: PartitionSpec) -> Array:
+    """All-gather x along fsdp; its gradient is sharded as x is, so that it is reduced and scattered, not all-reduced.
+
+    x has this sharding before it is gathered. Otherwise, the compiler may gather the weight before it is cast.
+    """
+    x = jax.lax.with_sharding_constraint(x, sharded)
+    return jax.lax.with_sharding_constraint(x, _gathered(sharded))
+
+
+_all_gather.defvjp(
+    lambda x, sharded: (_all_gather(x, sharded), None),
+    lambda sharded, _, gradient: (jax.lax.with_sharding_constraint(gradient, sharded),),
+)
 
 
 def device_put_global(tree: T, shardings: PyTree[NamedSharding]) -> T:

@@ -23,6 +23,7 @@ from flaxformer.pytree import Node
 ValueT = TypeVar("ValueT")
 
 REQUIRED = dataclasses.MISSING
+LARGEST = 2**63 - 1
 BOUNDS = {
     "at_least": (lambda value, bound: value >= bound, "at least"),
     "above": (lambda value, bound: value > bound, "above"),
@@ -53,12 +54,12 @@ def static(
 
 
 @overload
-def leaf(**bounds: float) -> Any: ...
+def leaf(*, omit_default: bool = False, **bounds: float) -> Any: ...
 @overload
-def leaf(default: ValueT, **bounds: float) -> ValueT: ...
-def leaf(default: object = REQUIRED, **bounds: float) -> object:
-    """Declare a number that the program reads and `vmap` may map over; bounds: at_least, above, at_most, below."""
-    return _field(default, True, None, bounds)
+def leaf(default: ValueT, *, omit_default: bool = False, **bounds: float) -> ValueT: ...
+def leaf(default: object = REQUIRED, *, omit_default: bool = False, **bounds: float) -> object:
+    """Declare a number that the program reads and `vmap` may map over; bounds and `omit_default` as in `static`."""
+    return _field(default, True, None, bounds, omit_default)
 
 
 @overload
@@ -153,8 +154,8 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 def _is_user_value(value: object) -> bool:
     """True if a value was given by the user; False if JAX put it there when it rebuilt the config."""
     if isinstance(value, tuple):
-        return all(isinstance(item, Config) for item in value)
-    return isinstance(value, bool | int | float | str | Config | None | type)
+        return all(isinstance(item, Config | bool | int | float | str | None) for item in value)
+    return isinstance(value, bool | int | float | complex | str | bytes | dict | set | Config | None | type)
 
 
 type_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
@@ -226,6 +227,8 @@ def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None
             holds, words = BOUNDS[name]
             if not holds(value, bound):
                 raise UserError(f"{where} is {value!r}; expected a number {words} {bound}")
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise UserError(f"{where} is {value}; expected a number of at most 64 bits")
 
 
 def get_at(config: Config, path: str) -> Any:
@@ -241,13 +244,14 @@ def get_at(config: Config, path: str) -> Any:
     return value
 
 
-def replace_at(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
+def replace_at(config: ConfigT, changes: Mapping[str, object], within: str = "") -> ConfigT:
     """Return the config with the values at dotted paths replaced together; the result is checked again.
 
     Raises:
-      UserError: a path names no field, or the result is no valid config.
+      UserError: a path names no field, or the result is no valid config; it quotes the path after `within`, the path of
+        the config itself with a dot.
     """
-    return cast(ConfigT, _replace_within(config, changes, ""))
+    return cast(ConfigT, _replace_within(config, changes, within))
 
 
 def _replace_within(node: object, changes: Mapping[str, object], within: str) -> object:

@@ -3,7 +3,10 @@
 import dataclasses
 from typing import Literal
 
-from flaxformer.params import Parameters, ParametersT, SubtreeRule, WeightRule, rule_of
+import jax
+import jax.numpy as jnp
+
+from flaxformer.params import AdaptedWeight, Parameters, ParametersT, SubtreeRule, WeightRule, rule_of
 from flaxformer.struct import Config, alternatives, type_hints
 from flaxformer.weight_specs import component_of, get_attribute
 
@@ -31,11 +34,37 @@ class Axes:
     """Axes along which separate matrices are stacked."""
     in_layer: bool
     """True if the weight belongs to a layer of a stack, in either layout."""
+    role: str
+    """One of `params.ROLES`."""
 
     @property
     def stacked(self) -> bool:
         """True if the array holds the weights of several layers."""
         return self.names[:1] == ("layers",)
+
+    @property
+    def as_matrix(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+        """Places of the axes along which matrices are stacked, of those summed over, and of those of the result.
+
+        Of an embedding table, the vocabulary counts as summed over. None for a weight that is no matrix.
+        """
+        stacked = [place for place, name in enumerate(self.names) if name in self.batch]
+        stacked = [0, *stacked] if self.stacked else stacked
+        rest = {place: name for place, name in enumerate(self.names) if place not in stacked}
+        summed = []
+        for wanted in self.fan_in:  # both axes of a square matrix have one name: the first is summed over
+            summed.append(next(place for place, name in rest.items() if name == wanted and place not in summed))
+        if not summed:
+            summed = [place for place, name in rest.items() if name == "vocabulary"]
+        result = [place for place in rest if place not in summed]
+        return (tuple(stacked), tuple(summed), tuple(result)) if summed and result else None
+
+    def of_adapter(self, name: str, dimensions: int) -> "Axes":
+        """The axes of an adapter's array: those along which matrices are stacked, and the array's own."""
+        leading = tuple(own for own in self.names if own in ("layers", *self.batch))
+        own_names = tuple(f"{name} {place}" for place in range(dimensions - len(leading)))
+        fan_in = own_names[:1] if len(own_names) == 2 else ()
+        return Axes((*leading, *own_names), fan_in, self.batch, self.in_layer, self.role)
 
 
 def axes(params: ParametersT) -> ParametersT:
@@ -51,7 +80,9 @@ def _axes(node: ParametersT, leading: tuple[str, ...], in_layer: bool) -> Parame
             values[field.name] = None
         elif isinstance(rule, WeightRule):
             kind, *_ = alternatives(type_hints(type(node))[field.name])
-            values[field.name] = Axes((*leading, *kind.dim_str.split()), rule.fan_in, rule.batch_axis, in_layer)
+            names = (*leading, *kind.dim_str.split())
+            own = Axes(names, rule.fan_in, rule.batch_axis, in_layer, rule.role)
+            values[field.name] = _with_adapter(own, value) if isinstance(value, AdaptedWeight) else own
         elif isinstance(rule, SubtreeRule):
             repeated = rule.repeat is not None
             is_in_layer = in_layer or repeated
@@ -63,6 +94,12 @@ def _axes(node: ParametersT, leading: tuple[str, ...], in_layer: bool) -> Parame
                 else _axes(value, outer, is_in_layer)
             )
     return type(node)(**values)
+
+
+def _with_adapter(own: Axes, value: AdaptedWeight) -> AdaptedWeight:
+    """Return the axes of each array of a weight with an adapter; None where the tree has no array."""
+    arrays = {name: None if one is None else own.of_adapter(name, jnp.ndim(one)) for name, one in value.own.items()}
+    return AdaptedWeight(base=None if value.base is None else own, own=arrays)
 
 
 def _has_stacked_field(node: Parameters) -> bool:
@@ -84,7 +121,9 @@ def _mark_weights(node: ParametersT, owner: object, model: object, mark: Mark) -
         if value is None:
             values[field.name] = None
         elif isinstance(rule, WeightRule):
-            values[field.name] = get_attribute(owner, rule.decay if mark == "decay" else rule.trained)
+            marked = bool(get_attribute(owner, rule.decay if mark == "decay" else rule.trained))
+            is_adapted = isinstance(value, AdaptedWeight)
+            values[field.name] = jax.tree.map(lambda _, m=marked: m, value) if is_adapted else marked
         elif isinstance(rule, SubtreeRule):
             values[field.name] = _mark_subtree(value, rule, owner, model, mark)
     return type(node)(**values)

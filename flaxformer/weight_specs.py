@@ -168,23 +168,45 @@ def _spec(axes: list[str], rule: WeightRule, owner: object, sizes: Mapping[str, 
         fan_out=math.prod(sizes[axis] for axis in fan_out),
         decay=rule.decay,
         trained=bool(get_attribute(owner, rule.trained)),
+        role=rule.role,
+        active_shape=_active_shape(axes, owner, sizes),
     )
 
 
-def initialise(key: Array, declared: ParametersT, std: Callable[[Spec], float | Array]) -> ParametersT:
+def _active_shape(axes: list[str], owner: object, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the entries of a weight that one token uses.
+
+    Raises:
+      UserError: the component declares more entries of an axis than there are, or not a number.
+    """
+    active: Mapping[str, int] = getattr(owner, "active_sizes", dict)()
+    for axis in axes:
+        used = active.get(axis, sizes[axis])
+        if not isinstance(used, int) or not 0 <= used <= sizes[axis]:
+            raise UserError(
+                f"{type(owner).__name__}.active_sizes() gives {used!r} for the axis '{axis}'; expected a number from 0 "
+                f"to {sizes[axis]}"
+            )
+    return tuple(active.get(axis, sizes[axis]) for axis in axes)
+
+
+def initialise(
+    key: Array, declared: ParametersT, std: Callable[[Spec, float | Array | None], float | Array]
+) -> ParametersT:
     """Draw the initial weights, in float32: constants, or a standard deviation times N(0, 1).
 
     Args:
       key: the key of a weight is this one with the weight's path folded in.
       declared: the tree of `declarations`.
-      std: standard deviation of a matrix, from its `Spec`.
+      std: standard deviation of a weight, from its `Spec` and the number that its declaration gives, or None.
     """
 
     def draw(path: KeyPath, declared: Declared) -> Array:
         spec = declared.spec
         if spec.init in CONSTANTS or spec.init == "constant":
             return jnp.full(spec.shape, CONSTANTS.get(spec.init, declared.value), jnp.float32)
-        deviation = declared.value if spec.init == "normal" else std(spec)
-        return deviation * jax.random.normal(fold_in_name(key, path_name(path)), spec.shape, jnp.float32)
+        return std(spec, declared.value) * jax.random.normal(
+            fold_in_name(key, path_name(path)), spec.shape, jnp.float32
+        )
 
     return jax.tree_util.tree_map_with_path(draw, declared, is_leaf=_is_declared)

@@ -1,5 +1,6 @@
 """Counts, lists and durations as text, and checks of the texts that users give."""
 
+import math
 import unicodedata
 from collections.abc import Iterable
 
@@ -24,6 +25,15 @@ def listed(words: Iterable[str]) -> str:
     """Words as a list, such as "a, b and c"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def with_prefix(value: float, unit: str) -> str:
+    """A number with three digits and a prefix of thousands, such as "854 MFLOP"."""
+    prefixes = ("", "k", "M", "G", "T", "P", "E", "Z")
+    power = min(max(0, math.floor(math.log10(max(value, 1)) / 3)), len(prefixes) - 1)
+    if float(f"{value / 1000**power:.3g}") >= 1000 and power + 1 < len(prefixes):
+        power += 1
+    return " ".join(f"{value / 1000**power:.3g} {prefixes[power]}{unit}".split())
 
 
 def duration(seconds: float) -> str:

@@ -25,7 +25,7 @@ install_import_hook([f"flaxformer.nn.{name}" for name in CHECKED], "beartype.bea
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts a background job so, and processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OPTIMISED = {"training", "study", "runner", "store"}
+OPTIMISED = {"training", "study", "runner", "store", "targets"}
 compiled_with: dict[str, bool] = {}
 
 

@@ -147,11 +147,12 @@ OTHER = [
         "model.norm_kind.epsilon": 0.1, "model.positions.base": 10.0, "model.positions.layout": "split",
         "model.initializer.gain": 0.5, "model.head.tied": True, "model.head.bias": True, "model.head.transform": "gelu",
         "model.head.scale_exponent": 0.5, "model.inputs.scale_exponent": 0.5, "model.inputs.frozen": True,
+        "model.head.logit_cap": 0.5,
         "model.inputs.token_types": 2,
         "task.batch_size": 3, "task.evaluation_batches": 3, "task.symbols": 4, "task.length": 2,
         "optimizer.learning_rate": 0.01, "optimizer.warmup_steps": 3.0, "optimizer.decay": "cosine",
         "optimizer.final_fraction": 0.9, "optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.1,
-        "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01,
+        "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01, "optimizer.moment_dtype": "bfloat16",
         "loss_terms": (ZLoss(),),
         "seeds": Seeds(init=1), "seeds.init": 1, "seeds.data": 1, "seeds.dropout": 1,
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
@@ -189,7 +190,9 @@ OTHER = [
         "model.positions.max_length": 7, "model.positions.std": 1.0,
     }),
     (on(BASE, model__positions=ConcatenatedIndex()), {"model.positions.scale": 0.5}),
-    (on(BASE, model__positions=Rotary()), {"model.positions.base": 10.0, "model.positions.layout": "interleaved"}),
+    (on(BASE, model__positions=Rotary()), {
+        "model.positions.base": 10.0, "model.positions.layout": "interleaved", "model.positions.rotated_width": 2,
+    }),
     (on(PLAIN, model__positions=RelativeBuckets(buckets=4, max_distance=4)), {
         "model.positions.buckets": 5, "model.positions.max_distance": 9, "model.positions.std": 1.0,
         "model.positions": Alibi(),
@@ -242,7 +245,7 @@ OPTIMIZERS = {  # other values of the fields that an optimizer has for itself
 }  # fmt: skip
 SHARED = {
     "learning_rate": 0.01, "warmup_steps": 3.0, "decay": "cosine", "final_fraction": 0.9, "weight_decay": 1.0,
-    "clip": 10.0,
+    "clip": 10.0, "moment_dtype": "bfloat16",
 }  # fmt: skip
 for _kind, _own in OPTIMIZERS.items():
     numbers = {"warmup_steps": 1.0, "final_fraction": 0.1, "weight_decay": 0.1, "clip": 0.1, "learning_rate": 0.1}
@@ -259,6 +262,7 @@ BY_DESIGN = {
     (Patches, "channels"): "the task's images decide",
     (Regressor, "pool"): "the task decides",
     (Training, "remat"): "another way to the same numbers",
+    (Training, "offload_optimizer"): "another place of the same numbers",
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
 ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task}

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import flaxformer
-from flaxformer.config import Alibi, LeCun, NoPositions, Residual, ReZero, Xavier
+from flaxformer.config import Alibi, Attention, LeCun, ModelConfig, NoPositions, Residual, ReZero, Xavier
+from flaxformer.model import apply, init
 from flaxformer.nn.masks import Explicit, Padding
 from flaxformer.pytree import Node
+from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, Reverse
 
 MASK = Padding(jnp.ones((2, 3), bool))
@@ -43,3 +46,23 @@ def test_only_pytree_py_registers_pytrees():
         found = [line for line in path.read_text().splitlines() if name in line]
         assert not found or path.name == "pytree.py", (path, found)
     assert issubclass(Xavier, Node)
+
+
+def test_functions_of_weights_and_configs_can_be_exported():
+    pytest.importorskip("flatbuffers")
+    config = ModelConfig(vocabulary=7, layers=1, d_model=8, attention=Attention(heads=2))
+    arguments = (init(jax.random.key(0), config), jax.tree.map(jnp.asarray, config), jnp.arange(5)[None])
+    function = jax.jit(lambda params, config, tokens: apply(params, config, tokens))
+    again = jax.export.deserialize(jax.export.export(function)(*arguments).serialize())
+    np.testing.assert_array_equal(again.call(*arguments), function(*arguments))
+
+
+def test_a_class_that_is_defined_again_is_exported_under_another_name():
+    made = [type("Twice", (Node,), {"__annotations__": {"x": int}, "__module__": __name__}) for _ in range(2)]
+    assert jax.tree.structure(made[0](1)) != jax.tree.structure(made[1](1))
+
+
+@pytest.mark.parametrize("wrong", [(16, None), [16], {"a": 1}, {16}, b"16", "16"])
+def test_a_leaf_takes_no_other_plain_data(wrong):
+    with pytest.raises(UserError, match=r"Attention.window is"):
+        Attention(window=wrong)

@@ -39,7 +39,7 @@ class MixtureOfExperts(FeedForward):
     class Weights(Parameters):
         """Router, and the matrices U and D of each expert."""
 
-        router: Float[Array, "d_model experts"] = param(fan_in="d_model")
+        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
         up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
         down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
 
@@ -52,6 +52,9 @@ class MixtureOfExperts(FeedForward):
     def problems(self) -> Iterator[str]:
         if self.active > self.experts:
             yield f"active is {self.active}; expected at most the number of experts, {self.experts}"
+
+    def active_sizes(self) -> dict[str, int]:
+        return {"experts": self.active}
 
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid

@@ -61,6 +61,7 @@ benchmark = Benchmark(
     ],
     options={"checkout": ("",), "work": (*BENCHMARKS,)},
     quick={"work": ("training-XS",)},
+    choices={"work": (*BENCHMARKS,)},
     compared="per_second",
     reference="before",
     columns={"per_second": "tokens/s, or studies/s", "first_step_seconds": "first step, s", "seconds": "seconds"},

@@ -63,6 +63,7 @@ benchmark = Benchmark(
     ],
     options={"depth": (4, 12, 48), "size": ("S",)},
     quick={"depth": (1, 2), "size": ("tiny",)},
+    choices={"size": tuple(SIZES)},
     compared="first_step_seconds",
     lower_is_better=True,
     reference="torch",

@@ -131,6 +131,7 @@ benchmark = Benchmark(
         "seconds": (3.0,),
         "nanogpt": ("",),
     },
+    choices={"size": tuple(SIZES)},
     quick={"size": ("tiny",), "batch": (2,), "prompt": (8,), "steps": (8,), "seconds": (0.2,)},
     compared="tokens_per_second",
     reference="nnx",

@@ -1,11 +1,15 @@
-"""Study of many trials for the benchmark `folders`: 2 norms × rates × 20 decays × 5 seeds of a tiny model.
+"""Study of many trials for the benchmark `folders`: 2 norms × 10 decays × rates of a tiny model, at many seeds.
 
-`python large_study.py DIR TRIALS` fills an output folder with invented results of that many trials.
+`python large_study.py declare DIR ARMS SEEDS` declares it in an output folder, by the code of any version of the
+package; `fill` adds invented results of all trials. 1 in 100 diverged, and 1 in 1,000 failed.
 """
 
-import random
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
 
 from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.store.declarations import declare
@@ -17,11 +21,12 @@ from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 
 CURVE = list(range(0, 101, 5))
+STEPS = 100
 
 
-def study_of(trials: int) -> Study:
-    """Return a study of that many trials, rounded up to a multiple of 200."""
-    rates = range(-(-trials // 200))
+def study_of(arms: int, seeds: int) -> Study:
+    """Return a study of that many arms, rounded up to a multiple of 20, at that many seeds."""
+    rates = range(-(-arms // 20))
     return Study(
         name="large",
         question="How long do its commands take?",
@@ -36,32 +41,66 @@ def study_of(trials: int) -> Study:
         axes=[
             Axis("model.norm", {"pre": PRE, "post": POST}),
             Axis("optimizer.learning_rate", {f"{i}": 1e-3 * (1 + i) for i in rates}, name="rate"),
-            Axis("optimizer.weight_decay", {f"{i}": 1e-3 * (1 + i) for i in range(20)}, name="decay"),
+            Axis("optimizer.weight_decay", {f"{i}": 1e-3 * (1 + i) for i in range(10)}, name="decay"),
         ],
-        seeds=range(5),
+        seeds=range(seeds),
         claims=[
             Claim("post is higher", lower={"norm": "pre"}, than={"norm": "post"}, where={"rate": "0", "decay": "0"})
         ],
     )
 
 
-def fill(folder: Path, study: Study) -> None:
-    """A folder of finished runs with random numbers."""
-    store, declared, drawn = Store(folder), declaration(study), random.Random(0)
-    groups: dict[str, list[dict[str, object]]] = {}
-    for trial, known in zip(study.trials(), declared["trials"], strict=True):
-        loss = drawn.random()
-        row = {"trial": trial.name, "group": known["group"], "seed": trial.seed} | trial.arm.labels
-        row |= {"status": "done", "diverged_at": None, "fingerprint": known["fingerprint"], "evaluated_at": CURVE}
-        for name, value in (("validation_loss", loss), ("validation_accuracy", 0.5)):
-            row |= {name: value, f"initial_{name}": 9.0, f"{name}_curve": [value + step for step in CURVE]}
-        row |= {"train_loss_curve": [drawn.random() for _ in range(100)], "seconds": 0.1, "tokens_per_second": 9.0}
-        groups.setdefault(known["group"], []).append(row | {"group_size": 1, "chunk_steps": 5, "device": "cpu:0"})
+def invented(trials: list[dict[str, Any]], drawn: np.random.Generator) -> pl.DataFrame:
+    """Results with random numbers of these declared trials of one program."""
+    n, is_diverged, is_failed = len(trials), drawn.random(len(trials)) < 0.01, drawn.random(len(trials)) < 0.001
+    loss = drawn.random(n)
+    columns: dict[str, Any] = {name: [trial[name] for trial in trials] for name in ("trial", "group", "seed")}
+    columns |= {name: [trial["labels"][name] for trial in trials] for name in trials[0]["labels"]}
+    columns |= {"fingerprint": [trial["fingerprint"] for trial in trials]}
+    for name, value in (("validation_loss", loss), ("validation_accuracy", np.full(n, 0.5))):
+        columns |= {name: value, f"initial_{name}": np.full(n, 9.0), f"{name}_curve": value[:, None] + np.array(CURVE)}
+    columns |= {"train_loss_curve": drawn.random((n, STEPS)), "seconds": np.full(n, 0.1)}
+    table = pl.DataFrame(columns).with_columns(
+        pl.selectors.array().arr.to_list(),
+        status=pl.when(pl.Series(is_failed))
+        .then(pl.lit("failed"))
+        .when(pl.Series(is_diverged))
+        .then(pl.lit("diverged"))
+        .otherwise(pl.lit("done")),
+        diverged_at=pl.when(pl.Series(is_diverged & ~is_failed)).then(3),
+        evaluated_at=pl.lit(CURVE, dtype=pl.List(pl.Int64)),
+        tokens_per_second=9.0,
+        group_size=1,
+        chunk_steps=5,
+        device=pl.lit("cpu:0"),
+        cause=pl.when(pl.Series(is_failed)).then(pl.lit("ValueError: invented")),
+        error=pl.when(pl.Series(is_failed)).then(pl.lit("Traceback: invented")),
+    )
+    numbers = pl.selectors.matches("^(initial_|validation_|train_|seconds|tokens_)")
+    return table.with_columns(pl.when(pl.col("status") != "failed").then(numbers))
+
+
+def declare_in(folder: Path, study: Study) -> None:
+    """Declare a study in a folder."""
+    store = Store(folder)
     with store.locked():
-        declare(store, declared)
-        for name, rows in groups.items():
-            write_table(store.groups / f"{name}.parquet", rows)
+        declare(store, declaration(study))
+
+
+def fill(folder: Path) -> None:
+    """Add finished runs with random numbers to the folder of a declared study."""
+    store, drawn = Store(folder), np.random.default_rng(0)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for trial in store.declaration["trials"]:
+        groups.setdefault(trial["group"], []).append(trial)
+    with store.locked():
+        for name, trials in groups.items():
+            write_table(store.groups / f"{name}.parquet", invented(trials, drawn))
 
 
 if __name__ == "__main__":
-    fill(Path(sys.argv[1]), study_of(int(sys.argv[2])))
+    part, place, *size = sys.argv[1:]
+    if part == "declare":
+        declare_in(Path(place), study_of(*map(int, size)))
+    else:
+        fill(Path(place))

@@ -132,6 +132,7 @@ benchmark = Benchmark(
     ],
     options={"axis": (*SCALED, "trials", "cores"), "factor": (1, 2, 4), "seconds": (2.0,)},
     quick={"factor": (1, 2), "seconds": (0.1,)},
+    choices={"axis": (*SCALED, "trials", "cores")},
     compared="seconds_per_step",
     lower_is_better=True,
     reference="torch",

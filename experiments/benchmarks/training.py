@@ -105,6 +105,7 @@ benchmark = Benchmark(
     ],
     options={"size": ("S",), "seconds": (6.0,), "nanogpt": ("",)},
     quick={"size": ("XS",), "seconds": (0.3,)},
+    choices={"size": tuple(SIZES)},
     compared="tokens_per_second",
     reference="torch",
     limit=Limit("flops_per_second", "matmul-xla", "of XLA's matmul"),

@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from flaxformer.study import paired_tests
-from flaxformer.study.analysis import WEAK
+from flaxformer.study.corrections import benjamini_hochberg
+from flaxformer.study.explore import WEAK
 from flaxformer.study.paired_tests import Kind
 from flaxformer.study.statistics import (
     FEWEST_SEEDS,
     LEVEL,
-    benjamini_hochberg,
     holm,
     judge_difference,
     with_verdicts,

@@ -9,6 +9,9 @@ from flaxformer.bench.declare import Benchmark, OptionValues, Way, read
 from flaxformer.files import find_experiment
 from flaxformer.struct import UserError, did_you_mean
 
+LARGEST = 1_000_000_000
+"""Largest number that an option of a benchmark accepts."""
+
 
 def find(folder: Path) -> dict[str, Path]:
     """Return the files of a folder that define `benchmark = Benchmark(...)`, by name.
@@ -56,17 +59,22 @@ def changed(benchmark: Benchmark, words: Sequence[str], quick: bool) -> Benchmar
         if name not in options:
             raise UserError(f"{benchmark.name} has no option '{name}'{did_you_mean(name, list(options))}")
         kind = type(benchmark.options[name][0])
-        options[name] = tuple(_as(kind, name, part) for part in text.split(","))
+        options[name] = tuple(_as(kind, name, part, benchmark.choices.get(name, ())) for part in text.split(","))
     return dataclasses.replace(benchmark, options=options)
 
 
-def _as(kind: type, name: str, text: str) -> object:
+def _as(kind: type, name: str, text: str, choices: Sequence[str]) -> object:
     if kind is str:
+        if choices and text not in choices:
+            raise UserError(f"{name} is '{text}'{did_you_mean(text, choices)}")
         return text
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
         raise UserError(f"{name} is '{text}'; expected {kind.__name__}, or several separated by commas") from None
+    if not 0 < value <= LARGEST:
+        raise UserError(f"{name} is {text}; expected a number above 0 and at most {LARGEST:,}")
+    return value
 
 
 def chosen(benchmark: Benchmark, only: Sequence[str], options: OptionValues) -> tuple[list[Way], list[str]]:

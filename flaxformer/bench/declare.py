@@ -89,6 +89,7 @@ class Benchmark:
       ways: the ways; each is measured at every point.
       options: values per option; the points are their product. NAME=VALUE,VALUE on the command line changes them.
       quick: values for --quick, in place of those.
+      choices: the valid values of options that are texts; of others, any text is passed on. Numbers are above 0.
       compared: name of the number that is compared.
       reference: name of the way in the denominator of ratios; above 1 is faster than it.
       lower_is_better: true where the number is a time rather than a rate.
@@ -107,6 +108,7 @@ class Benchmark:
     compared: str
     reference: str
     quick: OptionValues = dataclasses.field(default_factory=dict)
+    choices: OptionValues = dataclasses.field(default_factory=dict)
     lower_is_better: bool = False
     columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limit: Limit | None = None

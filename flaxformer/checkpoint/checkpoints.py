@@ -123,7 +123,7 @@ class Checkpoints:
         self, step: int, leaves: dict[str, Leaf], arrays: dict[str, np.ndarray], metrics: dict[str, float | None]
     ) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.folder)
             self._remove_unfinished()
             digests = {name: digest(array) for name, array in arrays.items()}
             self._publish(Marker(step, metrics, leaves, digests, {}), arrays)

@@ -9,6 +9,7 @@ from typing import NotRequired, TypedDict, cast
 
 from flaxformer.canonical import Json, canonical, differences
 from flaxformer.digests import DamagedError, read_document, write_document
+from flaxformer.files import make_folder
 from flaxformer.struct import Config, UserError, alternatives, did_you_mean, qualified_name, type_hints
 from flaxformer.training.run import Run
 from flaxformer.user_code import changes
@@ -29,6 +30,8 @@ class ConfigFile(TypedDict):
     """Digests of user code by the name of the definition."""
     source: str | None
     code_changes: NotRequired[list[changes.CodeChange]]
+    initial_weights: NotRequired[str]
+    """Digest of the weights that the run started from."""
 
 
 def write_config(
@@ -37,6 +40,7 @@ def write_config(
     code: Mapping[str, str] | None = None,
     on_code_change: OnCodeChange = "refuse",
     source: str | None = None,
+    initial_weights: str | None = None,
 ) -> None:
     """Write a run into a folder, which is created if it does not exist. Do nothing if the folder has the same run.
 
@@ -47,12 +51,13 @@ def write_config(
       on_code_change: what to do if that code has changed: "refuse"; "keep" the folder's results and record the change;
         or "retrain", which moves them to superseded/N.
       source: path in the folder of the copied file that declares the run, such as "code/0123456789abcdef/mine.py".
+      initial_weights: digest of the weights that the run starts from.
 
     Raises:
       UserError: the folder has another run, or results of other code; the message lists what differs.
     """
     folder, code = Path(folder), dict(code or {})
-    changed = check_config(folder, run, code, on_code_change)
+    changed = check_config(folder, run, code, on_code_change, initial_weights)
     old = _read_document(folder) if (folder / NAME).exists() else None
     if old is not None and not changed:
         return
@@ -61,18 +66,27 @@ def write_config(
         history = [*history, changes.record_decision(on_code_change, {changes.DERIVED: changed}, 1)]
         if on_code_change == "retrain":
             supersede(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     data: ConfigFile = {"format": FORMAT, "run": canonical(run), "code": code, "source": source}
     if history:
         data["code_changes"] = history
+    if initial_weights is not None:
+        data["initial_weights"] = initial_weights
     write_document(folder / NAME, dict(data))
 
 
-def check_config(folder: Path, run: Run, code: Mapping[str, str], on_code_change: OnCodeChange) -> list[str]:
+def check_config(
+    folder: Path,
+    run: Run,
+    code: Mapping[str, str],
+    on_code_change: OnCodeChange,
+    initial_weights: str | None = None,
+) -> list[str]:
     """Return the definitions of user code that have changed since the folder's results were made. Write nothing.
 
     Raises:
-      UserError: the folder has another run; or `on_code_change` is "refuse" and code has changed.
+      UserError: the folder has another run, or one that started from other weights; or `on_code_change` is "refuse" and
+        code has changed.
     """
     changes.check_decision(on_code_change)
     if not (folder / NAME).exists():
@@ -81,6 +95,11 @@ def check_config(folder: Path, run: Run, code: Mapping[str, str], on_code_change
     if changed_fields := differences(old["run"], canonical(run)):
         lines = "\n".join(f"  {line}" for line in changed_fields)
         raise UserError(f"{folder} holds another run:\n{lines}\nGive another folder, or remove this one.")
+    if None not in (initial_weights, found := old.get("initial_weights")) and found != initial_weights:
+        raise UserError(
+            f"{folder} holds a run that started from other weights: {found} -> {initial_weights}. Give another folder, "
+            "or remove this one."
+        )
     changed = changes.compare_digests(old.get("code") or {}, code)
     if changed and on_code_change == "refuse":
         raise UserError(changes.refusal(folder, {changes.DERIVED: changed}, "a run"))
@@ -93,7 +112,7 @@ def supersede(folder: Path) -> None:
     target = folder / "superseded" / str(number)
     target.mkdir(parents=True)
     for path in sorted(folder.iterdir()):
-        if path.name not in (".lock", "superseded", "code"):
+        if path.name not in (".lock", ".lock.holder", "superseded", "code"):
             path.rename(target / path.name)
 
 

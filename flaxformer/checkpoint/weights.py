@@ -23,6 +23,7 @@ def read_weights(folder: str | Path, run: Run, step: int | None = None) -> Trans
     """
     checkpoints = Checkpoints(folder)
     step = checkpoints.best() if step is None else step
+    run = run.without_init
     state = jax.eval_shape(start, run)
     if checkpoints.holds_weights_alone(step):
         return checkpoints.restore({"params": jax.eval_shape(evaluation_params, state, run)}, step)[1]["params"]

@@ -6,13 +6,13 @@ import platform
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 import flaxformer
-from flaxformer.cli.arguments.options import INTERRUPTED, USER_ERROR
+from flaxformer.cli.arguments.options import FAILED, INTERRUPTED, USER_ERROR
+from flaxformer.cli.mistakes import check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
-from flaxformer.errors import UserError
+from flaxformer.cli.terminal import safe_console
 from flaxformer.interrupts import interrupt_on_signals
 
 WITHOUT_JAX = ("new", "completion")
@@ -25,8 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     From the shell (no arguments given here), compiled programs are cached; elsewhere JAX stays as its user set it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console, errors = Console(), Console(stderr=True)
+    console, errors = safe_console(), safe_console(is_error=True)
     try:
+        check_words(words)
         if words in (["--help"], ["-h"], []):
             show_help(console if words else errors)
             return 0 if words else USER_ERROR
@@ -38,12 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[0] not in WITHOUT_JAX:
             importlib.import_module("flaxformer.startup").set_up(keep_programs=arguments is None)
         return importlib.import_module(f"flaxformer.cli.{words[0]}").main(command, console)
-    except UserError as error:
-        errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
-        return USER_ERROR
     except KeyboardInterrupt:
         errors.print("Stopped. What is finished or saved is kept; run the same command again to continue.")
         return INTERRUPTED
+    except BrokenPipeError:
+        end_of_pipe()
+        return FAILED
+    except (Exception, SystemExit) as error:
+        text = message(error)
+        if text is None:
+            raise
+        errors.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
+        return USER_ERROR
 
 
 def versions() -> str:

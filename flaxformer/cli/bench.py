@@ -20,6 +20,8 @@ from flaxformer.cli.study import show_paths
 from flaxformer.report.terminal import fitted
 from flaxformer.struct import UserError, did_you_mean
 
+MOST_ROUNDS = 10_000
+
 
 def main(arguments: Bench, console: Console) -> int:
     """Measure one benchmark, or list all."""
@@ -29,8 +31,8 @@ def main(arguments: Bench, console: Console) -> int:
     benchmark = choose.changed(benchmark, arguments.overrides, arguments.quick)
     benchmark = _comparison(arguments, benchmark)
     rounds = arguments.rounds if arguments.rounds is not None else 1 if arguments.quick else benchmark.rounds
-    if rounds < 1:
-        raise UserError(f"rounds is {rounds}; expected at least 1")
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise UserError(f"rounds is {rounds}; expected a number from 1 to {MOST_ROUNDS:,}")
     ways, left_out = choose.chosen(benchmark, arguments.only, benchmark.options)
     for line in left_out:
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
@@ -80,7 +82,7 @@ def _measure(
             where = " ".join(filter(None, [event.way, place(benchmark, event.point)]))
             if isinstance(event, Measuring):
                 turn = f"round {event.round} of {rounds}" if event.round else "rehearsal"
-                status.update(f"{turn}: {where}")
+                status.update(Text(f"{turn}: {where}"))
                 continue
             found.append(event)
             show.keep(path, benchmark, found, about, left_out)

@@ -22,6 +22,7 @@ from flaxformer.report.terminal import fitted
 from flaxformer.struct import UserError
 from flaxformer.study.load import load, load_study
 from flaxformer.training import Run
+from flaxformer.training.memory import check_memory
 from flaxformer.wording import counted, duration
 
 STYLES = {"ok": "green", "violated": "bold red", "not applicable": "dim"}
@@ -35,6 +36,7 @@ def main(arguments: Check, console: Console) -> int:
             jax.config.update("jax_num_cpu_devices", 2)
     broken: list[str] = []
     for name, run in distinct_models(runs_of(arguments)):
+        check_memory(run, name)
         console.print(Text(name, style="bold"))
         broken += _check(arguments, console, run)
         jax.clear_caches()  # the next model needs none of the compiled programs

@@ -23,8 +23,8 @@ def folder_name(arguments: Claims) -> str:
 
 def main(arguments: Claims, console: Console) -> int:
     """Test each claim, and write the page of all."""
-    cases = find_cases(arguments.folder, arguments.names)
     given = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    cases = find_cases(arguments.folder, arguments.names)
     seeds = None if given is None else lambda _: given
     root = arguments.output or Path("runs") / folder_name(arguments)
     execution = Execution(devices=arguments.devices)

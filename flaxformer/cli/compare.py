@@ -9,8 +9,10 @@ from rich.text import Text
 from flaxformer.cli.arguments import Compare
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import exact, number, numbers
+from flaxformer.report.reading import join
 from flaxformer.report.tables import Table
 from flaxformer.report.terminal import fitted, marked_verdict
+from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.study.compare import Comparison, compare
@@ -38,6 +40,9 @@ def main(arguments: Compare, console: Console) -> int:
         console.print(Text(pair.text, style="bold"))
         for side, claim in (("A", pair.a), ("B", pair.b)):
             console.print(Padding(claim_line(side, claim), (0, 0, 0, 2), expand=False))
+    if arguments.table is not None:
+        write_table(arguments.table, join(arguments.a, arguments.b).to_dicts())
+        console.print(f"\nTable: {arguments.table}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

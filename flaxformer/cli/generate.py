@@ -1,36 +1,47 @@
 """The command `flaxformer generate DIR`."""
 
+import dataclasses
 import itertools
 import math
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 import jax
 import numpy as np
 from rich.console import Console
 
+from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.cli.arguments import Generate
 from flaxformer.data.tokenizer import Tokenizer, decode_stream
+from flaxformer.jobs.decoding_memory import check_decoding
 from flaxformer.jobs.samples import text_of
-from flaxformer.jobs.translation import ROWS, stream_translation, translate
+from flaxformer.jobs.translation import ROWS, longest_target, stream_translation, translate
 from flaxformer.model import Sampling, beam_search, stream
+from flaxformer.model.call import PrefixInputs
 from flaxformer.model.weights import Transformer
 from flaxformer.sharding import Devices, replicated
+from flaxformer.store.store import Store
 from flaxformer.struct import UserError
+from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
 from flaxformer.study.load import load_run
+from flaxformer.study.seeds import LAST
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.training import Run
 from flaxformer.wording import printable
 
 DEFAULT_TOKENS = 200
+MOST_BEAMS, MOST_TOKENS = 4096, 2**31 - 1
 
 
 def main(arguments: Generate, console: Console) -> int:
     """Print the continuation of the prompt, or the translation."""
+    _check_numbers(arguments)
     if arguments.beams is not None and (arguments.temperature, arguments.top_k, arguments.top_p) != (None, None, None):
         raise UserError(f"beams is {arguments.beams} with temperature, top_k or top_p; expected one way to decode")
+    arguments = of_trial(arguments)
     run = load_run(arguments.directory)
     if isinstance(run.task, PairTask):
         return _translate(arguments, console, run, run.task)
@@ -38,19 +49,63 @@ def main(arguments: Generate, console: Console) -> int:
     if arguments.input is not None:
         raise UserError(f"input is '{arguments.input}' with a run that continues a text; expected --prompt")
     asked = "\n" if arguments.prompt is None else arguments.prompt
-    prompt = text.encode(asked.encode())
+    prompt = text.encode(utf8(asked))
     if not prompt.size:
         raise UserError("prompt is empty; expected at least one token to continue")
     params = read_weights(arguments.directory, run, arguments.step)
+    check_decoding(params, run.model, prompt.size, arguments.tokens or DEFAULT_TOKENS, arguments.beams or 1)
     pieces = _pieces(arguments, params, run, prompt[None].astype(np.int32))
     said = decode_stream(text.decode, itertools.chain([prompt], pieces))
     next(said)  # the prompt, which is printed as it was given
     return print_pieces(console, itertools.chain([asked], said))
 
 
+def of_trial(arguments: Generate) -> Generate:
+    """The arguments with the folder of the kept weights of one trial, if the folder is a study's.
+
+    Raises:
+      UserError: the study has no such trial, its weights were not kept, or a trial of a job is asked for.
+    """
+    labels = {} if arguments.arm is None else parse_labels(arguments.arm)
+    if not is_study(arguments.directory):
+        for name, value in (("arm", arguments.arm), ("trial_seed", arguments.trial_seed)):
+            if value is not None:
+                raise UserError(f"{name} is {value!r} and {arguments.directory} holds no study; expected none")
+        return arguments
+    folder = kept_weights_folder(Store(arguments.directory), labels, arguments.trial_seed)
+    step = Checkpoints(folder).steps()[-1] if arguments.step is None else arguments.step
+    return dataclasses.replace(arguments, directory=folder, step=step)
+
+
+def _check_numbers(arguments: Generate) -> None:
+    """Check the numbers that no other part checks before it computes.
+
+    Raises:
+      UserError: a number out of range.
+    """
+    if not 0 <= arguments.seed <= LAST:
+        raise UserError(f"seed is {arguments.seed}; expected a whole number from 0 to {LAST:,}")
+    for name, most in (("beams", MOST_BEAMS), ("tokens", MOST_TOKENS)):
+        value = getattr(arguments, name)
+        if value is not None and not 1 <= value <= most:
+            raise UserError(f"{name} is {value}; expected a number from 1 to {most:,}")
+
+
 def _sampling(arguments: Generate) -> Sampling:
     """Sampling settings of the command line."""
     return Sampling(temperature=arguments.temperature, top_k=arguments.top_k, top_p=arguments.top_p)
+
+
+def utf8(text: str) -> bytes:
+    """Return a text of the command line in UTF-8.
+
+    Raises:
+      UserError: it holds bytes that are not UTF-8.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"prompt is {text!r}, which is not UTF-8 at character {error.start}; expected text") from None
 
 
 def _pieces(arguments: Generate, params: Transformer, run: Run, read: np.ndarray) -> Iterator[jax.Array]:
@@ -68,12 +123,14 @@ def _translate(arguments: Generate, console: Console, run: Run, task: PairTask) 
     """Print one line of output per line of input; or continue the prompt, token by token."""
     if (arguments.prompt is None) == (arguments.input is None):
         raise UserError("a run that translates asks for --prompt TEXT or --input FILE; expected one of them")
-    if arguments.tokens is not None and arguments.tokens < 1:
-        raise UserError(f"tokens is {arguments.tokens}; expected at least 1")
     name = "the prompt" if arguments.input is None else arguments.input
-    lines = [(arguments.prompt or "").encode()] if arguments.input is None else read_lines(arguments.input)
+    lines = [utf8(arguments.prompt or "")] if arguments.input is None else read_lines(arguments.input)
     params = read_weights(arguments.directory, run, arguments.step)
     steps, sampling, key = arguments.tokens, _sampling(arguments), jax.random.key(arguments.seed)
+    prompts = task.prompts([np.zeros(1, np.int32)])
+    given = cast(PrefixInputs, {name: prompts[name] for name in ("source", "source_valid") if name in prompts})
+    rows = (arguments.beams or 1) * (1 if arguments.input is None else min(ROWS, len(lines)))
+    check_decoding(params, run.model, 1, steps or longest_target(task), rows, given)
     if arguments.input is None and arguments.beams is None:
         pieces = stream_translation(params, run.model, task, lines[0], steps=steps, sampling=sampling, key=key)
         return print_pieces(console, pieces)

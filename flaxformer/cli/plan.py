@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer import model, params
+from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
+from flaxformer.cli.remat import remat_table
 from flaxformer.cli.study import load
 from flaxformer.config import ModelConfig
 from flaxformer.params import Spec
@@ -19,10 +21,14 @@ from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import store_of
 from flaxformer.runner.stages import describe_stages, resolve_study
 from flaxformer.sharding import replicated_axes
-from flaxformer.store.rows import Row
+from flaxformer.store.columns import statuses
+from flaxformer.study.equal_cost import describe_matches
 from flaxformer.study.evaluation_data import data_limits_of
-from flaxformer.study.plan import Cost, ProgramGroup, cost, groups, slow_decoding
-from flaxformer.wording import counted, duration
+from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.study.program_cost import Cost, cost, slow_decoding
+from flaxformer.study.tracing import check_traces
+from flaxformer.training.flops import uncounted
+from flaxformer.wording import counted, duration, with_prefix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,24 +43,31 @@ class Planned:
 
 def main(arguments: Plan, console: Console) -> int:
     """Print the runs, programs and time; then a row per program; then the weights, where they are asked for."""
+    if arguments.target is not None:
+        return target.main(arguments, console)
     declared, execution = load(arguments)
     study = resolve_study(declared, execution)
     devices = len(execution.device_groups())
-    rows = store_of(study, execution).rows()
+    ended = statuses(store_of(study, execution))
     console.print(Text(study.question, style="bold"))
+    check_traces(study)
     with console.status("compiling and timing one step of each program"):
-        planned = [_planned(group, rows, devices) for group in groups(study.trials())]
+        planned = [_planned(group, ended, devices) for group in groups(study.trials())]
     runs, left = (
         sum(numbers) for numbers in ([len(one.group.trials) for one in planned], [one.left for one in planned])
     )
+    too_large = [one for one in planned if one.cost.excess]
     size = f"{counted(len(study.arms()), 'arm')} × {counted(len(study.seeds), 'seed')} = {counted(runs, 'run')}"
     lines = [
         f"{size} in {counted(len(planned), 'compiled program')} on {execution.where}.",
-        f"{left} to train, in about {duration(sum(one.seconds for one in planned))}." if left else "All are trained.",
+        *(f"{one.group.name} {one.cost.excess}." for one in too_large),
+        _time_left(left, sum(one.seconds for one in planned)),
+        *describe_matches(study.compare, study.matches, study.baseline),
+        *_flops(planned),
         *describe_stages(declared, execution),
         *_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),
-        *data_limits_of(study),
+        *([] if too_large else data_limits_of(study)),
         f"{counted(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
         if study.claims
         else f"No claim is declared; the report shows {study.metric} for every arm.",
@@ -66,12 +79,21 @@ def main(arguments: Plan, console: Console) -> int:
     if arguments.weights:
         console.print()
         console.print(fitted(weights_table(study.baseline.model), console.width))
+    if arguments.remat:
+        console.print()
+        console.print(fitted(remat_table(study.baseline), console.width))
     return 0
 
 
-def _planned(group: ProgramGroup, rows: Mapping[str, Row], devices: int) -> Planned:
+def _time_left(left: int, seconds: float) -> str:
+    if not left:
+        return "All are trained."
+    return f"{left} to train, in about {duration(seconds)}." if math.isfinite(seconds) else f"{left} to train."
+
+
+def _planned(group: ProgramGroup, ended: Mapping[str, str], devices: int) -> Planned:
     price = cost(group)
-    left = dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name not in rows))
+    left = dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name not in ended))
     return Planned(group, price, len(left.trials), price.seconds(left, devices) if left.trials else 0.0)
 
 
@@ -84,6 +106,23 @@ def _replicated(planned: list[Planned], execution: Execution) -> Iterator[str]:
         yield from (f"Replicated on the mesh: {line}." for line in found)
 
 
+def _flops(planned: list[Planned]) -> Iterator[str]:
+    """FLOPs of the runs, their comparison with XLA's count, and the programs of which they are a lower bound."""
+    each = [one.cost.flops_per_step * one.group.steps for one in planned]
+    low, high = (with_prefix(flops, "FLOP") for flops in (min(each), max(each)))
+    total = sum(flops * len(one.group.trials) for flops, one in zip(each, planned, strict=True))
+    text = f"{low if low == high else f'{low} to {high}'} per run in matrix products, "
+    text += f"{with_prefix(total, 'FLOP')} together"
+    ratios = [one.cost.compiled_flops / one.cost.flops_per_step for one in planned if one.cost.flops_per_step]
+    if ratios and min(ratios) > 0:
+        low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
+        text += f"; XLA counts {low if low == high else f'{low} to {high}'} times as many, with elementwise operations"
+    yield f"{text}."
+    for one in planned:
+        if names := uncounted(one.group.example):
+            yield f"The FLOPs of {one.group.name} are a lower bound: it has {', '.join(names)}."
+
+
 def programs_table(planned: list[Planned]) -> Table:
     """A row per program: runs to train, parameters, and the cost of a step."""
     rows = [
@@ -91,14 +130,14 @@ def programs_table(planned: list[Planned]) -> Table:
             one.group.name,
             f"{one.left} of {len(one.group.trials)}",
             f"{one.cost.parameters:,}",
-            f"{one.cost.flops_per_step / 1e6:,.0f}",
+            with_prefix(one.cost.flops_per_step, "") if one.cost.flops_per_step else "–",
             f"{one.cost.bytes_per_member / 1e6:,.0f}",
-            f"{one.cost.seconds_per_step * 1e3:.1f}",
-            duration(one.seconds),
+            f"{one.cost.seconds_per_step * 1e3:.1f}" if math.isfinite(one.seconds) else "–",
+            duration(one.seconds) if math.isfinite(one.seconds) else "–",
         ]
         for one in planned
     ]
-    return Table("", ["program", "to train", "parameters", "MFLOP /step", "MB /run", "ms /step", "time"], rows, 1)
+    return Table("", ["program", "to train", "parameters", "FLOP /step", "MB /run", "ms /step", "time"], rows, 1)
 
 
 def weights_table(config: ModelConfig) -> Table:

@@ -15,6 +15,7 @@ from flaxformer.runner.execute import Finished
 from flaxformer.runner.launch import check_recipes, declare, missing, run, store_of
 from flaxformer.runner.progress import follow
 from flaxformer.runner.stages import describe_stages, is_staged, remaining_work, resolve_study
+from flaxformer.store.columns import statuses
 from flaxformer.wording import counted
 
 
@@ -35,8 +36,8 @@ def main(arguments: RunStudy, console: Console) -> int:
         declare(study, store, arguments.on_code_change)
     todo = missing(ordinary, store, retry_failed=arguments.retry_failed)
     left = sum(len(group.trials) for group in todo)
-    rows = store.rows()
-    ended = Counter(rows[trial.name]["status"] == "failed" for trial in ordinary.trials() if trial.name in rows)
+    known = statuses(store)
+    ended = Counter(known[trial.name] == "failed" for trial in ordinary.trials() if trial.name in known)
     parts = [f"{counted(left, 'run')} to train"]
     parts[0] += f" in {counted(len(todo), 'compiled program')} on {execution.where}" if left else ""
     parts += [f"{ended[False]} already finished"] if ended[False] else []

@@ -91,7 +91,8 @@ def view(found: StudyStatus, width: int) -> RenderableType:
     parts += [Text(summary(found)), fitted(groups_table(found), width)]
     parts += [Text(line) for line in map(lease_line, found["leases"])]
     for name, what in found["damaged"].items():
-        line = f"{found['folder']}/{name} is damaged ({what}); 'run' trains its runs again"
+        again = "; 'run' trains its runs again" if name.startswith("groups/") else ""
+        line = f"{found['folder']}/{name} is damaged ({what}){again}"
         parts.append(Text(line, style="yellow"))
     return Group(*parts)
 

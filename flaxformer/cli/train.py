@@ -17,6 +17,7 @@ from flaxformer import distributed, model, params
 from flaxformer.checkpoint import stop_on_signals
 from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
+from flaxformer.cli.remat import remat_table
 from flaxformer.config import ModelConfig
 from flaxformer.jobs import (
     Diverged,
@@ -37,12 +38,14 @@ from flaxformer.report.numbers import number
 from flaxformer.report.tables import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.sharding import Devices, parse_devices
+from flaxformer.struct import UserError
 from flaxformer.study.load import load
-from flaxformer.study.plan import Cost, cost_of_run, slow_decoding
+from flaxformer.study.program_cost import Cost, cost_of_run, slow_decoding
 from flaxformer.training import Run
 from flaxformer.training.device_group import default_devices
+from flaxformer.training.memory import check_memory, excess, parameters
 from flaxformer.training.micro_batches import micro_batches
-from flaxformer.wording import counted, duration, printable
+from flaxformer.wording import counted, duration, printable, with_prefix
 
 SECONDS_BETWEEN_LINES = 15
 
@@ -58,11 +61,21 @@ def main(arguments: Train, console: Console) -> int:
     devices = default_devices(run) if arguments.mesh is None else parse_devices(arguments.mesh)
     job = Job(output=output, devices=devices, **settings)
     distributed.run_on_coordinator(lambda: check(run, job))
+    if not arguments.plan:
+        check_memory(run)
+    elif too_much := excess(run):
+        console.print(f"{counted(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
+        return 0
     console.print("compiling and timing one step", style="dim")
     price = Price.of(run, devices)
     price.show(console, run)
     if arguments.plan:
+        if arguments.remat:
+            console.print()
+            console.print(fitted(remat_table(run), console.width))
         return 0
+    if price.step.excess and price.devices.count == 1:  # a mesh divides what one device cannot hold
+        raise UserError(f"the run {price.step.excess}; expected a smaller model, batch or length")
     with stop_on_signals() as stop:
         diverged = follow(train(run, job, stop), console, run, price)
     if stop.by is not None:
@@ -104,10 +117,11 @@ class Price:
         peak_rate = "" if self.peak is None else f", with a peak of {self.peak / 1e12:,.0f} TFLOP/s"
         lines = (
             counted(self.step.parameters, "parameter"),
-            f"{_si(self.flops / tokens, 'FLOP')} per token, {_si(self.flops, 'FLOP')} per step, in matrix products",
-            f"{_si(self.step.bytes_per_member, 'B')} of memory per step{' on one device' * is_shared}",
+            f"{with_prefix(self.flops / tokens, 'FLOP')} per token, "
+            f"{with_prefix(self.flops, 'FLOP')} per step, in matrix products",
+            f"{with_prefix(self.step.bytes_per_member, 'B')} of memory per step{' on one device' * is_shared}",
             f"{counted(steps, 'step')} of {tokens:,} tokens{split}: {steps * tokens:,} tokens",
-            f"{'at least' if is_shared else 'about'} {duration(seconds)}, without evaluations, on {count} of "
+            f"{_about(seconds, is_shared)}, without evaluations, on {count} of "
             f"{counted(jax.device_count(), f'{self.device} device')}{peak_rate}",
             *slow_decoding([run.model]),
         )
@@ -118,13 +132,12 @@ class Price:
         """The FLOP/s of the model at a number of steps per second, and their share of the peak (MFU)."""
         flops = steps_per_second * self.flops
         share = "" if self.peak is None else f"  MFU {flops / self.peak:.1%}"
-        return f"{_si(flops, 'FLOP/s')}{share}"
+        return f"{with_prefix(flops, 'FLOP/s')}{share}"
 
 
-def _si(value: float, unit: str) -> str:
-    """A number with three digits and a prefix: 854 MFLOP."""
-    power = min(max(0, math.floor(math.log10(max(value, 1)) / 3)), 5)
-    return f"{value / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P'][power]}{unit}"
+def _about(seconds: float, is_shared: bool) -> str:
+    """The time of a run; unknown if a step could not be timed."""
+    return f"{'at least' if is_shared else 'about'} {duration(seconds)}" if math.isfinite(seconds) else "unknown time"
 
 
 def modules_table(config: ModelConfig) -> Table:

@@ -23,6 +23,7 @@ from flaxformer.parts.norms import (
     NormPlacement,
     RMSNorm,
 )
+from flaxformer.parts.parametrizations import NTK, ByRole, MuP, Parametrization, Role
 from flaxformer.parts.positions import (
     Alibi,
     ConcatenatedIndex,
@@ -34,12 +35,13 @@ from flaxformer.parts.positions import (
     Sinusoidal,
 )
 from flaxformer.parts.recurrent import GRU, LSTM, Elman, Recurrent
-from flaxformer.parts.residuals import DeepNorm, LayerScale, Residual, ReZero
+from flaxformer.parts.residuals import DeepNorm, DepthScaled, LayerScale, Residual, ReZero
 
 __all__ = [
     "GRU",
     "LSTM",
     "NO_NORM",
+    "NTK",
     "POST",
     "PRE",
     "PUBLISHED",
@@ -50,12 +52,14 @@ __all__ = [
     "Aux",
     "BatchNorm",
     "Block",
+    "ByRole",
     "Classifier",
     "Component",
     "ConcatenatedIndex",
     "Context",
     "DeepNorm",
     "Dense",
+    "DepthScaled",
     "Elman",
     "Embeddings",
     "FeedForward",
@@ -69,11 +73,13 @@ __all__ = [
     "LeCun",
     "LearnedPositions",
     "ModelConfig",
+    "MuP",
     "NoHead",
     "NoPositions",
     "Norm",
     "NormPlacement",
     "Normal",
+    "Parametrization",
     "Patches",
     "Positions",
     "RMSNorm",
@@ -82,6 +88,7 @@ __all__ = [
     "Regressor",
     "RelativeBuckets",
     "Residual",
+    "Role",
     "Rotary",
     "Sinusoidal",
     "TokenMixer",

@@ -4,8 +4,8 @@ To add an alternative to a component, define a subclass of its base class in `fl
 own.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from collections.abc import Iterator
+from typing import Any, Optional, Protocol
 
 from jaxtyping import Array, Int
 
@@ -21,15 +21,23 @@ from flaxformer.parts.initializers import Initializer, Xavier
 from flaxformer.parts.inputs import Inputs, Tokens
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import PRE, LayerNorm, Norm, NormPlacement
+from flaxformer.parts.parametrizations import Parametrization
 from flaxformer.parts.positions import Positions, Sinusoidal
 from flaxformer.parts.residuals import DeepNorm, Residual
 from flaxformer.struct import Config, leaf, part, static
+
+
+class InitialStd(Protocol):
+    """Initial standard deviation of a weight, from its `Spec` and the number that its declaration gives."""
+
+    def __call__(self, spec: Spec, number: float | Array | None = None) -> float | Array: ...
 
 
 class ModelConfig(Config):
     """A Transformer decoder; an encoder, with mask_pattern="bidirectional"; or both, with an `encoder`.
 
     inputs: the embedding; head: the output and its loss; initializer: the initial scale of matrices.
+    parametrization: how initial scales and learning rates change with the width and the depth.
     dropout: rate after the embedding and on each branch's update; None for no dropout.
     attention, feed_forward: the branches of each block; feed_forward=None for no such branch.
     mask_pattern: the tokens that a token attends to: "causal", itself and those before it; "prefix", these and all of a
@@ -74,6 +82,7 @@ class ModelConfig(Config):
     d_memory: int | None = static(None, at_least=1)
     """Width of a memory that the caller gives, for cross-attention without an `encoder`."""
     encoder: Optional["ModelConfig"] = part(None)
+    parametrization: Parametrization = part(Parametrization(), omit_default=True)
 
     def problems(self) -> Iterator[str]:
         return problems(self)
@@ -232,12 +241,23 @@ class ModelConfig(Config):
         return min(limits) if limits else None
 
     @property
-    def initial_std(self) -> Callable[[Spec], float | Array]:
-        """Function from the `Spec` of a matrix to the standard deviation of its initial values."""
+    def scales_weights(self) -> bool:
+        """True if learning rate and weight decay differ between weights by the parametrization."""
+        own = (self, *(() if self.encoder is None else (self.encoder,)))
+        return any(type(one.parametrization) is not Parametrization for one in own)
 
-        def std(spec: Spec) -> float | Array:
-            gain = self.residual.branch_gain(self.layers, self.reads_memory) if spec.init == "branch" else 1.0
-            return self.initializer.std(spec) * gain if gain != 1.0 else self.initializer.std(spec)
+    @property
+    def initial_std(self) -> InitialStd:
+        """Function from the `Spec` of a weight, and the number that its declaration gives, to the initial std."""
+
+        def std(spec: Spec, number: float | Array | None = None) -> float | Array:
+            spec = self.parametrization.at_base_width(spec, self.d_model)
+            own = self.initializer.std(spec) if number is None else number
+            if spec.init == "branch":
+                gain = self.residual.branch_gain(self.layers, self.reads_memory)
+                own = own * gain if gain != 1.0 else own
+            scales = self.parametrization.scales(spec.role, self.d_model)
+            return own if scales is None else own * scales.init
 
         return std
 

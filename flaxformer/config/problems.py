@@ -7,6 +7,7 @@ from flaxformer.parts.attention import Attention
 from flaxformer.parts.heads import NoHead
 from flaxformer.parts.inputs import Tokens
 from flaxformer.parts.mixers import TokenMixer
+from flaxformer.parts.parametrizations import ByRole
 from flaxformer.parts.positions import Rotary
 from flaxformer.parts.residuals import DeepNorm
 from flaxformer.struct import UserError
@@ -29,6 +30,14 @@ def problems(config: Any) -> Iterator[str]:
             yield from _cross_problems(config, config.cross)
     if config.head.tied and not (config.inputs.reads == "tokens" and not config.positions.width):
         yield "head.tied is True; expected inputs Tokens with embeddings as wide as the model"
+    if config.head.tied and isinstance(config.parametrization, ByRole):
+        table, scale = config.inputs, config.head.scale_exponent
+        if isinstance(table, Tokens) and (table.std is None or scale is None):
+            kind = type(config.parametrization).__name__
+            yield (
+                f"head.tied is True with parametrization {kind}; expected tied=False, or Tokens(std=1.0) and "
+                "LanguageModel(tied=True, scale_exponent=1.0): the shared table keeps the role of an embedding"
+            )
     if isinstance(config.inputs, Tokens) and config.inputs.shared and not isinstance(config.head, NoHead):
         yield "inputs.shared is True; expected it only in an encoder, with head NoHead()"
     if config.encoder is not None:
@@ -67,8 +76,12 @@ def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str
     if own.value_form == "full" and own.d_value not in (None, d_model):
         yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
     width = own.sizes({"d_model": d_model})["d_head"]
-    if isinstance(config.positions, Rotary) and name == "attention" and width % 2:
-        yield f"d_head is {width}; expected an even number, since Rotary rotates pairs"
+    if isinstance(config.positions, Rotary) and name == "attention":
+        rotated = config.positions.rotated_width
+        if rotated is None and width % 2:
+            yield f"d_head is {width}; expected an even number, since Rotary rotates pairs"
+        if rotated is not None and rotated > width:
+            yield f"positions.rotated_width is {rotated}; expected at most d_head {width}"
 
 
 def _cross_problems(config: Any, own: Attention) -> Iterator[str]:

@@ -29,8 +29,17 @@ def suffix_of(file: Path) -> str:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the files of a folder whose names, without the suffix of a compression, match a glob pattern."""
-    found = {file for end in ("", *SUFFIXES) for file in folder.glob(pattern + end)}
+    """Return the files of a folder whose names, without the suffix of a compression, match a glob pattern.
+
+    Raises:
+      UserError: the pattern is malformed, or names files outside the folder.
+    """
+    if not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise UserError(f"pattern is '{pattern}'; expected one of files within the folder, such as **/*.txt")
+    try:
+        found = {file for end in ("", *SUFFIXES) for file in folder.glob(pattern + end)}
+    except (ValueError, NotImplementedError) as error:
+        raise UserError(f"pattern is '{pattern}' ({error}); expected one such as **/*.txt") from None
     return sorted(file for file in found if file.is_file())
 
 

@@ -6,7 +6,7 @@
 import difflib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +115,7 @@ def from_tensors(
         name, the shape found and the shape expected.
     """
     rows, paths = list(rows), _by_path(specs)
-    arrays = {name: np.asarray(tensor) for name, tensor in state.items()}
+    arrays = {name: host_array(tensor) for name, tensor in state.items()}
     check_arrays(arrays, tensor_shapes(rows, specs), what)
     weights = {}
     for row in rows:
@@ -141,6 +141,22 @@ def to_tensors(rows: Iterable[TensorRow], specs: ParametersT, params: Parameters
         parts = [row.layout.save(weights[path], paths[path]) for path in row.paths]
         tensors[row.name] = np.ascontiguousarray(np.concatenate(parts, axis=row.layout.axis), np.float32)
     return tensors
+
+
+def host_array(tensor: Any) -> np.ndarray:
+    """Return a tensor as a NumPy array; one of torch may be of bfloat16, require a gradient, or be on a device.
+
+    Raises:
+      UserError: it is no array.
+    """
+    found: Any = tensor
+    if hasattr(found, "detach"):
+        found = found.detach().cpu()
+        found = found.float() if str(found.dtype) in ("torch.bfloat16", "torch.float16") else found
+    try:
+        return np.asarray(found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"a tensor is {type(tensor).__name__}, which NumPy cannot read ({error})") from None
 
 
 def check_arrays(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], what: str) -> None:

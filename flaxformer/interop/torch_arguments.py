@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 from flaxformer.canonical import canonical, flatten
 from flaxformer.config import Embeddings, ModelConfig, NoHead, NoPositions, NormPlacement
+from flaxformer.errors import not_supported
 from flaxformer.interop.widths import with_explicit_widths
+from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.struct import REQUIRED, UserError, did_you_mean, get_at, replace_at
 
 
@@ -31,6 +33,17 @@ def _field(path: str, otherwise: object = 1) -> Argument:
     return Argument(lambda value: {path: value}, from_config)
 
 
+def _activation_name(value: object) -> object:
+    """Return the name of an activation that was given as a function or module of torch; other values unchanged."""
+    if isinstance(value, str) or not callable(value):
+        return value
+    name = str(getattr(value, "__name__", type(value).__name__)).lower()
+    name = "gelu_tanh" if name == "gelu" and getattr(value, "approximate", "none") == "tanh" else name
+    if name not in ACTIVATIONS:
+        raise UserError(f"activation is {value!r}{not_supported(name, ACTIVATIONS)}")
+    return name
+
+
 ARGUMENTS = {
     "d_model": _field("d_model"),
     "embed_dim": _field("d_model"),
@@ -43,7 +56,10 @@ ARGUMENTS = {
     "num_decoder_layers": _field("layers"),
     "num_encoder_layers": Argument(lambda n: {}, lambda config: (config.encoder or config).layers),
     "dropout": Argument(lambda rate: {"dropout": rate or None}, lambda config: config.dropout or 0.0),
-    "activation": _field("feed_forward.activation", "relu"),
+    "activation": Argument(
+        lambda value: {"feed_forward.activation": _activation_name(value)},
+        _field("feed_forward.activation", "relu").from_config,
+    ),
     "layer_norm_eps": _field("norm_kind.epsilon", 1e-5),
     "batch_first": Argument(lambda is_first: {}, lambda config: True),
     "norm_first": Argument(
@@ -109,9 +125,7 @@ IN_ATTENTION = (
     "feed_forward dropout"
 )
 CONSTRUCTORS = {
-    "MultiheadAttention": Constructor(
-        ATTENTION, IN_ATTENTION, only={"dropout": 0.0, "add_bias_kv": False, "add_zero_attn": False}
-    ),
+    "MultiheadAttention": Constructor(ATTENTION, IN_ATTENTION, only={"add_bias_kv": False, "add_zero_attn": False}),
     "TransformerEncoderLayer": Constructor(LAYER, IN_A_LAYER),
     "TransformerDecoderLayer": Constructor(LAYER, IN_A_LAYER, memory=True),
     "TransformerEncoder": Constructor(STACK, IN_A_STACK),
@@ -159,7 +173,7 @@ def _complete_arguments(kind: str, arguments: dict[str, object]) -> dict[str, ob
     if kind == "MultiheadAttention":
         kdim, vdim = (values["embed_dim"] if values[name] is None else values[name] for name in ("kdim", "vdim"))
         if kdim != vdim:
-            raise UserError(f"kdim is {kdim} and vdim is {vdim}; expected equal widths")
+            raise UserError(f"kdim is {kdim} and vdim is {vdim}, which is not supported; expected equal widths")
     return values
 
 
@@ -184,7 +198,7 @@ def arguments_of(kind: str, config: ModelConfig) -> dict[str, object]:
 
 def _find_constructor(kind: str) -> Constructor:
     if kind not in CONSTRUCTORS:
-        raise UserError(f"kind is '{kind}'{did_you_mean(kind, CONSTRUCTORS)}")
+        raise UserError(f"kind is '{kind}'{not_supported(kind, CONSTRUCTORS)}")
     return CONSTRUCTORS[kind]
 
 

@@ -129,15 +129,14 @@ def from_torch(kind: str, state: Mapping[str, ArrayLike], config: ModelConfig) -
 
     Args:
       kind: a class of torch.nn, such as "TransformerEncoderLayer".
-      state: the state dict, with NumPy arrays or tensors that NumPy can read, which are copied.
+      state: the state dict, with NumPy arrays or tensors of torch, which are copied.
       config: a config that `config_of` returned.
 
     Raises:
       UserError: the config is not that of such a module; or a tensor is missing, unexpected, of another shape or not of
         floating-point numbers, and the message has its name, the shape found and the shape expected.
     """
-    arrays = {name: np.asarray(tensor) for name, tensor in state.items()}
-    return from_tensors(*_rows_and_specs(kind, config), arrays, f"state of torch.nn.{kind}")
+    return from_tensors(*_rows_and_specs(kind, config), state, f"state of torch.nn.{kind}")
 
 
 def to_torch(kind: str, params: Parameters, config: ModelConfig) -> dict[str, np.ndarray]:

@@ -26,16 +26,20 @@ from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
+from flaxformer.study import initial_weights
+from flaxformer.study.tracing import trace
 from flaxformer.tasks.base import Source
 from flaxformer.training import Run, TrainState
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup, default_devices
+from flaxformer.training.memory import check_memory
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.step import ALIVE
 from flaxformer.user_code import code_digests, copy_sources, path_of_copy, user_modules
 from flaxformer.user_code.changes import OnCodeChange
 
 LOG = logging.getLogger(__name__)
+LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000
 LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
 
 
@@ -75,8 +79,9 @@ class Job:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"{name} is {value}; expected at least {least}")
+            most = MOST_SAMPLES if name == "samples" else LARGEST
+            if value is not None and not least <= value <= most:
+                raise UserError(f"{name} is {value}; expected at least {least} and at most {most:,}")
         trackers.check(self.track)
 
 
@@ -92,7 +97,10 @@ def check(run: Run, job: Job) -> None:
         kind = "cannot be written to" if there.is_dir() else "is a file"
         raise UserError(f"output is '{job.output}', and '{there}' {kind}; expected a folder, there or to be made")
     if (job.output / CONFIG).exists() and not job.restart:
-        check_config(job.output, run, _code(run, job), job.on_code_change)
+        check_config(job.output, run, _code(run, job), job.on_code_change, _initial_weights(run, job))
+    else:
+        initial_weights.digest(run)
+    trace(run, "the run")
     if job.devices is not None:
         job.devices.mesh()
         check_batch(run, job.devices)
@@ -114,6 +122,14 @@ def _has_checkpoint(checkpoints: Checkpoints) -> bool:
     return False
 
 
+def _initial_weights(run: Run, job: Job) -> str | None:
+    """The digest of the weights that a run starts from; None if it draws all, or is resumed and they are not there."""
+    is_resumed = bool(Checkpoints(job.output).steps()) and not job.restart
+    if run.init is None or (is_resumed and not Path(run.init.path).expanduser().exists()):
+        return None
+    return initial_weights.digest(run)
+
+
 def _code(run: Run, job: Job) -> dict[str, str]:
     """Digests of the user code that the run uses."""
     return code_digests(classes_in(run), job.file)
@@ -129,27 +145,34 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
     With several processes, all train, and only the first reads and writes the folder and samples.
 
     Raises:
-      UserError: another process trains in the folder, it holds another run, or a checkpoint could not be saved.
+      UserError: another process trains in the folder, it holds another run, or a checkpoint could not be saved; or the
+        run needs more memory than there is.
     """
     with contextlib.ExitStack() as held:
 
         def begin() -> None:
             check(run, job)
+            check_memory(run)
             held.enter_context(lock_folder(job.output, "training"))
             if job.restart:
                 supersede(job.output)
             code, modules = _code(run, job), user_modules(job.file)
             copied = copy_sources(job.output / "code", modules)
-            write_config(job.output, run, code, job.on_code_change, path_of_copy(copied, job.file))
+            source = path_of_copy(copied, job.file)
+            write_config(job.output, run, code, job.on_code_change, source, _initial_weights(run, job))
 
         distributed.run_on_coordinator(begin)
         devices = job.devices or default_devices(run)
         if devices is not None:
             check_batch(run, devices)
-        compiled = CompiledRun(run, DeviceGroup.of(devices), job.layout)
         checkpoints = Checkpoints(job.output, keep_last=job.keep_last, keep_best=job.keep_best)
-        step, state = 0, compiled.start(run)
-        if distributed.run_on_coordinator(lambda: _has_checkpoint(checkpoints)):
+        resumes = distributed.run_on_coordinator(lambda: _has_checkpoint(checkpoints))
+        device_group = DeviceGroup.of(devices)
+        initial = None if resumes else device_group.device_put(initial_weights.read(run))
+        run = run.without_init
+        compiled = CompiledRun(run, device_group, job.layout)
+        step, state = 0, compiled.start(run, initial)
+        if resumes:
             step, state = checkpoints.restore(state)
         yield Started(step)
         try:

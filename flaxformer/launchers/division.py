@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from flaxformer.struct import UserError
-from flaxformer.study.declare import Trial
+from flaxformer.study.arm import Trial
 from flaxformer.study.plan import ProgramGroup
 
 T = TypeVar("T")

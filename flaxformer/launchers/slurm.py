@@ -2,16 +2,18 @@
 
 submitit writes the batch script, and pickles the path of the payload and the number of the job in a folder that only
 its owner can read. SLURM sends SIGUSR2 before the time limit of a job; submitit then requeues the job, which continues
-with the trials that have no row, as after a lost node or a preemption. A job is done when its trials have rows in the
-output folder, whatever SLURM reports.
+with the trials that have no row, as after a lost node or a preemption. A job whose process was killed is queued again
+by the end of its batch script (`resubmit`). A job is done when its trials have rows in the output folder, whatever
+SLURM reports.
 """
 
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import signal
-import subprocess
+import sys
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +24,7 @@ from flaxformer.interrupts import interrupt
 from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
 from flaxformer.launchers.payload import Payload, private, read
 from flaxformer.launchers.rendezvous import rendezvous
+from flaxformer.launchers.resubmit import job_state
 from flaxformer.launchers.work import work
 from flaxformer.startup.compilation_cache import keep_compiled_programs
 from flaxformer.startup.cpu_devices import one_cpu_device_per_core
@@ -110,7 +113,7 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
 
     asked = parameters(options)
     executor = submitit.SlurmExecutor(folder=private(path.with_suffix("")), max_num_timeout=RESTARTS)
-    executor.update_parameters(job_name=f"flaxformer-{path.parent.parent.name}", **asked)
+    executor.update_parameters(job_name=f"flaxformer-{path.parent.parent.name}", teardown=_teardown(path), **asked)
     try:
         jobs = executor.map_array(SlurmJob(str(path)), range(len(payload.jobs)))
     except submitit.core.utils.FailedJobError as error:
@@ -120,6 +123,12 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
     shown = ", ".join(numbers) if len(numbers) < 4 else f"{numbers[0]} … {numbers[-1]}"
     console.print(f"submitted {len(numbers)} jobs: {shown}; their output is in {path.with_suffix('')}", soft_wrap=True)
     return False
+
+
+def _teardown(path: Path) -> list[str]:
+    """Return the end of the batch script, which queues a job again whose process was killed."""
+    words = shlex.join([sys.executable, "-m", "flaxformer.launchers.resubmit", str(path)])
+    return ["code=$?", f'[ "$code" -le 128 ] || {words} "${{SLURM_ARRAY_TASK_ID:-0}}" "$code"', 'exit "$code"']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,17 +167,8 @@ def _stop_on_terminate(process: int) -> None:
         if process > 0:  # process 0 decides; when it ends, SLURM ends the others
             return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # requeuing sends another
-        if callable(requeue) and _state() == "RUNNING":
+        if callable(requeue) and job_state() == "RUNNING":
             requeue(number, frame)
         interrupt(number, frame)
 
     signal.signal(signal.SIGTERM, terminated)
-
-
-def _state() -> str:
-    """Return the state of this job in SLURM."""
-    words = ["squeue", "--noheader", "--format=%T", f"--jobs={os.environ['SLURM_JOB_ID']}"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -10,13 +10,13 @@ from jax.extend.core import JaxprEqn
 
 from flaxformer.canonical import canonical
 from flaxformer.checkpoint import Checkpoints
-from flaxformer.jobs.peak import products_of
 from flaxformer.laws.calls import one_step
 from flaxformer.laws.law import OK, Finding, compare, law, not_applicable, violated
 from flaxformer.laws.programs import equations, fast_jit, inner_equations
 from flaxformer.laws.subject import Subject
 from flaxformer.params import path_name
 from flaxformer.sharding import Devices, shardings_of
+from flaxformer.training.flops import products_of
 from flaxformer.training.micro_batches import separable
 from flaxformer.training.step import forward, start
 

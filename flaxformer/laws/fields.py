@@ -88,8 +88,13 @@ def _field_paths(run: Run, roots: tuple[str, ...], is_leaf: bool) -> list[str]:
 
 
 def _is_unused(path: str, config: ModelConfig) -> bool:
-    """True if another field makes a field unused: no layers or norms, a frozen pattern, or blocks of a pattern."""
+    """True if another field makes a field unused: no layers or norms, a frozen pattern, or blocks of a pattern.
+
+    Numbers of a parametrization act on the optimizer, and only on weights of roles that the model has.
+    """
     owner, _, last = path.rpartition(".")
+    if "parametrization" in path.split("."):
+        return True
     if last in ("scale_exponent", "logit_cap") and owner.startswith("model."):
         frozen = getattr(get_at(config, owner.removeprefix("model.")), "frozen_pattern", None)
         if frozen is not None:  # such an attention computes no logits

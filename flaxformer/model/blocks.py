@@ -1,5 +1,7 @@
 """A block of a Transformer: its residual branches, with their norms and residual rule."""
 
+import functools
+from collections.abc import Callable
 from typing import cast
 
 import flax.struct
@@ -19,6 +21,9 @@ from flaxformer.parts.feed_forward import FeedForward
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
+
+BranchResult = tuple[Float[Array, "*batch T D"], Aux, BlockState | None]
+"""Update of a branch, its `Aux`, and the decoding state."""
 
 
 class ResidualParams(Parameters):
@@ -84,6 +89,7 @@ def block(
     key: Array | None = None,
     state: BlockState | None = None,
     prefix_context: Context | None = None,
+    wrap: Callable[..., Callable[..., BranchResult]] = lambda function, name: function,
 ) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Aux, BlockState | None]:
     """Compute x ← post_residual(join(x, post_branch(branch(pre(x))))) for each branch; parallel ones read the same x.
 
@@ -94,6 +100,7 @@ def block(
       key: random key of dropout and of the components; None evaluates.
       state: decoding state; the tokens follow those in it.
       prefix_context: context of all tokens so far, for a mixer without a decoding state.
+      wrap: function of a branch's function and its name, such as `model.remat.rematerialise_branch`.
 
     Returns:
       The stream, the intermediates, the `Aux` of the components, and the state with the tokens added.
@@ -111,9 +118,12 @@ def block(
         with jax.named_scope(name):
             read = rule.read(around.residual, block_input if config.parallel else x, branch_context)
             branch_input, pre_aux = normalise(around.pre, config.pre_norm, read, branch_context)
-            update, branch_aux, state = apply_branch(
-                name, branch, weights, branch_input, branch_context, state, prefix_context
+            # The context is no argument: numbers of a mask that kernels read would become traced ones.
+            own_branch = functools.partial(
+                apply_branch, name, branch, context=branch_context, state=state, prefix_context=prefix_context
             )
+            apply = wrap(own_branch, name)
+            update, branch_aux, state = apply(weights, branch_input)
             _check_result(f"{name} {type(branch).__name__}", update, branch_aux, branch_input)
             update = update.astype(branch_input.dtype)
             update, post_aux = normalise(around.post_branch, config.post_branch_norm, update, branch_context)
@@ -163,7 +173,7 @@ def apply_branch(
     context: Context,
     state: BlockState | None,
     prefix_context: Context | None,
-) -> tuple[Float[Array, "*batch T D"], Aux, BlockState | None]:
+) -> BranchResult:
     """Return the update of a branch, for whole sequences or for tokens that follow those of a decoding state."""
     result: ComponentResult
     if state is None or isinstance(branch, FeedForward):

@@ -20,7 +20,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockIntermediates, BlockParams, block
 from flaxformer.model.cache import BlockState
 from flaxformer.model.layout import Layers, Periods
-from flaxformer.model.remat import rematerialise
+from flaxformer.model.remat import rematerialise, rematerialise_branch
 from flaxformer.params import Parameters, unstack
 from flaxformer.sharding import all_gather_fsdp
 
@@ -63,7 +63,8 @@ def run_layers(
         layer_context = context.replace(layer=index, carried=carried)
         whole = None if prefix_context is None else prefix_context.replace(layer=index)
         params = all_gather_fsdp(params)
-        x, intermediates, aux, state = block(params, own, x, layer_context, layer_key, state, whole)
+        wrap = functools.partial(rematerialise_branch, remat=remat, scanned=is_scanned)
+        x, intermediates, aux, state = block(params, own, x, layer_context, layer_key, state, whole, wrap)
         kept = intermediates if context.return_intermediates else None
         return (x, carried | aux.carried), (kept, aux.replace(intermediates={}, carried={}), state)
 

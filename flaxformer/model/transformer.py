@@ -19,6 +19,7 @@ from flaxformer.model.weights import Transformer
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import fold_in_name
 from flaxformer.parts.cache import InputHistory
+from flaxformer.parts.heads import OutputProjection
 from flaxformer.pytree import Node
 from flaxformer.sharding import all_gather_fsdp
 from flaxformer.struct import UserError
@@ -37,12 +38,15 @@ class ModelOutput(Node):
     """Result of a forward pass."""
 
     output: Array
+    """Output of the head, such as logits; a compiled program that does not read it does not compute it."""
     aux: Aux = Aux()
     """Losses, statistics and changed weights of the components."""
     cache: Cache | None = None
     """Cache with the new tokens, if one was given."""
     intermediates: Intermediates | None = None
     """Intermediates, if asked for."""
+    projection: OutputProjection | None = None
+    """Last step from features to `output`, if it can be computed for some of the tokens at a time."""
 
 
 def encode(
@@ -175,7 +179,9 @@ def run(
         if last_only:
             final, context = last_token(final, context)
         context = context.with_key(keys["head"])
-        output, head = config.head.apply_with_aux(params.head, final, _table(params), context, config.norm_kind)
+        output, projection, head = config.head.apply_with_aux(
+            params.head, final, _table(params), context, config.norm_kind
+        )
     aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
     aux = aux.merge(head.within("head")).merge(Aux() if encoder is None else encoder.aux.within("encoder"))
     intermediates = None
@@ -188,6 +194,7 @@ def run(
         aux=aux,
         cache=None if cache is None else cache.replace(layers=layers),
         intermediates=intermediates,
+        projection=projection,
     )
 
 

@@ -4,7 +4,7 @@ from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockParams
-from flaxformer.model.layout import Layout, convert_layout
+from flaxformer.model.layout import Layout, Periods, convert_layout
 from flaxformer.params import Parameters, fold_in_name, subtree
 from flaxformer.weight_specs import declarations, declare, initialise
 
@@ -42,3 +42,13 @@ def with_layout(params: Transformer, layout: Layout) -> Transformer:
     """Return the weights with layers unrolled (a tuple) or scanned (stacked); "auto" decides by depth."""
     encoder = None if params.encoder is None else with_layout(params.encoder, layout)
     return params.replace(blocks=convert_layout(params.blocks, layout), encoder=encoder)
+
+
+def stack_like(tree: Transformer, params: Transformer) -> Transformer:
+    """Return a tree over unrolled layers in the layout of `params`; layers stacked there have equal values."""
+    own, other = tree.encoder, params.encoder
+    encoder = None if own is None or other is None else stack_like(own, other)
+    stacked, layers = params.blocks, tree.blocks
+    if isinstance(stacked, Periods):
+        return tree.replace(blocks=Periods(blocks=layers[: len(stacked.blocks)]), encoder=encoder)
+    return tree.replace(blocks=layers if isinstance(stacked, tuple) else layers[0], encoder=encoder)

@@ -15,6 +15,7 @@ In the symbols of the papers, per head: Q is [T, d_k], K is [S, d_k], V is [S, d
 | d_v, d_value | width of a head's values |
 | d, half | one of these widths; half of it |
 | d_ff, hidden | feed-forward width |
+| stacked, n_in, n_out | axes along which matrices are stacked; inputs and outputs of a weight as a matrix |
 | d_embedding, d_input, d_source | width of embeddings; of input vectors; of the encoder's output |
 | d_norm, d_transform | width of a norm's input; of the transform before a head |
 | gates, d_hidden, d_state | gates of a recurrent cell; width of its output; width of its state |

@@ -24,7 +24,7 @@ from flaxformer.nn.kernels import choose
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.masks import Mask
 
-Implementation = Literal["reference", "xla", "cudnn", "auto"]
+Implementation = Literal["reference", "xla", "chunked", "cudnn", "splash", "tokamax", "auto"]
 
 
 def dot_product_attention(
@@ -51,10 +51,11 @@ def dot_product_attention(
       scale: multiplies Q Kᵀ; None means 1/√d_k. It may be traced.
       logit_cap: bounds the scaled logits smoothly to ±logit_cap.
       implementation: a kernel of `nn.kernels`. "reference" maps the equation of one head, "xla" multiplies whole
-        arrays, "cudnn" is a fused kernel for some calls on GPUs, "auto" is the fastest that takes the call.
+        arrays, "chunked" computes tiles one after another, "cudnn", "splash" and "tokamax" are fused kernels for some
+        calls on GPUs and TPUs, "auto" is the first of the table that takes the call and suits it.
 
     Raises:
-      ValueError: shapes that do not fit together, named with their sizes; "cudnn" for what it does not take.
+      ValueError: shapes that do not fit together, named with their sizes; a kernel for what it does not take.
     """
     _check_shapes(query, key, value, implementation)
     scale = query.shape[-1] ** -0.5 if scale is None else scale

@@ -1,9 +1,10 @@
-"""Linear maps over several axes."""
+"""Linear maps over several axes, and rows of a table."""
 
 import math
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 
 def linear(
@@ -42,3 +43,25 @@ def linear(
     if bias is not None:
         y = (y + bias.reshape(1, -1)).astype(dtype)
     return y.reshape(*batch, *outputs)
+
+
+def lookup(table: Float[Array, "V D"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
+    """Return the rows of a table.
+
+    The gradient of a row is the sum over all occurrences of its id, in float32 or wider.
+    """
+    is_wide = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
+    return table[ids] if is_wide else _narrow_lookup(table, ids)
+
+
+@jax.custom_vjp
+def _narrow_lookup(table: Float[Array, "V D"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
+    return table[ids]
+
+
+def _lookup_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
+    table, ids = residuals  # of the table, its shape alone: a compiled program does not keep it
+    return jnp.zeros(table.shape, jnp.float32).at[ids].add(gradient.astype(jnp.float32)).astype(table.dtype), None
+
+
+_narrow_lookup.defvjp(lambda table, ids: (table[ids], (table, ids)), _lookup_backward)

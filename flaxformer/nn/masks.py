@@ -3,22 +3,60 @@
 >>> mask = Causal() & Padding(lengths_to_valid(lengths, 16)) & Window(8)
 >>> dot_product_attention(query, key, value, mask=mask)
 
-A mask is turned into a matrix only when a backend needs it, so that a kernel can recognise masks that it implements.
-All masks are boolean, True = attend. Source: "What Happens in A Transformer Layer", masks in self-attention.
+A mask is turned into booleans only when a backend needs them, whole (`matrix`) or a part at a time (`tile`), so that a
+kernel can recognise masks that it implements. All masks are boolean, True = attend. Source: "What Happens in A
+Transformer Layer", masks in self-attention.
 """
 
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
 from flaxformer.pytree import Node
 
 
+class Span(NamedTuple):
+    """Consecutive queries or keys: `size` of them, from index `start` on."""
+
+    start: int | Int[Array, ""]
+    size: int
+
+    @property
+    def indices(self) -> Int[Array, "n"]:
+        """The indices start, start + 1, …"""
+        return jnp.arange(self.size) + self.start
+
+    def of(self, x: Shaped[Array, "*shape"], axis: int = -1) -> Shaped[Array, "*shape"]:
+        """Return this part of an array along an axis; an axis of size 1, which broadcasts, stays whole."""
+        if x.shape[axis] in (1, self.size):
+            return x
+        return jax.lax.dynamic_slice_in_dim(x, self.start, self.size, axis)
+
+
 class Mask(Node):
-    """Base of the masks: for each of T queries, the keys among S that it may attend to."""
+    """Base of the masks: for each of T queries, the keys among S that it may attend to.
+
+    A subclass defines `tile`. One that defines `matrix` alone is never computed part by part.
+    """
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
         """Return the mask as booleans [T, S], or with batch axes [*batch, 1, T, S], to broadcast over heads."""
-        raise NotImplementedError
+        self.check(queries, keys)
+        part = self.tile(Span(0, queries), Span(0, keys))
+        return jnp.broadcast_to(part, (*part.shape[:-2], queries, keys))
+
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*#batch #T #S"]:
+        """Return a part of `matrix`, or booleans that broadcast to it, for some queries and some keys."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `tile`")
+
+    def check(self, queries: int, keys: int) -> None:
+        """Check the shapes of the mask.
+
+        Raises:
+          ValueError: they do not fit so many queries and keys.
+        """
 
     def __and__(self, other: "Mask | None") -> "Mask":
         return self if other is None else Both(first=self, second=other)
@@ -38,6 +76,13 @@ class Both(Mask):
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
         return jnp.logical_and(*_equalize_ranks(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
 
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*#batch #T #S"]:
+        return jnp.logical_and(*_equalize_ranks(self.first.tile(queries, keys), self.second.tile(queries, keys)))
+
+    def check(self, queries: int, keys: int) -> None:
+        self.first.check(queries, keys)
+        self.second.check(queries, keys)
+
 
 class Either(Mask):
     """Union: a query attends to a key if at least one of the masks allows it."""
@@ -48,13 +93,20 @@ class Either(Mask):
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
         return jnp.logical_or(*_equalize_ranks(self.first.matrix(queries, keys), self.second.matrix(queries, keys)))
 
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*#batch #T #S"]:
+        return jnp.logical_or(*_equalize_ranks(self.first.tile(queries, keys), self.second.tile(queries, keys)))
+
+    def check(self, queries: int, keys: int) -> None:
+        self.first.check(queries, keys)
+        self.second.check(queries, keys)
+
 
 class Causal(Mask):
     """Query t attends to key s if s ≤ t + offset; with a cache, offset is the number of keys before the first query."""
 
     offset: int | Int[Array, ""] = 0
 
-    def matrix(self, queries: int, keys: int) -> Bool[Array, "T S"]:
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "T S"]:
         return _distance(queries, keys, self.offset) >= 0
 
 
@@ -69,29 +121,35 @@ class Window(Mask):
     query: Int[Array, "*batch T"] | None = None
     key: Int[Array, "*batch S"] | None = None
 
-    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
+    def check(self, queries: int, keys: int) -> None:
         if self.query is None and self.key is None:
-            return jnp.abs(_distance(queries, keys, 0)) < self.width
+            return
         if self.query is None or self.key is None:
             raise ValueError("Window has the positions of either queries or keys; expected both, or neither")
         if (self.query.shape[-1], self.key.shape[-1]) != (queries, keys):
             found = f"{self.query.shape} and {self.key.shape}"
             raise ValueError(f"Window has positions of shapes {found}; expected last axes of {queries} and {keys}")
-        near = jnp.abs(self.query[..., :, None] - self.key[..., None, :]) < self.width
+
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*batch T S"]:
+        if self.query is None or self.key is None:
+            return jnp.abs(_distance(queries, keys, 0)) < self.width
+        near = jnp.abs(queries.of(self.query)[..., :, None] - keys.of(self.key)[..., None, :]) < self.width
         return near if near.ndim == 2 else near[..., None, :, :]
 
 
 class Prefix(Mask):
     """Every query attends to the first length[b] keys; `Causal() | Prefix(length)` masks a prefix language model.
 
+    `Causal() & Prefix(length)` masks padding at the end, in a form that fused kernels take.
+
     Source: Raffel et al. 2020, section 3.2.1.
     """
 
     length: Int[Array, "*batch"]
 
-    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
-        inside = lengths_to_valid(self.length, keys)
-        return jnp.broadcast_to(inside[..., None, None, :], (*inside.shape[:-1], 1, queries, keys))
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*batch 1 1 S"]:
+        inside = jnp.expand_dims(keys.indices, range(self.length.ndim)) < self.length[..., None]
+        return inside[..., None, None, :]
 
 
 class Padding(Mask):
@@ -99,11 +157,12 @@ class Padding(Mask):
 
     valid: Bool[Array, "*batch S"]
 
-    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
-        *batch, length = self.valid.shape
-        if length != keys:
+    def check(self, queries: int, keys: int) -> None:
+        if (length := self.valid.shape[-1]) != keys:
             raise ValueError(f"Padding.valid has shape {self.valid.shape}, for {length} keys; expected {keys} keys")
-        return jnp.broadcast_to(self.valid[..., None, None, :], (*batch, 1, queries, length))
+
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*batch 1 1 S"]:
+        return keys.of(self.valid)[..., None, None, :]
 
 
 class Segments(Mask):
@@ -112,13 +171,15 @@ class Segments(Mask):
     query: Int[Array, "*batch T"]
     key: Int[Array, "*batch S"]
 
-    def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch 1 T S"]:
+    def check(self, queries: int, keys: int) -> None:
         if (self.query.shape[-1], self.key.shape[-1]) != (queries, keys):
             raise ValueError(
                 f"Segments have shapes {self.query.shape} and {self.key.shape}; "
                 f"expected last axes of {queries} and {keys}"
             )
-        return (self.query[..., :, None] == self.key[..., None, :])[..., None, :, :]
+
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*batch 1 T S"]:
+        return (queries.of(self.query)[..., :, None] == keys.of(self.key)[..., None, :])[..., None, :, :]
 
 
 class Explicit(Mask):
@@ -128,6 +189,11 @@ class Explicit(Mask):
 
     def matrix(self, queries: int, keys: int) -> Bool[Array, "*batch T S"]:
         return self.allowed
+
+    def tile(self, queries: Span, keys: Span) -> Bool[Array, "*batch #T #S"]:
+        allowed = jnp.asarray(self.allowed)
+        allowed = allowed.reshape((1,) * (2 - allowed.ndim) + allowed.shape)
+        return queries.of(keys.of(allowed), axis=-2)
 
 
 def lengths_to_valid(lengths: Int[Array, "*batch"], size: int) -> Bool[Array, "*batch {size}"]:
@@ -141,5 +207,5 @@ def _equalize_ranks(first: Array, second: Array) -> tuple[Array, Array]:
     return jnp.expand_dims(first, range(rank - first.ndim)), jnp.expand_dims(second, range(rank - second.ndim))
 
 
-def _distance(queries: int, keys: int, offset: int | Int[Array, ""]) -> Int[Array, "T S"]:
-    return (jnp.arange(queries) + offset)[:, None] - jnp.arange(keys)[None, :]
+def _distance(queries: Span, keys: Span, offset: int | Int[Array, ""]) -> Int[Array, "T S"]:
+    return (queries.indices + offset)[:, None] - keys.indices[None, :]

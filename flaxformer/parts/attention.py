@@ -12,6 +12,7 @@ from flaxformer.component import Aux, ComponentResult, Context, is_more_derived,
 from flaxformer.nn.attention import masked_softmax
 from flaxformer.nn.dot_product import apply_weights, dot_product_attention, dot_product_logits
 from flaxformer.nn.heads import without_unreachable
+from flaxformer.nn.kernels import Choice, record
 from flaxformer.nn.kernels.packed import cached_attention
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask, Window
@@ -66,7 +67,7 @@ class Attention(TokenMixer):
     key_value_heads: int | None = static(None, at_least=1)
     d_head: int | None = static(None, at_least=1)
     d_value: int | None = static(None, at_least=1)
-    window: int | None = leaf(None, at_least=1)
+    window: int | None = static(None, at_least=1)
     scale_exponent: float = leaf(0.5)
     scale_width: str = static("head", choices=("head", "model"))
     logit_cap: float | None = leaf(None, above=0)
@@ -167,7 +168,9 @@ class Attention(TokenMixer):
         if weights.query is not None:
             maps = (weights.query, weights.query_bias, weights.query_norm)
             query = self._map_into_heads(x, *maps, context, context.query_positions)
-        if query is None or self._needs_steps(context):
+        why = self._why_steps(context)
+        if query is None or why is not None:
+            record(Choice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
         else:
             mixed = self._mix_fused(query, read, context, self.scale(x.shape[-1]))
@@ -178,10 +181,13 @@ class Attention(TokenMixer):
             y = (y + weights.out_bias.reshape((1,) * (y.ndim - 1) + (-1,))).astype(y.dtype)
         return y, aux
 
-    def _needs_steps(self, context: Context) -> bool:
-        """True if the attention weights must be computed step by step, so that no fused kernel may be used."""
-        reads_query = context.scheme is not None and context.scheme.reads_query
-        return not self.is_plain or context.return_intermediates or reads_query
+    def _why_steps(self, context: Context) -> str | None:
+        """Return why the attention weights must be computed step by step, not by a kernel; None if they need not."""
+        if self.frozen_pattern is not None or not self.is_plain:
+            return f"{type(self).__name__} has its own logits, normalize or combine, or a frozen pattern"
+        if context.scheme is not None and context.scheme.reads_query:
+            return f"the bias of {type(context.scheme).__name__} depends on the query"
+        return "the weights are asked for" if context.return_intermediates else None
 
     def _mix_fused(
         self, query: Array, read: KeysValues | PackedKV, context: Context, scale: Array
@@ -287,9 +293,7 @@ def _broadcast(x: Array, full: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(x.reshape((1,) * (len(full) - x.ndim) + x.shape), full)
 
 
-def _frozen_logits(
-    pattern: Float[Array, "N pattern pattern"] | None, context: Context
-) -> Float[Array, "*#batch N T S"]:
+def _frozen_logits(pattern: Array | None, context: Context) -> Float[Array, "*#batch N T S"]:
     assert pattern is not None, "without queries, there is a frozen pattern"
     query, key = context.query_positions, context.key_positions
     logits = pattern[:, query[..., :, None], key[..., None, :]]

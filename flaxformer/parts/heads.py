@@ -5,12 +5,13 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.component import Aux, Component, ComponentResult, Context, with_aux
+from flaxformer.component import Aux, Component, ComponentResult, Context, is_more_derived, with_aux
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 from flaxformer.nn.losses import count_correct, cross_entropy, squared_error
 from flaxformer.params import Parameters, param, subtree
 from flaxformer.parts.norms import Norm
+from flaxformer.pytree import Node
 from flaxformer.struct import leaf, static
 
 LossSum = tuple[Float[Array, ""], Float[Array, ""]]
@@ -29,7 +30,8 @@ class Head(Component):
     """Base of the heads.
 
     `apply` maps the final vectors to the output, `loss` compares the output with the targets, and `accuracy` counts the
-    correct outputs.
+    correct outputs. A head with many outputs defines `project` in place of `apply`: its loss can then be computed from
+    some of the tokens at a time, without all logits in memory.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -37,6 +39,21 @@ class Head(Component):
     """Kind of the output: "tokens" (a logit per token of the vocabulary), "classes", "numbers", or None for no task."""
     loss_name: ClassVar[str | None] = "cross_entropy"
     """"cross_entropy" (nats), "squared_error", or another name for a custom loss; None for a head without a loss."""
+    by_token: ClassVar[bool] = True
+    """True if `loss`, `training_loss` and `accuracy` are sums over the targets, each read with its own output alone. A
+    class that overrides one of them gives `by_token` again; without it, all outputs are computed at once."""
+
+    @property
+    def can_split(self) -> bool:
+        """True if the loss can be computed from some of the tokens at a time: by `project`, and `by_token`."""
+        kind, losses = type(self), ("loss", "training_loss", "accuracy")
+        has_project = kind.project is not Head.project and not is_more_derived(kind, "apply", "project")
+        return has_project and kind.by_token and not any(is_more_derived(kind, name, "by_token") for name in losses)
+
+    @property
+    def has_own_loss(self) -> bool:
+        """True if a subclass overrides `loss` or `training_loss`."""
+        return type(self).loss is not Head.loss or type(self).training_loss is not Head.training_loss
 
     @property
     def tied(self) -> bool:
@@ -72,13 +89,33 @@ class Head(Component):
           table: embedding table, for a tied head.
           norm: `norm_kind` of the model.
         """
+        features, aux = with_aux(self.features(weights, x, context, norm))
+        return self.project(weights, features, table if self.tied else None), aux
+
+    def features(self, weights: Any, x: Float[Array, "*batch T D"], context: Context, norm: Norm) -> ComponentResult:
+        """Return the vectors that `project` reads, one per target; by default, x."""
+        return x
+
+    def project(
+        self, weights: Any, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
+    ) -> Float[Array, "*batch outputs"]:
+        """Return the output of each vector, in float32 or wider; no vector reads another.
+
+        Args:
+          table: embedding table, if the head is `tied`.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
     def apply_with_aux(
         self, weights: Parameters | None, x: Array, table: Array | None, context: Context, norm: Norm
-    ) -> tuple[Float[Array, "..."], Aux]:
-        """Return the output of `apply` and its `Aux`, empty if it returns none."""
-        return with_aux(self.apply(weights, x, table, context, norm))
+    ) -> tuple[Float[Array, "..."], "OutputProjection | None", Aux]:
+        """Return the output of `apply`, its last step if it can be computed from some tokens, and the `Aux`."""
+        if not self.can_split:
+            output, aux = with_aux(self.apply(weights, x, table, context, norm))
+            return output, None, aux
+        features, aux = with_aux(self.features(weights, x, context, norm))
+        projection = OutputProjection(self, weights, features, table if self.tied else None)
+        return projection.outputs(features), projection, aux
 
     def loss(
         self, output: Array, targets: Array, weights: Array, label_smoothing: float | Array | None = None
@@ -107,6 +144,19 @@ class Head(Component):
         return count_correct(output, targets, weights) if self.loss_name == "cross_entropy" else None
 
 
+class OutputProjection(Node):
+    """Last step of a head, from features to outputs, for all tokens or for some of them."""
+
+    head: Head
+    weights: Parameters | None
+    features: Float[Array, "*batch D"]
+    table: Float[Array, "V D"] | None
+
+    def outputs(self, features: Float[Array, "*batch D"]) -> Float[Array, "*batch outputs"]:
+        """Return the outputs of some features."""
+        return self.head.project(self.weights, features, self.table)
+
+
 class LinearHead(Head):
     """Base of the linear heads, x G + b per token or per sequence."""
 
@@ -125,28 +175,21 @@ class LinearHead(Head):
         """Exponent of D^−scale_exponent, by which x is multiplied; None for no factor."""
         return None
 
-    def apply(
-        self,
-        weights: Any,
-        x: Float[Array, "*batch T D"],
-        table: Float[Array, "V D"] | None,
-        context: Context,
-        norm: Norm,
-    ) -> ComponentResult:
-        return self.project(weights, x, table, context)
+    def features(self, weights: Any, x: Float[Array, "*batch T D"], context: Context, norm: Norm) -> ComponentResult:
+        x = pool(x, self.pool, context.valid)
+        if self.scale_exponent is None:
+            return x
+        return (x * jnp.exp2(-self.scale_exponent * jnp.log2(x.shape[-1]))).astype(x.dtype)
 
     def project(
-        self, weights: Weights, x: Float[Array, "*batch T D"], table: Float[Array, "V D"] | None, context: Context
-    ) -> Float[Array, "..."]:
-        """Return x G + b of the pooled x; if tied, x Eᵀ + b with the embedding table E."""
-        x = pool(x, self.pool, context.valid)
-        if self.scale_exponent is not None:
-            x = (x * jnp.exp2(-self.scale_exponent * jnp.log2(x.shape[-1]))).astype(x.dtype)
+        self, weights: Any, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
+    ) -> Float[Array, "*batch outputs"]:
+        """Return x G + b of the features x; if tied, x Eᵀ + b with the embedding table E."""
         if weights.matrix is not None:
-            return linear(x, weights.matrix, weights.bias, wide=True)
+            return linear(features, weights.matrix, weights.bias, wide=True)
         if table is None:
             raise ValueError("head.tied is True; expected the embedding table to be given")
-        return linear(x, table.T, weights.bias, wide=True)
+        return linear(features, table.T, weights.bias, wide=True)
 
 
 class LanguageModel(LinearHead):
@@ -156,6 +199,7 @@ class LanguageModel(LinearHead):
     transform: activation of a transform before the matrix: a linear map of width D, the activation, and a norm (the
         masked-language-model head of BERT); None for no transform.
     scale_exponent: multiply the logits by D^−scale_exponent (T5: ½); None for no factor.
+    logit_cap: bound the logits z smoothly, cap · tanh(z / cap) (Gemma 2: 30); None for no bound.
     """
 
     class Weights(LinearHead.Weights):
@@ -168,23 +212,26 @@ class LanguageModel(LinearHead):
     bias: bool = static(False)
     transform: str | None = static(None, choices=ACTIVATIONS)
     scale_exponent: float | None = leaf(None)
+    logit_cap: float | None = leaf(None, above=0, omit_default=True)
 
     def outputs(self, vocabulary: int) -> int:
         return vocabulary
 
-    def apply(
-        self,
-        weights: Weights,
-        x: Float[Array, "*batch T D"],
-        table: Float[Array, "V D"] | None,
-        context: Context,
-        norm: Norm,
+    def features(
+        self, weights: Weights, x: Float[Array, "*batch T D"], context: Context, norm: Norm
     ) -> ComponentResult:
         aux, transform = Aux(), weights.transform
         if transform is not None and self.transform is not None:
             hidden = ACTIVATIONS[self.transform](linear(x, transform.matrix, transform.bias))
             x, aux = with_aux(norm.apply(transform.norm, hidden, context))
-        return self.project(weights, x, table, context), aux.within("transform/norm")
+        scaled, _ = with_aux(super().features(weights, x, context, norm))
+        return scaled, aux.within("transform/norm")
+
+    def project(
+        self, weights: Weights, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
+    ) -> Float[Array, "*batch outputs"]:
+        logits = super().project(weights, features, table)
+        return logits if self.logit_cap is None else self.logit_cap * jnp.tanh(logits / self.logit_cap)
 
 
 POOLS = ("mean", "first", "last", "none")
@@ -209,7 +256,7 @@ class Regressor(LinearHead):
     class Weights(LinearHead.Weights):
         """Matrix and bias."""
 
-        matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model")
+        matrix: Float[Array, "d_model outputs"] | None = param(fan_in="d_model", role="output")
 
     predicts: ClassVar[str | None] = "numbers"
     numbers: int = static(1, at_least=1)

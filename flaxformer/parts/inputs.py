@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from flaxformer.component import Component
-from flaxformer.nn.linear import linear
+from flaxformer.nn.linear import linear, lookup
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
 
@@ -117,8 +117,7 @@ class Tokens(Inputs):
         if not jnp.issubdtype(inputs.dtype, jnp.integer):
             raise ValueError(f"inputs have dtype {inputs.dtype}; expected integers, since they are token ids")
         if self.lookup == "gather":
-            # In float32, since the gradient of a row is a sum over all occurrences of its token.
-            x = table.astype(jnp.promote_types(table.dtype, jnp.float32))[inputs].astype(table.dtype)
+            x = lookup(table, inputs)
         else:
             x = jax.nn.one_hot(inputs, table.shape[0], dtype=table.dtype) @ table
         if weights.types is not None:
@@ -132,7 +131,7 @@ class Tokens(Inputs):
 class Projection(Parameters):
     """Matrix and bias of a linear map."""
 
-    matrix: Float[Array, "d_input d_embedding"] = param(fan_in="d_input")
+    matrix: Float[Array, "d_input d_embedding"] = param(fan_in="d_input", role="input")
     matrix_bias: Float[Array, "d_embedding"] = param(init="zeros", decay=False)
 
 

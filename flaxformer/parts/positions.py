@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.component import Component
@@ -124,15 +125,24 @@ class Rotary(Positions):
     """Rotation of queries and keys by the angles n / base^(2i/H) (Su et al. 2021).
 
     layout: pairs are the two halves of a head ("split", as in Llama) or neighbours ("interleaved", as in Su et al.).
+    rotated_width: number of entries of each head that are rotated, the first ones, as in GPT-J and GPT-NeoX; H is this
+      width then. None for all.
     """
 
     base: float = leaf(10_000.0, above=0)
     layout: str = static("split", choices=("interleaved", "split"))
+    rotated_width: int | None = static(None, at_least=2, omit_default=True)
+
+    def problems(self) -> Iterator[str]:
+        if self.rotated_width is not None and self.rotated_width % 2:
+            yield f"rotated_width is {self.rotated_width}; expected an even number, since Rotary rotates pairs"
 
     def rotate(
         self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]
     ) -> Float[Array, "*batch T N H"]:
-        return rotate(x, positions, base=self.base, interleaved=self.layout == "interleaved")
+        turned, rest = jnp.split(x, [self.rotated_width or x.shape[-1]], axis=-1)
+        turned = rotate(turned, positions, base=self.base, interleaved=self.layout == "interleaved")
+        return turned if not rest.shape[-1] else jnp.concatenate([turned, rest], axis=-1)
 
 
 class Alibi(Positions):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer.component import Component, Context
@@ -63,6 +64,20 @@ class LayerScale(Residual):
 
     def join(self, weights: Weights, x: Array, update: Float[Array, "*batch T D"], context: Context) -> Array:
         return x + _scale(update, weights.gain)
+
+
+class DepthScaled(Residual):
+    """x + (base_layers / layers)^exponent · f(x), so that the sum over all layers keeps its size.
+
+    exponent: 1 (CompleteP, Dey et al. 2025), or ½ (depth-μP, Yang et al. 2024).
+    base_layers: number of layers at which the factor is 1.
+    """
+
+    exponent: float = leaf(1.0)
+    base_layers: int = static(1, at_least=1)
+
+    def join(self, weights: Parameters, x: Array, update: Float[Array, "*batch T D"], context: Context) -> Array:
+        return x + _scale(update, (self.base_layers / max(context.layers, 1)) ** jnp.asarray(self.exponent))
 
 
 class DeepNorm(Residual):

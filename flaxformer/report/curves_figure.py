@@ -1,7 +1,7 @@
-"""Figure of the learning curves: the metric during training, with a panel per level of the first axis."""
+"""Figures of the learning curves: the metric against steps or compute, with a panel per level of the first axis."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,19 +10,30 @@ from flaxformer.report import phrasing
 from flaxformer.report.drawing import COLUMN, LineStyle, add_hover_text, draw_references, has_wide_range, set_log_scale
 from flaxformer.report.scores_figure import panel_axis, series, series_styles
 from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import Curve
+from flaxformer.study.costs import cost_of_arm
 from flaxformer.study.divergence import on_validation
 from flaxformer.study.statistics import Estimate
+from flaxformer.wording import with_prefix
 
 MOST_MARKERS = 9
 """Most points of a curve with a marker and a text under the pointer."""
-Panels: TypeAlias = dict[str, dict[str, Curve]]
+Points: TypeAlias = tuple[Sequence[float], list[Estimate]]
+"""Steps or FLOPs, and the estimate over seeds at each."""
+Panels: TypeAlias = dict[str, dict[str, Points]]
 """Curves by series, by level of the first axis."""
 
 
-def curves_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
-    """The metric during training: means over seeds with pointwise 95 % intervals."""
-    panels, axis = _panels(analysis), panel_axis(analysis)
+def curves_figure(
+    analysis: Analysis, width: float = COLUMN, against: Literal["step", "compute"] = "step"
+) -> Figure | None:
+    """The metric during training: means over seeds with pointwise 95 % intervals.
+
+    Args:
+      analysis: the study.
+      width: inches.
+      against: "compute" for the FLOPs so far, on a logarithmic axis without the evaluation before training.
+    """
+    panels, axis = _panels(analysis, against), panel_axis(analysis)
     if not panels:
         return None
     styles = series_styles(analysis)
@@ -39,22 +50,31 @@ def curves_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     metric = phrasing.metric({**analysis.study, "metric": on_validation(analysis.study["metric"])})
     for i, (ax, (level, curves)) in enumerate(zip(shown, panels.items(), strict=True)):
         for name, curve in curves.items():
-            _draw_curve(ax, curve, styles[name], name)
+            _draw_curve(ax, curve, styles[name], name, against)
         ax.set_title(f"{axis} {level}" if axis else "")
-        ax.set_xlabel("step" if i + columns >= len(panels) else "")
+        ax.set_xlabel(
+            {"step": "step", "compute": "training compute (FLOPs)"}[against] if i + columns >= len(panels) else ""
+        )
         ax.set_ylabel(metric if i % columns == 0 else "")
         ax.tick_params(labelbottom=i + columns >= len(panels))
     _set_limits(analysis, shown, panels)
+    if against == "compute":
+        shown[0].set_xscale("log")
     if len(used) > 1:
         title = " · ".join(own["name"] for own in analysis.study["axes"] if own["name"] != axis)
         add_legend(figure, shown, used, title, across)
     return figure
 
 
-def _panels(analysis: Analysis) -> Panels:
+def _panels(analysis: Analysis, against: str) -> Panels:
     axis, found = panel_axis(analysis), Panels()
     for arm in analysis.arms:
-        if (curve := arm.curve(on_validation(analysis.study["metric"]))) is not None:
+        curve: Points | None = arm.curve(on_validation(analysis.study["metric"]))
+        if curve is not None and against == "compute":
+            steps, points = curve
+            cost = cost_of_arm(arm)
+            curve = None if cost is None else ([step * cost.flops_per_step for step in steps[1:]], points[1:])
+        if curve is not None:
             found.setdefault(arm.labels[axis] if axis else "", {})[series(analysis, arm)] = curve
     return found
 
@@ -70,7 +90,7 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
     return min(len(names), max(1, int(width * 16 / (8 + max(map(len, names))))))
 
 
-def _draw_curve(ax: Axes, curve: Curve, style: LineStyle, name: str) -> None:
+def _draw_curve(ax: Axes, curve: Points, style: LineStyle, name: str, against: str) -> None:
     steps, points = curve
     every = -(-len(steps) // MOST_MARKERS)
     means = [point.mean for point in points]
@@ -79,10 +99,11 @@ def _draw_curve(ax: Axes, curve: Curve, style: LineStyle, name: str) -> None:
         low, high = [point.low for point in points], [point.high for point in points]
         ax.fill_between(steps, low, high, color=style.colour, alpha=0.18, lw=0)
     for step, point in list(zip(steps, points, strict=True))[::every]:
-        add_hover_text(ax, step, point.mean, f"{name}, step {step:,}: {phrasing.interval(point)}")
+        where = f"step {step:,}" if against == "step" else with_prefix(step, "FLOP")
+        add_hover_text(ax, step, point.mean, f"{name}, {where}: {phrasing.interval(point)}")
 
 
-def _set_limits(analysis: Analysis, axes: Sequence[Axes], panels: Mapping[str, Mapping[str, Curve]]) -> None:
+def _set_limits(analysis: Analysis, axes: Sequence[Axes], panels: Mapping[str, Mapping[str, Points]]) -> None:
     """Show the end of training rather than its steep first steps."""
     curves: Iterable[list[Estimate]] = [points for panel in panels.values() for _, points in panel.values()]
     means = [point.mean for points in curves for point in points]

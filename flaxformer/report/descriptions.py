@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flaxformer.report import numbers, phrasing, verdicts
+from flaxformer.report import numbers, phrasing, scaling_text, verdicts
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.sweep import Sweep
@@ -48,6 +48,11 @@ def describe_sweep(analysis: Analysis, sweep: Sweep) -> str:
     remark = f", {counted(stopped, 'arm')} stopped early" if stopped else ""
     items = phrasing.sweep_findings(analysis, [sweep])
     return f"{phrasing.metric(analysis.study)} against {names}: {tried}{remark}. {_shortened(items)}"
+
+
+def describe_scaling(analysis: Analysis) -> str:
+    """Law of each arm, predictions of held-out sizes, and effects at ten times the largest size."""
+    return f"{phrasing.metric(analysis.study)} against size: {_shortened(scaling_text.findings(analysis))}"
 
 
 def _shortened(items: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from matplotlib.transforms import Transform
 from flaxformer.digests import JsonObject
 from flaxformer.report import numbers
 from flaxformer.report.colours import COLOURS, GREY
+from flaxformer.report.thinning import dots
 from flaxformer.study.statistics import Estimate
 
 COLUMN, PAGE = 3.3, 6.9
@@ -80,6 +81,7 @@ def draw_estimate(
 ) -> None:
     """Draw the mean over seeds with its 95 % interval just above the height y, and a dot per seed below it."""
     side = math.copysign(height, ax.get_ylim()[0] - ax.get_ylim()[1])
+    values = dots(values)
     if len(values) > 1:
         heights = y + side * (0.75 + 0.25 * np.resize([-1.0, 1.0, 0.0], len(values)))
         ax.plot(values, heights, ".", ms=3.4, color=style.colour, alpha=0.6, mec="none", zorder=2)

@@ -10,10 +10,12 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from flaxformer.files import write_atomically
+from flaxformer.report import costs
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
 from flaxformer.report.html import PageFigure
+from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
@@ -39,9 +41,13 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
     found: dict[str, DrawFigure] = {"claims": lambda width: claims_figure(analysis, width)}
     for i, sweep in enumerate(analysis.sweeps):
         found[f"sweep{i + 1 if i else ''}"] = functools.partial(sweep_figure, analysis, sweep)
+    if analysis.scaling is not None:
+        found["scaling"] = lambda width: scaling_figure(analysis, width)
     if len(analysis.arms) > MOST_DRAWN:
         return found
     found["curves"] = lambda width: curves_figure(analysis, width)
+    if "FLOPs" in costs.differing(analysis) or analysis.study.get("compare"):
+        found["compute"] = lambda width: curves_figure(analysis, width, "compute")
     if not analysis.sweeps:
         found["arms"] = lambda width: arms_figure(analysis, width)
     if not analysis.arms and not analysis.claims:

@@ -100,7 +100,8 @@ def table(one: Table, links: Sequence[str | None] = ()) -> str:
     head = "".join(f"<th{'' if one.is_text(i) else _NUMBER}>{escape(text)}</th>" for i, text in enumerate(one.header))
     rows = "".join(_row(one, row, link) for row, link in zip(one.rows, targets, strict=True))
     body = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>'
+    remark = f'<p class="soft">{escape(one.remark)}</p>' if one.remark else ""
+    return f'<div class="scroll"><table>{body}</table></div>{remark}'
 
 
 _NUMBER = ' class="number"'

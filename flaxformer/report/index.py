@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from pathlib import Path
 
 from flaxformer.files import write_atomically
@@ -12,6 +13,9 @@ from flaxformer.store.store import RUNGS, Store, read_lines
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import analyse
 from flaxformer.wording import counted
+
+MOST_FOLDERS = 20_000
+"""Number of folders that are searched for studies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +32,22 @@ class Entry:
 
 
 def stores(folder: Path) -> list[Store]:
-    """Return every study and probe in a folder and below it, ordered by path, without the rungs of a halving."""
-    found = (path.parent for path in sorted(folder.rglob("study.json")))
-    return [Store(path) for path in found if path.parent.name != RUNGS]
+    """Return every study and probe in a folder and below it, ordered by path, without the rungs of a halving.
+
+    Raises:
+      UserError: there are more folders than a folder of results has.
+    """
+    found = []
+    for number, (path, inner, files) in enumerate(os.walk(folder)):
+        if number == MOST_FOLDERS:
+            raise UserError(
+                f"{folder} holds more than {MOST_FOLDERS:,} folders; expected the output folder of 'run', or a folder "
+                "of such folders"
+            )
+        if "study.json" in files or "study.json" in inner:
+            inner.clear()
+            found += [Path(path)] if Path(path).parent.name != RUNGS else []
+    return [Store(path) for path in sorted(found)]
 
 
 def write_reports(folder: Path) -> None:

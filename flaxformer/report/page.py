@@ -1,15 +1,34 @@
 """Report of a study or a probe as one page: the question, the answer, and the evidence."""
 
+import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
 from flaxformer.digests import JsonObject
-from flaxformer.report import descriptions, html, phrasing, provenance_text, qualifications, tables, verdicts
+from flaxformer.report import (
+    cost_tables,
+    costs,
+    descriptions,
+    html,
+    measured,
+    phrasing,
+    provenance_text,
+    qualifications,
+    tables,
+    verdicts,
+)
 from flaxformer.report.html import PageFigure
-from flaxformer.report.tables import Table
+from flaxformer.report.table import MOST_ROWS, Table
+from flaxformer.report.thinning import MOST_DOTS, thinned_remark
 from flaxformer.study.analysis import Analysis
+from flaxformer.study.claim_history import seeds_in_words
+from flaxformer.study.sweep import Sweep
 from flaxformer.wording import counted
+
+MOST_SEEDS = 50
+"""Number of seeds that are listed one by one."""
 
 CAPTIONS = {
     "claims": "The declared claims: a dot per seed, and above the dots the mean with the interval that is tested (95 % "
@@ -18,9 +37,13 @@ CAPTIONS = {
     "arms": "Every arm: a dot per seed, and above the dots the mean with its 95 % t-interval.",
     "quantities": "Every quantity: a dot per seed, and above the dots the mean with its 95 % t-interval.",
     "curves": "During training: means over seeds; bands are pointwise 95 % t-intervals.",
+    "compute": "Against the FLOPs of training so far: means over seeds; bands are pointwise 95 % t-intervals.",
     "sweep": "Means over seeds with 95 % t-intervals against the value; a ring marks the best value, and bars at the "
     "bottom are 95 % intervals of the optima.",
+    "scaling": "Means over seeds with 95 % t-intervals against size, held-out sizes hollow; the fitted laws, dashed "
+    "beyond the fitted sizes, up to ten times the largest size; bands are pointwise 95 % intervals of the laws.",
 }
+MOST_TRACEBACKS = 5
 STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is no final result."
 
 
@@ -39,11 +62,15 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
         _table(tables.without_diverged(analysis)),
         _table(tables.variances(analysis)),
         *_sweeps(analysis, drawn),
+        html.section("Scaling", _scaling(analysis, drawn)),
         html.section("Learning curves", drawn.get("curves", "")),
         html.section("Exploratory contrasts", _explorations(analysis)),
         html.section("Limits", html.bullet_list(analysis.limits)),
         html.section("Arms", drawn.get("arms", "") + _body(tables.arms(analysis)) + _remark(analysis.coverage)),
+        html.section("Cost", _cost(analysis, drawn.get("compute", ""))),
+        _table(cost_tables.effective_speed_ups(analysis)),
         html.section("Quantities", drawn.get("quantities", "") + _body(tables.quantities(analysis))),
+        html.section(measured.TITLE, _body(measured.table(analysis)) + _remark(measured.remark(analysis))),
         html.section("Failed runs", _failures(analysis)),
         _table(tables.declarations(analysis)) if analysis.claims or analysis.withdrawn else "",
         html.section("Provenance", html.definition_list(provenance_text.provenance(analysis, launches))),
@@ -54,7 +81,10 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
 
 def _figure(analysis: Analysis, name: str, own: PageFigure) -> str:
     kind = name.rstrip("0123456789")
-    caption = CAPTIONS[kind] + (STOPPED if kind == "sweep" and analysis.stopped else "")
+    caption = CAPTIONS[kind] + (STOPPED if kind == "sweep" and len(analysis.stopped) else "")
+    caption += thinned_remark(_sweep(analysis, name)) if kind == "sweep" else ""
+    if max((len(arm.scores) for arm in [*analysis.arms, *analysis.quantities]), default=0) > MOST_DOTS:
+        caption += f" Of more than {MOST_DOTS} seeds, {MOST_DOTS} have a dot, evenly spaced by rank."
     references = phrasing.references(analysis) if kind != "claims" else ""
     if references and analysis.study["metric"] == "validation_loss":
         caption += f" Count models on the same evaluation windows, dashed where they are near: {references}."
@@ -64,11 +94,18 @@ def _figure(analysis: Analysis, name: str, own: PageFigure) -> str:
 def _description(analysis: Analysis, name: str, kind: str) -> str:
     if kind == "claims":
         return descriptions.describe_claims(analysis)
-    if kind == "curves":
+    if kind in ("curves", "compute"):
         return descriptions.describe_curves(analysis)
     if kind == "sweep":
-        return descriptions.describe_sweep(analysis, analysis.sweeps[int(name.removeprefix("sweep") or 1) - 1])
+        return descriptions.describe_sweep(analysis, _sweep(analysis, name))
+    if kind == "scaling":
+        return descriptions.describe_scaling(analysis)
     return descriptions.describe_scores(analysis, analysis.arms if kind == "arms" else analysis.quantities)
+
+
+def _sweep(analysis: Analysis, name: str) -> Sweep:
+    """The sweep of a figure."""
+    return analysis.sweeps[int(name.removeprefix("sweep") or 1) - 1]
 
 
 def _table(one: Table) -> str:
@@ -80,6 +117,11 @@ def _body(one: Table) -> str:
     return html.table(one) if one.rows else ""
 
 
+def _cost(analysis: Analysis, figure: str) -> str:
+    """The figure of the metric against compute, the table of costs, and the rule of comparison."""
+    return figure + _body(cost_tables.arm_costs(analysis)) + _remark(costs.summary(analysis))
+
+
 def _remark(text: str) -> str:
     return f'<p class="soft">{escape(text)}</p>' if text else ""
 
@@ -88,6 +130,12 @@ def _sweeps(analysis: Analysis, drawn: dict[str, str]) -> list[str]:
     """The figure and the table of each sweep."""
     found = enumerate(tables.sweeps(analysis), start=1)
     return [html.section(own.title, drawn.get(f"sweep{i if i > 1 else ''}", "") + _body(own)) for i, own in found]
+
+
+def _scaling(analysis: Analysis, drawn: dict[str, str]) -> str:
+    """The figure of the scaling laws, and their tables; empty for a study without any."""
+    shown = [f"<h3>{escape(one.title)}</h3>{_body(one)}" for one in tables.scaling(analysis) if one.rows]
+    return drawn.get("scaling", "") + "".join(shown)
 
 
 def _worst_verdict(analysis: Analysis) -> str:
@@ -101,19 +149,25 @@ def _explorations(analysis: Analysis) -> str:
     all_contrasts, n = tables.explorations(analysis), len(analysis.exploratory_findings)
     if not all_contrasts.rows:
         return ""
-    findings, others = (Table("", all_contrasts.header, rows, all_contrasts.texts)
+    findings, others = (dataclasses.replace(all_contrasts, title="", rows=rows, omitted=0)
                         for rows in (all_contrasts.rows[:n], all_contrasts.rows[n:]))  # fmt: skip
     remark = (
-        f"Of {counted(len(all_contrasts.rows), 'contrast')} that no claim is about, {n or 'none'} "
+        f"Of {counted(len(analysis.explorations), 'contrast')} that no claim is about, {n or 'none'} "
         f"{'is a finding' if n < 2 else 'are findings'}. They are exploratory: a new study has to confirm a finding."
     )
     noun = "other contrast" if n else "contrast"
     folded = html.details(counted(len(others.rows), noun), html.table(others)) if others.rows else ""
-    return f'<p class="soft">{escape(remark)}</p>{_body(findings)}{folded}'
+    return f'<p class="soft">{escape(remark)}</p>{_body(findings)}{folded}{_remark(all_contrasts.remark)}'
 
 
 def _failures(analysis: Analysis) -> str:
-    return "".join(f"<p>{escape(row['trial'])}</p>{html.code(row['error'])}" for row in analysis.failed[:3])
+    """The causes with the number of runs of each, and a traceback of each of the first."""
+    if not analysis.failed:
+        return ""
+    by_cause = {row.cause: row for row in reversed(analysis.failed)}
+    shown = [by_cause[cause] for cause, _ in Counter(row.cause for row in analysis.failed).most_common(MOST_TRACEBACKS)]
+    tracebacks = [f"<p>{escape(row.trial)}</p>{html.code(str(row.error))}" for row in shown]
+    return "".join([html.bullet_list(phrasing.failures(analysis)), *tracebacks])
 
 
 def _reproduction(analysis: Analysis, launches: Sequence[JsonObject]) -> str:
@@ -126,6 +180,7 @@ def _reproduction(analysis: Analysis, launches: Sequence[JsonObject]) -> str:
         parts.append(f"<p>{where}, which keeps the code of the study as it ran:</p>")
         parts.append(html.code(copies, is_wrapped=True))
     seeds = ", ".join(map(str, study["seeds"]))
+    seeds = seeds if len(study["seeds"]) <= MOST_SEEDS else seeds_in_words(study["seeds"])
     what = "The recipe and the seed determine a run" if study["recipes"] else "The seed determines a measurement"
     again = "Results that exist are not computed again: give a new output folder."
     parts.append(f"<p>{what}; the seeds are {seeds}. {again}</p>")
@@ -139,6 +194,6 @@ def _recipes(analysis: Analysis) -> list[str]:
     arm, recipe = next(iter(analysis.study["recipes"].items()))
     text = json.dumps(recipe["run"], indent=1, ensure_ascii=False)
     parts = [html.details(f"The recipe of '{arm}'", html.code(text))]
-    if others := provenance_text.changes(analysis):
+    if others := provenance_text.changes(analysis, MOST_ROWS):
         parts.append(html.details("Changes of the other arms", html.bullet_list(others)))
     return parts

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from flaxformer.digests import JsonObject
@@ -155,6 +156,14 @@ def sweep_findings(analysis: Analysis, sweeps: Sequence[Sweep] | None = None) ->
     return [_sweep_finding(sweep, line, analysis.study) for sweep in found for line in sweep.lines]
 
 
+def first_sweep_findings(analysis: Analysis, at_most: int = 20) -> list[str]:
+    """The best value of each line, of the first lines, and how many more there are."""
+    found = [(sweep, line) for sweep in analysis.sweeps for line in sweep.lines]
+    shown = [_sweep_finding(sweep, line, analysis.study) for sweep, line in found[:at_most]]
+    more = len(found) - at_most
+    return shown + ([f"and {more:,} more, in the report's tables of best values"] if more > 0 else [])
+
+
 def _sweep_finding(sweep: Sweep, line: SweepLine, study: JsonObject) -> str:
     where = f"{labels(line.labels)}: " if line.labels else ""
     if line.best is None:
@@ -213,9 +222,9 @@ def compare(difference: float, study: JsonObject) -> str:
 
 def exploratory_findings(analysis: Analysis, at_most: int = 5) -> list[str]:
     """The first exploratory findings, and how many more there are."""
-    found = [exploratory_finding(one, analysis.study) for one in analysis.exploratory_findings]
-    more = len(found) - at_most
-    return found[:at_most] + ([f"and {more} more, in the report's table of contrasts"] if more > 0 else [])
+    findings = analysis.exploratory_findings
+    found, more = [exploratory_finding(one, analysis.study) for one in findings[:at_most]], len(findings) - at_most
+    return found + ([f"and {more} more, in the report's table of contrasts"] if more > 0 else [])
 
 
 def references(analysis: Analysis) -> str:
@@ -233,14 +242,35 @@ def describe_runs(analysis: Analysis) -> Iterable[str]:
         return
     diverged, finished, low, high = analysis.divergence
     runs = counted(len(study["trials"]), "run")
-    yield f"{finished - len(analysis.stopped)} of {runs}, {counted(len(study['seeds']), 'paired seed')}"
-    if analysis.stopped:
+    yield f"{finished - len(analysis.stopped)} of {runs}, {_paired_seeds(analysis)}"
+    if len(analysis.stopped):
         yield f"{len(analysis.stopped)} stopped early"
     yield counted(study["parameters"], "parameter")
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
-    if analysis.failed:
-        yield f"{len(analysis.failed)} failed: {analysis.failed[0]['cause']}"
+    if len(analysis.failed):
+        yield f"{len(analysis.failed)} failed: {', '.join(failures(analysis))}"
+
+
+def _paired_seeds(analysis: Analysis) -> str:
+    """The number of seeds that claims compare, or that finished arms have; a range where it differs."""
+    declared = counted(len(analysis.study["seeds"]), "paired seed")
+    found = [claim.judgement.effect.n for claim in analysis.claims]
+    unit = "claim"
+    if not found:
+        found, unit = [arm.estimate.n for arm in analysis.arms if arm.estimate.n], "arm"
+    low, high = min(found, default=0), max(found, default=0)
+    if low < high:
+        return f"{low} to {high} of {declared}, by {unit}"
+    return declared if low == len(analysis.study["seeds"]) else f"{low} of {declared}"
+
+
+def failures(analysis: Analysis, at_most: int = 5) -> list[str]:
+    """The causes of failed runs, each with its number of runs, and how many more causes there are."""
+    causes = Counter(str(row.cause) for row in analysis.failed).most_common()
+    found = [f"{count} × {cause}" for cause, count in causes[:at_most]]
+    more = len(causes) - at_most
+    return found + ([f"and {counted(more, 'other cause')}"] if more > 0 else [])
 
 
 def arm(names: dict[str, str]) -> str:

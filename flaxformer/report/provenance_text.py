@@ -26,9 +26,8 @@ def last_date(launches: Sequence[JsonObject]) -> str:
 
 
 def seconds(analysis: Analysis) -> float:
-    """Seconds of runs and measurements, summed over devices."""
-    rows = [*analysis.rows, *(row for one in analysis.quantities[:1] for row in one.rows if row)]
-    return sum(row.get("seconds") or 0.0 for row in rows)
+    """Seconds of runs, summed over devices."""
+    return float(analysis.results.numbers("seconds").sum())
 
 
 def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple[str, str]]:
@@ -118,8 +117,10 @@ def _without_folder_options(words: Sequence[str]) -> list[str]:
     ]
 
 
-def changes(analysis: Analysis) -> list[str]:
-    """Differences of the recipe of every other arm from that of the first."""
+def changes(analysis: Analysis, at_most: int) -> list[str]:
+    """Differences of the recipes of other arms from that of the first, and how many more arms there are."""
     recipes = {name: recipe["run"] for name, recipe in analysis.study["recipes"].items()}
     base, *others = recipes
-    return [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in others]
+    found = [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in others[:at_most]]
+    more = len(others) - at_most
+    return [*found, *([f"and {counted(more, 'other arm')}, in study.json"] if more > 0 else [])]

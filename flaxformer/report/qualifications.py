@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flaxformer.report import phrasing
+from flaxformer.report import costs, phrasing
 from flaxformer.report.numbers import number, p_value
 from flaxformer.study.claim_context import SimpleEffect
 from flaxformer.study.judging import JudgedClaim
@@ -19,6 +19,7 @@ SENTENCES: dict[Qualification, str] = {
     "outlier": "one seed is far from the others (at {outlier}); look at it before you rely on the verdict",
     "withheld by signs": "the sign-flip test does not agree, which withholds the verdict",
     "divergence decides": "diverged runs decide: without them the verdict is {without}",
+    "unequal cost": "the arms differ in cost: {cost}",
 }
 
 
@@ -31,6 +32,7 @@ def sentences(claim: JudgedClaim) -> list[str]:
         "n": str(judged.effect.n),
         "fewest": str(FEWEST_SEEDS),
         "outlier": _farthest(claim),
+        "cost": costs.ratios(claim.context.cost_ratios),
         "without": without.verdict if without else "inconclusive",
     }
     return [SENTENCES[one].format(**known) for one in judged.qualifications]

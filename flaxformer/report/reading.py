@@ -8,15 +8,15 @@ import polars as pl
 
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
-from flaxformer.digests import JsonObject
 from flaxformer.model.weights import Transformer
-from flaxformer.report.write import results
+from flaxformer.report.full_tables import results
 from flaxformer.store.store import Store
-from flaxformer.store.weights import weights_folder
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.study.judging import JudgedClaim
+from flaxformer.study.kept_trials import kept_weights_folder
 from flaxformer.study.load import load_run
+from flaxformer.study.scaling_analysis import ScalingAnalysis
 from flaxformer.training.run import Run
 from flaxformer.wording import listed
 
@@ -43,7 +43,7 @@ class StudyResults:
     @functools.cached_property
     def table(self) -> pl.DataFrame:
         """One row per finished trial, with the columns of results.parquet."""
-        return pl.from_dicts([dict(row) for row in results(self.analysis)], infer_schema_length=None)
+        return results(self.analysis)
 
     @property
     def arms(self) -> list[ArmSummary]:
@@ -55,6 +55,11 @@ class StudyResults:
         """Every claim with its differences per seed and its verdict."""
         return self.analysis.claims
 
+    @property
+    def scaling(self) -> ScalingAnalysis | None:
+        """Scaling laws, held-out sizes, and predicted effects; None for a study without `scaling`."""
+        return self.analysis.scaling
+
     def weights_folder(self, labels: Mapping[str, str] | None = None, seed: int | None = None) -> Path:
         """Return the folder of the kept weights of one trial, for `flaxformer generate` and `Checkpoints`.
 
@@ -65,15 +70,7 @@ class StudyResults:
         Raises:
           UserError: no arm or several arms have these labels, the study has no such seed, or no weights were kept.
         """
-        study = self.analysis.study
-        seed = study["seeds"][0] if seed is None else seed
-        if seed not in study["seeds"]:
-            raise UserError(f"seed is {seed}; expected one of {listed(map(str, study['seeds']))}")
-        trial = _trial(study, labels or {}, seed)
-        folder = weights_folder(self.store.root, trial)
-        if not Checkpoints(folder).steps():
-            raise UserError(f"{self.store.root} has no weights of {trial}; expected a study that was run with --keep")
-        return folder
+        return kept_weights_folder(self.store, labels or {}, seed)
 
     def weights(
         self, labels: Mapping[str, str] | None = None, seed: int | None = None, step: int | None = None
@@ -92,12 +89,23 @@ class StudyResults:
         return read_weights(folder, run, Checkpoints(folder).steps()[-1] if step is None else step), run
 
 
-def _trial(study: JsonObject, labels: Mapping[str, str], seed: int) -> str:
-    """The name of the trial with these labels."""
-    own = [trial for trial in study["trials"] if trial["seed"] == seed]
-    found = [trial for trial in own if labels.items() <= trial["labels"].items()]
-    if len(found) == 1:
-        return found[0]["trial"]
-    known = {name: dict.fromkeys(trial["labels"][name] for trial in own) for name in own[0]["labels"]}
-    levels = "; ".join(f"{name}: {listed(known[name])}" for name in known)
-    raise UserError(f"{len(found)} arms have the labels {dict(labels)}; expected one ({levels})")
+def join(a: str | Path, b: str | Path) -> pl.DataFrame:
+    """Return the rows of two studies side by side, paired by seed and by the axes that both have.
+
+    Columns of `b` end in "_b", and those of an axis that one study has alone keep its arms apart, so that arms with
+    other axes are paired by the seed. `difference` is the metric of b − a, where both studies have the same metric.
+
+    Raises:
+      UserError: a folder holds no study, or they have no seed in common.
+    """
+    one, other = StudyResults(a), StudyResults(b)
+    axes = [{axis["name"]: None for axis in found.analysis.study["axes"]} for found in (one, other)]
+    keys = [*(name for name in axes[0] if name in axes[1]), "seed"]
+    rows = one.table.join(other.table, on=keys, how="inner", suffix="_b", maintain_order="left")
+    if not rows.height:
+        raise UserError(f"{a} and {b} have no run with equal {listed(keys)}; expected studies with a seed in common")
+    renamed = {name: f"{name}_b" for name in other.table.columns if name not in (*one.table.columns, *axes[1])}
+    metrics = [found.analysis.study["metric"] for found in (one, other)]
+    if metrics[0] != metrics[1]:
+        return rows.rename(renamed)
+    return rows.rename(renamed).with_columns(difference=pl.col(f"{metrics[0]}_b") - pl.col(metrics[0]))

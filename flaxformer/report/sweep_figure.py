@@ -18,6 +18,7 @@ from flaxformer.report.drawing import (
     set_log_scale,
     style_of,
 )
+from flaxformer.report.thinning import thinned
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.statistics import Estimate
 from flaxformer.study.sweep import Sweep, SweepLine, SweepPoint
@@ -30,6 +31,7 @@ BAR = 0.035
 
 def sweep_figure(analysis: Analysis, sweep: Sweep, width: float = COLUMN) -> Figure | None:
     """A panel per number: means with intervals, stopped runs as hollow marks, and the optima's intervals as bars."""
+    sweep = thinned(sweep)
     if not any(line.best for line in sweep.lines):
         return None
     names = [phrasing.labels(line.labels) for line in sweep.lines]

@@ -1,14 +1,14 @@
 """Tables of a report, and their forms in Markdown and in LaTeX with booktabs rules."""
 
-import dataclasses
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
 
 from flaxformer.digests import JsonObject
-from flaxformer.report import phrasing, qualifications, tex, verdicts
+from flaxformer.report import cost_tables, costs, phrasing, qualifications, scaling_text, tex, verdicts
 from flaxformer.report.numbers import exact, number, numbers, p_value, rounded
+from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim_history import changes
@@ -19,20 +19,6 @@ from flaxformer.wording import counted, listed
 
 LONG = 34
 """Number of characters from which a column of text is wrapped in LaTeX."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A title, a header and rows of text; the first `texts` columns hold text, the others numbers."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: int
-
-    def is_text(self, column: int) -> bool:
-        """True if a column holds text, which is set flush left."""
-        return column < self.texts
 
 
 def passive(text: str) -> str:
@@ -47,7 +33,8 @@ def markdown(table: Table) -> str:
         return "| " + " | ".join(" ".join(passive(cell).replace("|", "\\|").split()) for cell in cells) + " |"
 
     rule = "|".join(" --- " if table.is_text(i) else " ---: " for i in range(len(table.header)))
-    return "\n".join([line(table.header), f"|{rule}|", *map(line, table.rows)]) + "\n"
+    text = "\n".join([line(table.header), f"|{rule}|", *map(line, table.rows)]) + "\n"
+    return text + (f"\n{table.remark}\n" if table.remark else "")
 
 
 def latex(table: Table) -> str:
@@ -65,7 +52,8 @@ def latex(table: Table) -> str:
         return " & ".join(map(tex.text, cells)) + r" \\"
 
     top = [r"\begin{tabular}{" + form + "}", r"\toprule", line(table.header), r"\midrule"]
-    return "\n".join([*top, *map(line, table.rows), r"\bottomrule", r"\end{tabular}"]) + "\n"
+    remark = [f"% {table.remark}"] if table.remark else []
+    return "\n".join([*remark, *top, *map(line, table.rows), r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def tables_of(analysis: Analysis) -> list[Table]:
@@ -76,8 +64,10 @@ def tables_of(analysis: Analysis) -> list[Table]:
         without_diverged(analysis),
         variances(analysis),
         *sweeps(analysis),
+        *scaling(analysis),
     ]
-    found += [explorations(analysis), arms(analysis), quantities(analysis)]
+    found += [explorations(analysis), arms(analysis), cost_tables.arm_costs(analysis)]
+    found += [cost_tables.effective_speed_ups(analysis), quantities(analysis)]
     found += [declarations(analysis)] if analysis.claims or analysis.withdrawn else []
     return [table for table in found if table.rows]
 
@@ -85,17 +75,20 @@ def tables_of(analysis: Analysis) -> list[Table]:
 def arms(analysis: Analysis, is_brief: bool = False) -> Table:
     """The metric of every arm, with the digits of the typical interval; in brief, without scores of stopped arms."""
     half, sd = _typical_uncertainty([arm.estimate for arm in analysis.arms])
-    metric = phrasing.metric(analysis.study)
-    rows = []
-    for arm in analysis.arms:
+    metric, has_costs = phrasing.metric(analysis.study), not is_brief and cost_tables.has_costs(analysis)
+    rows, reference = [], costs.reference(analysis)
+    for arm, cost in zip(analysis.arms[:MOST_ROWS], analysis.costs, strict=False):
         row = [*arm.labels.values(), *_estimate(arm.estimate, half, sd), str(arm.estimate.n), str(arm.diverged)]
-        if analysis.stopped:
+        if len(analysis.stopped):
             row += [str(arm.stopped_at or "–"), _estimate(arm.stopped_estimate(analysis.study["metric"]), half, sd)[0]]
-        rows.append(row[:-1] if is_brief and analysis.stopped else row)
+        row = row[:-1] if is_brief and len(analysis.stopped) else row
+        rows.append(row + (cost_tables.brief(cost, reference) if has_costs else []))
     axes = [axis["name"] for axis in analysis.study["axes"]]
     header = [*axes, metric, "95 % interval", "sd", "seeds", "diverged"]
-    stopped = ["stopped at step", *([] if is_brief else [f"{metric} there"])] if analysis.stopped else []
-    return Table("Arms", header + stopped, rows, len(axes))
+    stopped = ["stopped at step", *([] if is_brief else [f"{metric} there"])] if len(analysis.stopped) else []
+    costs_header = list(cost_tables.BRIEF) if has_costs else []
+    omitted = len(analysis.arms) - len(rows)
+    return Table("Arms", header + stopped + costs_header, rows, len(axes), omitted, "arms")
 
 
 def _typical_uncertainty(estimates: Sequence[Estimate]) -> tuple[float, float]:
@@ -124,7 +117,7 @@ def _sweep(analysis: Analysis, sweep: Sweep) -> Table:
     stops = any(one.arm.stopped_at for line in sweep.lines for one in line.points)
     half, sd = _typical_uncertainty([line.best.arm.estimate for line in sweep.lines if line.best is not None])
     rows = []
-    for line in sweep.lines:
+    for line in sweep.lines[:MOST_ROWS]:
         best = [rounded(line.best.numbers[name]) if line.best else "–" for name in sweep.names]
         row = [*line.labels.values(), *best, *([phrasing.optimum(line)] if has_optimum else [])]
         row += _estimate(line.best.arm.estimate if line.best else estimate([]), half, sd)[:2]
@@ -133,7 +126,13 @@ def _sweep(analysis: Analysis, sweep: Sweep) -> Table:
     others = list(sweep.lines[0].labels)
     header = [*others, *(f"best {name}" for name in sweep.names), *(["optimum [95 %]"] if has_optimum else [])]
     header += [phrasing.metric(analysis.study), "95 % interval", "seeds", "values tried"]
-    return Table(f"Best {' and '.join(sweep.names)}", header + (["stopped early"] if stops else []), rows, len(others))
+    title, header = f"Best {' and '.join(sweep.names)}", header + (["stopped early"] if stops else [])
+    return Table(title, header, rows, len(others), len(sweep.lines) - len(rows), "sweeps")
+
+
+def scaling(analysis: Analysis) -> list[Table]:
+    """Tables of the scaling laws, of held-out sizes, and of predicted effects; none for other studies."""
+    return [Table(*own) for own in scaling_text.cells(analysis)]
 
 
 def quantities(analysis: Analysis) -> Table:
@@ -165,6 +164,10 @@ def claims(analysis: Analysis, is_brief: bool = False) -> Table:
     if is_brief:
         return Table("Claims", [*header, "holds at seeds", "p (Holm)"], rows, 4)
     header = [*header, "declared", "holds at seeds", "detectable", "p (Holm)"]
+    faster = [costs.claim_speed_up(analysis, claim) for claim in [*analysis.claims, *analysis.withdrawn]]
+    if any(faster):
+        header.append("speed-up in compute")
+        rows = [[*row, costs.speed_up_in_compute(one)] for row, one in zip(rows, faster, strict=True)]
     return Table("Claims", header, rows, 5)
 
 
@@ -241,26 +244,27 @@ def variances(analysis: Analysis) -> Table:
 def explorations(analysis: Analysis) -> Table:
     """Every contrast of one axis that no claim is about, the findings first."""
     rows = []
-    findings = analysis.exploratory_findings
-    for one in [*findings, *(other for other in analysis.explorations if other not in findings)]:
+    for one in analysis.ordered_explorations[:MOST_ROWS]:
         contrast = [one.axis, f"{one.label} − {one.reference}", phrasing.labels(one.context) or "–"]
-        mark = "significant" if one.is_significant else "weak signal" if one.is_weak_signal else ""
-        mark += ", opposite" if mark and one.is_opposite else ""
         difference = phrasing.interval(one.judgement.effect, "+")
-        rows.append([*contrast, difference, mark, p_value(one.judgement.p), p_value(one.judgement.p_holm)])
+        rows.append([*contrast, difference, one.finding, p_value(one.judgement.p), p_value(one.judgement.p_holm)])
     header = ["axis", "contrast", "with", "difference [95 %]", "finding", "p", "p (Holm)"]
-    return Table("Exploratory contrasts", header, rows, 5)
+    return Table("Exploratory contrasts", header, rows, 5, len(analysis.explorations) - len(rows), "contrasts")
 
 
 def document(analysis: Analysis) -> str:
     """Question, answer, limits and tables as a Markdown document."""
     parts = [f"# {passive(analysis.study['question'])}\n", f"{passive(verdicts.verdict(analysis))}\n"]
-    if analysis.sweeps:
-        parts.append("".join(f"- {passive(line)}\n" for line in phrasing.sweep_findings(analysis)))
+    if lines := [*phrasing.first_sweep_findings(analysis), *scaling_text.findings(analysis)]:
+        parts.append("".join(f"- {passive(line)}\n" for line in lines))
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables_of(analysis)]
-    if analysis.coverage:
-        parts.append(f"{analysis.coverage}\n")
-    for title, lines in (("Qualifications", qualifications.by_claim(analysis.claims)), ("Limits", analysis.limits)):
+    parts += [f"{text}\n" for text in (costs.summary(analysis), analysis.coverage) if text]
+    lists = {
+        "Qualifications": qualifications.by_claim(analysis.claims),
+        "Limits": analysis.limits,
+        "Failed runs": phrasing.failures(analysis),
+    }
+    for title, lines in lists.items():
         if lines:
             parts.append(f"## {title}\n\n" + "".join(f"- {passive(line)}\n" for line in lines))
     return "\n".join(parts)
@@ -268,7 +272,13 @@ def document(analysis: Analysis) -> str:
 
 def paper(analysis: Analysis) -> str:
     """The tables of claims, sweeps, and arms or quantities in LaTeX, to copy from or to input."""
-    found = [claims(analysis, is_brief=True), *sweeps(analysis), arms(analysis), quantities(analysis)]
+    found = [
+        claims(analysis, is_brief=True),
+        *sweeps(analysis),
+        *scaling(analysis),
+        arms(analysis),
+        quantities(analysis),
+    ]
     parts = [
         f"% {tex.text(table.title)}: needs \\usepackage{{booktabs}}\n{latex(table)}" for table in found if table.rows
     ]

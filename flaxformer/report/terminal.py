@@ -8,7 +8,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer.report import phrasing, qualifications, tables, verdicts
+from flaxformer.report import cost_tables, costs, measured, phrasing, qualifications, scaling_text, tables, verdicts
+from flaxformer.report.table import FOLDER
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 from flaxformer.study.judging import JudgedClaim
 
@@ -32,9 +33,10 @@ def show(console: Console, analysis: Analysis) -> None:
         console.print(Text.assemble(marked_verdict(claim), ": ", claim.text))
         notes = [qualifications.simple_effect(one, claim.unit) for one in claim.context.simple_effects]
         notes += [*filter(None, [qualifications.without_diverged(claim)]), *qualifications.sentences(claim)]
+        notes += costs.claim_speed_ups(analysis, claim)
         for text in (f"{phrasing.finding(claim)}; declared {verdicts.declared(claim)}", *notes):
             console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4)))
-    for text in phrasing.sweep_findings(analysis):
+    for text in (*phrasing.first_sweep_findings(analysis), *scaling_text.findings(analysis)):
         console.print(Text(f"· {text}"))
     if analysis.exploratory_findings:
         console.print(Text("Exploratory findings, which no claim is about (a new study has to confirm them):"))
@@ -42,11 +44,18 @@ def show(console: Console, analysis: Analysis) -> None:
             console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2), expand=False))
     for limit in analysis.limits:
         console.print(Text.assemble(("Limit: ", "dim"), limit))
-    shown = tables.variances(analysis), tables.arms(analysis, is_brief=True), tables.quantities(analysis)
+    cost = [cost_tables.arm_costs(analysis)] if costs.differing(analysis) else []
+    shown = [tables.variances(analysis), tables.arms(analysis, is_brief=True), *cost, tables.quantities(analysis)]
     for table in shown:
         if table.rows:
             console.print()
             console.print(fitted(shortened(table), console.width))
+    if (note := measured.remark(analysis)) and (own := measured.table(analysis)).rows:
+        console.print()
+        console.print(fitted(shortened(own), console.width))
+        console.print(Text(note, style="dim"))
+    if text := costs.summary(analysis):
+        console.print(Text(text, style="dim"))
     if analysis.coverage:
         console.print(Text(analysis.coverage, style="dim"))
     if study["references"]:
@@ -70,10 +79,11 @@ def show_answers(console: Console, answers: Iterable[tuple[str, str]]) -> None:
 
 def shortened(table: tables.Table) -> tables.Table:
     """The table with the first `MOST_DRAWN` rows, and a last row that says where the others are."""
-    more = len(table.rows) - MOST_DRAWN
+    more = len(table.rows) + table.omitted - MOST_DRAWN
     if more <= 0:
         return table
-    rest = [f"and {more} more, in results.md", *[""] * (len(table.header) - 1)]
+    where = f"{FOLDER}/{table.file}.csv" if table.file else "results.md"
+    rest = [f"and {more:,} more, in {where}", *[""] * (len(table.header) - 1)]
     return tables.Table(table.title, table.header, [*table.rows[:MOST_DRAWN], rest], table.texts)
 
 

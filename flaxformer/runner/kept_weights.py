@@ -27,7 +27,8 @@ from flaxformer.store.checks import is_finished
 from flaxformer.store.store import Store
 from flaxformer.store.weights import WeightsToKeep, weights_folder
 from flaxformer.struct import UserError
-from flaxformer.study.declare import Study, Trial
+from flaxformer.study.arm import Trial
+from flaxformer.study.declare import Study
 from flaxformer.study.divergence import on_validation
 from flaxformer.study.halving import goal_of
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flaxformer.digests import JsonObject
+from flaxformer.files import refresh
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Finished, Message, StudyEvent, execute
 from flaxformer.runner.execution import Execution
@@ -31,7 +32,9 @@ from flaxformer.store.provenance import provenance
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store, check_file_name
 from flaxformer.struct import UserError
-from flaxformer.study.declare import Study, Trial
+from flaxformer.study.arm import Trial
+from flaxformer.study.claim import Claim
+from flaxformer.study.declare import Study
 from flaxformer.study.divergence import counted_row
 from flaxformer.study.plan import ProgramGroup, declaration
 from flaxformer.study.probe import check_quantities
@@ -117,6 +120,8 @@ def _run_stage(
             "give another --output to train all with --keep"
         )
     fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
+    initial = {trial["trial"]: trial["initial_weights"] for trial in declared["trials"] if "initial_weights" in trial}
+    share = [dataclasses.replace(group, initial_weights=initial) for group in share]
     with Leases(store.leases) as leases:
         worker = _Worker(store, leases, share, fingerprints, entry, retry_failed)
         yield from worker.work(execution, keep, alone=only is not None, stop=stop)
@@ -148,7 +153,8 @@ class _Worker:
 
     def todo(self, share: Sequence[ProgramGroup], rows: Mapping[str, Row]) -> list[ProgramGroup]:
         """Groups with the trials that have no row yet, or a failed one that this process has not tried again yet."""
-        found = without_results(share, rows, self.retry)
+        ended = {name: row.status for name, row in rows.items()}
+        found = without_results(share, ended, self.retry)
         return with_trials((group, [one for one in group.trials if one.name not in self.tried]) for group in found)
 
     def lease_of(self, group: ProgramGroup) -> str:
@@ -165,6 +171,7 @@ class _Worker:
         names = self.leases.take(lease, [trial.name for trial in group.trials])
         if names is None:
             return None
+        refresh(self.store.groups)  # rows of another machine's process, which had the lease before
         ours = with_trials([(group, [trial for trial in group.trials if trial.name in names])])
         found = self.todo(ours, self.store.rows(group.name))
         if not found:
@@ -264,9 +271,9 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
         if all(is_finished(row) and row.status != "stopped" for row in own.values()):
             counted_rows = {arm: counted_row(row) for arm, row in own.items()}
             where = f"at seed {seed}"
-            with calling("derive", study.derive, where):
+            with calling("derive", where):
                 given = study.derive(counted_rows)
             values = numbers("derive", given, where)
-            check_quantities(study.claims, values)
+            check_quantities([claim for claim in study.claims if isinstance(claim, Claim)], values)
             found.append({"measured_by": "derived", "seed": seed, "seconds": 0.0, "values": values})
     return found

@@ -25,8 +25,9 @@ from flaxformer.checkpoint import Checkpoints, SaveError
 from flaxformer.diagnostics import Diagnostics
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError
-from flaxformer.study.declare import Trial
-from flaxformer.study.plan import ProgramGroup, digest, recipe
+from flaxformer.study.arm import Trial
+from flaxformer.study.identity import digest, recipe
+from flaxformer.study.plan import ProgramGroup
 from flaxformer.training.step import TrainState
 
 CodeByArm = Mapping[str, Mapping[str, str]]

@@ -31,7 +31,7 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
                 continue
             began = time.perf_counter()
             where = f"at seed {seed}"
-            with calling("measure", probe.measure, where):
+            with calling("measure", where):
                 given = probe.measure(seed)
             values = numbers("measure", given, where)
             check_quantities(probe.claims, values)

@@ -3,9 +3,11 @@
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from flaxformer.diagnostics import Diagnostics, diagnose
@@ -14,15 +16,20 @@ from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress
 from flaxformer.runner.results import error_line, failed_row, finished_rows, is_out_of_memory
 from flaxformer.store.rows import Row
-from flaxformer.study.declare import Arm, Trial
-from flaxformer.study.plan import ProgramGroup, code_by_arm
+from flaxformer.study import initial_weights
+from flaxformer.study.arm import Arm, Trial
+from flaxformer.study.identity import code_by_arm
+from flaxformer.study.plan import ProgramGroup
 from flaxformer.tasks.base import Source
 from flaxformer.training.compiled_run import CompiledRun
+from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import LOSS_ERROR
+from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 
+T = TypeVar("T")
 VALIDATION_ERROR = f"validation_{LOSS_ERROR}"
 
 
@@ -47,14 +54,17 @@ class Program:
         self.group, self.device_group, self.stack_size = group, device_group, stack_size
         self.chunk = next(n for n in range(min(execution.chunk_steps, interval), 0, -1) if interval % n == 0)
         self.compiled = CompiledRun(
-            group.example,
+            group.example.without_init,
             device_group,
             execution.layout,
             stack_size=stack_size,
             measure=group.measure,
             diagnose=_diagnose_next if execution.diagnostics else None,
         )
-        self.compiled.compile(self.stack(group.trials[:1]), self.chunk)
+        first = group.trials[:1]
+        self.compiled.compile(self.stack(first), self.chunk, self._initial_weights(first))
+        source = self.compiled.source if device_group.mesh is None else None
+        self.cost = run_cost(group.example, group.steps, source)
         self.compile_seconds = time.perf_counter() - began
         self._loss_error: dict[str, Array] = {}
         """The standard error of the latest evaluation, by its name."""
@@ -66,9 +76,20 @@ class Program:
 
     def stack(self, trials: Sequence[Trial]) -> Run:
         """The runs as one config of stacked leaves; a short batch repeats its last run."""
-        runs = [trial.run for trial in trials]
-        runs += runs[-1:] * (self.stack_size - len(runs))
+        runs = self._fill([trial.run.without_init for trial in trials])
         return self.device_group.device_put(jax.tree.map(lambda *leaves: jnp.asarray(leaves, type(leaves[0])), *runs))
+
+    def _initial_weights(self, trials: Sequence[Trial]) -> InitialWeights | None:
+        """The stacked weights that the runs start from; None if they draw all weights."""
+        if self.group.example.init is None:
+            return None
+        declared = self.group.initial_weights
+        own = self._fill([initial_weights.read(trial.run, declared.get(trial.name)) for trial in trials])
+        return self.device_group.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *own))
+
+    def _fill(self, own: list[T]) -> list[T]:
+        """The items of a batch, with the last repeated in a short one."""
+        return own + own[-1:] * (self.stack_size - len(own))
 
     def train(
         self,
@@ -85,7 +106,7 @@ class Program:
         """
         began, steps, runs = time.perf_counter(), self.group.steps, self.stack(trials)
         self._loss_error = {}
-        states = self.compiled.start(runs)
+        states = self.compiled.start(runs, self._initial_weights(trials))
         initial = Progress(states, [self.compiled.evaluate(states, runs)], [self.compiled.diagnose(states, runs)], [])
         step, progress = partial_run.resume(initial, self.chunk)
         before = progress.seconds
@@ -111,7 +132,8 @@ class Program:
         final = self._final_scores(progress.states, runs)
         jax.block_until_ready((progress.evaluations, progress.diagnostics, final))
         progress.seconds = before + time.perf_counter() - began
-        return finished_rows(self.group, trials, progress, final, self.stack_size, self.chunk, str(self.device_group))
+        how = self.stack_size, self.chunk, str(self.device_group)
+        return finished_rows(self.group, trials, progress, final, *how, self.cost, self.bytes)
 
     def _evaluate(self, states: TrainState, runs: Run) -> dict[str, Array]:
         """The metrics of the evaluation set; the standard error of the loss is kept aside for the last evaluation."""

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from flaxformer.digests import JsonObject
 from flaxformer.runner.execution import Execution
 from flaxformer.store import declarations
-from flaxformer.store.checks import is_finished
-from flaxformer.store.rows import Row
+from flaxformer.store.columns import statuses
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.struct import UserError, did_you_mean
-from flaxformer.study.declare import Study, Trial
+from flaxformer.study.arm import Trial
+from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup, declaration, groups
 from flaxformer.user_code.changes import OnCodeChange
 
@@ -39,7 +39,7 @@ def missing(
     Raises:
       UserError: `only` names a trial that the study does not declare.
     """
-    return without_results(selected_groups(study, only), store.rows(), retry_failed)
+    return without_results(selected_groups(study, only), statuses(store), retry_failed)
 
 
 def selected_groups(study: Study, only: Collection[str] | None) -> list[ProgramGroup]:
@@ -55,12 +55,12 @@ def selected_groups(study: Study, only: Collection[str] | None) -> list[ProgramG
 
 
 def without_results(
-    share: Sequence[ProgramGroup], rows: Mapping[str, Row], retry_failed: bool = False
+    share: Sequence[ProgramGroup], ended: Mapping[str, str], retry_failed: bool = False
 ) -> list[ProgramGroup]:
-    """The groups with the trials that `missing` describes."""
+    """The groups with the trials that `missing` describes; `ended` has the status of those with a row."""
 
     def is_missing(name: str) -> bool:
-        return name not in rows or (retry_failed and not is_finished(rows[name]))
+        return name not in ended or (retry_failed and ended[name] == "failed")
 
     return with_trials((group, [trial for trial in group.trials if is_missing(trial.name)]) for group in share)
 

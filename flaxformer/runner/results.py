@@ -11,10 +11,12 @@ from jaxtyping import Array
 from flaxformer.diagnostics import Diagnostics, summary
 from flaxformer.runner.partial_runs import Progress
 from flaxformer.store.rows import DIAGNOSTICS, Row
-from flaxformer.study.declare import Trial
+from flaxformer.study.arm import Trial
 from flaxformer.study.divergence import is_diverged
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.training.cost import RunCost
 from flaxformer.training.step import ALIVE
+from flaxformer.user_code.frames import place_of
 
 
 def finished_rows(
@@ -25,6 +27,8 @@ def finished_rows(
     stack_size: int,
     chunk_steps: int,
     device: str,
+    cost: RunCost,
+    memory_bytes: int,
 ) -> list[Row]:
     """The rows of trials whose progress is complete; `final` has the metrics that are computed at the end only."""
     evaluations, diagnostics, diverged_at, final = jax.device_get(
@@ -44,6 +48,13 @@ def finished_rows(
             group_size=stack_size,
             chunk_steps=chunk_steps,
             device=device,
+            parameters=cost.parameters.total,
+            active_parameters=cost.parameters.active,
+            parameters_without_embeddings=cost.parameters.without_embeddings,
+            flops_per_step=float(cost.flops_per_step),
+            flops=float(cost.flops),
+            training_tokens=cost.tokens,
+            memory_bytes=memory_bytes or None,
             labels=trial.arm.labels,
             metrics=_at(evaluations[-1], i)
             | _at(final, i)
@@ -73,7 +84,9 @@ def _diagnostics_curves(diagnostics: Sequence[Diagnostics | None], i: int) -> di
 
 def failed_row(group: ProgramGroup, trial: Trial, error: BaseException) -> Row:
     """The row of a trial that an exception ended."""
-    cause = error_line(error)
+    cause, place = error_line(error), place_of(error)
+    if place:
+        cause = f"{cause} ({place})"
     if is_out_of_memory(error):
         cause = f"out of memory with one run at a time ({cause})"
     return Row(

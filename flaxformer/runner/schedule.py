@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from flaxformer.study.declare import Trial
+from flaxformer.study.arm import Trial
 from flaxformer.study.plan import ProgramGroup
 from flaxformer.training.device_group import DeviceGroup
 

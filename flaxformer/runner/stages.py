@@ -18,7 +18,8 @@ from flaxformer.store import records
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, RUNGS, Store
 from flaxformer.struct import UserError
-from flaxformer.study.declare import Arm, Study, Trial
+from flaxformer.study.arm import Arm, Trial
+from flaxformer.study.declare import Study
 from flaxformer.study.divergence import score
 from flaxformer.study.halving import mean
 from flaxformer.study.plan import groups

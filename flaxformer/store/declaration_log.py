@@ -13,15 +13,15 @@ import contextlib
 import dataclasses
 import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 import flaxformer
-from flaxformer.digests import JsonObject, digest, line, parse_line
+from flaxformer.digests import JsonObject, digest, line, parse_line, read_or_empty
 from flaxformer.files import write_atomically
-from flaxformer.store import records
-from flaxformer.store.checks import is_finished
+from flaxformer.store import columns, records
 from flaxformer.store.rows import Row
+from flaxformer.store.schema import check_entry
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 
@@ -57,22 +57,21 @@ class DeclarationLog:
         """The entries without the interim analyses."""
         return [entry for entry in self.entries if entry["kind"] != "interim"]
 
-    def faults_of(self, held: Iterable[str | None]) -> list[str]:
+    def faults_of(self, held: Mapping[str | None, int]) -> list[str]:
         """The faults of the lines, and one if results hold digests of entries that are not in the log.
 
         Args:
-          held: the digest that each result holds; None for a result from before the log.
+          held: number of results by the digest that they hold; None for results from before the log.
         """
-        found = list(held)
-        missing = sum(one is not None and one not in self.digests for one in found)
-        lost = f"{missing} of {len(found)} results were obtained under a declaration that is not in the log"
+        missing = sum(n for one, n in held.items() if one is not None and one not in self.digests)
+        lost = f"{missing} of {sum(held.values())} results were obtained under a declaration that is not in the log"
         return [*self.faults, *([lost] if missing else [])]
 
 
 def read(store: Store) -> DeclarationLog:
     """Read the log of a folder, and check its chain of digests."""
     path = store.root / NAME
-    data = path.read_bytes() if path.is_file() else b""
+    data = read_or_empty(path)
     entries: list[JsonObject] = []
     digests: list[str] = []
     faults = []
@@ -81,6 +80,7 @@ def read(store: Store) -> DeclarationLog:
         digests.append(digest(text, 16))
         try:
             entry = parse_line(text)
+            check_entry(entry)
         except (ValueError, RecursionError) as error:
             faults.append(f"line {number} was changed or damaged ({error})")
             continue
@@ -134,9 +134,9 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
 def existing_results(store: Store, declaration: JsonObject) -> SeedsByArm:
     """Return the seeds that have a result, by arm; those of measurements under `ANY_ARM`."""
     found: dict[str, set[int]] = {}
-    for row in store.rows().values():
-        if is_finished(row):
-            found.setdefault(arm_of(row), set()).add(row.seed)
+    for trial, status, seed in columns.fixed(store, "seed").select("trial", "status", "seed").iter_rows():
+        if status != "failed":
+            found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     if declaration.get("kind") == "probe":
         found[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
     return {arm: sorted(seeds) for arm, seeds in sorted(found.items()) if seeds}
@@ -148,14 +148,20 @@ def arm_of(row: Row) -> str:
 
 
 def _content(declaration: JsonObject) -> JsonObject:
-    """The part of a declaration that an entry holds: claims with their rules, metric, seeds, arms and code."""
+    """The part of a declaration that an entry holds: claims with their rules, metric, seeds, arms, code and scaling."""
     return {
         "metric": declaration["metric"],
         "seeds": declaration["seeds"],
         "claims": declaration["claims"],
         "arms": {name: _digest_of(recipe) for name, recipe in declaration["recipes"].items()},
         "code": _code(declaration["recipes"].values(), declaration.get("code") or {}),
+        "scaling": _without_counts(declaration.get("scaling")),
     }
+
+
+def _without_counts(scaling: JsonObject | None) -> JsonObject | None:
+    """The rule of a scaling law without the sizes of its arms, which follow from the recipes."""
+    return None if scaling is None else {name: value for name, value in scaling.items() if name != "scales"}
 
 
 def _code(recipes: Iterable[JsonObject], own: JsonObject) -> JsonObject:
@@ -175,7 +181,7 @@ def _append(store: Store, kind: Kind, content: JsonObject, previous: str) -> Non
     path = store.root / NAME
     if path.is_symlink():
         raise UserError(f"{path} is a symbolic link; expected a file of its own")
-    data = path.read_bytes() if path.exists() else b""
+    data = read_or_empty(path)
     if not data.endswith(b"\n") and data:  # a kill cut the last line short
         with records.writing(path):
             write_atomically(path, data[: data.rfind(b"\n") + 1])

@@ -6,13 +6,18 @@ from collections.abc import Collection
 
 from flaxformer.canonical import differences
 from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.files import make_folder
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
+from flaxformer.store.compact import compact
 from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange
+
+MOST_TRIALS = 12
+"""Number of trials that an error message lists."""
 
 
 def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange = "refuse") -> JsonObject:
@@ -39,7 +44,7 @@ def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange 
         old = {"recipes": {}}
         store.set_aside(path, str(error))
     recipes = old["recipes"]
-    _check_recipes(store, recipes, declaration)
+    _check_recipes(store, old, declaration)
     if not recipes:
         _check_fingerprints(store, declaration)
     existing = declaration_log.existing_results(store, old)  # before any are set aside
@@ -48,7 +53,7 @@ def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange 
     others = {arm: recipe for arm, recipe in recipes.items() if arm not in declaration["recipes"]}
     recipes = declaration["recipes"] | others
     written = declaration | decided | {"recipes": recipes, "declaration": head}
-    records.write_document(path, written)
+    records.write_document(path, compact(written))
     return written
 
 
@@ -59,10 +64,11 @@ def check_recipes(store: Store, declaration: JsonObject) -> None:
       UserError: an arm of this name was run with another recipe; the message lists what differs.
     """
     with contextlib.suppress(FileNotFoundError, DamagedError):
-        _check_recipes(store, store.read_declaration()["recipes"], declaration)
+        _check_recipes(store, store.read_declaration(), declaration)
 
 
-def _check_recipes(store: Store, recipes: JsonObject, declaration: JsonObject) -> None:
+def _check_recipes(store: Store, old: JsonObject, declaration: JsonObject) -> None:
+    recipes = old["recipes"]
     for arm, recipe in declaration["recipes"].items():
         if changed := differences(_without_code(recipes.get(arm, recipe)), _without_code(recipe)):
             lines = "\n".join(f"  {line}" for line in changed)
@@ -70,6 +76,20 @@ def _check_recipes(store: Store, recipes: JsonObject, declaration: JsonObject) -
                 f"{store.root} holds results of another recipe for '{arm}':\n{lines}\n"
                 "Give --output another folder, or remove this one to start again."
             )
+
+    started = {trial["trial"]: trial.get("initial_weights") for trial in old.get("trials", ())}
+    changed_sources = [
+        f"  {trial['trial']}: {started[trial['trial']]} -> {trial['initial_weights']}"
+        for trial in declaration["trials"]
+        if "initial_weights" in trial
+        and started.get(trial["trial"], trial["initial_weights"]) != trial["initial_weights"]
+    ]
+    if changed_sources:
+        lines = "\n".join(changed_sources[:MOST_TRIALS])
+        raise UserError(
+            f"{store.root} holds results of {len(changed_sources)} trials that started from weights that have changed "
+            f"since (digests):\n{lines}\nGive --output another folder, or remove this one to start again."
+        )
 
 
 def _without_code(recipe: JsonObject) -> JsonObject:
@@ -126,7 +146,7 @@ def _supersede(store: Store, trials: Collection[str]) -> None:
     folder = store.root / "superseded"
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     number = next(n for n in itertools.count(1) if not (folder / f"{n}.parquet").exists())
     records.write_table(folder / f"{number}.parquet", old)
     store.remove_rows(trials)

@@ -132,29 +132,34 @@ class Leases:
           the trials, or None if other processes hold all of them.
         """
         with self._lock:
-            held = self.held(name)
-            free = [] if held is None else [trial for trial in trials if trial not in held]
-            if not free or name in self._mine:
+            if name in self._mine or self.held(name) is None:
                 return None
-            token, path = secrets.token_hex(16), self.folder / f"{name}.lease"
-            said = {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "born": born(os.getpid())}
-            said |= {"machine": machine(), "started": time.time(), "heartbeat": self.heartbeat, "trials": free}
-            try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-            except FileExistsError:
-                return None
-            except OSError as error:
-                raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(json.dumps(said).encode())
-            except OSError as error:
-                path.unlink(missing_ok=True)
-                raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
-            if not self._is(path, token):
-                return None
-            self._mine[name] = token
-            return free
+            with lock_folder(self.folder, "taking leases", LOCK_PATIENCE):
+                held = _held(name, self._foreign(_group_of(name)))
+                free = [] if held is None else [trial for trial in trials if trial not in held]
+                return free if free and self._create(name, free) else None
+
+    def _create(self, name: str, trials: Sequence[str]) -> bool:
+        """Create the file of a lease; False if there is one of this name."""
+        token, path = secrets.token_hex(16), self.folder / f"{name}.lease"
+        said = {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "born": born(os.getpid())}
+        said |= {"machine": machine(), "started": time.time(), "heartbeat": self.heartbeat, "trials": trials}
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.dumps(said).encode())
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
+        if not self._is(path, token):
+            return False
+        self._mine[name] = token
+        return True
 
     @property
     def own(self) -> frozenset[str]:
@@ -164,23 +169,25 @@ class Leases:
 
     def held(self, name: str) -> Collection[str] | None:
         """The trials of a group, or of a share of it, that other living owners hold; None if they hold all of it."""
-        match = NAME.fullmatch(f"{name}.lease")
-        others = self.others(match["group"]) if match else []
-        if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in others):
-            return None
-        return {trial for lease in others for trial in lease["trials"]}
+        return _held(name, self.others(_group_of(name)))
 
     def others(self, group: str | None = None) -> list[Lease]:
         """Leases of other owners that are alive or were not observed for long enough; dead ones are removed."""
         with self._lock:
-            found = []
-            for lease in read_leases(self.folder):
-                own = lease["path"].name.removesuffix(".lease") in self._mine
-                if own or (group is not None and lease["group"] != group):
-                    continue
-                if not self._dead(lease) or not self._remove(lease["path"], lease["token"], lease["mtime"]):
-                    found.append(lease)
-            return found
+            return [
+                lease
+                for lease in self._foreign(group)
+                if not self._dead(lease) or not self._remove(lease["path"], lease["token"], lease["mtime"])
+            ]
+
+    def _foreign(self, group: str | None = None) -> list[Lease]:
+        """Leases of other owners, of a group or of all; also one that another process has taken over from this one."""
+        return [
+            lease
+            for lease in read_leases(self.folder)
+            if group in (None, lease["group"])
+            and self._mine.get(lease["path"].name.removesuffix(".lease"), "") != lease["token"]
+        ]
 
     def release(self, name: str) -> None:
         """Release a lease; its results must be on disk."""
@@ -207,7 +214,7 @@ class Leases:
             if now["token"] != token or (mtime is not None and now["mtime"] != mtime):
                 return False
             try:
-                path.unlink()
+                path.unlink(missing_ok=True)
             except OSError as error:
                 raise UserError(f"{path} cannot be removed: {error.strerror}; expected a lease file") from None
             self._seen.pop(path, None)
@@ -218,16 +225,32 @@ class Leases:
         return lease is not None and lease["token"] == token
 
     def _beat(self) -> None:
-        """Give heartbeats until stopped; forget a lease that another process has taken over."""
         while not self._stopping.wait(self.heartbeat):
-            with self._lock:
-                for name, token in list(self._mine.items()):
-                    path = self.folder / f"{name}.lease"
-                    with contextlib.suppress(OSError):
-                        if self._is(path, token):
-                            os.utime(path)
-                        else:
-                            del self._mine[name]
+            self.beat()
+
+    def beat(self) -> None:
+        """Give one heartbeat to every lease; forget those that another process has taken over."""
+        with self._lock:
+            for name, token in list(self._mine.items()):
+                path = self.folder / f"{name}.lease"
+                with contextlib.suppress(OSError):
+                    if self._is(path, token):
+                        os.utime(path)
+                    else:
+                        del self._mine[name]
+
+
+def _group_of(name: str) -> str:
+    """The group of a lease's name."""
+    match = NAME.fullmatch(f"{name}.lease")
+    return match["group"] if match else name
+
+
+def _held(name: str, others: Sequence[Lease]) -> Collection[str] | None:
+    """The trials that other owners of a group hold; None if that is all of what `name` stands for."""
+    if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in others):
+        return None
+    return {trial for lease in others for trial in lease["trials"]}
 
 
 def wait_for_dead_leases(folder: Path, poll: float = 0.5) -> Lease | None:

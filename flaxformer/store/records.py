@@ -1,9 +1,11 @@
 """Files of a study with digests: Parquet tables, and lines and documents of JSON (`flaxformer.digests`)."""
 
 import contextlib
+import hashlib
 import io
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from flaxformer.struct import UserError
 SEAL = re.compile(rb"flaxformer:[0-9a-f]{32}")
 """Place of a Parquet file's digest in its metadata; the digest is of the file with zeros there."""
 UNSEALED = b"flaxformer:" + b"0" * 32
+PART = 2**20
+"""Bytes of a file that are read at a time to compute its digest."""
 
-
-_POLARS_TYPES = {
+POLARS_TYPES: dict[str, pl.DataType] = {
     column.name: {"text": pl.String(), "integer": pl.Int64(), "number": pl.Float64()}.get(
         column.kind, pl.List(pl.Int64())
     )
@@ -55,14 +58,22 @@ def write_document(path: Path, data: JsonObject) -> None:
 # --- tables ----------------------------------------------------------------------------------------------
 
 
-def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows, or other flat mappings, as one Parquet file with its digest."""
+def write_table(path: Path, rows: Iterable[Mapping[str, Any]] | pl.DataFrame) -> None:
+    """Write rows, other flat mappings, or a table as one Parquet file with its digest."""
+    table = rows if isinstance(rows, pl.DataFrame) else frame_of(rows)
     buffer = io.BytesIO()
-    table = pl.DataFrame([dict(row) for row in rows], infer_schema_length=None, schema_overrides=_POLARS_TYPES)
     table.write_parquet(buffer, metadata={"digest": UNSEALED.decode()})
-    data = buffer.getvalue()
+    data = buffer.getbuffer()
+    footer = _footer(len(data), bytes(data[-8:]))
+    seal = b"flaxformer:" + digest(data, 16).encode()
+    data[footer:] = bytes(data[footer:]).replace(UNSEALED, seal)
     with writing(path):
-        write_atomically(path, data.replace(UNSEALED, b"flaxformer:" + digest(data, 16).encode()))
+        write_atomically(path, data)
+
+
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows, or other flat mappings, as a table; fixed columns have their types even where all values are null."""
+    return pl.DataFrame([dict(row) for row in rows], infer_schema_length=None, schema_overrides=POLARS_TYPES)
 
 
 def read_table(path: Path) -> list[JsonObject]:
@@ -71,18 +82,74 @@ def read_table(path: Path) -> list[JsonObject]:
     Raises:
       DamagedError: it has no digest, or is not what was written.
     """
-    data = path.read_bytes()
-    if not (data[:4] == data[-4:] == b"PAR1"):
-        raise DamagedError("it is no whole Parquet file")
-    seals = set(SEAL.findall(data))
+    return read_columns(path, lambda table: table).to_dicts()
+
+
+def read_columns(path: Path, choose: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
+    """The part of a Parquet file that `choose` selects; the whole file is checked, and only this part is decoded.
+
+    Raises:
+      DamagedError: it has no digest, or is not what was written.
+      FileNotFoundError: it is not there.
+    """
+    while True:
+        checked = check_table(path)
+        try:
+            found = choose(pl.scan_parquet(path, glob=False)).collect()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
+            if not path.exists():
+                raise FileNotFoundError(path) from None
+            if checked == _version(path.stat()):
+                text = str(error).splitlines()[0] if str(error) else ""
+                raise DamagedError(f"{type(error).__name__}: {text}") from None
+        else:
+            if checked == _version(path.stat()):  # else it was replaced after it was checked
+                return found
+
+
+FileVersion = tuple[int, int, int]
+"""Number, size and time of a file, which differ after the file is replaced."""
+
+
+def _version(about: os.stat_result) -> FileVersion:
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def check_table(path: Path) -> FileVersion:
+    """Check the digest of a Parquet file, of which one part after another is in memory.
+
+    Raises:
+      DamagedError: it has no digest, or is not what was written.
+    """
+    with path.open("rb") as file:
+        version = _version(os.fstat(file.fileno()))
+        size, first = version[1], file.read(4)
+        file.seek(max(0, size - 8))
+        last = file.read(8)
+        if not (first == last[-4:] == b"PAR1"):
+            raise DamagedError("it is no whole Parquet file")
+        footer, computed = _footer(size, last), hashlib.blake2b(digest_size=16)
+        file.seek(0)
+        for begin in range(0, footer, PART):
+            computed.update(file.read(min(PART, footer - begin)))
+        rest = file.read()
+    seals = set(SEAL.findall(rest))
     if not seals:
         raise DamagedError("it has no digest")
-    if len(seals) == 1 and b"flaxformer:" + digest(SEAL.sub(UNSEALED, data), 16).encode() not in seals:
+    if not any(seal == _seal(computed, rest.replace(seal, UNSEALED)) for seal in seals):
         raise DamagedError("its digest differs")
-    try:
-        return pl.read_parquet(io.BytesIO(data)).to_dicts()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
-        raise DamagedError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
+    return version
+
+
+def _footer(size: int, last: bytes) -> int:
+    """Place of a Parquet file's metadata, from its size and its last 8 bytes."""
+    return max(0, size - 8 - int.from_bytes(last[:4], "little"))
+
+
+def _seal(before: "hashlib.blake2b", rest: bytes) -> bytes:
+    whole = before.copy()
+    whole.update(rest)
+    return b"flaxformer:" + whole.hexdigest().encode()
 
 
 @contextlib.contextmanager

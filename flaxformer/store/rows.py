@@ -58,6 +58,23 @@ class Row(Mapping[str, Any]):
     group_size: int | None = dataclasses.field(default=None, metadata=_about("number of runs trained together"))
     chunk_steps: int | None = dataclasses.field(default=None, metadata=_about("steps per call of the compiled program"))
     device: str | None = dataclasses.field(default=None, metadata=_about("first device, and the number of others"))
+    parameters: int | None = dataclasses.field(default=None, metadata=_about("number of parameters"))
+    active_parameters: int | None = dataclasses.field(
+        default=None, metadata=_about("number of parameters that one token uses")
+    )
+    parameters_without_embeddings: int | None = dataclasses.field(
+        default=None, metadata=_about("number of parameters without the tables of tokens, token types and positions")
+    )
+    flops_per_step: float | None = dataclasses.field(
+        default=None, metadata=_about("FLOPs of matrix products in a training step, counted in the traced program")
+    )
+    flops: float | None = dataclasses.field(default=None, metadata=_about("FLOPs of all training steps"))
+    training_tokens: int | None = dataclasses.field(
+        default=None, metadata=_about("tokens that all training steps read, including padding")
+    )
+    memory_bytes: int | None = dataclasses.field(
+        default=None, metadata=_about("memory of the compiled program per device, shared as seconds are", "B")
+    )
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Label of the arm on each axis; columns of the axes' names."""
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -80,6 +97,9 @@ class Row(Mapping[str, Any]):
                 raise ValueError(f"{column.name} is absent")
             if column.name in fixed and not isinstance(fixed[column.name], column.accepted):
                 raise ValueError(f"{column.name} is {fixed[column.name]!r}; expected {column.kind}")
+        for name, values in (*given.items(), *fixed.items()):
+            if isinstance(values, list) and not all(isinstance(value, int | float | None) for value in values):
+                raise ValueError(f"{name} is {values!r:.60}; expected a list of numbers")
         if fixed["status"] not in get_args(RunStatus):
             raise ValueError(f"status is {fixed['status']!r}; expected one of {', '.join(get_args(RunStatus))}")
         return cls(

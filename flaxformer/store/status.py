@@ -2,13 +2,15 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import TypedDict
 
+import polars as pl
+
+from flaxformer.store import columns
 from flaxformer.store.leases import Lease, expiry, owner_is_gone, read_leases
-from flaxformer.store.store import RUNGS, STATUSES, Row, Store
+from flaxformer.store.store import RUNGS, STATUSES, Store
 
 STATES = (*STATUSES, "running", "missing")
 """Status of a declared trial; "running" where it has no result and a living owner holds it."""
@@ -73,7 +75,9 @@ def status(store: Store) -> StudyStatus:
     Raises:
       UserError: the folder holds no study.
     """
-    declaration, rows, now = store.declaration, store.rows(), time.time()
+    declaration, now = store.declaration, time.time()
+    rows = columns.fixed(store, "group", "seconds", "tokens_per_second", "group_size", "device")
+    found = {name: (status, group) for name, status, group in rows.select("trial", "status", "group").iter_rows()}
     leases = read_leases(store.leases)
     alive = [lease for lease in leases if _state(lease, now) == "alive"]
     running = {trial for lease in alive for trial in lease["trials"] or ()}
@@ -82,15 +86,14 @@ def status(store: Store) -> StudyStatus:
     counts: dict[str, Counter[str]] = {}
     written = store.written()
     for trial in declaration["trials"]:
-        name, row = trial["trial"], rows.get(trial["trial"])
-        group = trial.get("group") or (row["group"] if row else "")
+        name, (ended, own) = trial["trial"], found.get(trial["trial"], ("", ""))
+        group = trial.get("group") or own
         is_held = name in running or group in whole
-        state = row["status"] if row and not (row["status"] == "failed" and is_held) else "running"
-        state = "missing" if not row and not is_held else state
+        state = ended if ended and not (ended == "failed" and is_held) else "running" if is_held else "missing"
         trials[state].append(name)
         counts.setdefault(group, Counter())[state] += 1
     owners = {(lease.get("host"), lease.get("pid")) for lease in alive}
-    tokens_per_second, seconds_left = _pace(rows.values(), counts, len(owners))
+    tokens_per_second, seconds_left = _pace(rows, counts, len(owners))
     return {
         **_counts(Counter({state: len(names) for state, names in trials.items()})),
         "study": declaration.get("name", ""),
@@ -124,26 +127,23 @@ def _counts(states: Counter[str]) -> Counts:
     }
 
 
-def _pace(
-    rows: Collection[Row], counts: Mapping[str, Counter[str]], processes: int
-) -> tuple[float | None, float | None]:
+def _pace(rows: pl.DataFrame, counts: Mapping[str, Counter[str]], processes: int) -> tuple[float | None, float | None]:
     """Estimate tokens per second and seconds left, as if each process used the devices that finished runs name.
 
     A group without a finished run is taken to cost the mean of the others per run.
     """
     left = {group: own["running"] + own["missing"] for group, own in counts.items()}
-    timed = [row for row in rows if row.get("seconds") and row.get("tokens_per_second")]
+    timed = rows.filter((pl.col("seconds") != 0) & (pl.col("tokens_per_second") != 0))
     if not sum(left.values()):
         return None, 0.0
-    if not timed or not processes:
+    if not timed.height or not processes:
         return None, None
-    workers = processes * len({row["device"] for row in timed})
-    costs: dict[str, list[float]] = {}
-    for row in timed:
-        costs.setdefault(row["group"], []).append(row["seconds"] / row["group_size"])
-    mean = fmean(cost for own in costs.values() for cost in own)
-    seconds = sum(n * fmean(costs.get(group, [mean])) for group, n in left.items())
-    return workers * fmean(row["tokens_per_second"] for row in timed), seconds / workers
+    workers = processes * timed["device"].n_unique()
+    cost = pl.col("seconds") / pl.col("group_size")
+    costs: dict[str, float] = dict(timed.group_by("group").agg(cost.mean()).iter_rows())
+    mean = timed.select(cost.mean()).item()
+    seconds = sum(n * costs.get(group, mean) for group, n in left.items())
+    return workers * timed.select(pl.col("tokens_per_second").mean()).item(), seconds / workers
 
 
 def _rungs(store: Store) -> list[Path]:

@@ -4,7 +4,9 @@
     declarations.jsonl         log of all declarations, each with the results that existed then (`declaration_log`)
     launches.jsonl             provenance: one line per launch (versions, git commit, digests of the code, devices)
     disagreements.jsonl        trials that were trained again with different results: one line each
-    measurements.jsonl         numbers that a probe measured, or that were derived from runs: one line per seed
+    measurements.jsonl         numbers of a probe, or derived from runs: one line per seed
+    trial_measurements.jsonl   numbers that a function gave from kept weights: one line per trial
+    weights/                   kept weights, a folder per trial
     groups/NAME.WORKER.jsonl   a worker's finished runs of a group that is under way, one line each
     groups/NAME.parquet        all runs of a finished group
     leases/NAME.lease          the process that is training a group
@@ -26,15 +28,19 @@ from typing import get_args
 
 from flaxformer import digests
 from flaxformer.digests import DamagedError, JsonObject
-from flaxformer.files import lock_folder, set_aside, write_atomically
+from flaxformer.files import flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
+from flaxformer.store.compact import expand
 from flaxformer.store.rows import Row, RunStatus
+from flaxformer.store.schema import check_declaration
 from flaxformer.struct import UserError
 from flaxformer.wording import counted, printable
 
-FORMAT = 3
-"""Version of study.json; raised when older folders cannot be read."""
+FORMAT = 4
+"""Version of study.json; raised when its form changes."""
+READABLE = (3, FORMAT)
+"""Versions that can be read."""
 DISAGREEMENTS = "disagreements.jsonl"
 """Record of trials with differing results, which outlasts the merge of their rows."""
 RUNGS = "rungs"
@@ -89,17 +95,16 @@ class Store:
 
         Raises:
           FileNotFoundError: there is none.
-          DamagedError: its digest differs, or it is not JSON.
+          DamagedError: its digest differs, or it is not JSON of the form that `run` writes.
           UserError: it is in another format.
         """
         path = self.root / "study.json"
         declaration = digests.read_document(path)
         check_characters(path)
-        if declaration.get("format") != FORMAT:
-            found = declaration.get("format")
+        if (found := declaration.get("format")) not in READABLE:
             raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
-        if not all(isinstance(declaration.get(name), kind) for name, kind in (("trials", list), ("recipes", dict))):
-            raise DamagedError("it lacks trials and recipes")
+        declaration = expand(declaration)
+        check_declaration(declaration)
         return declaration
 
     @contextlib.contextmanager
@@ -115,7 +120,8 @@ class Store:
                 if folder.is_symlink():
                     raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
             with records.writing(self.groups):
-                self.groups.mkdir(exist_ok=True)
+                make_folder(self.groups)
+                refresh(self.groups)
             yield
 
     # --- rows ---------------------------------------------------------------------------------------------
@@ -217,6 +223,7 @@ class Store:
                     write_atomically(path, b"".join(map(digests.line, left)))
             else:
                 records.write_table(path, left)
+        flush(self.groups)
 
     def finish(self, group: str) -> None:
         """Merge all workers' lines of a group into its Parquet file, with the rows of earlier launches.
@@ -224,24 +231,23 @@ class Store:
         Call it under the lock, while no other process has a lease on the group.
         """
         parquet = self.groups / f"{check_file_name(group)}.parquet"
-        if lines := self._line_files(group):
+        if sizes := {path: len(digests.read_or_empty(path)) for path in self._line_files(group)}:
             rows = self.rows(group)
             recorded = {line.get("trial") for line in read_lines(self.root / DISAGREEMENTS)}
             for trial in self.disagreements.keys() & rows.keys() - recorded:
                 line = {"trial": trial, "what": self.disagreements[trial]}
                 records.append_line(self.root / DISAGREEMENTS, line)
             records.write_table(parquet, list(rows.values()))
-            for path in lines:
-                if path.relative_to(self.root).as_posix() in self.corrupt_files:
-                    self.set_aside(path, "")
-                else:
-                    path.unlink()
+            for path, size in sizes.items():
+                with unchanged(path, size) as is_merged:  # else its owner, long silent, has added a row
+                    if is_merged and path.relative_to(self.root).as_posix() in self.corrupt_files:
+                        self.set_aside(path, "")
+                    elif is_merged:
+                        path.unlink(missing_ok=True)
 
     def unmerged(self) -> list[str]:
         """The groups with lines that are not merged into their Parquet file."""
         return list(dict.fromkeys(name["group"] for name in self._line_files().values()))
-
-    # --- measurements and launches ------------------------------------------------------------------------
 
     def measurements(self, declaration: JsonObject) -> list[JsonObject]:
         """Rows measured or derived by the code that the declaration names, one per seed."""
@@ -274,12 +280,11 @@ class Store:
         Files of workers are left alone, since a worker may be writing: an unfinished line is not read, and no other
         process adds to it.
         """
-        shared = [self.root / "measurements.jsonl", self.root / "launches.jsonl"]
         plain = [path for path, name in self._line_files().items() if not name["worker"]]
-        for path in (*shared, *plain):
+        for path in (self.root / "measurements.jsonl", self.root / "launches.jsonl", *plain):
             if path.is_symlink():
                 self.set_aside(path, "it is a symbolic link")
-            data = path.read_bytes() if path.exists() else b""
+            data = digests.read_or_empty(path)
             rows, wrong = digests.lines(path)
             if wrong:
                 self.set_aside(path, wrong[0])

@@ -1,11 +1,15 @@
 """Declaration, planning and analysis of studies and probes, and searches; nothing here trains."""
 
+from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Claim
-from flaxformer.study.declare import Arm, Study, Trial
+from flaxformer.study.declare import Study
 from flaxformer.study.distributions import Choice, Integer, LogUniform, Uniform
+from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.halving import Halving
 from flaxformer.study.probe import Probe
+from flaxformer.study.scaling import Scaling
+from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.search import Points, sampled
 from flaxformer.study.suggest import Search
 from flaxformer.study.tuned import tuned
@@ -16,11 +20,14 @@ __all__ = [
     "Axis",
     "Choice",
     "Claim",
+    "EqualCost",
     "Halving",
     "Integer",
     "LogUniform",
     "Points",
     "Probe",
+    "Scaling",
+    "ScalingClaim",
     "Search",
     "Study",
     "Trial",

@@ -4,58 +4,31 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from flaxformer.digests import JsonObject
-from flaxformer.store import declaration_log
+from flaxformer.digests import JsonObject, lines
+from flaxformer.store import declaration_log, trial_measurements
 from flaxformer.store.declaration_log import DeclarationLog
-from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
+from flaxformer.store.trial_measurements import TrialMeasurement
 from flaxformer.study.arms import ArmSummary, divergence_rates
 from flaxformer.study.claim import QUANTITY, Labels
-from flaxformer.study.divergence import RULE, is_diverged, score
+from flaxformer.study.costs import ArmCost, costs_of_arms
+from flaxformer.study.divergence import RULE
 from flaxformer.study.evaluation_data import coverage, data_limits
-from flaxformer.study.judging import JudgedClaim, Terms, judge_claims, key_of, paired_differences
-from flaxformer.study.statistics import (
-    FEWEST_SEEDS,
-    Judgement,
-    benjamini_hochberg,
-    judge_difference,
-    proportion,
-    with_verdicts,
-)
+from flaxformer.study.explore import Exploration, explore
+from flaxformer.study.judging import JudgedClaim, judge_claims, key_of
+from flaxformer.study.scaling_analysis import ScalingAnalysis, analyse_scaling, limits_of_scaling, scaling_axes
+from flaxformer.study.statistics import FEWEST_SEEDS, proportion
 from flaxformer.study.sweep import NEIGHBOURS, Sweep, find_sweeps
+from flaxformer.study.trials import ArmRows, Rows, TrialResults
 from flaxformer.wording import counted
 
 MOST_DRAWN = 200
 """Largest number of arms in a figure of arms, in the learning curves, and in a table of the terminal."""
-WEAK = 0.10
-"""False discovery rate of the exploratory findings: without any effect, at most so many reports have one."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Exploration:
-    """Contrast of a level with the reference level of its axis, for the labels `context` of the other axes."""
-
-    axis: str
-    label: str
-    reference: str
-    context: Labels
-    judgement: Judgement
-    is_opposite: bool
-    """True if its sign is opposite to that of the same step at the baseline, which is significant."""
-    p_discovery: float = 1.0
-    """p-value corrected for all explorations by the method of Benjamini and Hochberg (1995)."""
-
-    @property
-    def is_significant(self) -> bool:
-        """True if its p-value, corrected for all explorations by Holm, is below the level."""
-        return self.judgement.verdict != "inconclusive"
-
-    @property
-    def is_weak_signal(self) -> bool:
-        """True if it is not significant, and its false discovery rate is below `WEAK`."""
-        return not self.is_significant and self.judgement.can_decide and self.p_discovery < WEAK
+MOST_LISTED = 20
+"""Largest number of runs with differing results that a report names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +36,8 @@ class Analysis:
     """Content of a report, computed from the folder of results alone."""
 
     study: JsonObject
-    rows: list[Row]
+    results: TrialResults
+    """Results of all declared trials by column."""
     arms: list[ArmSummary]
     quantities: list[ArmSummary]
     """Quantities that a probe measured or that were derived from runs: labelled {"quantity": NAME}."""
@@ -79,45 +53,70 @@ class Analysis:
     """Damage of files, by the path in the folder; what is damaged is not used."""
     disagreements: dict[str, str]
     """Differing results of one trial, by its name."""
+    measured: dict[str, dict[str, TrialMeasurement]] = dataclasses.field(default_factory=dict)
+    """Numbers measured from kept weights, by function and trial."""
 
     @property
     def exact(self) -> bool:
         """True if the numbers do not depend on the seed."""
         return self.study.get("exact", False)
 
-    @property
+    @functools.cached_property
     def missing(self) -> int:
         """Number of declared trials without a finished run; a run that was stopped early is not missing."""
         return sum(score is None for arm in self.arms for score in arm.scores) - len(self.stopped)
 
     @functools.cached_property
-    def stopped(self) -> list[Row]:
+    def rows(self) -> Rows:
+        """Rows of the declared trials with all their columns, read from the folder when they are asked for."""
+        return self.results.rows
+
+    @functools.cached_property
+    def stopped(self) -> Rows:
         """Runs that a halving stopped early."""
-        return [row for row in self.rows if row["status"] == "stopped"]
+        return self.results.with_status("stopped")
 
-    @property
-    def failed(self) -> list[Row]:
+    @functools.cached_property
+    def failed(self) -> Rows:
         """Runs that ended in an exception."""
-        return [row for row in self.rows if row["status"] == "failed"]
+        return self.results.with_status("failed")
 
-    @property
+    @functools.cached_property
+    def costs(self) -> list[ArmCost | None]:
+        """Cost of each arm; None where it is not known."""
+        return costs_of_arms(self.arms)
+
+    @functools.cached_property
+    def scaling(self) -> ScalingAnalysis | None:
+        """Scaling laws of a study that declares them."""
+        return analyse_scaling(self.study, self.arms)
+
+    @functools.cached_property
     def exploratory_findings(self) -> list[Exploration]:
         """Significant contrasts and weak signals: those opposite to the effect at the baseline first, then by size."""
         found = [one for one in self.explorations if one.is_significant or one.is_weak_signal]
         return sorted(found, key=lambda one: (not one.is_opposite, -abs(one.judgement.effect.mean)))
 
     @property
-    def coverage(self) -> str:
-        """Sentence on what the intervals cover; empty where nothing was trained."""
-        return coverage(self.study, [row for row in self.rows if row["status"] == "done"])
+    def ordered_explorations(self) -> list[Exploration]:
+        """All exploratory contrasts, the findings first."""
+        findings = self.exploratory_findings
+        known = {id(one) for one in findings}
+        return [*findings, *(one for one in self.explorations if id(one) not in known)]
 
     @property
+    def coverage(self) -> str:
+        """Sentence on what the intervals cover; empty where nothing was trained."""
+        errors = self.results.numbers(f"{self.study['metric']}_se")
+        is_done = self.results.table["status"].eq_missing("done")
+        return coverage(self.study, errors.filter(is_done).drop_nulls().to_list())
+
+    @functools.cached_property
     def divergence(self) -> tuple[int, int, float, float]:
         """Number of diverged runs and of runs, and the 95 % interval of the rate."""
-        finished = [row for row in self.rows if row["status"] != "failed"]
-        diverged = sum(map(is_diverged, finished))
-        low, high = proportion(diverged, len(finished)) if finished else (math.nan, math.nan)
-        return diverged, len(finished), low, high
+        finished, diverged = len(self.rows) - len(self.failed), int(self.results.diverged.sum())
+        low, high = proportion(diverged, finished) if finished else (math.nan, math.nan)
+        return diverged, finished, low, high
 
     @property
     def limits(self) -> list[str]:
@@ -128,6 +127,7 @@ class Analysis:
             *self._divergence_limits,
             *self._stop_limits,
             *self._sweep_limits,
+            *limits_of_scaling(self.scaling),
             *self._code_limits,
             *self._log_limits,
             *self._damage_limits,
@@ -136,7 +136,7 @@ class Analysis:
         if n < FEWEST_SEEDS and not self.exact:
             found.append(f"It has {counted(n, 'seed')}; with fewer than {FEWEST_SEEDS}, no claim is decided.")
         if len(self.arms) > MOST_DRAWN:
-            found.append(f"Figures show at most {MOST_DRAWN} arms; the tables have all {len(self.arms)}.")
+            found.append(f"Figures show at most {MOST_DRAWN} arms; the files in tables/ have all {len(self.arms):,}.")
         return [*found, *self.study["caveats"]]
 
     @property
@@ -149,11 +149,14 @@ class Analysis:
     @property
     def _damage_limits(self) -> list[str]:
         """Files of results that are damaged, whose content is not used, and seeds without a measurement."""
+        different = "was trained more than once, with different results"
         found = [f"{name} is damaged and not used ({what})." for name, what in self.damaged.items()]
         found += [
-            f"{trial} was trained more than once, with different results ({what}): training is not deterministic."
-            for trial, what in self.disagreements.items()
+            f"{trial} {different} ({what}): training is not deterministic."
+            for trial, what in itertools.islice(self.disagreements.items(), MOST_LISTED)
         ]
+        if (more := len(self.disagreements) - MOST_LISTED) > 0:
+            found.append(f"{counted(more, 'other run')} had different results too.")
         n = len(self.study["seeds"])
         measured = max((one.estimate.n for one in self.quantities), default=0)
         if (self.quantities or self.study["kind"] == "probe") and not self.missing and measured < n:
@@ -187,7 +190,8 @@ class Analysis:
     def _stop_limits(self) -> list[str]:
         if not self.stopped:
             return []
-        steps = " or ".join(map(str, sorted({row["stopped_at"] for row in self.stopped})))
+        stops = self.results.table.filter(status="stopped")["stopped_at"]
+        steps = " or ".join(map(str, sorted(stops.unique().to_list())))
         return [
             f"{len(self.stopped)} of {len(self.study['trials'])} runs were stopped after {steps} steps, because their "
             "arms were behind others of the same program; they have no final result."
@@ -211,29 +215,38 @@ class Analysis:
 
 def analyse(store: Store) -> Analysis:
     """Analyse the results of a study or a probe; the study may be incomplete."""
-    study, found = store.declaration, store.rows()
-    declared = [found[trial["trial"]] for trial in study["trials"] if trial["trial"] in found]
-    finished = {row["trial"]: row for row in declared if row["status"] != "failed"}
-    trials: dict[str, list[JsonObject]] = {}
-    for trial in study["trials"]:
-        trials.setdefault(key_of(trial["labels"]), []).append(trial)
+    study = store.declaration
+    results = TrialResults(store, [trial["trial"] for trial in study["trials"]])
+    scores, diverged = results.scores(study["metric"]), results.diverged
+    if unscored := results.unscored(study["metric"]):
+        what = f"{counted(len(unscored), 'row')} without {study['metric']}"
+        store.corrupt_files.setdefault(f"row of {unscored[0]}", what)
     arms = []
-    for own in trials.values():
-        rows = [finished.get(trial["trial"]) for trial in own]
-        scores = [None if row is None or row["status"] == "stopped" else score(row, study["metric"]) for row in rows]
-        diverged = sum(row is not None and is_diverged(row) for row in rows)
-        arms.append(ArmSummary(own[0]["labels"], scores, rows, diverged))
+    for labels, places in _places(study["trials"]):
+        own = [scores[place] for place in places]
+        arms.append(ArmSummary(labels, own, ArmRows(results, places), int(diverged[places].sum()), results, places))
     by_labels = {key_of(arm.labels): arm for arm in arms}
     quantities = _quantities(study, store)
     measured = by_labels | {key_of(one.labels): one for one in quantities}
     sweeps = find_sweeps(study, arms)
     log = declaration_log.read(store)
-    held = [row.declaration for row in found.values()]
-    faults = log.faults_of([*held, *(row.get("declaration") for row in store.measurements(study))])
+    held = Counter(results.declarations) + Counter(row.get("declaration") for row in store.measurements(study))
+    faults = log.faults_of(held)
     claims, withdrawn = judge_claims(study, measured, log, faults)
-    explorations = _explore(study, by_labels, {sweep.axis for sweep in sweeps})
-    parts = study, declared, arms, quantities, claims, withdrawn, explorations, sweeps, log, faults
-    return Analysis(*parts, dict(store.corrupt_files), dict(store.disagreements))
+    explorations = explore(study, by_labels, {sweep.axis for sweep in sweeps} | scaling_axes(study))
+    if wrong := lines(store.root / "launches.jsonl")[1]:
+        store.corrupt_files.setdefault("launches.jsonl", wrong[0])
+    parts = study, results, arms, quantities, claims, withdrawn, explorations, sweeps, log, faults
+    measured_weights = trial_measurements.current(store, study)
+    return Analysis(*parts, dict(store.corrupt_files), dict(store.disagreements), measured_weights)
+
+
+def _places(trials: Sequence[JsonObject]) -> Iterator[tuple[Labels, list[int]]]:
+    """Yield the labels of each arm, and the places of its trials in the order of declaration."""
+    found: dict[str, list[int]] = {}
+    for place, trial in enumerate(trials):
+        found.setdefault(key_of(trial["labels"]), []).append(place)
+    return ((trials[places[0]]["labels"], places) for places in found.values())
 
 
 def analyse_to_show(store: Store, reader: str) -> Analysis:
@@ -260,35 +273,3 @@ def _quantities(study: JsonObject, store: Store) -> list[ArmSummary]:
         ArmSummary({QUANTITY: name}, [row["values"].get(name) if row else None for row in own], [None] * len(own), 0)
         for name in names
     ]
-
-
-def _explore(study: JsonObject, arms: dict[str, ArmSummary], swept: Collection[str]) -> list[Exploration]:
-    """Compare every level with the reference level of its axis, in every context that was run.
-
-    Contrasts that a claim is about are left out, and those along the swept axes, which the sweeps describe.
-    """
-    declared = {_pair(claim["terms"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["terms"]), 2)}
-    baseline = {axis["name"]: axis["baseline"] for axis in study["axes"]}
-    steps, at_baseline = [], {}
-    for axis in study["axes"]:
-        name, reference = axis["name"], axis["baseline"] or axis["labels"][0]
-        others = [[(other["name"], label) for label in other["labels"]] for other in study["axes"] if other is not axis]
-        for label, context in itertools.product(axis["labels"], map(dict, itertools.product(*others))):
-            terms = [(1.0, {**context, name: label}), (-1.0, {**context, name: reference})]
-            differences = [] if label == reference else paired_differences(terms, arms)
-            if context.items() <= baseline.items():
-                at_baseline[name, label] = judge_difference(differences)
-            if len(differences) > 1 and _pair(terms) not in declared and name not in swept:
-                steps.append((name, label, reference, context, judge_difference(differences)))
-    judged = with_verdicts([step[-1] for step in steps])
-    discovery = benjamini_hochberg([one.p if one.can_decide else 1.0 for one in judged])
-    known = dict(zip(at_baseline, with_verdicts(list(at_baseline.values())), strict=True))
-    directions = {step: one.effect.mean for step, one in known.items() if one.verdict != "inconclusive"}
-    return [
-        Exploration(*step[:-1], judgement, judgement.effect.mean * directions.get(step[:2], 0.0) < 0, p)
-        for step, judgement, p in zip(steps, judged, discovery, strict=True)
-    ]
-
-
-def _pair(terms: Terms) -> frozenset[str]:
-    return frozenset(key_of(labels) for _, labels in terms)

@@ -4,10 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from flaxformer.store.rows import Row
 from flaxformer.study.claim import Labels
-from flaxformer.study.divergence import curve_of, score
 from flaxformer.study.statistics import Estimate, estimate, proportion
+from flaxformer.study.trials import TrialResults
 from flaxformer.wording import counted
 
 Curve = tuple[list[int], list[Estimate]]
@@ -21,9 +23,15 @@ class ArmSummary:
     """One arm over its seeds: scores in the order of `seeds`, None where a run is missing, failed or stopped early."""
 
     labels: Labels
-    scores: list[float | None]
-    rows: list[Row | None]
+    scores: Sequence[float | None]
+    rows: Sequence[Row | None]
+    """Rows with all their columns, read from the folder when they are asked for."""
     diverged: int
+    """Number of runs that diverged."""
+    results: TrialResults | None = None
+    """Results of all trials by column; None for a quantity."""
+    places: Sequence[int] = ()
+    """Places of the arm's trials in these results."""
 
     @functools.cached_property
     def estimate(self) -> Estimate:
@@ -31,21 +39,57 @@ class ArmSummary:
         return estimate([score for score in self.scores if score is not None])
 
     @property
+    def statuses(self) -> list[str | None]:
+        """Status of the run at each seed; None where it is missing."""
+        return [None] * len(self.rows) if self.results is None else [self.results.statuses[i] for i in self.places]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that ended, early or not, and did not fail."""
+        return sum(status not in (None, "failed") for status in self.statuses)
+
+    @property
+    def has_diverged(self) -> list[bool]:
+        """For each seed, whether its run diverged."""
+        if self.results is None:
+            return [False] * len(self.rows)
+        return [bool(own) for own in self.results.diverged[np.asarray(self.places, int)]]
+
+    def numbers(self, name: str) -> list[float | None]:
+        """A column of numbers, such as "seconds", or a metric at each seed; None where a run has none."""
+        own: list[float | None] = [] if self.results is None else self.results.numbers(name)[self.places].to_list()
+        return own or [None] * len(self.rows)
+
+    @functools.cached_property
     def stopped_at(self) -> int | None:
         """Step at which a halving stopped the arm; None if it was not stopped."""
-        return next((row["stopped_at"] for row in self.rows if row and row["status"] == "stopped"), None)
+        if "stopped" not in self.statuses or self.results is None:
+            return None
+        return self.results.table["stopped_at"][self.places[self.statuses.index("stopped")]]
 
     def curve(self, metric: str) -> Curve | None:
         """Learning curve over the runs that ended, by the rule of divergence; None without any."""
-        rows = [row for row in self.rows if row and row.status in ("done", "diverged") and metric in row.curves]
-        if not rows:
+        if self.results is None:
             return None
-        columns = zip(*(curve_of(row, metric) for row in rows), strict=True)
-        return rows[0]["evaluated_at"], [estimate(column) for column in columns]
+        steps, values = self.results.curves(metric)
+        ended = [i for i, status in zip(self.places, self.statuses, strict=True) if status in ("done", "diverged")]
+        own = [(i, curve) for i in ended if (curve := values[i]) is not None]
+        if not own:
+            return None
+        return list(steps[own[0][0]] or ()), [estimate(one) for one in zip(*(curve for _, curve in own), strict=True)]
+
+    def scores_at(self, metric: str, step: int) -> list[float | None]:
+        """The metric of the run at each seed after a step, stopped runs among them; None where it was not evaluated."""
+        if self.results is None:
+            return [None] * len(self.rows)
+        steps, values = self.results.curves(metric)
+        own = [(list(steps[i] or ()), values[i]) for i in self.places]
+        return [None if curve is None or step not in at else curve[at.index(step)] for at, curve in own]
 
     def stopped_estimate(self, metric: str) -> Estimate:
         """Mean and interval of the metric at the step at which a halving stopped the arm."""
-        return estimate([score(row, metric) for row in self.rows if row and row["status"] == "stopped"])
+        found = [] if self.results is None else self.results.scores(metric, ("stopped",))
+        return estimate([score for i in self.places if (score := found[i]) is not None])
 
 
 def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:
@@ -53,7 +97,7 @@ def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:
     found = []
     for arm in arms:
         if arm.diverged:
-            n = sum(row is not None for row in arm.rows)
+            n = arm.runs
             low, high = proportion(arm.diverged, n)
             name = ", ".join(f"{axis} {label}" for axis, label in arm.labels.items()) or "the baseline"
             rate = f"rate {arm.diverged / n:.0%}, 95 % interval {low:.0%} to {high:.0%}"

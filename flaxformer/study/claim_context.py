@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from flaxformer.digests import JsonObject
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels
-from flaxformer.study.divergence import is_diverged
+from flaxformer.study.costs import CostRatio, claim_cost_ratios
 from flaxformer.study.statistics import Judgement, judge_difference, judge_equivalence, with_verdicts
 
 Term = tuple[float, Labels]
@@ -35,6 +35,8 @@ class ClaimContext:
     """Number of seeds at which one of its runs diverged."""
     without_diverged: Judgement | None = None
     """Test without these seeds, if there are any."""
+    cost_ratios: tuple[CostRatio, ...] = ()
+    """Unequal costs of the arms that it compares."""
 
 
 def judge_claim(claim: JsonObject, differences: Sequence[float], exact: bool) -> Judgement:
@@ -51,7 +53,7 @@ def with_context(
     measured: Collection[ArmSummary],
     exact: bool,
 ) -> tuple[list[Judgement], list[ClaimContext]]:
-    """Return the judgements, qualified where diverged runs decide, and the context of each.
+    """Return the judgements, qualified where diverged runs decide or costs differ, and the context of each.
 
     Args:
       claims: declared claims.
@@ -71,9 +73,12 @@ def with_context(
         if any(lost) and again.verdict != judgement.verdict:
             found = (*judgement.qualifications, "divergence decides")
             judgement = dataclasses.replace(judgement, qualifications=found)
+        ratios = claim_cost_ratios(claim["terms"], arms)
+        if ratios:
+            judgement = dataclasses.replace(judgement, qualifications=(*judgement.qualifications, "unequal cost"))
         qualified.append(judgement)
         effects = tuple(simple_effects(claim["terms"], arms))
-        contexts.append(ClaimContext(effects, sum(lost), again if any(lost) else None))
+        contexts.append(ClaimContext(effects, sum(lost), again if any(lost) else None, ratios))
     return qualified, contexts
 
 
@@ -113,7 +118,5 @@ def diverged_seeds(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
     arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
     values = _values(terms, measured)
     return [
-        any(row is not None and is_diverged(row) for row in rows)
-        for value, *rows in zip(values, *(arm.rows for arm in arms), strict=True)
-        if value is not None
+        any(own) for value, *own in zip(values, *(arm.has_diverged for arm in arms), strict=True) if value is not None
     ]

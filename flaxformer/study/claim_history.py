@@ -163,6 +163,8 @@ def changes(before: JsonObject | None, after: JsonObject) -> list[str]:
         found.append(f"metric: {before['metric']} -> {after['metric']}")
     if before["seeds"] != after["seeds"]:
         found.append(f"seeds: {seeds_in_words(before['seeds'])} -> {seeds_in_words(after['seeds'])}")
+    if before.get("scaling") != after.get("scaling"):
+        found.append(f"scaling: {_scaling(before)} -> {_scaling(after)}")
     old, new = ({one["text"]: one for one in entry["claims"]} for entry in (before, after))
     for text in dict.fromkeys([*old, *new]):
         if text not in new:
@@ -182,6 +184,13 @@ def changes(before: JsonObject | None, after: JsonObject) -> list[str]:
                 shown = listed(keys) if len(keys) <= 3 else counted(len(keys), noun)
                 found.append(f"{noun if len(keys) == 1 else f'{noun}s'} {word}: {shown}")
     return found or ["no change"]
+
+
+def _scaling(entry: JsonObject) -> str:
+    """The scaling law of an entry, such as "along size against flops, held out XL"."""
+    if not (own := entry.get("scaling")):
+        return "none"
+    return f"along {own['axis']} against {own['against']}, held out {listed(own['held_out'] or ['nothing'])}"
 
 
 def _rule(claim: JsonObject) -> str:

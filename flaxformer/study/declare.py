@@ -2,57 +2,27 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from jax import Array
 
-from flaxformer.canonical import canonical_text
 from flaxformer.store.rows import Row
 from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
-from flaxformer.struct import UserError, did_you_mean, get_at, replace_at
+from flaxformer.struct import Config, UserError, did_you_mean, get_at, replace_at
+from flaxformer.study.arm import Arm, Trial, distinct
 from flaxformer.study.axis import Axis, Number
 from flaxformer.study.checks import check_functions, check_name, check_texts
 from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels, arm_name
+from flaxformer.study.combinations import COMBINATIONS
+from flaxformer.study.equal_cost import EqualCost, Match, match
 from flaxformer.study.halving import Goal, Halving, goal_of, is_accuracy
+from flaxformer.study.scale import run_scale
+from flaxformer.study.scaling import Scaling
+from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.seeds import check_seeds
 from flaxformer.training.run import Run
-
-
-@dataclasses.dataclass(frozen=True)
-class Arm:
-    """One combination of levels, one per axis."""
-
-    labels: Labels
-    run: Run
-
-    @property
-    def name(self) -> str:
-        """Unique name in the study, such as "norm=pre,warmup=none"."""
-        return arm_name(self.labels)
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One run of the study: an arm at a seed."""
-
-    arm: Arm
-    seed: int
-    until: int | None = None
-    """Step of the halving's rung to which the trial is trained; None for the end of training."""
-
-    @property
-    def name(self) -> str:
-        """Unique name in the study, such as "norm=pre,seed=0"."""
-        return f"{self.arm.name},seed={self.seed}"
-
-    @property
-    def run(self) -> Run:
-        """Run of the arm at this seed."""
-        return replace_at(self.arm.run, {"seed": self.seed})
-
 
 TEST_METRICS = ("test_loss", "test_accuracy")
 """Metrics of the test set, at the end of training."""
@@ -79,6 +49,7 @@ class Study:
       metric: metric by which arms are compared: "validation_loss", "validation_accuracy"; "test_loss" or
         "test_accuracy", to report a result on data by which nothing was chosen; or a name that `measure` returns.
       claims: tested together, with Holm's correction.
+      scaling: axis over sizes along which scaling laws are fitted.
       measure: traced function `measure(params, run)` that returns further metrics, at every evaluation.
       derive: function that returns numbers of several runs, from the finished rows of one seed by the name of their
         arm (such as "norm=pre,warmup=none"); a claim refers to one as {"quantity": NAME}.
@@ -87,6 +58,9 @@ class Study:
       goal: the direction in which the metric is good; by default the halving's, else higher for validation_accuracy and
         lower for every other metric.
       caveats: limits of the study, which the report repeats.
+      compare: cost that all arms have in common with the baseline: "equal compute", "equal parameters", "equal tokens",
+        "equal steps", or an `EqualCost`, which names the field that is adjusted and the tolerance; None for the arms as
+        they are.
       keep: weights of each trial to keep in the folder: "final", "best" (by the metric), or "all" evaluated steps.
       file: file of the study, set when it is loaded; its code counts for the identity of the results.
     """
@@ -98,13 +72,15 @@ class Study:
     seeds: Sequence[int] = range(5)
     combine: Literal["product", "zip", "one-factor"] = "product"
     metric: str = "validation_loss"
-    claims: Sequence[Claim] = ()
+    claims: Sequence[Claim | ScalingClaim] = ()
+    scaling: Scaling | None = None
     caveats: Sequence[str] = ()
     measure: Measure | None = None
     derive: Derive | None = None
     metric_unit: str = ""
     halving: Halving | None = None
     goal: Goal | None = None
+    compare: EqualCost | str | None = None
     keep: WeightsToKeep | None = None
     file: Path | None = None
 
@@ -130,12 +106,20 @@ class Study:
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")
-        if self.halving is not None:
-            for arm in self.arms():
-                self.halving.check(arm.run.training.steps, arm.run.training.interval)
+        object.__setattr__(self, "compare", EqualCost.of(self.compare))
+        if isinstance(self.compare, EqualCost):
+            self.compare.check_axes({axis.name: axis.paths for axis in self.axes})
+        self._check_halving(self._declared_arms)
+        if self.scaling is not None:
+            self.scaling.check(self.axes, self.combine, self.halving is not None)
         self._check_seeds_vary()
-        self.trials()
-        self.contrasts()
+        self._contrasts(is_planned=False)
+
+    def _check_halving(self, arms: Sequence[Arm]) -> None:
+        """Raise UserError if an arm is not evaluated at the first rung of the halving."""
+        if self.halving is not None:
+            for arm in arms:
+                self.halving.check(arm.run.training.steps, arm.run.training.interval)
 
     def _check_test_metric(self) -> None:
         """Raise UserError if the metric is of the test set, and the study makes choices by its metric."""
@@ -150,7 +134,7 @@ class Study:
 
     def _check_seeds_vary(self) -> None:
         """Raise UserError if every source of randomness has a fixed seed, so that all seeds of an arm are one run."""
-        for arm in self.arms() if len(self.seeds) > 1 else []:
+        for arm in self._declared_arms if len(self.seeds) > 1 else []:
             own = arm.run.seeds
             if None not in (own.init, own.data, own.dropout):
                 raise UserError(
@@ -169,23 +153,55 @@ class Study:
         return "nats" if loss == "cross_entropy" else f"of {str(loss).replace('_', ' ')}"
 
     def arms(self) -> list[Arm]:
-        """Return every combination of levels that the study declares, each once."""
+        """Return every combination of levels that the study declares, each once; with `compare`, at equal cost."""
         return list(self._arms)
 
     @functools.cached_property
+    def matches(self) -> dict[str, Match]:
+        """Adjustment of each arm by `compare`, by the arm's name; empty without it."""
+        if not isinstance(self.compare, EqualCost):
+            return {}
+        return {arm.name: match(self.compare, arm.name, arm.run, self.baseline) for arm in self._declared_arms}
+
+    @functools.cached_property
     def _arms(self) -> list[Arm]:
+        """The arms at equal cost: counting FLOPs reads the data and traces programs, which a declaration does not."""
+        if not self.matches:
+            return self._declared_arms
+        arms = distinct([Arm(arm.labels, self.matches[arm.name].run) for arm in self._declared_arms])
+        self._check_halving(arms)
+        return arms
+
+    @functools.cached_property
+    def _declared_arms(self) -> list[Arm]:
+        """The arms before `compare` adjusts them."""
         arms: list[Arm] = []
-        recipes: dict[str, str] = {}
+        parts: dict[tuple[object, ...], Config] = {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
             changes: dict[str, object] = {}
             for axis in self.axes:
                 changes |= axis.changes(labels[axis.name]) if labels[axis.name] in axis.levels else {}
-            arm = Arm(labels, replace_at(self.baseline, self._evaluation_changes(changes) | changes))
-            twin = recipes.setdefault(canonical_text(arm.run), arm.name)
-            if twin != arm.name:
-                raise UserError(f"arms '{twin}' and '{arm.name}' are the same run; expected every level to change it")
-            arms.append(arm)
-        return arms
+            arms.append(Arm(labels, self._changed(self._evaluation_changes(changes) | changes, parts)))
+        return distinct(arms)
+
+    def _changed(self, changes: Mapping[str, object], parts: dict[tuple[object, ...], Config]) -> Run:
+        """Return the baseline with changes. Arms share a part, such as the model, in which they have the same values.
+
+        Args:
+          changes: value at each path.
+          parts: parts of earlier calls, by their changes.
+        """
+        nested: dict[str, dict[str, object]] = {}
+        for path, value in changes.items():
+            name, _, rest = path.partition(".")
+            if not rest or name in changes or not isinstance(getattr(self.baseline, name, None), Config):
+                return replace_at(self.baseline, changes)
+            nested.setdefault(name, {})[rest] = value
+        keys = {name: (name, *((path, id(value)) for path, value in own.items())) for name, own in nested.items()}
+        for name, key in keys.items():
+            if key not in parts:
+                parts[key] = replace_at(getattr(self.baseline, name), nested[name], f"{name}.")
+        return self.baseline.replace(**{name: parts[key] for name, key in keys.items()})
 
     def _evaluation_changes(self, changes: Mapping[str, object]) -> dict[str, object]:
         """Return the change that keeps the evaluation set of the baseline in an arm with another batch size."""
@@ -226,19 +242,43 @@ class Study:
         Raises:
           UserError: a claim is about an arm or a quantity that the study does not have.
         """
-        known = [arm.labels for arm in self.arms()] if self.claims else []
+        return self._contrasts(is_planned=True)
+
+    def _contrasts(self, is_planned: bool) -> list[Contrast]:
+        """The contrasts; until the study is planned, those of slopes have sizes 1, 10, 100, …, which count nothing."""
+        known = {arm.name for arm in self._declared_arms} if self.claims else set()
         rows = []
         for claim in self.claims:
-            rows.append(claim.contrast(functools.partial(self._complete, who=f"claim '{claim.text}'")))
+            complete = functools.partial(self._complete, who=f"claim '{claim.text}'")
+            if isinstance(claim, ScalingClaim):
+                rows.append(self._slope(claim, complete, is_planned))
+            else:
+                rows.append(claim.contrast(complete))
             arms = [labels for _, labels in rows[-1].terms]
             for labels in arms:
-                if labels not in known and QUANTITY not in labels:
+                if arm_name(labels) not in known and QUANTITY not in labels:
                     raise UserError(f"claim '{claim.text}' is about {labels}, which this study does not run")
                 if QUANTITY in labels and self.derive is None:
                     raise UserError(f"claim '{claim.text}' is about {labels}, and the study has no derive to give it")
                 if arms.count(labels) > 1:
                     raise UserError(f"claim '{claim.text}' compares {labels} with itself; expected different arms")
         return rows
+
+    def _slope(self, claim: ScalingClaim, complete: Callable[[Labels], Labels], is_planned: bool) -> Contrast:
+        if self.scaling is None:
+            raise UserError(f"claim '{claim.text}' is about a slope, and the study has no scaling; give it one")
+        axis, against = self.scaling.axis, self.scaling.against
+        sizes = next(list(own.levels) for own in self.axes if own.name == axis)
+
+        def size_of(labels: Labels) -> float:
+            return self.scales[arm_name(labels)][against] if is_planned else 10.0 ** sizes.index(labels[axis])
+
+        return claim.slope(complete, axis, sizes, size_of)
+
+    @functools.cached_property
+    def scales(self) -> dict[str, dict[str, float]]:
+        """FLOPs, parameters and tokens of every arm by its name; see `run_scale`."""
+        return {arm.name: run_scale(arm.run) for arm in self.arms()}
 
     def _complete(self, labels: Labels, who: str) -> Labels:
         """Return a label for every axis: the given one, else the baseline's."""
@@ -255,25 +295,3 @@ class Study:
                 raise UserError(f"{who} has no label of axis '{name}', and no level has the baseline's value; give one")
             full[name] = found
         return full
-
-
-def _product(axes: Sequence[Axis], baseline: Run) -> list[Labels]:
-    names = [axis.name for axis in axes]
-    return [dict(zip(names, labels, strict=True)) for labels in itertools.product(*(axis.levels for axis in axes))]
-
-
-def _zip(axes: Sequence[Axis], baseline: Run) -> list[Labels]:
-    sizes = {axis.name: len(axis.levels) for axis in axes}
-    if len(set(sizes.values())) > 1:
-        raise UserError(f"combine is 'zip' and the axes have {sizes} levels; expected as many on each")
-    names = [axis.name for axis in axes]
-    return [dict(zip(names, labels, strict=True)) for labels in zip(*(axis.levels for axis in axes), strict=True)]
-
-
-def _one_factor(axes: Sequence[Axis], baseline: Run) -> list[Labels]:
-    base = {axis.name: axis.baseline_label(baseline) or "baseline" for axis in axes}
-    changed = [base | {axis.name: label} for axis in axes for label in axis.levels]
-    return [base, *(labels for labels in changed if labels != base)]
-
-
-COMBINATIONS = {"product": _product, "zip": _zip, "one-factor": _one_factor}

@@ -33,6 +33,11 @@ def is_diverged(row: Row) -> bool:
     return value is not None and initial is not None and _blew_up(value, initial) and not _training_loss_fell(row)
 
 
+def may_have_diverged(loss: np.ndarray, initial: np.ndarray) -> np.ndarray:
+    """True where a last validation loss is not finite or too high; the training loss then decides in `is_diverged`."""
+    return ~np.isfinite(loss) | (loss > initial + MARGIN * np.abs(initial))
+
+
 def _blew_up(value: float, initial: float) -> bool:
     """True if a loss is not finite, or above its first value by more than the margin."""
     return not math.isfinite(value) or value > initial + MARGIN * abs(initial)
@@ -49,6 +54,11 @@ def _training_loss_fell(row: Row) -> bool:
 def on_validation(metric: str) -> str:
     """Return the metric of the validation data for one of the test data, which is computed at the end only."""
     return metric.replace("test_", "validation_", 1) if metric in ("test_loss", "test_accuracy") else metric
+
+
+def has_score(row: Row, metric: str) -> bool:
+    """True if a row has the numbers that `score` reads."""
+    return metric in row.metrics and f"initial_{on_validation(metric)}" in row.metrics
 
 
 def score(row: Row, metric: str) -> float:

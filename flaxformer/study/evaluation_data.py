@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from flaxformer.digests import JsonObject
-from flaxformer.store.rows import Row
 from flaxformer.struct import UserError
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.declare import TEST_METRICS, Study
@@ -61,10 +60,10 @@ def check_test_set(study: Study) -> None:
             )
 
 
-def coverage(study: JsonObject, rows: Iterable[Row]) -> str:
+def coverage(study: JsonObject, standard_errors: Iterable[float]) -> str:
     """Return a sentence on what the intervals of a study cover, and on the variance due to the evaluation data.
 
-    The latter is the root mean square, over the runs, of the standard error of the loss over the examples.
+    The latter is the root mean square, over the runs, of the standard error of the metric over the examples.
     """
     if not study["trials"] or study.get("exact", False):
         return ""
@@ -73,7 +72,7 @@ def coverage(study: JsonObject, rows: Iterable[Row]) -> str:
     examples = {own["examples"] for own in study.get("evaluation_data", {}).values()}
     number = f" {examples.pop():,}" if len(examples) == 1 and part == "evaluation" else ""
     text = f"Intervals cover the seeds; the{number} {part} examples are the same for all of them."
-    errors = [row.metrics[f"{metric}_se"] for row in rows if math.isfinite(row.metrics.get(f"{metric}_se", math.nan))]
+    errors = list(filter(math.isfinite, standard_errors))
     if not errors:
         return text
     error = math.sqrt(sum(own**2 for own in errors) / len(errors))

@@ -44,7 +44,7 @@ def key_of(labels: Labels) -> str:
     return ",".join(f"{name}={labels[name]}" for name in sorted(labels))
 
 
-def paired_differences(terms: Terms, arms: dict[str, ArmSummary], constant: float = 0.0) -> list[float]:
+def paired_differences(terms: Terms, arms: Mapping[str, ArmSummary], constant: float = 0.0) -> list[float]:
     """Return the value of a contrast at each seed that has all of its runs or quantities."""
     if not all(key_of(labels) in arms for _, labels in terms):
         return []

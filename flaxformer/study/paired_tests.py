@@ -44,6 +44,14 @@ MOST_ENUMERATED = 16
 """Number of seeds up to which every assignment of signs is enumerated; beyond, 65,536 random ones are drawn."""
 
 
+MANY = 1000
+"""Number of seeds above which tables over simulated samples are replaced by their limits for many seeds.
+
+The sign-flip test is then that of the normal distribution, with an error of the order of Σx⁴ / (Σx²)²; and simulated
+means, standard deviations and skewnesses are drawn from their distributions, not computed from simulated seeds.
+"""
+
+
 def skewness_factor(n: int, kind: Kind = "difference") -> float:
     """Return the factor k of the skewness for a number of seeds."""
     factors = SKEWNESS_FACTORS[kind]
@@ -98,13 +106,23 @@ def sign_flip_p(differences: Differences) -> Values:
     It is the share of all assignments of signs to the differences whose sum is at least the observed one. It is exact
     for differences that are symmetric around 0, of any form, and may differ between seeds.
     """
-    signs = _signs(differences.shape[-1])
+    n = differences.shape[-1]
     observed = differences.sum(-1)
+    if n > MANY:
+        return _normal_sign_flip_p(differences, observed)
+    signs = _signs(n)
     tolerance = 1e-9 * np.abs(differences).sum(-1)
     count = np.zeros(observed.shape)
-    for part in np.array_split(signs, max(1, len(signs) // 4096)):
+    for part in np.array_split(signs, max(1, len(signs) * observed.size // 2**22)):
         count += (differences @ part.T >= (observed - tolerance)[..., None]).sum(-1)
     return count / len(signs)
+
+
+def _normal_sign_flip_p(differences: Differences, observed: Values) -> Values:
+    """The p-value of the sign-flip test for many seeds: the sum of ±x is nearly normal, with the variance Σ x²."""
+    deviation = np.sqrt((differences**2).sum(-1))
+    with np.errstate(all="ignore"):
+        return np.where(deviation > 0, special.ndtr(-observed / deviation), 1.0)
 
 
 @functools.lru_cache(maxsize=4)
@@ -155,24 +173,37 @@ def _from_shortest_half(differences: Differences) -> tuple[Values, Values]:
     return np.abs(differences - middle).max(-1), widths.min(-1)
 
 
-@functools.lru_cache(maxsize=256)
 def _farthest_of_normal(n: int) -> float:
-    """The 95 % quantile of the distance from the shortest half, in widths, over 20,000 samples of normal numbers."""
-    distance, width = _from_shortest_half(np.random.default_rng(0).standard_normal((20_000, n)))
-    return float(np.quantile(distance / width, 0.95))
+    """The 95 % quantile of the distance from the shortest half, in widths, over samples of normal numbers.
+
+    There are 20,000 samples; of many seeds, whose number counts to two digits, there are 1,000.
+    """
+    digits = 10 ** max(0, len(str(n)) - 2)
+    return _farthest(20_000, n) if n <= MANY else _farthest(1_000, n // digits * digits)
 
 
-def distinct_values(differences: Differences) -> int:
-    """Return the number of different values among the differences of one study, to six digits of the largest."""
-    if not differences.size:
-        return 0
-    unit = 1e-6 * float(np.abs(differences).max()) or 1.0
-    return 1 + int(np.sum(np.diff(np.sort(differences)) > unit))
+@functools.lru_cache(maxsize=256)
+def _farthest(samples: int, n: int) -> float:
+    drawn, ratios = np.random.default_rng(0), []
+    for part in range(0, samples, together := max(1, 2**25 // n)):
+        distance, width = _from_shortest_half(drawn.standard_normal((min(together, samples - part), n)))
+        ratios.append(distance / width)
+    return float(np.quantile(np.concatenate(ratios), 0.95))
 
 
-def effective_seeds(differences: Differences) -> int:
+def distinct_values(differences: Differences) -> np.ndarray:
+    """Return the number of different values among the differences of a study, to six digits of the largest."""
+    if not differences.shape[-1]:
+        return np.zeros(differences.shape[:-1], int)
+    largest = 1e-6 * np.abs(differences).max(-1)
+    unit = np.where(largest > 0, largest, 1.0)
+    return 1 + (np.diff(np.sort(differences, -1)) > unit[..., None]).sum(-1)
+
+
+def effective_seeds(differences: Differences) -> np.ndarray:
     """Return the number of seeds with a difference; 1 if all are equal, since the seed then has no visible effect."""
-    return min(len(differences), 1) if distinct_values(differences) < 2 else len(differences)
+    n = differences.shape[-1]
+    return np.where(distinct_values(differences) < 2, min(n, 1), n)
 
 
 @functools.lru_cache(maxsize=256)
@@ -182,12 +213,22 @@ def detectable_in_sd(n: int, level: float, kind: Kind = "difference", power: flo
     For an equality, it is the margin that the test confirms with this power if the true difference is 0. Both are
     quantiles over 20,000 simulated studies.
     """
-    draws = np.random.default_rng(0).standard_normal((20_000, n))
-    below, above = standard_errors(draws, kind)
-    mean = draws.mean(-1)
+    mean, below, above = _simulated_means(n, kind)
     if kind == "difference":
         needed = float(special.stdtrit(n - 1, 1 - level / 2)) * below - mean
     else:
         quantile = float(special.stdtrit(n - 1, 1 - level))
         needed = np.maximum(quantile * below - mean, quantile * above + mean)
     return float(np.quantile(needed, power))
+
+
+def _simulated_means(n: int, kind: Kind) -> tuple[Values, Values, Values]:
+    """Means of n normal differences in 20,000 studies, and both of their standard errors (see `standard_errors`)."""
+    drawn = np.random.default_rng(0)
+    if n <= MANY:
+        draws = drawn.standard_normal((20_000, n))
+        return draws.mean(-1), *standard_errors(draws, kind)
+    mean = drawn.standard_normal(20_000) / math.sqrt(n)
+    error = np.sqrt(drawn.chisquare(n - 1, 20_000) / (n - 1) / n)
+    tail = skewness_factor(n, kind) * math.sqrt(6 / n) * drawn.standard_normal(20_000)
+    return mean, error * (1 + np.maximum(-tail, 0)), error * (1 + np.maximum(tail, 0))

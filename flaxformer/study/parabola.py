@@ -35,24 +35,32 @@ def vertex(x: Sequence[float], y: Sequence[float], block: Sequence[int], level: 
     positions, blocks = np.asarray(x, float), np.unique(block, return_inverse=True)[1]
     centre, size = positions.mean(), positions.std() or 1.0
     z = (positions - centre) / size
-    design = np.column_stack([np.eye(blocks.max() + 1)[blocks], z, z**2])
-    freedom = len(z) - design.shape[1]
+    # The offsets are eliminated: without the means of their blocks, the other columns have the same coefficients.
+    design, values = (_without_means(own, blocks) for own in (np.column_stack([z, z**2]), np.asarray(y, float)))
+    freedom = len(z) - (blocks.max() + 1) - design.shape[1]
     if freedom < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
         return None
     inverse = np.linalg.inv(design.T @ design)
-    coefficients = inverse @ design.T @ np.asarray(y, float)
-    residual = np.asarray(y, float) - design @ coefficients
-    b, c = coefficients[-2:]
+    b, c = coefficients = inverse @ design.T @ values
+    residual = values - design @ coefficients
     if c <= 0:
         return None
     t = special.stdtrit(freedom, 1 - level / 2)
-    (var_b, cov), (_, var_c) = inverse[-2:, -2:] * (residual @ residual / freedom) * t**2
+    (var_b, cov), (_, var_c) = inverse * (residual @ residual / freedom) * t**2
     found = -b / (2 * c)
     # (b + 2cv)² ≤ t²·var(b + 2cv) is p·v² + q·v + r ≤ 0
-    p, q, r = 4 * (c**2 - var_c), 4 * (b * c - cov), b**2 - var_b
-    root = math.sqrt(max(0.0, q**2 - 4 * p * r))
+    p, q = 4 * (c**2 - var_c), 4 * (b * c - cov)
+    # q² − 4·p·r, in which the largest terms cancel exactly
+    root = 4 * math.sqrt(max(0.0, c**2 * var_b - 2 * b * c * cov + b**2 * var_c + cov**2 - var_b * var_c))
     ends = sorted(((-q - root) / (2 * p), (-q + root) / (2 * p))) if p and root else (found, found)
     if p <= 0:  # the curvature is not significant: at most one end is bounded
         unbounded = root == 0 or p == 0
         ends = (-math.inf, math.inf) if unbounded else (-math.inf, ends[0]) if found <= ends[0] else (ends[1], math.inf)
     return Vertex(*(float(centre + size * end) for end in (found, *ends)))
+
+
+def _without_means(columns: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """Observations without the mean of their block."""
+    sums, sizes = np.zeros((blocks.max() + 1, *columns.shape[1:])), np.bincount(blocks)
+    np.add.at(sums, blocks, columns)
+    return columns - (sums / sizes.reshape(-1, *[1] * (columns.ndim - 1)))[blocks]

@@ -8,6 +8,7 @@ from scipy import special
 
 from flaxformer.canonical import differences
 from flaxformer.digests import JsonObject
+from flaxformer.store import columns
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis
@@ -65,7 +66,7 @@ def prediction_interval(effect: Estimate, n: int, exact: bool = False) -> tuple[
 
 def used_seeds(store: Store, analysis: Analysis) -> set[int]:
     """Return every seed that a folder has results of, or that it ever declared."""
-    found = {row.seed for row in store.rows().values()} | {*analysis.study["seeds"]}
+    found = {*columns.fixed(store, "seed")["seed"].to_list()} | {*analysis.study["seeds"]}
     return found | {seed for entry in analysis.log.declarations for seed in entry["seeds"]}
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from scipy import special  # scipy.stats takes half a second to import
 
 from flaxformer.study import paired_tests
+from flaxformer.study.corrections import holm
 from flaxformer.study.paired_tests import Kind
 
 Verdict = Literal["supported", "refuted", "inconclusive"]
@@ -41,11 +42,14 @@ Qualification = Literal[
     "outlier",
     "withheld by signs",
     "divergence decides",
+    "unequal cost",
 ]
 """Reason to read a verdict, or its absence, with care; `flaxformer.report.qualifications` has the sentences."""
 LEVEL = 0.05
 FEWEST_SEEDS = 4
 """Number of effective seeds below which there is no verdict."""
+MOST_TOGETHER = 2**21
+"""Number of differences of several claims that are judged together, for the sake of memory."""
 ENOUGH_SEEDS = 6
 """Number of effective seeds below which a verdict is qualified: of two equal arms, all differences have the same sign
 with a probability of 2^(1 − n), which is above 5 % for up to 5 seeds."""
@@ -116,19 +120,41 @@ def estimate(values: Sequence[float], level: float = LEVEL, exact: bool = False)
 
 def judge_difference(differences: Sequence[float], by: float = 0.0, exact: bool = False) -> Judgement:
     """Test the claim that the mean difference exceeds `by`: two-sided, paired by seed."""
-    x, effect = np.asarray(differences, float), _tested(differences, "difference", exact)
-    holding = sum(difference > by for difference in differences)
-    if exact and effect.sd == 0:
-        return _exact_judgement(effect, holding)
-    if effect.n < 2:
-        return _judgement(x, effect, "difference", by, 1.0, 1.0, holding, (False, True))
-    above, below = float(paired_tests.p_above(x, by)), float(paired_tests.p_below(x, by))
+    return judge_differences([differences], by, exact)[0]
+
+
+def judge_differences(many: Sequence[Sequence[float]], by: float = 0.0, exact: bool = False) -> list[Judgement]:
+    """Return `judge_difference` of each of many claims; those with as many seeds are computed together."""
+    sizes: dict[int, list[int]] = {}
+    for place, differences in enumerate(many):
+        sizes.setdefault(len(differences), []).append(place)
+    found: dict[int, Judgement] = {}
+    for n, places in sizes.items():
+        together = max(1, MOST_TOGETHER // max(n, 1))
+        for begin in range(0, len(places), together):
+            part = places[begin : begin + together]
+            x = np.array([many[place] for place in part], float).reshape(len(part), n)
+            found |= zip(part, _judge_differences(x, by, exact), strict=True)
+    return [found[place] for place in range(len(many))]
+
+
+def _judge_differences(x: np.ndarray, by: float, exact: bool) -> list[Judgement]:
+    """The judgements of differences [claims, seeds]."""
+    effects, holding = _tested(x, "difference", exact), (x > by).sum(-1)
+    if exact and effects and all(one.sd == 0 for one in effects):
+        return [_exact_judgement(one, int(n)) for one, n in zip(effects, holding, strict=True)]
+    if exact and len(x) > 1:
+        return [_judge_differences(own[None], by, exact)[0] for own in x]
+    if x.shape[-1] < 2:
+        no = np.zeros(len(x), bool)
+        return _judgements(x, effects, "difference", by, no + 1.0, no + 1.0, holding, (no, ~no))
+    above, below = paired_tests.p_above(x, by), paired_tests.p_below(x, by)
     is_towards = above < below
-    is_confirmed = bool((paired_tests.is_above if is_towards else paired_tests.is_below)(x, by))
-    t = _t(effect, by)
-    plain = 2 * float(special.stdtr(effect.n - 1, -abs(t)))
-    p = min(1.0, 2 * min(above, below))
-    return _judgement(x, effect, "difference", by, p, plain, holding, (is_towards, is_confirmed))
+    is_confirmed = paired_tests.is_above(np.where(is_towards, 1.0, -1.0)[:, None] * (x - by), 0.0)
+    t = np.array([_t(one, by) for one in effects])
+    plain = 2 * special.stdtr(x.shape[-1] - 1, -np.abs(t))
+    p = np.minimum(1.0, 2 * np.minimum(above, below))
+    return _judgements(x, effects, "difference", by, p, plain, holding, (is_towards, is_confirmed))
 
 
 def judge_equivalence(differences: Sequence[float], within: float, exact: bool = False) -> Judgement:
@@ -136,79 +162,81 @@ def judge_equivalence(differences: Sequence[float], within: float, exact: bool =
 
     The p-value is the smaller of that of the TOST and that of the two-sided test that the mean is outside.
     """
-    x, effect = np.asarray(differences, float), _tested(differences, "equality", exact)
-    holding = sum(abs(difference) < within for difference in differences)
+    x = np.array(differences, float).reshape(1, -1)
+    [effect], holding = _tested(x, "equality", exact), (np.abs(x) < within).sum(-1)
     if exact and effect.sd == 0:
-        return _exact_judgement(effect, holding, "equality")
+        return _exact_judgement(effect, int(holding[0]), "equality")
     if effect.n < 2:
-        return _judgement(x, effect, "equality", 0.0, 1.0, 1.0, holding, (False, True))
+        one, no = np.ones(1), np.zeros(1, bool)
+        return _judgements(x, [effect], "equality", 0.0, one, one, holding, (no, ~no))[0]
     above, below = paired_tests.p_above, paired_tests.p_below
-    inside = max(float(above(x, -within, "equality")), float(below(x, within, "equality")))
-    outside = min(1.0, 2 * min(float(above(x, within)), float(below(x, -within))))
+    inside = np.maximum(above(x, -within, "equality"), below(x, within, "equality"))
+    outside = np.minimum(1.0, 2 * np.minimum(above(x, within), below(x, -within)))
     is_towards = inside < outside
-    if is_towards:
-        is_confirmed = bool(paired_tests.is_above(x, -within) & paired_tests.is_below(x, within))
+    if is_towards[0]:
+        is_confirmed = paired_tests.is_above(x, -within) & paired_tests.is_below(x, within)
     else:
-        is_confirmed = bool(paired_tests.is_above(x, within) | paired_tests.is_below(x, -within))
+        is_confirmed = paired_tests.is_above(x, within) | paired_tests.is_below(x, -within)
     ends = [_t(effect, -within), _t(effect, within)]
     tost = float(special.stdtr(effect.n - 1, max(-ends[0], ends[1])))
-    plain = min(tost, 2 * float(special.stdtr(effect.n - 1, min(ends[0], -ends[1]))))
-    return _judgement(x, effect, "equality", 0.0, min(inside, outside), plain, holding, (is_towards, is_confirmed))
+    plain = np.array([min(tost, 2 * float(special.stdtr(effect.n - 1, min(ends[0], -ends[1]))))])
+    p, sides = np.minimum(inside, outside), (is_towards, is_confirmed)
+    return _judgements(x, [effect], "equality", 0.0, p, plain, holding, sides)[0]
 
 
-def _tested(differences: Sequence[float], kind: Kind, exact: bool) -> Estimate:
-    """The mean difference with the interval that is tested."""
-    found = estimate(differences, exact=exact)
-    if found.n < 2:
+def _tested(x: np.ndarray, kind: Kind, exact: bool) -> list[Estimate]:
+    """The mean of each row with the interval that is tested."""
+    found = [estimate(own, exact=exact) for own in x]
+    if x.shape[-1] < 2:
         return found
     level = LEVEL if kind == "difference" else 2 * LEVEL
-    low, high = paired_tests.interval(np.asarray(differences, float), level, kind)
-    return dataclasses.replace(found, low=float(low), high=float(high))
+    lows, highs = (ends.tolist() for ends in paired_tests.interval(x, level, kind))
+    return [dataclasses.replace(one, low=a, high=b) for one, a, b in zip(found, lows, highs, strict=True)]
 
 
-def _judgement(
+def _judgements(
     x: np.ndarray,
-    effect: Estimate,
+    effects: Sequence[Estimate],
     kind: Kind,
     reference: float,
-    p: float,
-    plain: float,
-    holding: int,
-    sides: tuple[bool, bool],
-) -> Judgement:
-    """The judgement of differences with its qualifications; `plain` is the p-value without widening."""
+    p: np.ndarray,
+    plain: np.ndarray,
+    holding: np.ndarray,
+    sides: tuple[np.ndarray, np.ndarray],
+) -> list[Judgement]:
+    """The judgements of differences [claims, seeds] with their qualifications; `plain` is the p-value as it was."""
     is_towards, is_confirmed = sides
-    effective = paired_tests.effective_seeds(x)
-    found: list[Qualification] = []
-    if effect.n > 1 and effective == 1:
-        found.append("zero variance")
-    elif paired_tests.distinct_values(x) < effect.n:
-        found.append("ties")
-    if effective < ENOUGH_SEEDS:
-        found.append("too few seeds" if effective < FEWEST_SEEDS else "few seeds")
-    if effective >= FEWEST_SEEDS:
-        if abs(float(paired_tests.skewness(x))) > 2 * _skewness_error(effect.n):
-            found.append("skewed")
-        if plain < LEVEL <= p:
-            found.append("withheld for skewness")
-        if paired_tests.has_outlier(x):
-            found.append("outlier")
-        if p < LEVEL and not is_confirmed:
-            found.append("withheld by signs")
-    return Judgement(
-        effect,
-        _t(effect, reference),
-        p,
-        _agreeing(x, reference),
-        holding,
-        detectable_effect(effect, kind=kind),
-        is_towards=is_towards,
-        kind=kind,
-        effective=effective,
-        distinct=paired_tests.distinct_values(x),
-        is_confirmed=is_confirmed,
-        qualifications=tuple(found),
-    )
+    n, distinct, effective = x.shape[-1], paired_tests.distinct_values(x), paired_tests.effective_seeds(x)
+    is_skewed = np.abs(paired_tests.skewness(x)) > 2 * _skewness_error(n) if n >= FEWEST_SEEDS else distinct < 0
+    is_decidable = effective >= FEWEST_SEEDS
+    holds: dict[Qualification, np.ndarray] = {
+        "zero variance": (n > 1) & (effective == 1),
+        "ties": ~((n > 1) & (effective == 1)) & (distinct < n),
+        "too few seeds": effective < FEWEST_SEEDS,
+        "few seeds": is_decidable & (effective < ENOUGH_SEEDS),
+        "skewed": is_decidable & is_skewed,
+        "withheld for skewness": is_decidable & (plain < LEVEL) & (p >= LEVEL),
+        "outlier": is_decidable & paired_tests.has_outlier(x),
+        "withheld by signs": is_decidable & (p < LEVEL) & ~is_confirmed,
+    }
+    detectable = [detectable_effect(one, kind=kind) for one in effects]
+    return [
+        Judgement(
+            effects[i],
+            _t(effects[i], reference),
+            float(p[i]),
+            _agreeing(x[i], reference),
+            int(holding[i]),
+            detectable[i],
+            is_towards=bool(is_towards[i]),
+            kind=kind,
+            effective=int(effective[i]),
+            distinct=int(distinct[i]),
+            is_confirmed=bool(is_confirmed[i]),
+            qualifications=tuple(name for name, own in holds.items() if own[i]),
+        )
+        for i in range(len(x))
+    ]
 
 
 def _skewness_error(n: int) -> float:
@@ -244,27 +272,6 @@ def detectable_effect(effect: Estimate, family: int = 1, kind: Kind = "differenc
     if effect.n < 2:
         return math.nan
     return paired_tests.detectable_in_sd(effect.n, LEVEL / family, kind) * effect.sd
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by Holm's (1979) step-down method, which controls the family-wise error rate."""
-    adjusted, running = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = running
-    return adjusted
-
-
-def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by the method of Benjamini and Hochberg (1995), which controls the false discovery rate.
-
-    If no effect is true, at least one adjusted value is below q with a probability of at most q.
-    """
-    adjusted, running, m = [1.0] * len(p_values), 1.0, len(p_values)
-    for rank, index in reversed(list(enumerate(np.argsort(p_values, kind="stable"), start=1))):
-        running = min(running, m / rank * p_values[index])
-        adjusted[index] = running
-    return adjusted
 
 
 def with_verdicts(judgements: Sequence[Judgement]) -> list[Judgement]:

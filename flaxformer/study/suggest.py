@@ -19,7 +19,8 @@ from flaxformer.files import write_atomically
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError
-from flaxformer.study.declare import TEST_METRICS, Study, Trial
+from flaxformer.study.arm import Trial
+from flaxformer.study.declare import TEST_METRICS, Study
 from flaxformer.study.distributions import Choice, Distribution, Integer, LogUniform
 from flaxformer.study.divergence import score
 from flaxformer.study.halving import goal_of, mean

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from flaxformer.digests import JsonObject
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels
-from flaxformer.study.divergence import is_diverged, score_at
 from flaxformer.study.halving import Goal, goal_of
 from flaxformer.study.parabola import Vertex, vertex
 from flaxformer.study.statistics import estimate
@@ -82,10 +81,14 @@ class Sweep:
 
 
 def find_sweeps(study: JsonObject, arms: Sequence[ArmSummary]) -> list[Sweep]:
-    """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study."""
+    """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study.
+
+    The axis of a scaling law is none.
+    """
     found = []
+    sizes = (study.get("scaling") or {}).get("axis")
     for axis in study["axes"]:
-        coordinates = axis.get("coordinates", {})
+        coordinates = axis.get("coordinates", {}) if axis["name"] != sizes else {}
         numbers = {name: values for name, values in coordinates.items() if _is_numeric(values)}
         if not any(_is_swept(values) for values in numbers.values()):
             continue
@@ -137,13 +140,10 @@ def _scores(study: JsonObject, points: Sequence[SweepPoint], step: int | None) -
     found: dict[float, dict[int, float]] = {}
     for point in points:
         [value] = point.numbers.values()
-        rows = [row for row in point.arm.rows if row is not None]
-        if value <= 0 or any(map(is_diverged, rows)):
+        if value <= 0 or point.arm.diverged:
             continue
-        by_seed = dict(zip(study["seeds"], point.arm.scores, strict=True))
-        if step is not None:
-            by_seed = {row["seed"]: score_at(row, study["metric"], step) for row in rows}
-        scores = {seed: score for seed, score in by_seed.items() if score is not None}
+        own = point.arm.scores if step is None else point.arm.scores_at(study["metric"], step)
+        scores = {seed: score for seed, score in zip(study["seeds"], own, strict=True) if score is not None}
         if scores:
             found[value] = scores
     return found

@@ -1,21 +1,19 @@
 """Calls of a user's functions: any exception, and any result of another form, becomes one message."""
 
 import contextlib
-import inspect
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from flaxformer.errors import UserError
+from flaxformer.user_code.frames import describe
 from flaxformer.wording import check_text, printable
 
 
 @contextlib.contextmanager
-def calling(name: str, function: Callable[..., object], where: str) -> Iterator[None]:
+def calling(name: str, where: str) -> Iterator[None]:
     """Within, an exception of a user's function becomes one message with its file, line and function.
 
     Args:
       name: what the function is called in the declaration, such as "derive".
-      function: the function.
       where: the call, such as "at seed 3".
 
     Raises:
@@ -25,14 +23,10 @@ def calling(name: str, function: Callable[..., object], where: str) -> Iterator[
         yield
     except UserError:
         raise
-    except Exception as error:
-        own = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isfunction(function) else None
-        frames = traceback.extract_tb(error.__traceback__)
-        frame = next((one for one in reversed(frames) if one.filename == own), None)
-        place = f"{own}, line {frame.lineno}, in {frame.name}: " if frame else ""
+    except (Exception, SystemExit) as error:
         raise UserError(
-            f"{name} failed {where}: {place}{type(error).__name__}: {printable(str(error))}; finished results are "
-            "kept: mend the function, and run again"
+            f"{name} failed {where}: {printable(describe(error))}; finished results are kept: mend the function, and "
+            "run again"
         ) from error
 
 

@@ -1,6 +1,8 @@
 """Training one run: the optimizer, the pure step, the chunk of steps, the evaluation."""
 
+from flaxformer.training.adapters import Adapter, LoRA, merge
 from flaxformer.training.evaluation import evaluate
+from flaxformer.training.initial_weights import From, Rename
 from flaxformer.training.loss_terms import LossTerm, ZLoss
 from flaxformer.training.optimizer import (
     SGD,
@@ -23,21 +25,27 @@ from flaxformer.training.schedule import (
     learning_rate,
 )
 from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk, train_step
+from flaxformer.training.trainable import Rate
 
 __all__ = [
     "SGD",
     "Adafactor",
     "AdamW",
+    "Adapter",
     "Adopt",
     "Constant",
     "Cosine",
+    "From",
     "InverseSqrt",
     "Lamb",
     "Linear",
     "Lion",
+    "LoRA",
     "LossTerm",
     "Muon",
     "Optimizer",
+    "Rate",
+    "Rename",
     "Run",
     "Schedule",
     "ScheduleFree",
@@ -48,6 +56,7 @@ __all__ = [
     "evaluate",
     "evaluation_params",
     "learning_rate",
+    "merge",
     "start",
     "train_chunk",
     "train_step",

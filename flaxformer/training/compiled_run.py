@@ -4,7 +4,7 @@ A `CompiledRun` places the data on a device or a mesh and compiles, each at its 
 
 | function | from | to |
 | --- | --- | --- |
-| start | run | state before the first step |
+| start | run, initial weights | state before the first step |
 | advance | state, run, data | state some steps later, and the metrics of each step |
 | evaluate | state, run | metrics of the evaluation set |
 | test | state, run | metrics of the test set, by the program of `evaluate` |
@@ -33,6 +33,9 @@ from flaxformer.tasks.base import Batch, Source
 from flaxformer.tasks.host import HostSource, prefetch
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import LOSS_ERROR, score
+from flaxformer.training.initial_weights import InitialWeights
+from flaxformer.training.memory import check_compiled
+from flaxformer.training.offload import check_offload, host_shardings
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk
 
@@ -57,8 +60,8 @@ class RunFunctions:
     def __init__(
         self, stack_size: int | None, layout: Layout, measure: _Measure | None, diagnose: _Diagnose | None
     ) -> None:
-        def begin(run: Run, source: Source) -> TrainState:
-            return start(run, layout)
+        def begin(run: Run, initial: InitialWeights | None, source: Source) -> TrainState:
+            return start(run, layout, initial)
 
         def evaluated(state: TrainState, run: Run, batches: Batch) -> tuple[_Metrics, _Metrics]:
             params = evaluation_params(state, run)
@@ -142,6 +145,7 @@ class CompiledRun:
         measure: _Measure | None = None,
         diagnose: _Diagnose | None = None,
     ) -> None:
+        check_offload(run, device_group.devices, is_stacked=stack_size is not None)
         self.device_group, self.stack_size = device_group, stack_size
         self.source = device_group.put_source(run.task.load())
         self.programs: dict[str, jax.stages.Compiled] = {}
@@ -153,22 +157,22 @@ class CompiledRun:
         self._state = self._replicated = None
         if device_group.mesh is not None:
             state = jax.eval_shape(functools.partial(start, layout=layout), run)
-            self._state = _state_shardings(state, device_group.mesh, is_stacked=stack_size is not None)
+            self._state = _state_shardings(run, state, device_group.mesh, is_stacked=stack_size is not None)
             self._replicated = replicated(device_group.mesh)
             for line in replicated_axes(state.params, device_group.mesh):
                 LOG.info("replicated on the mesh: %s", line)
 
-    def compile(self, run: Run, steps: int) -> None:
+    def compile(self, run: Run, steps: int, initial: InitialWeights | None = None) -> None:
         """Compile what a training calls, before its first call; `advance` for this number of steps."""
-        state = self.start(run)
+        state = self.start(run, initial)
         self._advance(state, run, self.source, steps)
         self._evaluate(state, run)
         if self._functions.diagnose is not None:
             self._diagnose(state, run)
 
-    def start(self, run: Run) -> TrainState:
-        """The state before the first step."""
-        arguments = (run, self.source)
+    def start(self, run: Run, initial: InitialWeights | None = None) -> TrainState:
+        """The state before the first step; the first call decides whether there are weights to start from."""
+        arguments = (run, initial, self.source)
         return self._compile("start", self._functions.start, self._state, arguments)(*arguments)
 
     def advance(
@@ -267,6 +271,7 @@ class CompiledRun:
             if (own := compiled.memory_analysis()) is not None:
                 used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
                 self.bytes = max(self.bytes, used - own.alias_size_in_bytes)
+                check_compiled(used - own.alias_size_in_bytes, name)
             self.programs[name] = compiled
         return self.programs[name]
 
@@ -276,9 +281,10 @@ def _shapes(batches: Batch | None) -> PyTree:
     return jax.tree.structure(batches), [(x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(batches)]
 
 
-def _state_shardings(state: TrainState, mesh: Mesh, is_stacked: bool) -> PyTree[NamedSharding]:
+def _state_shardings(run: Run, state: TrainState, mesh: Mesh, is_stacked: bool) -> PyTree[NamedSharding]:
     """The shardings of a state on a mesh; the axis of a stack is not sharded."""
     alone = shardings_of(state, mesh)
+    alone = alone.replace(optimizer=host_shardings(run, alone.optimizer, state.optimizer))
     if not is_stacked:
         return alone
     return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), alone)

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flaxformer.model.weights import Transformer
+from flaxformer.parts.heads import LossSum
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.training.run import Run
+from flaxformer.training.split_loss import batch_sums
 from flaxformer.training.step import forward
 
 LOSS_ERROR = "loss_se"
@@ -27,15 +29,9 @@ def score(params: Transformer, run: Run, batches: Batch) -> dict[str, Float[Arra
     ratio of means: √(n / (n − 1) · Σ_i (s_i − m c_i)²) / Σ_i c_i over the n examples with scored targets (Cochran 1977,
     section 2.11). It is NaN for a single example. Examples count as independent.
     """
-    head = run.model.head
 
-    def one(batch: Batch) -> tuple[dict[str, tuple[Array, Array]], tuple[Array, Array]]:
-        output = forward(params, run, batch).output
-        found = {"loss": head.loss(output, batch.targets, batch.weights)}
-        if (right := head.accuracy(output, batch.targets, batch.weights)) is not None:
-            found["accuracy"] = right
-        rows = jax.tree.map(lambda x: x[:, None], (output, batch.targets, batch.weights))
-        return found, jax.vmap(head.loss)(*rows)
+    def one(batch: Batch) -> tuple[dict[str, LossSum], LossSum]:
+        return batch_sums(forward(params, run, batch), run.model.head, batch)
 
     found, (losses, counts) = jax.lax.map(one, batches)
     sums = jax.tree.map(jnp.sum, found)

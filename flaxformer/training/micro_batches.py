@@ -2,8 +2,7 @@
 
 import math
 
-import jax
-
+from flaxformer.nn.kernels.platform import platform
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError
 from flaxformer.training.cpu import cached_micro_batches
@@ -17,7 +16,7 @@ def micro_batches(run: Run) -> int:
     """
     if run.training.micro_batches is not None:
         return run.training.micro_batches
-    return cached_micro_batches(run) if jax.default_backend() == "cpu" and separable(run) else 1
+    return cached_micro_batches(run) if platform().name == "cpu" and separable(run) else 1
 
 
 def separable(run: Run) -> bool:

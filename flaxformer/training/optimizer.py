@@ -14,6 +14,7 @@ from flaxformer.model.weights import Transformer
 from flaxformer.struct import leaf, part, static
 from flaxformer.training.per_layer import matrix_dimensions, muon_labels, vmap_over_layers
 from flaxformer.training.schedule import Constant, Optimizer, Schedule
+from flaxformer.training.weight_scales import WeightScales
 
 
 class AdamW(Optimizer):
@@ -25,6 +26,7 @@ class AdamW(Optimizer):
     beta1: float = leaf(0.9, at_least=0, below=1)
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
+    gradient_degree: ClassVar[int | None] = 0
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
@@ -35,6 +37,7 @@ class SGD(Optimizer):
 
     momentum: float = leaf(0.9, at_least=0, below=1)
     nesterov: bool = static(False)
+    gradient_degree: ClassVar[int | None] = 1
 
     def direction(self) -> optax.GradientTransformation:
         return optax.trace(decay=self.momentum, nesterov=self.nesterov)
@@ -48,6 +51,7 @@ class Lion(Optimizer):
 
     beta1: float = leaf(0.9, at_least=0, below=1)
     beta2: float = leaf(0.99, at_least=0, below=1)
+    gradient_degree: ClassVar[int | None] = 0
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_lion(b1=self.beta1, b2=self.beta2)
@@ -62,6 +66,7 @@ class Adopt(Optimizer):
     beta1: float = leaf(0.9, at_least=0, below=1)
     beta2: float = leaf(0.9999, at_least=0, below=1)
     epsilon: float = leaf(1e-6, above=0)
+    gradient_degree: ClassVar[int | None] = 0
 
     def direction(self) -> optax.GradientTransformation:
         return optax.contrib.adopt(-1.0, b1=self.beta1, b2=self.beta2, eps=self.epsilon)
@@ -77,8 +82,8 @@ class Lamb(Optimizer):
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
 
-    def decayed(self) -> list[optax.GradientTransformation]:
-        return [*super().decayed(), vmap_over_layers(optax.scale_by_trust_ratio())]
+    def decayed(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
+        return [*super().decayed(scales), vmap_over_layers(optax.scale_by_trust_ratio())]
 
 
 class Adafactor(Optimizer):
@@ -93,6 +98,7 @@ class Adafactor(Optimizer):
     threshold: float = leaf(1.0, above=0)
     epsilon: float = leaf(1e-30, above=0)
     factored_from: int = static(128, at_least=2)
+    gradient_degree: ClassVar[int | None] = 0
 
     def direction(self) -> optax.GradientTransformation:
         scaled = optax.scale_by_factored_rms(
@@ -118,6 +124,7 @@ class Muon(Optimizer):
     beta1: float = leaf(0.9, at_least=0, below=1)
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
+    gradient_degree: ClassVar[int | None] = 0
 
     def direction(self) -> optax.GradientTransformation:
         # Optax's own optimizer for weights that are not matrices is unused: with nesterov, it would be NAdam.
@@ -142,6 +149,7 @@ class ScheduleFree(Optimizer):
 
     decay: Schedule = part(Constant())
     averages: ClassVar[bool] = True
+    gradient_degree: ClassVar[int | None] = 0
     beta1: float = leaf(0.9, above=0, below=1)
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
@@ -149,8 +157,8 @@ class ScheduleFree(Optimizer):
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_rms(decay=self.beta2, eps=self.epsilon, eps_in_sqrt=False, bias_correction=True)
 
-    def update(self, rate: float | Float[Array, ""]) -> list[optax.GradientTransformation]:
-        return [optax.contrib.schedule_free(optax.chain(*super().update(rate)), rate, b1=self.beta1)]
+    def update(self, rate: float | Float[Array, ""], scales: WeightScales | None) -> list[optax.GradientTransformation]:
+        return [optax.contrib.schedule_free(optax.chain(*super().update(rate, scales)), rate, b1=self.beta1)]
 
     def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
         [own] = [one for one in state if isinstance(one, optax.contrib.ScheduleFreeState)]

@@ -10,10 +10,13 @@ from flaxformer.model.remat import REMATS
 from flaxformer.params import fold_in_name
 from flaxformer.struct import Config, leaf, part, static
 from flaxformer.tasks import StandardLibrary, Task
+from flaxformer.training.adapters import Adapter
+from flaxformer.training.initial_weights import From
 from flaxformer.training.loss_terms import LossTerm
 from flaxformer.training.optimizer import AdamW
 from flaxformer.training.precision import PRECISIONS
 from flaxformer.training.schedule import Optimizer
+from flaxformer.training.trainable import Rate, Trainable
 
 
 class Training(Config):
@@ -28,15 +31,24 @@ class Training(Config):
     optimizer stay float32 (`training.precision`).
 
     remat: what the backward pass computes again to save memory (`model.remat`).
+
+    freeze: patterns of the paths of weights that are not trained, such as "embedding/*" (`training.patterns`).
+
+    rates: factors of the learning rate for the weights of some paths.
+
+    offload_optimizer: keep the optimizer's state in the host's memory between its updates (`training.offload`).
     """
 
-    steps: int = static(200, at_least=1)
+    steps: int = static(200, at_least=1, at_most=2**31 - 1)
     evaluate_every: int | None = static(None, at_least=1)
     label_smoothing: float | None = leaf(None, at_least=0, below=1)
     micro_batches: int | None = static(None, at_least=1)
     ema: float | None = leaf(None, at_least=0, below=1)
     precision: str = static("float32", choices=PRECISIONS)
     remat: str = static("none", choices=REMATS)
+    freeze: tuple[str, ...] = static((), omit_default=True)
+    rates: tuple[Rate, ...] = part((), omit_default=True)
+    offload_optimizer: bool = static(False, omit_default=True)
 
     def problems(self) -> Iterator[str]:
         if self.steps % self.interval:
@@ -67,6 +79,10 @@ class Run(Config):
     seeds: seeds of one or two of these three, to vary them apart; by default, all three follow `seed`.
 
     loss_terms: added to the loss of the head in training, such as ZLoss(); the validation loss is without them.
+
+    init: weights to start from; None draws all weights.
+
+    adapter: trained functions of frozen weights, such as LoRA(); None trains the weights themselves.
     """
 
     model: ModelConfig = part(ModelConfig())
@@ -76,6 +92,8 @@ class Run(Config):
     loss_terms: tuple[LossTerm, ...] = part(())
     seed: int = leaf(0, at_least=0, below=2**31)
     seeds: Seeds = part(Seeds(), omit_default=True)
+    init: From | None = part(None, omit_default=True)
+    adapter: Adapter | None = part(None, omit_default=True)
 
     def problems(self) -> Iterator[str]:
         yield from self.task.problems_with(self.model)
@@ -88,9 +106,30 @@ class Run(Config):
             if count > 1 and mixers:
                 kind = type(mixers[0]).__name__
                 yield f"{name} is {count} with {kind}, which needs the whole batch; expected 1"
+        if self.model.scales_weights and self.optimizer.gradient_degree is None:
+            own, name = type(self.model.parametrization).__name__, type(self.optimizer).__name__
+            yield (
+                f"model.parametrization is {own} with optimizer {name}, whose gradient_degree is None; expected 0 (its "
+                "step does not depend on the size of the gradient) or 1 (proportional to it)"
+            )
         if self.training.ema is not None and self.optimizer.averages:
             name = type(self.optimizer).__name__
             yield f"training.ema is {self.training.ema} with {name}, which averages the weights; expected None"
+        if self.training.rates and self.optimizer.averages:
+            name = type(self.optimizer).__name__
+            yield f"training.rates is given with {name}, which averages the weights; expected ()"
+        if isinstance(self.seed, int):  # a user's run, not one that JAX rebuilt
+            yield from self.trainable.problems()
+
+    @property
+    def trainable(self) -> Trainable:
+        """The weights that are trained."""
+        return Trainable(self.model, self.training.freeze, self.training.rates, self.adapter)
+
+    @property
+    def without_init(self) -> "Run":
+        """The run as programs see it: loaded weights are an input, whatever their source."""
+        return self if self.init is None else self.replace(init=None)
 
     @property
     def init_key(self) -> Array:

@@ -2,12 +2,15 @@
 
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
 from flaxformer.model.weights import Transformer
-from flaxformer.struct import Config, leaf, part
+from flaxformer.struct import Config, leaf, part, static
+from flaxformer.training.moments import MOMENT_DTYPES, stored_in_bfloat16
+from flaxformer.training.weight_scales import WeightScales
 from flaxformer.weight_axes import decay_mask
 
 
@@ -72,6 +75,9 @@ class Optimizer(Config):
 
     The direction is the optimizer's own; the rate is `learning_rate`, with a warm-up and a decay. Weight decay is
     decoupled (Loshchilov & Hutter 2019) and shrinks what is declared to be shrunk; clipping is by the global norm.
+
+    moment_dtype: "bfloat16" stores the optimizer's running means and other state of the direction in bfloat16, with
+    stochastic rounding (`training.moments`); all arithmetic stays float32.
     """
 
     learning_rate: float = leaf(1e-3, at_least=0)
@@ -80,25 +86,40 @@ class Optimizer(Config):
     final_fraction: float = leaf(0.0, at_least=0, at_most=1)
     weight_decay: float | None = leaf(None, at_least=0)
     clip: float | None = leaf(None, above=0)
+    moment_dtype: str = static("float32", choices=MOMENT_DTYPES, omit_default=True)
     is_abstract: ClassVar[bool] = True
 
     def direction(self) -> optax.GradientTransformation:
         """From a clipped gradient to what the learning rate multiplies."""
         raise NotImplementedError(f"{type(self).__name__} does not define `direction`")
 
-    def transformation(self, rate: float | Float[Array, ""]) -> optax.GradientTransformation:
-        """The Optax chain at one learning rate; the shapes of its state do not depend on any number in the config."""
+    def transformation(
+        self, rate: float | Float[Array, ""], scales: WeightScales | None = None
+    ) -> optax.GradientTransformation:
+        """The Optax chain at one learning rate; the shapes of its state do not depend on any number in the config.
+
+        Args:
+          scales: factors on the learning rate and the weight decay of each weight; None if all are 1.
+        """
         clip = [] if self.clip is None else [optax.clip_by_global_norm(self.clip)]
-        return optax.chain(*clip, *self.update(rate))
+        return optax.chain(*clip, *self.update(rate, scales))
 
-    def update(self, rate: float | Float[Array, ""]) -> list[optax.GradientTransformation]:
+    def update(self, rate: float | Float[Array, ""], scales: WeightScales | None) -> list[optax.GradientTransformation]:
         """The parts of the chain after clipping: direction, weight decay, learning rate."""
-        return [*self.decayed(), optax.scale_by_learning_rate(rate)]
+        own = [] if scales is None else [_multiply(scales.rate)]
+        return [*self.decayed(scales), *own, optax.scale_by_learning_rate(rate)]
 
-    def decayed(self) -> list[optax.GradientTransformation]:
+    def decayed(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
         """The direction, and the weight decay that is added to it."""
-        decay = self.weight_decay
-        return [self.direction(), *([] if decay is None else [optax.add_decayed_weights(decay, mask=decay_mask)])]
+        decay, direction = self.weight_decay, self.direction()
+        if self.moment_dtype == "bfloat16":
+            direction = stored_in_bfloat16(direction)
+        if decay is None:
+            return [direction]
+        if scales is None:
+            return [direction, optax.add_decayed_weights(decay, mask=decay_mask)]
+        decays = jax.tree.map(lambda factor: decay * factor, scales.decay)
+        return [direction, _add_decayed_weights(decays)]
 
     def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
         """The weights to evaluate, given those that train and the optimizer's state."""
@@ -106,6 +127,25 @@ class Optimizer(Config):
 
     averages: ClassVar[bool] = False
     """True if `averaged` gives other weights than those that train."""
+    gradient_degree: ClassVar[int | None] = None
+    """0 if the direction does not depend on the size of the gradient (Adam), 1 if it is proportional to it (SGD); None
+    if neither holds. A `Parametrization` with learning rates per weight needs 0 or 1."""
+
+
+def _multiply(factors: Transformer) -> optax.GradientTransformation:
+    return optax.stateless(lambda updates, params: jax.tree.map(lambda u, factor: u * factor, updates, factors))
+
+
+def _add_decayed_weights(decays: Transformer) -> optax.GradientTransformation:
+    """Add each weight times its own weight decay to the updates of the weights that weight decay applies to."""
+
+    def add(updates: Transformer, params: Transformer | None) -> Transformer:
+        assert params is not None
+        return jax.tree.map(
+            lambda u, w, decay, applies: u + decay * w if applies else u, updates, params, decays, decay_mask(params)
+        )
+
+    return optax.stateless(add)
 
 
 def learning_rate(config: Optimizer, step: int | Int[Array, ""], steps: int) -> Float[Array, ""]:

@@ -14,16 +14,22 @@ from flaxformer import model
 from flaxformer.component import Aux, replace_weights
 from flaxformer.model.layout import Layout
 from flaxformer.model.transformer import ModelOutput
-from flaxformer.model.weights import Transformer
+from flaxformer.model.weights import Transformer, with_layout
+from flaxformer.params import fold_in_name
 from flaxformer.pytree import Node
 from flaxformer.sharding import cuts_batch_alone
 from flaxformer.struct import UserError
 from flaxformer.tasks.base import AnyBatch, Batch, Source, concat_parts
+from flaxformer.training.adapters import adapt, merge
+from flaxformer.training.initial_weights import InitialWeights, overlay
 from flaxformer.training.micro_batches import micro_batches, separable
+from flaxformer.training.offload import to_device, to_host
 from flaxformer.training.precision import cast_inputs, cast_params
 from flaxformer.training.run import Run
 from flaxformer.training.schedule import learning_rate
-from flaxformer.weight_axes import trained_mask
+from flaxformer.training.split_loss import training_sums
+from flaxformer.training.trainable import insert, select
+from flaxformer.training.weight_scales import weight_scales
 
 ALIVE = -1
 """`TrainState.diverged_at` of a run that has not diverged."""
@@ -44,15 +50,28 @@ class TrainState(Node):
     """The running mean of the weights after each step, under `Training.ema`; before the first step, the weights."""
 
 
-def start(run: Run, layout: Layout = "unrolled") -> TrainState:
-    """The state before the first step."""
-    params = model.init(run.init_key, run.model, layout)
-    moments = run.optimizer.transformation(0.0).init(params)
+def start(run: Run, layout: Layout = "unrolled", initial: InitialWeights | None = None) -> TrainState:
+    """The state before the first step.
+
+    Args:
+      layout: of the layers; unrolled where only some of them are frozen, or have an adapter.
+      initial: weights to start from (`study.initial_weights.read`); required for a run with `init`.
+    """
+    loaded = overlay(run.init, initial, model.init(run.init_key, run.model))
+    adapted = adapt(loaded, run.adapter, fold_in_name(run.init_key, "adapters"))
+    params = with_layout(adapted, run.trainable.layout(layout))
+    own = select(params, run.trainable.mask(params))
+    moments = to_host(run, optimizer_chain(run, own, 0.0).init(own))
     # A copy, so that both can be donated.
     average = None if run.training.ema is None else jax.tree.map(jnp.copy, params)
     return TrainState(
         step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average
     )
+
+
+def optimizer_chain(run: Run, params: Transformer, rate: float | Float[Array, ""]) -> optax.GradientTransformation:
+    """The Optax chain of a run at one learning rate, with the factors of its parametrization on each weight."""
+    return run.optimizer.transformation(rate, weight_scales(params, run.model, run.optimizer.gradient_degree or 0))
 
 
 def forward(
@@ -93,13 +112,13 @@ def summed_loss(
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ModelOutput]]:
     """Return the training loss as a sum over the scored targets; their count, and the result of the forward pass.
 
-    It is the head's loss, plus the losses of the model's components (`Aux.losses`) and of `Run.loss_terms`, which are
-    means, times the count. Each bucket of a batch has its own dropout; their sums are added, and the result is that of
-    the last bucket.
+    Each bucket of a batch has its own dropout; their sums are added, and the result is that of the last bucket. Weights
+    with adapters are merged first.
 
     Args:
       rows: index of each example in the batch, or in its bucket, if these are a part of it.
     """
+    params = merge(params, run.adapter)
     if isinstance(batch, tuple):
         keys = [None] * len(batch) if dropout_key is None else jax.random.split(dropout_key, len(batch))
         own_rows = rows if isinstance(rows, tuple) else [None] * len(batch)
@@ -109,14 +128,7 @@ def summed_loss(
         return functools.reduce(operator.add, totals), (functools.reduce(operator.add, counts), found[-1][1][1])
     assert not isinstance(rows, tuple), "a batch without buckets has one array of rows"
     outcome = forward(params, run, batch, dropout_key, return_intermediates, rows)
-    total, count = run.model.head.training_loss(
-        outcome.output, outcome.aux, batch.targets, batch.weights, run.training.label_smoothing
-    )
-    for component_loss in outcome.aux.losses.values():
-        total = total + count * component_loss
-    for term in run.loss_terms:
-        value, size = term.value(params, outcome, batch)
-        total = total + term.weight * value * count / jnp.maximum(size, 1)
+    total, count = training_sums(params, run, outcome, batch)
     return total, (count, outcome)
 
 
@@ -152,7 +164,7 @@ def backward(
     else:
         of = jax.value_and_grad(loss, has_aux=True)
         (value, outcome), gradient = of(state.params, run, concat_parts(batch), dropout_key, return_intermediates)
-    trained = trained_mask(state.params, run.model)
+    trained = run.trainable.mask(state.params)
     return value, jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained), outcome
 
 
@@ -224,22 +236,26 @@ def apply_gradients(
       gradient: as `backward` gives it.
       aux: has the weights that the forward pass itself changed, such as running statistics.
     """
-    trained = trained_mask(state.params, run.model)
+    trained = run.trainable.mask(state.params)
     rate = learning_rate(run.optimizer, state.step, run.training.steps)
     norm = optax.tree.norm(gradient)
 
-    updates, moments = run.optimizer.transformation(rate).update(gradient, state.optimizer, state.params)
-    params = optax.apply_updates(state.params, updates)
+    own, old_moments = select(state.params, trained), to_device(run, state.optimizer)
+    updates, moments = optimizer_chain(run, own, rate).update(select(gradient, trained), old_moments, own)
+    own = optax.apply_updates(own, run.trainable.scale(updates))
     # Weights that are not trained keep their bits, unless the forward pass changed them.
-    params = jax.tree.map(lambda new, old, own: new if own else old, params, state.params, trained)
-    params = replace_weights(params, aux.weights)
+    params = replace_weights(insert(own, state.params, trained), aux.weights)
+    if run.training.freeze and aux.weights:
+        frozen = run.trainable.frozen_by_pattern(params)
+        params = jax.tree.map(lambda is_frozen, old, new: old if is_frozen else new, frozen, state.params, params)
     alive = state.diverged_at == ALIVE
     finite = jnp.isfinite(value) & jnp.isfinite(norm)
     params, moments, average = jax.tree.map(
         lambda new, old: jnp.where(alive & finite, new, old),
         (params, moments, averaged(state, run, params)),
-        (state.params, state.optimizer, state.average),
+        (state.params, old_moments, state.average),
     )
+    moments = to_host(run, moments)
     diverged_at = jnp.where(alive & ~finite, state.step, state.diverged_at)
     state = TrainState(step=state.step + 1, params=params, optimizer=moments, diverged_at=diverged_at, average=average)
     return state, {"loss": value, "gradient_norm": norm, "learning_rate": rate}
@@ -259,12 +275,15 @@ def averaged(state: TrainState, run: Run, params: Transformer) -> Transformer | 
 
 
 def evaluation_params(state: TrainState, run: Run) -> Transformer:
-    """The weights to evaluate, to sample from and to publish: those that train, or their mean under `Training.ema`."""
+    """The weights to evaluate, to sample from and to publish: those that train, or their mean under `Training.ema`.
+
+    Adapters are merged: the result is a tree of the model's weights.
+    """
     if state.average is not None:
-        return state.average
-    mean = run.optimizer.averaged(state.optimizer, state.params)
-    trained = trained_mask(state.params, run.model)
-    return jax.tree.map(lambda own, other, train: other if train else own, state.params, mean, trained)
+        return merge(state.average, run.adapter)
+    trained = run.trainable.mask(state.params)
+    mean = run.optimizer.averaged(state.optimizer, select(state.params, trained))
+    return merge(insert(mean, state.params, trained), run.adapter)
 
 
 def train_chunk(

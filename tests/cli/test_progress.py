@@ -15,7 +15,8 @@ from flaxformer.runner import progress
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.progress import follow
-from flaxformer.study.plan import Cost, groups
+from flaxformer.study.plan import groups
+from flaxformer.study.program_cost import Cost
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,6 +6,7 @@ The numbers come from tests/golden/make_torch_modules_golden.py; where torch is 
 import functools
 import inspect
 import itertools
+import math
 import runpy
 from pathlib import Path
 
@@ -353,9 +354,17 @@ WRONG_ARGUMENTS = {
     "norm_first": ("TransformerEncoderLayer", {"norm_first": "no"}, "NormPlacement.pre is 'no'; expected .* or bool"),
     "bias keys": ("MultiheadAttention", {"add_bias_kv": True}, "add_bias_kv True; expected False"),
     "zero keys": ("MultiheadAttention", {"add_zero_attn": True}, "add_zero_attn True; expected False"),
-    "dropout of weights": ("MultiheadAttention", {"dropout": 0.1}, r"dropout 0.1; expected 0.0"),
-    "two memories": ("MultiheadAttention", {"kdim": 5, "vdim": 7}, "kdim is 5 and vdim is 7; expected equal widths"),
-    "half a memory": ("MultiheadAttention", {"kdim": 5}, "kdim is 5 and vdim is 6; expected equal widths"),
+    "an activation": ("TransformerEncoderLayer", {"activation": math.erf}, "which is not supported; supported: linear"),
+    "two memories": (
+        "MultiheadAttention",
+        {"kdim": 5, "vdim": 7},
+        "kdim is 5 and vdim is 7, which is not supported",
+    ),
+    "half a memory": (
+        "MultiheadAttention",
+        {"kdim": 5},
+        "kdim is 5 and vdim is 6, which is not supported",
+    ),
 }
 
 

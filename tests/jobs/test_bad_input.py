@@ -18,7 +18,7 @@ from flaxformer.data.tokenizer import make_character_file
 from flaxformer.files import digest_files, lock_folder
 from flaxformer.jobs import log
 from flaxformer.struct import UserError
-from flaxformer.study.plan import Cost
+from flaxformer.study.program_cost import Cost
 
 
 def files_in(folder):

@@ -23,7 +23,7 @@ from flaxformer.jobs import Diverged, Evaluated, FinalScores, Job, Sampled, Save
 from flaxformer.jobs.log import Log, read
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
-from flaxformer.study.plan import Cost
+from flaxformer.study.program_cost import Cost
 from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, evaluate, evaluation_params, start
 

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,8 +39,8 @@ def command(slurm, tmp_path_factory):
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
     environment |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 
-    def call(folder, *words):
-        (folder / "tiny.py").write_text(FILE)
+    def call(folder, *words, file=FILE):
+        (folder / "tiny.py").write_text(file)
         done = subprocess.run(
             [sys.executable, "-m", "flaxformer.cli", "run", "tiny.py", *words],
             env=environment, cwd=folder, capture_output=True, text=True, timeout=400,
@@ -53,8 +55,8 @@ def command(slurm, tmp_path_factory):
 def submit(tmp_path, slurm, command):
     """Submit the tiny study; return its store and the numbers of the jobs."""
 
-    def call(*words):
-        store, said = command(tmp_path, "--launcher", "slurm", *words)
+    def call(*words, file=FILE):
+        store, said = command(tmp_path, "--launcher", "slurm", *words, file=file)
         jobs = re.search(r"submitted \d+ jobs: ([\d_, ]+);", said)
         assert jobs, said
         return store, jobs[1].split(", ")
@@ -122,6 +124,37 @@ def test_warned_job_is_requeued(submit, slurm, uninterrupted, name):
     ended(slurm)
     assert results(store.rows()) == uninterrupted(*LONG), logs(store)
     assert logs(store).count("Loading pickle") == 2
+
+
+def worker_of(slurm):
+    """The process that trains a job: the last of those that submitit started."""
+    own = [pid for pid in slurm.running() if b"submitit.core._submit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return max(pid for pid in own if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(sys.executable.encode()))
+
+
+def test_job_whose_process_is_killed_resumes(submit, slurm, uninterrupted):
+    store, (job,) = submit("--workers", "1", *LONG)
+    under_way(store, job, slurm)
+    before = set(store.rows())
+    os.kill(worker_of(slurm), signal.SIGKILL)
+    wait(lambda: "is queued again, 1 of 3 times" in logs(store), 60)
+    ended(slurm)
+    assert before
+    assert results(store.rows()) == uninterrupted(*LONG), logs(store)
+    assert logs(store).count("Loading pickle") == 2
+
+
+def test_job_that_always_dies_ends_with_failed_runs(submit, slurm):
+    dying = "\nimport os\nif 'SLURM_JOB_ID' in os.environ:\n    os.kill(os.getpid(), 9)\n"
+    store, _ = submit("--workers", "1", file=FILE + dying)
+    ended(slurm)
+    said = logs(store)
+    assert said.count("it is queued again") == 2
+    assert "ended by SIGKILL, which is how a machine without memory ends one, 3 times without progress" in said
+    rows = store.rows()
+    assert len(rows) == 12
+    assert {row["status"] for row in rows.values()} == {"failed"}
+    assert "--slurm mem=" in next(iter(rows.values()))["cause"]
 
 
 def test_cancelled_job_is_not_requeued(submit, slurm):

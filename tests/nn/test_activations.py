@@ -22,6 +22,7 @@ DEFINITIONS = {
     "squared_relu": lambda x: max(x, 0.0) ** 2,
     "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "quick_gelu": lambda x: x * logistic(1.702 * x),
     "silu": lambda x: x * logistic(x),
     "tanh": math.tanh,
     "sigmoid": logistic,

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer.config import Attention, ModelConfig, Rotary
 from flaxformer.nn.positions import rotate, sinusoidal
+from flaxformer.struct import UserError
 
 B, T, S, N, H = 2, 5, 7, 3, 10
 SPLIT = [*range(0, H, 2), *range(1, H, 2)]
@@ -195,3 +197,23 @@ def test_the_wavelength_of_the_last_pair():
     y = rotate(x, jnp.array([round(wave / 2)]), base=17.0)
     np.testing.assert_allclose(y[0, 0, H // 2 - 1], math.cos(2 * math.pi * round(wave / 2) / wave), atol=1e-5)
     assert y[0, 0, H // 2 - 1] < -0.99
+
+
+@pytest.mark.parametrize("layout", ["split", "interleaved"])
+@pytest.mark.parametrize("width", [2, 4, 10])
+def test_partial_rotation_changes_the_first_entries_of_each_head_alone(layout, width):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3, 10)), jnp.float32)
+    positions = jnp.arange(5)
+    found = Rotary(layout=layout, rotated_width=width).rotate(x, positions)
+    np.testing.assert_array_equal(found[..., width:], x[..., width:])
+    np.testing.assert_array_equal(found[..., :width], Rotary(layout=layout).rotate(x[..., :width], positions))
+    if width == 10:
+        np.testing.assert_array_equal(found, Rotary(layout=layout).rotate(x, positions))
+
+
+def test_rotated_widths_are_even_and_at_most_a_head():
+    with pytest.raises(UserError, match="rotated_width is 3; expected an even number"):
+        Rotary(rotated_width=3)
+    with pytest.raises(UserError, match=r"positions.rotated_width is 6; expected at most d_head 4"):
+        ModelConfig(d_model=8, attention=Attention(heads=2), positions=Rotary(rotated_width=6))
+    ModelConfig(d_model=6, attention=Attention(heads=2), positions=Rotary(rotated_width=2))  # of heads of 3

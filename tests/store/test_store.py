@@ -198,7 +198,7 @@ def test_a_kill_while_finishing_loses_nothing(store, monkeypatch, moment, earlie
     assert not list(store.groups.glob("*.jsonl"))
 
 
-def killed(*_):
+def killed(*_, **__):
     raise KeyboardInterrupt
 
 

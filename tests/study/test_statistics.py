@@ -14,12 +14,11 @@ from study.tiny import EQUAL, INTERACTION, LOWER, fill, tiny
 
 from flaxformer.study import Claim
 from flaxformer.study.analysis import analyse
+from flaxformer.study.corrections import benjamini_hochberg, holm
 from flaxformer.study.statistics import (
     Estimate,
-    benjamini_hochberg,
     detectable_effect,
     estimate,
-    holm,
     judge_difference,
     judge_equivalence,
     proportion,

@@ -91,10 +91,10 @@ def test_a_report_without_stored_errors_says_what_its_intervals_cover(tmp_path):
 
 
 def test_the_error_over_examples_is_the_root_mean_square_of_the_runs(tmp_path):
-    analysis = analyse(fill(tmp_path, tiny(), lambda trial: trial.seed))
-    for i, row in enumerate(analysis.rows):
-        row.metrics["validation_loss_se"] = 0.3 if i % 2 else 0.4
-    assert "a standard error of 0.35" in analysis.coverage
+    store = fill(tmp_path, tiny(), lambda trial: trial.seed)
+    for i, row in enumerate(store.rows().values()):
+        store.append("again", row | {"validation_loss_se": 0.3 if i % 2 else 0.4})
+    assert "a standard error of 0.35" in analyse(store).coverage
 
 
 def test_accuracy_of_the_test_data_is_a_share():

@@ -8,7 +8,7 @@ from flaxformer.report import tables
 from flaxformer.struct import UserError, replace_at
 from flaxformer.study import Axis, variance_of_seeds
 from flaxformer.study.analysis import analyse
-from flaxformer.study.plan import fingerprint, recipe
+from flaxformer.study.identity import fingerprint, recipe
 from flaxformer.study.variance import sd_interval, seed_variances
 from flaxformer.training import Seeds
 

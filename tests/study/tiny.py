@@ -35,7 +35,7 @@ INTERACTION = Claim(
 )
 EQUAL = Claim("pre and post are alike", equal={"norm": "pre"}, to={"norm": "post"}, within=0.5)
 
-INCIDENTAL = {"seconds", "tokens_per_second", "device", "group_size", "chunk_steps", "declaration"}
+INCIDENTAL = {"seconds", "tokens_per_second", "device", "group_size", "chunk_steps", "declaration", "memory_bytes"}
 """Columns that say how and when a run went on this machine; all others are its result."""
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flaxformer.config import Attention, Dense, Elman, ModelConfig, recurrent_model
+from flaxformer.model.remat import REMATS
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, start
@@ -58,7 +59,8 @@ def compiled(name, layout, remat):
             pytest.param(name, layout, remat, marks=slow)
             for name in ("decoder", "encoder-decoder", "recurrent")
             for layout in ("unrolled", "scanned")
-            for remat in ("block", "dots")
+            for remat in REMATS
+            if remat != "none"
         ),
     ],
 )
@@ -70,6 +72,12 @@ def test_values_and_gradients_are_unchanged(name, layout, remat):
 @pytest.mark.parametrize(("remat", "most"), [("block", 1 / 3), pytest.param("dots", 0.7, marks=slow)])
 def test_a_deep_stack_needs_less_memory(remat, most):
     assert compiled("deep decoder", "scanned", remat)[1] < most * compiled("deep decoder", "scanned", "none")[1]
+
+
+@pytest.mark.parametrize("remat", ["feed_forward", "attention"])
+def test_one_branch_computed_again_takes_memory_between_all_and_nothing(remat):
+    none, branch, block = (compiled("deep decoder", "scanned", kind)[1] for kind in ("none", remat, "block"))
+    assert block < branch < none
 
 
 @pytest.mark.slow

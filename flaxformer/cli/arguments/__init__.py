@@ -1,7 +1,7 @@
 """Arguments of every command: all that `--help` shows. No module here imports JAX, so that help is shown at once."""
 
 from flaxformer.cli.arguments.runs import Generate, Prepare, Train
-from flaxformer.cli.arguments.studies import Compare, Plan, Replicate, Report, RunStudy, Status
+from flaxformer.cli.arguments.studies import Compare, MeasureTrials, Plan, Replicate, Report, RunStudy, Status
 from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, New
 
 COMMANDS: dict[str, type] = {
@@ -11,6 +11,7 @@ COMMANDS: dict[str, type] = {
     "run": RunStudy,
     "status": Status,
     "report": Report,
+    "measure": MeasureTrials,
     "compare": Compare,
     "replicate": Replicate,
     "claims": Claims,

@@ -87,19 +87,27 @@ class Train:
     on_code_change: CodeChangeOption = "refuse"
     restart: Annotated[bool, flag("start again from the first step; what is there goes to superseded/")] = False
     plan: Annotated[bool, flag("show parameters, memory and time, and train nothing")] = False
+    remat: Annotated[bool, flag("with --plan, also list the memory of a step under every training.remat")] = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
     """Generate text from a trained run, or translate if it was trained on pairs.
 
+    Of a study that was run with --keep, give the arm, and the seed of its run.
+
     Examples:
       flaxformer generate runs/book --prompt "Once upon" --temperature 0.8
       flaxformer generate runs/de-en --prompt "Guten Tag" --beams 4
       flaxformer generate runs/de-en --input test.de > test.en
+      flaxformer generate runs/study --arm norm=pre --trial-seed 3
     """
 
-    directory: Annotated[Path, tyro.conf.Positional, positional("DIR", "the output folder of 'train'")]
+    directory: Annotated[Path, tyro.conf.Positional, positional("DIR", "the output folder of 'train' or of 'run'")]
+    arm: Annotated[
+        str | None, option("AXIS=LEVEL,…", "the only arm", "arm of a study; an axis that leaves one arm may be omitted")
+    ] = None
+    trial_seed: Annotated[int | None, option("N", "the study's first", "seed of the run of a study")] = None
     prompt: Annotated[str | None, option("TEXT", "a newline", "text to continue or to translate")] = None
     input: Annotated[
         str | None, option("FILE", "none", "translate each line of FILE to a line of the output; - is standard input")
@@ -116,4 +124,6 @@ class Generate:
     )
     beams: Annotated[int | None, option("N", "none", "beam search with N beams instead of sampling")] = None
     seed: Annotated[int, option("N", "0", "seed of the samples")] = 0
-    step: Annotated[int | None, option("N", "the best, else the newest", "step of the checkpoint")] = None
+    step: Annotated[
+        int | None, option("N", "the best, else the newest; of a study the newest", "step of the checkpoint")
+    ] = None

@@ -1,4 +1,4 @@
-"""Arguments of the commands for studies: plan, run, status, report, compare."""
+"""Arguments of the commands for studies: plan, run, status, report, measure, compare, replicate."""
 
 import dataclasses
 from pathlib import Path
@@ -53,12 +53,22 @@ class StudyArguments:
 class Plan(StudyArguments):
     """Show the runs of a study, and the time and memory that they need.
 
+    With --target, compile a study or a run for accelerators that need not be there, and show whether it fits.
+
     Examples:
       flaxformer plan study.py
       flaxformer plan study.py model.layers=4 --seeds 3
+      flaxformer plan run.py --target h200x8 --mesh fsdp=8
     """
 
     weights: Annotated[bool, flag("also list the weights of the baseline's model")] = False
+    remat: Annotated[bool, flag("also list the memory of the baseline's step under every training.remat")] = False
+    target: Annotated[
+        str | None, option("NAME", "this machine", "accelerators: h200x8, h100, a100-80, b200, v5e-2x4, v5p-4x4x4, …")
+    ] = None
+    quick: Annotated[
+        bool, flag("with --target: compile each program once, without the largest batch and group size")
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +146,24 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True)
+class MeasureTrials:
+    """Measure the kept weights of a study, without training again.
+
+    FILE defines measure(params, run), or measure(params, run, data), which returns
+    numbers by name: columns of the results.
+
+    Examples:
+      flaxformer measure runs/study sharpness.py
+      flaxformer measure runs/study sharpness.py --function trace --step 200
+    """
+
+    directory: Output
+    file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines the function")]
+    function: Annotated[str, option("NAME", "measure", "name of the function")] = "measure"
+    step: Annotated[int | None, option("N", "the newest of each run", "step of the kept weights")] = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Compare:
     """Compare two studies: recipes, arms and claims side by side.
 
@@ -143,10 +171,14 @@ class Compare:
 
     Examples:
       flaxformer compare runs/study runs/deeper
+      flaxformer compare runs/study runs/deeper --table runs/both.parquet
     """
 
     a: Annotated[Path, tyro.conf.Positional, positional("DIR_A", "the output folder of a study")]
     b: Annotated[Path, tyro.conf.Positional, positional("DIR_B", "the output folder of another study")]
+    table: Annotated[
+        Path | None, option("FILE", "none", "also write the rows of both, paired by axes and seed, as Parquet")
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True)

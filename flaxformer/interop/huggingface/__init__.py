@@ -1,37 +1,38 @@
 """Hugging Face checkpoints of GPT-2, BERT, T5, BART and Llama in safetensors: reading and writing without torch.
 
->>> config, params = load("gpt2")                    # a folder with config.json and model.safetensors
+>>> config, params = load("models/gpt2")             # a folder with config.json and model.safetensors
 >>> logits = apply(params, config, tokens)           # those of GPT2LMHeadModel
 >>> save("mine", config, params)                     # which transformers' from_pretrained reads
 
-    gpt2    GPT2LMHeadModel
-    bert    BertForMaskedLM
+    gpt2    GPT2LMHeadModel, GPT2ForSequenceClassification
+    bert    BertForMaskedLM, BertForTokenClassification; BertModel without its pooler
     t5      T5ForConditionalGeneration, 1.0 and 1.1
     bart    BartForConditionalGeneration
-    llama   LlamaForCausalLM, with the default rotary positions
+    llama   LlamaForCausalLM, LlamaForSequenceClassification, LlamaModel, with the default rotary positions
 
 Weights are converted to float32. In training, dropout is applied to embeddings and residual branches; the originals
-also apply it to attention weights. Initial values are those of `ModelConfig`.
+also apply it to attention weights, and GPT-2's may have another rate for embeddings (its resid_pdrop is read). A
+classifier reads the last valid token of a sequence, or every token. Initial values are those of `ModelConfig`.
 """
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 from jax.typing import ArrayLike
 
 from flaxformer.config import ModelConfig
+from flaxformer.errors import not_supported
 from flaxformer.interop.huggingface import files
 from flaxformer.interop.huggingface.attributes import Attributes
 from flaxformer.interop.huggingface.bart import BART
 from flaxformer.interop.huggingface.bert import BERT
-from flaxformer.interop.huggingface.family import Family, read_attributes, write_attributes
+from flaxformer.interop.huggingface.family import Family, read_attributes, rows_of, write_attributes
 from flaxformer.interop.huggingface.gpt2 import GPT2
 from flaxformer.interop.huggingface.llama import LLAMA
 from flaxformer.interop.huggingface.names import normalize_names
 from flaxformer.interop.huggingface.t5 import T5
-from flaxformer.interop.tensors import declared_rows, from_tensors, tensor_shapes, to_tensors
+from flaxformer.interop.tensors import declared_rows, from_tensors, host_array, tensor_shapes, to_tensors
 from flaxformer.model import Transformer, specs
 from flaxformer.model.weights import with_layout
 from flaxformer.struct import UserError, did_you_mean
@@ -69,10 +70,10 @@ def load(
         raise UserError("config is None; expected the content of config.json, since tensors are given")
     else:
         given, family = config, _family(config)
-        state = {name: np.asarray(array) for name, array in path_or_state.items()}
+        state = {name: host_array(array) for name, array in path_or_state.items()}
     own = read_attributes(family, given, state)
     declarations = specs(own)
-    rows = declared_rows(family.rows(own), declarations)
+    rows = declared_rows(rows_of(family, own), declarations)
     state = normalize_names(family, state, tensor_shapes(rows, declarations))
     return own, from_tensors(rows, declarations, state, f"tensors of the {family.name} model")
 
@@ -96,7 +97,7 @@ def save(
     """
     chosen, attributes = _attributes(config, family)
     declarations = specs(config)
-    rows = declared_rows(chosen.rows(config), declarations)
+    rows = declared_rows(rows_of(chosen, config), declarations)
     tensors = to_tensors(rows, declarations, with_layout(params, "unrolled"), "weights of the config's model")
     files.write(Path(directory), attributes, tensors)
 
@@ -104,12 +105,13 @@ def save(
 def _family(attributes: Attributes) -> Family:
     name = attributes.get("model_type")
     if name not in FAMILIES:
-        raise UserError(f"config.json has 'model_type' {name!r}{did_you_mean(str(name), list(FAMILIES))}")
+        raise UserError(f"config.json has 'model_type' {name!r}{not_supported(str(name), FAMILIES)}")
     family = FAMILIES[name]
+    known = (*family.architectures, *family.heads)
     for architecture in attributes.get("architectures") or ():
-        if architecture not in family.architectures:
+        if architecture not in known:
             raise UserError(
-                f"config.json has 'architectures' {architecture!r}; expected {' or '.join(family.architectures)}"
+                f"config.json has 'architectures' {architecture!r}{not_supported(str(architecture), known)}"
             )
     return family
 

@@ -1,8 +1,8 @@
 """BERT (Devlin et al. 2019), as in BertForMaskedLM."""
 
 from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
-from flaxformer.interop.huggingface.attributes import activation, number, rate, unused
-from flaxformer.interop.huggingface.family import Family
+from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
+from flaxformer.interop.huggingface.family import Family, classifier, final_vectors
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm
 
 LAYER = (
@@ -27,6 +27,7 @@ def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
         TensorRow("cls.predictions.transform.dense.weight", ("head/transform/matrix",), MATRIX),
         TensorRow("cls.predictions.transform.dense.bias", ("head/transform/bias",), VECTOR),
         *norm("cls.predictions.transform.LayerNorm", "head/transform/norm"),
+        TensorRow("cls.predictions.decoder.weight", ("head/matrix",), MATRIX),
         TensorRow("cls.predictions.bias", ("head/bias",), VECTOR),
     )
 
@@ -34,6 +35,8 @@ def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
 BERT = Family(
     name="bert",
     architectures=("BertForMaskedLM", "BertForPreTraining"),
+    heads={"BertModel": final_vectors, "BertForTokenClassification": classifier("none", bias=True)},
+    classifier="classifier",
     base=ModelConfig(
         inputs=Tokens(token_types=1, std=0.02),
         norm=NormPlacement(post_residual=True, embedding=True),
@@ -54,9 +57,10 @@ BERT = Family(
         number("layer_norm_eps", "norm_kind.epsilon", default=1e-12),
         rate("hidden_dropout_prob", "dropout", default=0.1),
         unused("attention_probs_dropout_prob"),
+        choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}, True),
     ),
     rows=_rows,
-    fixed={"position_embedding_type": "absolute", "tie_word_embeddings": True},
+    fixed={"position_embedding_type": "absolute"},
     ignored={
         "of the pooler, which the masked language model does not read": (
             "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
@@ -64,7 +68,7 @@ BERT = Family(
         ),
     },
     prefix="bert.",
-    outer=("cls.",),
+    outer=("cls.", "classifier."),
     renamed=((r"\.gamma$", ".weight"), (r"\.beta$", ".bias")),
     aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from flaxformer.canonical import canonical, differences
-from flaxformer.config import LearnedPositions, ModelConfig, RelativeBuckets, Tokens, Xavier
+from flaxformer.config import Classifier, LearnedPositions, ModelConfig, NoHead, RelativeBuckets, Tokens, Xavier
 from flaxformer.interop.huggingface.attributes import FIXED, IGNORED, Attribute, Attributes
-from flaxformer.interop.tensors import TensorRow
+from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
+from flaxformer.parts.heads import Head
 from flaxformer.struct import UserError, did_you_mean, replace_at
 
 StateDict = dict[str, np.ndarray]
@@ -24,6 +25,8 @@ class Family:
 
     base: config of which `attributes` replace fields.
     rows: function from a config to the tensors of its model.
+    heads: architectures with another head than that of `base`, and its function of the attributes.
+    classifier: name of the linear map of a head that classifies.
     fixed: attributes of which this package supports one value.
     ignored: attributes that do not change the model's function, by their purpose.
     normalize: function that unifies different forms of attributes before they are read; it may use the tensors.
@@ -40,6 +43,8 @@ class Family:
     attributes: tuple[Attribute, ...]
     rows: Callable[[ModelConfig], tuple[TensorRow, ...]]
     fixed: Mapping[str, object]
+    heads: Mapping[str, Callable[[Attributes], Head]] = dataclasses.field(default_factory=dict)
+    classifier: str = ""
     ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
     normalize: Callable[[Attributes, Mapping[str, np.ndarray]], Attributes] = lambda attributes, state: attributes
     prefix: str = ""
@@ -67,7 +72,41 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
                     f"config.json has '{attribute.name}' {value!r}; expected the {path} of another attribute, "
                     f"{changes[path]!r}"
                 )
-    return with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
+    config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
+    architecture, *_ = given.get("architectures") or [""]
+    return config.replace(head=family.heads[architecture](given)) if architecture in family.heads else config
+
+
+def rows_of(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:
+    """Return the tensors of a family's model, with those of a head that classifies."""
+    if not isinstance(config.head, Classifier):
+        return family.rows(config)
+    body = [row for row in family.rows(config) if not row.paths[0].startswith("head/")]
+    return (
+        *body,
+        *linear(family.classifier, "head/matrix")[:1],
+        TensorRow(f"{family.classifier}.bias", ("head/bias",), VECTOR),
+    )
+
+
+def final_vectors(attributes: Attributes) -> Head:
+    """Return the head of a model without one: its output is the vector of each token."""
+    return NoHead()
+
+
+def classifier(pool: str, bias: bool) -> Callable[[Attributes], Head]:
+    """Return the function from attributes to a head with as many classes as they have labels."""
+
+    def head(attributes: Attributes) -> Head:
+        count = len(attributes.get("id2label") or ()) or attributes.get("num_labels") or 2
+        if attributes.get("problem_type") not in (None, "single_label_classification") or count < 2:
+            raise UserError(
+                f"config.json has 'problem_type' {attributes.get('problem_type')!r} and {count} labels; expected "
+                "single_label_classification of at least 2 labels, the only supported kind"
+            )
+        return Classifier(classes=count, pool=pool, bias=bias)
+
+    return head
 
 
 def _check_known(family: Family, given: Attributes) -> None:
@@ -92,10 +131,15 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
       UserError: no model of the family has this config; the message lists each field that differs.
     """
     config = with_explicit_widths(config, *WIDTHS)
+    labels = {str(number): f"LABEL_{number}" for number in range(getattr(config.head, "classes", 0))}
+    named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
+    found = [name for name, make in family.heads.items() if make(named) == config.head]
+    plain = config.replace(head=family.base.head) if found else config
     attributes = {
         "model_type": family.name,
-        "architectures": [family.architectures[0]],
-        **{attribute.name: attribute.write(config) for attribute in family.attributes},
+        "architectures": [*found, family.architectures[0]][:1],
+        **{attribute.name: attribute.write(plain) for attribute in family.attributes},
+        **(named if labels else {}),
         "torch_dtype": "float32",
     }
     nearest = read_attributes(family, attributes, {})

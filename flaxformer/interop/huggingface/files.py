@@ -27,11 +27,11 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
       UserError: no weights in safetensors, a file of the index that is missing, or one that cannot be read.
     """
     if (folder / WEIGHTS).exists():
-        return _read_safetensors(folder / WEIGHTS)
+        return read_safetensors(folder / WEIGHTS)
     if not (folder / INDEX).exists():
         raise UserError(f"{folder} has neither {WEIGHTS} nor {INDEX}; it has: {', '.join(sorted(os.listdir(folder)))}")
     places = _read_json(folder / INDEX)["weight_map"]
-    files = {name: _read_safetensors(folder / name) for name in sorted(set(places.values()))}
+    files = {name: read_safetensors(folder / name) for name in sorted(set(places.values()))}
     for tensor, name in places.items():
         if tensor not in files[name]:
             raise UserError(f"{INDEX} has '{tensor}' in {name}; expected it there")
@@ -56,7 +56,8 @@ def _read_json(path: Path) -> Attributes:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """Read the tensors of one file, by name."""
     load_file = _safetensors().load_file
     try:
         return load_file(path)

@@ -1,8 +1,8 @@
 """GPT-2 (Radford et al. 2019), as in GPT2LMHeadModel."""
 
 from flaxformer.config import PRE, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Tokens
-from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
-from flaxformer.interop.huggingface.family import Family
+from flaxformer.interop.huggingface.attributes import Attribute, activation, choice, number, rate, unused
+from flaxformer.interop.huggingface.family import Family, classifier
 from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm
 
 LAYER = (
@@ -29,6 +29,8 @@ def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
 GPT2 = Family(
     name="gpt2",
     architectures=("GPT2LMHeadModel", "GPT2Model"),
+    heads={"GPT2ForSequenceClassification": classifier("last", bias=False)},
+    classifier="score",
     base=ModelConfig(
         inputs=Tokens(std=0.02),
         norm=PRE,
@@ -53,7 +55,7 @@ GPT2 = Family(
         ),
         choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}, True),
         rate("resid_pdrop", "dropout", default=0.1),
-        rate("embd_pdrop", "dropout", default=0.1),
+        Attribute("embd_pdrop", lambda value: {}, lambda config: config.dropout or 0.0, 0.1),
         unused("attn_pdrop"),
     ),
     rows=_rows,
@@ -66,7 +68,7 @@ GPT2 = Family(
         ),
     },
     prefix="transformer.",
-    outer=("lm_head.",),
+    outer=("lm_head.", "score."),
     aliases={"lm_head.weight": "transformer.wte.weight"},
     dropped=(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",),
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxformer.config import PRE, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary, Tokens
 from flaxformer.interop.huggingface.attributes import Attributes, activation, choice, number, unused
-from flaxformer.interop.huggingface.family import Family
+from flaxformer.interop.huggingface.family import Family, classifier, final_vectors
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear
 from flaxformer.struct import UserError
 
@@ -40,12 +40,19 @@ def _normalize(attributes: Attributes, state: Mapping[str, np.ndarray]) -> Attri
             name = "rope_type" if name == "type" else name
             if flat.setdefault(name, value) != value:
                 raise UserError(f"config.json has '{name}' {flat[name]!r}, and {value!r} in '{group}'; expected one")
+    if (kind := flat.get("rope_type")) not in (None, "default"):
+        raise UserError(
+            f"config.json has rotary positions of the type {kind!r}, and scaling of rotary positions is not supported; "
+            "expected rope_type 'default', or no rope_scaling"
+        )
     return flat
 
 
 LLAMA = Family(
     name="llama",
-    architectures=("LlamaForCausalLM", "LlamaModel"),
+    architectures=("LlamaForCausalLM",),
+    heads={"LlamaModel": final_vectors, "LlamaForSequenceClassification": classifier("last", bias=False)},
+    classifier="score",
     base=ModelConfig(
         inputs=Tokens(std=0.02),
         norm=PRE,
@@ -87,7 +94,7 @@ LLAMA = Family(
     },
     normalize=_normalize,
     prefix="model.",
-    outer=("lm_head.",),
+    outer=("lm_head.", "score."),
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
     dropped=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
 )

@@ -1,0 +1,37 @@
+"""The command `flaxformer measure DIR FILE`."""
+
+from rich.console import Console
+from rich.text import Text
+
+from flaxformer.cli.arguments import MeasureTrials
+from flaxformer.cli.study import show_paths
+from flaxformer.report import measured
+from flaxformer.report.numbers import number
+from flaxformer.report.terminal import fitted, shortened
+from flaxformer.report.write import report_path, write
+from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
+from flaxformer.store.store import Store
+from flaxformer.wording import counted
+
+
+def main(arguments: MeasureTrials, console: Console) -> int:
+    """Measure the kept weights of every run that lacks it, then write the report and show the new columns."""
+    store = Store(arguments.directory)
+    trials = len(store.declaration["trials"])
+    function = load_function(arguments.file, arguments.function)
+    count = 0
+    for event in measure_trials(store, function, arguments.file, arguments.step):
+        if isinstance(event, WithoutWeights):
+            lacking = f"{counted(len(event.trials), 'run')} without kept weights: {', '.join(event.trials[:4])}"
+            console.print(Text(f"{lacking}{' …' if len(event.trials) > 4 else ''}", style="yellow"))
+            continue
+        count += 1
+        values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
+        console.print(Text(f"{event.trial}, step {event.at}: {values}"), soft_wrap=True)
+    console.print(f"{counted(count, 'run')} measured; all others of {trials} have it, or no weights.", highlight=False)
+    analysis = write(store)
+    console.print()
+    console.print(fitted(shortened(measured.table(analysis)), console.width))
+    console.print(Text(measured.remark(analysis), style="dim"))
+    show_paths(console, {"Report": report_path(store), "Table": store.root / "results.parquet"})
+    return 0

@@ -1,0 +1,36 @@
+"""Output of the command: texts of users and of foreign folders are shown, and never obeyed by the terminal."""
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
+
+from flaxformer.wording import printable
+
+
+def safe_console(is_error: bool = False) -> Console:
+    """Return a console that prints "·" for control characters in texts, and does not interpret markup in them."""
+    console = Console(stderr=is_error, markup=False)
+    console.push_render_hook(_Printable())
+    return console
+
+
+class _Printable(RenderHook):
+    """Hook of a console that replaces control characters in everything that it prints."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_PrintableText(one) for one in renderables]
+
+
+class _PrintableText:
+    """Renderable whose text is that of another, without control characters; colours and cursor movements stay."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._segments(console, options)
+
+    def _segments(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)

@@ -1,0 +1,113 @@
+"""Second attempts of a SLURM job whose process was killed, such as by a lack of memory.
+
+    python -m flaxformer.launchers.resubmit DIR/launches/ID.json INDEX EXIT_CODE
+
+The batch script of a job calls it after a process that a signal ended. The job is queued again, and continues with the
+trials that have no row. After `ATTEMPTS` such ends without a new result or save, the trials of the program that was
+being trained get failed rows with the cause, and the job is queued again for its other trials, if it has any.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from rich.console import Console
+
+from flaxformer.digests import JsonObject, digest
+from flaxformer.files import write_atomically
+from flaxformer.launchers.payload import read
+from flaxformer.store.leases import owner_is_gone, read_leases
+from flaxformer.store.rows import Row
+from flaxformer.store.store import LOCK_PATIENCE, Store
+from flaxformer.wording import counted
+
+ATTEMPTS = 3
+"""Number of ends without progress after which a program is given up."""
+REQUESTS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+"""Signals that ask a process to end; these jobs are queued again where they are handled, or not at all."""
+
+
+def job_state() -> str:
+    """Return the state of this job in SLURM."""
+    words = ["squeue", "--noheader", "--format=%T", f"--jobs={os.environ['SLURM_JOB_ID']}"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def killed_by(code: int) -> signal.Signals | None:
+    """Return the signal that ended a process, from the exit code that srun gives; None if none did, or a request."""
+    try:
+        found = signal.Signals(code - 128)
+    except ValueError:
+        return None
+    return None if found in REQUESTS else found
+
+
+def after_kill(path: Path, index: int, killer: signal.Signals, console: Console) -> bool:
+    """Record the end of a job's process by a signal; returns true if the job is to be queued again."""
+    payload = read(path)
+    store = Store(payload.execution.output or path.parent.parent)
+    declared = {trial["trial"]: trial for trial in store.declaration["trials"]}
+    own = [name for name in payload.job(index) or declared if name in declared]
+    left = [name for name in own if name not in store.rows()]
+    groups = {declared[name]["group"] for name in left}
+    record = path.with_suffix("") / f"{index}.ends.json"
+    progress, count = _progress(store, own, groups), 1
+    if record.is_file() and (former := json.loads(record.read_bytes()))["progress"] == progress:
+        count += former["count"]
+    write_atomically(record, json.dumps({"progress": progress, "count": count}).encode())
+    ended = f"its process was ended by {killer.name}"
+    if killer == signal.SIGKILL:
+        ended += ", which is how a machine without memory ends one"
+    if count < ATTEMPTS:
+        console.print(f"job {index}: {ended}; it is queued again, {count} of {ATTEMPTS} times without progress")
+        return bool(left)
+    held = {lease["group"] for lease in read_leases(store.leases) if owner_is_gone(lease)} & groups or groups
+    given_up = [name for name in left if declared[name]["group"] in held]
+    cause = f"{ended}, {count} times without progress; ask for more memory (--slurm mem=…), or make the model smaller"
+    with store.locked(LOCK_PATIENCE):
+        for name in given_up:
+            store.append(declared[name]["group"], _failed(declared[name], cause))
+    record.unlink()
+    console.print(f"job {index}: {cause}. {counted(len(given_up), 'run')} failed; --retry-failed trains them again")
+    return len(given_up) < len(left)
+
+
+def _progress(store: Store, trials: Collection[str], groups: Collection[str]) -> str:
+    """Return a digest of the results and the saved progress of a job's trials."""
+    rows = store.rows()
+    saved = [path.relative_to(store.root) for group in groups for path in store.unfinished.glob(f"{group}/*/*")]
+    return digest("\n".join(sorted([name for name in trials if name in rows] + list(map(str, saved)))).encode())
+
+
+def _failed(trial: JsonObject, cause: str) -> Row:
+    """The failed row of a declared trial."""
+    return Row(
+        trial=trial["trial"],
+        group=trial["group"],
+        seed=trial["seed"],
+        status="failed",
+        fingerprint=trial["fingerprint"],
+        cause=cause,
+        error=cause,
+        labels=trial["labels"],
+    )
+
+
+def main() -> int:
+    """Entry point; return the exit code."""
+    path, index, code = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    killer = killed_by(code)
+    if killer is not None and job_state() == "RUNNING" and after_kill(path, index, killer, Console(width=200)):
+        return subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False).returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Sums over tokens in chunks, for functions whose values per token are too large to hold for all tokens at once."""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+LARGE = 2**27
+"""Numbers above which the logits of a batch are computed in chunks of tokens, and about as many per chunk.
+
+They are 512 MiB in float32. A chunk then has 2,668 tokens for 50,304 ids: enough that the sum of the gradient of the
+table, which is read and written once per chunk, takes a small part of the time of the products.
+"""
+
+ChunkFunction = Callable[[PyTree, Array, PyTree], PyTree]
+"""function(shared, x, rows): a tree of sums over tokens, with x [tokens, D] and rows [tokens, ...]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """Placement of sums [shards, ...], one per part of the batch on its own devices; by default, on one device."""
+
+    place: Callable[[list[Array]], list[Array]] = lambda sums: sums
+    """Give the gradients of `shared`, [shards, ...] each, their sharding."""
+    add: Callable[[list[Array]], list[Array]] = lambda sums: [own.sum(0) for own in sums]
+    """Return their sums over the shards."""
+
+
+ONE = Shards()
+
+
+def chunk_count(tokens: int, width: int, large: int = LARGE) -> int:
+    """Return the number of chunks of `tokens` tokens with `width` numbers each, such that a chunk has about `large`.
+
+    It is a divisor of the number of tokens, if there is one below twice the least number of chunks.
+    """
+    least = min(max(1, -(-tokens * width // large)), max(tokens, 1))
+    return next((count for count in range(least, 2 * least) if tokens % count == 0), least)
+
+
+def split(tree: PyTree, batch: tuple[int, ...], shards: int, chunks: int) -> PyTree:
+    """Return arrays [*batch, ...] as [chunks, shards, tokens, ...], padded with zeros at the end of each shard.
+
+    The leading axis of the batch is divided into `shards` parts first, so that no token leaves its device.
+    """
+
+    def one(x: Array) -> Array:
+        rest = x.shape[len(batch) :]
+        x = x.reshape(shards, -1, *rest)
+        padding = -x.shape[1] % chunks
+        x = jnp.pad(x, [(0, 0), (0, padding), *((0, 0) for _ in rest)]) if padding else x
+        return jnp.moveaxis(x.reshape(shards, chunks, -1, *rest), 1, 0)
+
+    return jax.tree.map(one, tree)
+
+
+def merge(tree: PyTree, batch: tuple[int, ...]) -> PyTree:
+    """Return arrays [chunks, shards, tokens, ...] as [*batch, ...]: the inverse of `split`."""
+
+    def one(x: Array) -> Array:
+        x, rest = jnp.moveaxis(x, 0, 1), x.shape[3:]
+        shards = x.shape[0]
+        x = x.reshape(shards, -1, *rest)
+        size = functools.reduce(operator.mul, batch, 1) // shards
+        return x[:, :size].reshape(*batch, *rest)
+
+    return jax.tree.map(one, tree)
+
+
+def map_chunks(function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree) -> PyTree:
+    """Return the results of function(shared, x, rows) for each chunk and shard, [chunks, shards, ...]."""
+    return jax.lax.map(lambda part: jax.vmap(function, (None, 0, 0))(shared, *part), (x, rows))
+
+
+def sum_chunks(function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, shards: Shards = ONE) -> PyTree:
+    """Return Σ function(shared, x_i, rows_i) over chunks and shards; the gradient computes each chunk again.
+
+    The gradients of `shared` are summed in float32 or wider, per shard, and over the shards once at the end.
+
+    Args:
+      function: pure, and without traced values in its closure; its result is a tree of scalars.
+      x, rows: [chunks, shards, tokens, ...], as `split` gives them; only x has a gradient.
+    """
+    floats, rebuild = _partition(shared)
+    return _sums(_Bound(function, shards, rebuild), floats, x, rows, _others(shared))
+
+
+def sum_chunks_once(
+    function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, shards: Shards = ONE
+) -> Float[Array, ""]:
+    """Return `sum_chunks` of a function whose result is one scalar, with the gradient computed in the forward pass.
+
+    A chunk is computed once: with the values of a chunk at hand, its gradient needs no second computation of them
+    (Hsu et al. 2024, "Liger Kernel", section 3.2).
+    """
+    floats, rebuild = _partition(shared)
+    return _sum_once(_Bound(function, shards, rebuild), floats, x, rows, _others(shared))
+
+
+class _Bound:
+    """A function of (floats, others, x, rows), and the sharding of its gradients."""
+
+    def __init__(self, function: ChunkFunction, shards: Shards, rebuild: Callable[..., PyTree]) -> None:
+        self.function, self.shards, self.rebuild = function, shards, rebuild
+
+    def __call__(self, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> PyTree:
+        return self.function(self.rebuild(floats, others), x, rows)
+
+
+def _is_float(x: object) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def _partition(tree: PyTree) -> tuple[list[Array], Callable[[list[Array], list[Array]], PyTree]]:
+    """Return the real numbers of a tree, and the function that builds the tree from these and its other leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    is_float = tuple(map(_is_float, leaves))
+
+    def rebuild(floats: list[Array], others: list[Array]) -> PyTree:
+        one, two = iter(floats), iter(others)
+        return jax.tree.unflatten(structure, [next(one) if own else next(two) for own in is_float])
+
+    return [jnp.asarray(leaf) for leaf, own in zip(leaves, is_float, strict=True) if own], rebuild
+
+
+def _others(tree: PyTree) -> list[Array]:
+    return [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if not _is_float(leaf)]
+
+
+def _scan(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> PyTree:
+    def one(x: Array, rows: PyTree) -> PyTree:
+        return bound(floats, x, rows, others)
+
+    def body(sums: PyTree, part: tuple[Array, PyTree]) -> tuple[PyTree, None]:
+        found = jax.vmap(one)(*part)
+        return jax.tree.map(lambda total, own: total + own.sum(0), sums, found), None
+
+    shapes = jax.eval_shape(one, *jax.tree.map(lambda leaf: leaf[0, 0], (x, rows)))
+    sums, _ = jax.lax.scan(body, jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes), (x, rows))
+    return sums
+
+
+def _gradients(bound: _Bound, arguments: PyTree, cotangent: PyTree | None) -> tuple[PyTree, list[Array], Array]:
+    """Return the sums, and their gradients with respect to the real numbers and x; a cotangent None is 1."""
+    floats, x, rows, others = arguments
+
+    def one(x: Array, rows: PyTree) -> tuple[PyTree, list[Array], Array]:
+        sums, pull = jax.vjp(lambda floats, x: bound(floats, x, rows, others), floats, x)
+        return sums, *pull(jax.tree.map(jnp.ones_like, sums) if cotangent is None else cotangent)
+
+    def body(carry: PyTree, part: tuple[Array, PyTree]) -> tuple[PyTree, Array]:
+        sums, gradients = carry
+        found, own, of_x = jax.vmap(one)(*part)
+        sums = jax.tree.map(jnp.add, sums, found)
+        added = [total + new.astype(total.dtype) for total, new in zip(gradients, own, strict=True)]
+        return (sums, bound.shards.place(added)), of_x
+
+    count = x.shape[1]
+    shapes = jax.eval_shape(jax.vmap(one), *jax.tree.map(lambda leaf: leaf[0], (x, rows)))[0]
+    zeros = [jnp.zeros((count, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in floats]
+    start = jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes), bound.shards.place(zeros)
+    (sums, gradients), of_x = jax.lax.scan(body, start, (x, rows))
+    return jax.tree.map(lambda own: own.sum(0), sums), bound.shards.add(gradients), of_x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sums(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> PyTree:
+    return _scan(bound, floats, x, rows, others)
+
+
+def _sums_forward(bound: _Bound, *arguments: PyTree) -> tuple[PyTree, PyTree]:
+    return _scan(bound, *arguments), arguments
+
+
+def _sums_backward(bound: _Bound, arguments: PyTree, cotangent: PyTree) -> tuple[PyTree, ...]:
+    floats = arguments[0]
+    _, of_floats, of_x = _gradients(bound, arguments, cotangent)
+    return [own.astype(leaf.dtype) for own, leaf in zip(of_floats, floats, strict=True)], of_x, None, None
+
+
+_sums.defvjp(_sums_forward, _sums_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sum_once(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> Float[Array, ""]:
+    return _scan(bound, floats, x, rows, others)
+
+
+def _once_forward(bound: _Bound, *arguments: PyTree) -> tuple[Float[Array, ""], PyTree]:
+    floats = arguments[0]
+    total, of_floats, of_x = _gradients(bound, arguments, None)
+    return total, (of_floats, of_x, [jnp.zeros((), leaf.dtype) for leaf in floats])
+
+
+def _once_backward(bound: _Bound, residuals: PyTree, cotangent: Float[Array, ""]) -> tuple[PyTree, ...]:
+    of_floats, of_x, kinds = residuals
+    of_floats = [(own * cotangent).astype(kind.dtype) for own, kind in zip(of_floats, kinds, strict=True)]
+    return of_floats, (of_x * cotangent).astype(of_x.dtype), None, None
+
+
+_sum_once.defvjp(_once_forward, _once_backward)

@@ -1,0 +1,126 @@
+"""Costs and effective speed-ups in words: ratios of unequal costs, rules of comparison, speed-ups with intervals."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from flaxformer.digests import JsonObject
+from flaxformer.report import phrasing
+from flaxformer.report.numbers import rounded
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.costs import TOLERANCE, ArmCost, CostRatio, reference_arm, unequal
+from flaxformer.study.judging import JudgedClaim
+from flaxformer.study.speedup import SpeedUp, SpeedUps, compare_arms
+from flaxformer.wording import counted, listed, with_prefix
+
+
+def ratios(found: Sequence[CostRatio]) -> str:
+    """Unequal costs, such as "layers 2 has 1.93 times the FLOPs and 1.5 times the parameters of layers 1"."""
+    parts = []
+    for (first, second), own in itertools.groupby(found, lambda one: _names(one)):
+        parts.append(f"{first} has {listed(f'{rounded(one.ratio)} times the {one.name}' for one in own)} of {second}")
+    return "; ".join(parts)
+
+
+def _names(one: CostRatio) -> tuple[str, str]:
+    """The levels by which the two arms differ."""
+    changed = [name for name in one.first if one.first[name] != one.second.get(name)]
+    first, second = ({name: labels[name] for name in changed} for labels in (one.first, one.second))
+    return phrasing.labels(first) or "the arm", phrasing.labels(second) or "the other"
+
+
+def comparison(study: JsonObject) -> str:
+    """The rule of a comparison at equal cost, in a sentence; empty without one."""
+    rule = study.get("compare")
+    if not rule:
+        return ""
+    adjusted = [own for own in rule["arms"].values() if own["changes"]]
+    farthest = max((abs(own["after"] - 1) for own in rule["arms"].values()), default=0.0)
+    return (
+        f"Arms are compared at equal {rule['quantity']}, within {rule['tolerance']:.2g} of the baseline (largest "
+        f"difference {farthest:.2g}): {' or '.join(rule['adjust'])} was adjusted in {len(adjusted)} of "
+        f"{counted(len(rule['arms']), 'arm')}."
+    )
+
+
+def speed_up(one: SpeedUp | None) -> str:
+    """A speed-up with its interval, such as "1.42 [1.31, 1.54]"; "above 2.1" or "below 0.4" with censored seeds."""
+    if one is None or math.isnan(one.ratio):
+        return "not determined" if one is not None and one.above and one.below else "–"
+    low, high = one.interval
+    if one.above or one.below:
+        return f"{'above' if one.above else 'below'} {rounded(one.ratio)}"
+    if math.isnan(low):
+        return f"{rounded(one.ratio)} (one seed, no interval)"
+    return f"{rounded(one.ratio)} [{rounded(low)}, {rounded(high)}]"
+
+
+def censored(one: SpeedUp) -> str:
+    """The seeds at which no cost reaches the score, in words; empty without any."""
+    parts = []
+    if one.above:
+        parts.append(f"never reached at {one.above} of {counted(one.log.n, 'seed')}")
+    if one.below:
+        parts.append(f"no better than before training at {one.below} of {counted(one.log.n, 'seed')}")
+    return ", ".join(parts)
+
+
+def speed_ups(one: SpeedUps) -> str:
+    """The effective speed-ups of an arm over another in one clause."""
+    parts = []
+    found = ((one.compute, one.time, one.arm), (one.compute_to_baseline, one.time_to_baseline, one.baseline))
+    for compute, time, arm in found:
+        in_time = "" if time is None else f", {speed_up(time)} in time"
+        parts.append(f"to the loss of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
+    return f"effective speed-up {'; '.join(parts)}"
+
+
+def speed_up_in_compute(one: SpeedUps | None) -> str:
+    """The speed-up in compute at the final score of the arm; where that is a bound, at that of the other arm too."""
+    if one is None:
+        return "–"
+    if not (one.compute.above or one.compute.below):
+        return speed_up(one.compute)
+    return f"{speed_up(one.compute)}; {speed_up(one.compute_to_baseline)} to the loss of the other"
+
+
+def summary(analysis: Analysis) -> str:
+    """The cost of the arms, and the rule by which they are compared; empty where no cost is known."""
+    found = [cost for cost in analysis.costs if cost is not None]
+    if not found:
+        return ""
+    names = differing(analysis)
+    each = [_range([cost.flops for cost in found], "FLOP"), _range([cost.parameters for cost in found], " parameters")]
+    words = f"The arms differ in {listed(names)}" if names else f"All arms cost the same, within {TOLERANCE:.0%}"
+    text = f"{words}: {each[0]} per run and {each[1]}."
+    return " ".join(filter(None, (comparison(analysis.study), text)))
+
+
+def differing(analysis: Analysis) -> list[str]:
+    """Return the names of the costs in which arms differ from the reference arm."""
+    own = reference(analysis)
+    return sorted({name for cost in analysis.costs for name in unequal(cost, own)})
+
+
+def reference(analysis: Analysis) -> ArmCost | None:
+    """Return the cost of the reference arm of a study; None where it is not known."""
+    found = reference_arm(analysis.study["axes"], analysis.arms)
+    return next((cost for arm, cost in zip(analysis.arms, analysis.costs, strict=True) if arm is found), None)
+
+
+def claim_speed_up(analysis: Analysis, claim: JudgedClaim) -> SpeedUps | None:
+    """Return the speed-ups of the first arm of a claim over the second; None for other claims, or where not known."""
+    arms = [arm for _, labels in claim.terms for arm in analysis.arms if arm.labels == labels]
+    return compare_arms(analysis.study, *arms) if len(arms) == len(claim.terms) == 2 else None
+
+
+def claim_speed_ups(analysis: Analysis, claim: JudgedClaim) -> list[str]:
+    """Return the effect of a claim as an effective speed-up in one clause; none where it is not known."""
+    found = claim_speed_up(analysis, claim)
+    return [] if found is None else [speed_ups(found)]
+
+
+def _range(values: Sequence[float], unit: str) -> str:
+    """The smallest and the largest of some numbers."""
+    low, high = with_prefix(min(values), unit), with_prefix(max(values), unit)
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,72 @@
+"""Numbers that were measured from kept weights after training: their columns, and their table by arm."""
+
+import statistics
+
+from flaxformer.report import phrasing
+from flaxformer.report.numbers import number
+from flaxformer.report.tables import Table, markdown
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.arms import ArmSummary
+from flaxformer.study.judging import key_of
+from flaxformer.study.statistics import estimate
+from flaxformer.wording import listed
+
+TITLE = "Measured after training"
+
+
+def by_trial(analysis: Analysis) -> dict[str, dict[str, float]]:
+    """The measured numbers of every trial that has some, by column."""
+    found: dict[str, dict[str, float]] = {}
+    for trials in analysis.measured.values():
+        for trial, one in trials.items():
+            found.setdefault(trial, {}).update(one.values)
+    return found
+
+
+def table(analysis: Analysis) -> Table:
+    """The mean of every measured number of every arm, with its interval over the seeds."""
+    numbers, trials = by_trial(analysis), _trials_by_arm(analysis)
+    rows = []
+    for arm in analysis.arms if numbers else ():
+        own = [numbers.get(trial, {}) for trial in trials[key_of(arm.labels)]]
+        for name in dict.fromkeys(name for values in own for name in values):
+            rows.append([*arm.labels.values(), name, *_cells(arm, name, own)])
+    axes = [axis["name"] for axis in analysis.study["axes"]]
+    return Table(TITLE, [*axes, "number", "mean [95 %]", "sd", "seeds"], rows, len(axes) + 1)
+
+
+def _trials_by_arm(analysis: Analysis) -> dict[str, list[str]]:
+    """The names of the declared trials by the labels of their arm."""
+    found: dict[str, list[str]] = {}
+    for trial in analysis.study["trials"]:
+        found.setdefault(key_of(trial["labels"]), []).append(trial["trial"])
+    return found
+
+
+def _cells(arm: ArmSummary, name: str, own: list[dict[str, float]]) -> list[str]:
+    values = [one[name] for one in own if name in one]
+    found = estimate(values)
+    sd = number(statistics.stdev(values), found.sd) if len(values) > 1 else "–"
+    return [phrasing.interval(found), sd, str(len(values))]
+
+
+def remark(analysis: Analysis) -> str:
+    """Sentence on what measured the numbers; empty without any."""
+    measured = {function: trials for function, trials in analysis.measured.items() if trials}
+    if not measured:
+        return ""
+    codes = [f"{function} (code {next(iter(trials.values())).measured_by})" for function, trials in measured.items()]
+    has_row = analysis.results.table["status"].is_not_null()
+    present = analysis.results.table.filter(has_row)["trial"].to_list()
+    missing = {function: sum(name not in trials for name in present) for function, trials in measured.items()}
+    lacking = [f" {count} runs lack those of {function}." for function, count in missing.items() if count]
+    return (
+        f"Measured from kept weights by {listed(codes)}. These numbers are exploratory: no claim is about "
+        f"them.{''.join(lacking)}"
+    )
+
+
+def section(analysis: Analysis) -> str:
+    """The table and its remark in Markdown; empty without measurements."""
+    own = table(analysis)
+    return f"\n## {TITLE}\n\n{markdown(own)}\n{remark(analysis)}\n" if own.rows else ""

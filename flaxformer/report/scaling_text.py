@@ -1,0 +1,155 @@
+"""Scaling laws in words and in the cells of tables."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flaxformer.digests import JsonObject
+from flaxformer.report import numbers, phrasing
+from flaxformer.report.numbers import p_value, rounded
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.scale import VARIABLE_NAMES
+from flaxformer.study.scaling_analysis import Crossing, PredictedEffect
+from flaxformer.study.scaling_fit import FARTHEST, HeldOut, LawEstimate, ScalingFit
+
+
+class Cells(NamedTuple):
+    """Content of a table: title, header, rows, and the number of columns of text, which come first."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int
+
+
+def interval(one: LawEstimate | None, sign: str = "") -> str:
+    """An estimate with its interval, such as "0.402 [0.391, 0.413]"; an end without a bound is infinite."""
+    if one is None or math.isnan(one.value):
+        return "–"
+    widths = [abs(end - one.value) for end in (one.low, one.high) if math.isfinite(end)]
+    value, low, high = numbers.numbers((one.value, one.low, one.high), max(widths, default=math.nan), sign)
+    return value if math.isnan(one.low) else f"{value} [{low}, {high}]"
+
+
+def size(value: float) -> str:
+    """A number of FLOPs, parameters or tokens, such as "4,096" or "9.22e11"."""
+    if not 1e6 <= value < math.inf:
+        return rounded(value)
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def _amplitude(one: LawEstimate | None) -> str:
+    """An amplitude, whose interval spans orders of magnitude, with two digits for each end."""
+    return "–" if one is None else f"{rounded(one.value, 2)} [{rounded(one.low, 2)}, {rounded(one.high, 2)}]"
+
+
+def cells(analysis: Analysis) -> list[Cells]:
+    """Tables of the fits, of held-out sizes, and of predicted effects; none for a study without scaling."""
+    scaling = analysis.scaling
+    if scaling is None:
+        return []
+    axes = [axis["name"] for axis in analysis.study["axes"] if axis["name"] != scaling.axis]
+    metric, variable = phrasing.metric(analysis.study), VARIABLE_NAMES[scaling.variable]
+    fits = [_fit(one) for one in (*scaling.fits, *scaling.other_fits)]
+    header = [*axes, "C", "law", "α [95 %]", "A [95 %]", "L∞ [95 %]", "p (misfit)", "fitted sizes", "seeds"]
+    held_out = [_held_out_cells(fit, one) for fit in scaling.fits for one in fit.held_out]
+    held_out_header = [*axes, scaling.axis, variable, f"predicted {metric} [95 %]", "observed", "inside"]
+    effects = [_effect_cells(one) for one in scaling.effects]
+    effect_header = [*axes, "minus", f"crossing in {variable} [95 %]", variable, f"effect on {metric} [95 %]", "seeds"]
+    return [
+        Cells("Scaling laws", header, fits, len(axes) + 2),
+        Cells("Held-out sizes", held_out_header, held_out, len(axes) + 1),
+        Cells(f"Effects at {FARTHEST:g} times the largest size", effect_header, effects, len(axes) + 2),
+    ]
+
+
+def _fit(fit: ScalingFit) -> list[str]:
+    known = f"not identified: {fit.reason}" if fit.reason else "identified"
+    own = [interval(fit.exponent), _amplitude(fit.amplitude), interval(fit.limit)]
+    p = "–" if math.isnan(fit.misfit_p) else p_value(fit.misfit_p)
+    return [
+        *fit.labels.values(),
+        VARIABLE_NAMES[fit.variable],
+        known,
+        *own,
+        p,
+        str(len(fit.fitted)),
+        str(len(fit.seeds)),
+    ]
+
+
+def _held_out_cells(fit: ScalingFit, one: HeldOut) -> list[str]:
+    inside = {True: "yes", False: "no", None: "–"}[one.is_inside]
+    predicted = interval(one.predicted)
+    return [*fit.labels.values(), one.point.label, size(one.point.size), predicted, _observed(one), inside]
+
+
+def _effect_cells(one: PredictedEffect) -> list[str]:
+    effect = interval(one.effect, "+")
+    return [*one.labels.values(), phrasing.arm(one.reference), crossing(one), size(one.size), effect, str(one.seeds)]
+
+
+def _observed(one: HeldOut) -> str:
+    widths = [abs(end - one.predicted.value) for end in (one.predicted.low, one.predicted.high) if math.isfinite(end)]
+    return numbers.number(one.observed, max(widths, default=math.nan))
+
+
+def crossing(effect: PredictedEffect) -> str:
+    """Places at which two laws may cross, and that there is none, or that the seeds do not decide."""
+    if effect.effect is None:
+        return "–"
+    low, high = (size(end) for end in effect.searched)
+    if not effect.crossings:
+        return f"none from {low} to {high}"
+    return "; ".join(_one_crossing(one, low, high) for one in effect.crossings)
+
+
+def _one_crossing(one: Crossing, low: str, high: str) -> str:
+    ends = f"[{size(one.low) if one.low > 0 else f'below {low}'}, " + (
+        f"{size(one.high)}]" if math.isfinite(one.high) else f"above {high}]"
+    )
+    if one.low == 0 and math.isinf(one.high):
+        return f"not determined from {low} to {high}"
+    return f"not excluded in {ends}" if math.isnan(one.value) else f"{size(one.value)} {ends}"
+
+
+def findings(analysis: Analysis) -> list[str]:
+    """The law of each arm and the effects that follow from the laws, in a sentence each."""
+    scaling = analysis.scaling
+    if scaling is None:
+        return []
+    variable = VARIABLE_NAMES[scaling.variable]
+    return [
+        *(_law(fit) for fit in scaling.fits),
+        *(_held_out(fit, one) for fit in scaling.fits for one in fit.held_out),
+        *(_effect(one, variable, analysis.study) for one in scaling.effects if one.effect is not None),
+    ]
+
+
+def _where(fit: ScalingFit) -> str:
+    return phrasing.labels(fit.labels) or "scaling law"
+
+
+def _law(fit: ScalingFit) -> str:
+    variable = VARIABLE_NAMES[fit.variable]
+    if fit.reason:
+        return f"{_where(fit)}: L∞ + A·C^(−α) is not identified because {fit.reason} (C: {variable})"
+    return (
+        f"{_where(fit)}: L∞ {interval(fit.limit)}, A {_amplitude(fit.amplitude)}, α {interval(fit.exponent)} "
+        f"(C: {variable})"
+    )
+
+
+def _held_out(fit: ScalingFit, one: HeldOut) -> str:
+    place = {True: ", inside", False: ", outside", None: ""}[one.is_inside]
+    observed = "no result yet" if math.isnan(one.observed) else f"observed {_observed(one)}{place}"
+    return f"{_where(fit)}, held-out {one.point.label}: predicted {interval(one.predicted)}, {observed}"
+
+
+def _effect(one: PredictedEffect, variable: str, study: JsonObject) -> str:
+    unit = f" {study['unit']}" if study["unit"] else ""
+    return (
+        f"{phrasing.arm(one.labels)} minus {phrasing.arm(one.reference)} at {size(one.size)} {variable} "
+        f"({FARTHEST:g} times the largest size): {interval(one.effect, '+')}{unit}; crossing: {crossing(one)}"
+    )

@@ -1,0 +1,155 @@
+"""Measuring of kept weights: every trial whose measurement by a function is missing, without training again."""
+
+import dataclasses
+import datetime
+import inspect
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flaxformer import files
+from flaxformer.checkpoint.steps import read_marker, step_numbers
+from flaxformer.checkpoint.weights import read_weights
+from flaxformer.digests import JsonObject
+from flaxformer.store import trial_measurements
+from flaxformer.store.checks import is_finished
+from flaxformer.store.rows import is_reserved
+from flaxformer.store.store import Store
+from flaxformer.store.trial_measurements import Launch, TrialMeasurement
+from flaxformer.store.weights import WEIGHTS, weights_folder
+from flaxformer.struct import UserError
+from flaxformer.study.load import load_module, load_run
+from flaxformer.study.probe import measured_by
+from flaxformer.study.user_functions import calling, numbers
+from flaxformer.user_code import code_digests
+
+MeasureWeights = Callable[..., Mapping[str, Any]]
+"""Function `measure(params, run)` or `measure(params, run, data)` that returns named numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutWeights:
+    """Finished trials whose weights, or whose weights at the step, were not kept."""
+
+    trials: list[str]
+
+
+def load_function(file: Path, name: str) -> MeasureWeights:
+    """Return the function of this name that a file defines, for `measure_trials`; run only files that you trust.
+
+    Raises:
+      UserError: there is none, or it does not take two or three arguments.
+    """
+    expected = f"defines {name}(params, run) or {name}(params, run, data)"
+    function = getattr(load_module(file, expected), name, None)
+    if not inspect.isfunction(function):
+        raise UserError(f"'{file}' has {name} = {function!r}; expected a file that {expected}")
+    if _count_arguments(function) not in (2, 3):
+        raise UserError(f"'{file}' has {name}{inspect.signature(function)}; expected a file that {expected}")
+    return function
+
+
+def measure_trials(
+    store: Store, function: MeasureWeights, file: Path, step: int | None = None
+) -> Iterator[TrialMeasurement | WithoutWeights]:
+    """Measure the kept weights of every finished trial that lacks it; each result is on disk before it is yielded.
+
+    The function gets the weights that evaluations use, the run, and where it takes a third argument, the run's data
+    (`run.task.load()`). Its identity is the digest of its code and of all user code that it uses: after an edit, all
+    trials are measured again, and earlier numbers stay in the folder without being shown.
+
+    Args:
+      store: the study's folder.
+      function: what measures.
+      file: the file of the function.
+      step: step of the weights; None for the newest that were kept of each trial.
+
+    Raises:
+      UserError: no weights were kept, another process measures, a column is taken, weights are damaged, or the function
+        fails; trials that were measured before are kept.
+    """
+    study = store.declaration
+    rows = store.rows()
+    trials = [trial for trial in study["trials"] if is_finished(rows.get(trial["trial"]))]
+    steps = {trial["trial"]: _step(store, trial["trial"], step) for trial in trials}
+    lacking = [name for name, found in steps.items() if found is None]
+    if len(lacking) == len(trials):
+        asked = "" if step is None else f" at step {step}"
+        raise UserError(f"{store.root} has no kept weights{asked}; expected a study that was run with --keep")
+    code = code_digests([function], file)
+    name, time_now = f"{file.name}: {function.__name__}", datetime.datetime.now(datetime.UTC)
+    launch = Launch(name, measured_by(code), code, step, time_now.isoformat(timespec="seconds"))
+    with files.lock_folder(store.root / WEIGHTS, "measuring"):
+        launches, found = trial_measurements.read(store)
+        if launch.key not in {one.key for one in launches}:
+            trial_measurements.append(store, launch)
+        done = {(one.trial, one.fingerprint, one.weights) for one in found if one.key == launch.key}
+        taken = _taken_columns(store, study, rows, name)
+        for trial in trials:
+            at = steps[trial["trial"]]
+            if at is None:
+                continue
+            weights = _digest(weights_folder(store.root, trial["trial"]), at)
+            if (trial["trial"], trial["fingerprint"], weights) not in done:
+                one = _measure(store, function, launch, trial, at, weights, taken)
+                trial_measurements.append(store, one)
+                yield one
+    if lacking:
+        yield WithoutWeights(lacking)
+
+
+def _measure(
+    store: Store,
+    function: MeasureWeights,
+    launch: Launch,
+    trial: JsonObject,
+    at: int,
+    weights: str,
+    taken: Mapping[str, str],
+) -> TrialMeasurement:
+    """Measure one trial."""
+    folder = weights_folder(store.root, trial["trial"])
+    run = load_run(folder)
+    params, began = read_weights(folder, run, at), time.perf_counter()
+    arguments = (params, run, run.task.load())[: _count_arguments(function)]
+    arm = ",".join(f"{axis}={level}" for axis, level in trial["labels"].items())
+    where = f"for {f'arm {arm}' if arm else 'the baseline'} at seed {trial['seed']}"
+    with calling(function.__name__, where):
+        given = function(*arguments)
+    values = numbers(function.__name__, given, where)
+    for column in values:
+        if column in taken or is_reserved(column):
+            owner = taken.get(column, "the results")
+            raise UserError(f"{function.__name__} returns '{column}', a column of {owner}; expected another name")
+    seconds = time.perf_counter() - began
+    identity = launch.function, launch.measured_by, launch.step, trial["trial"], trial["fingerprint"]
+    return TrialMeasurement(*identity, weights, at, seconds, values)
+
+
+def _taken_columns(store: Store, study: JsonObject, rows: Mapping[str, Mapping[str, Any]], own: str) -> dict[str, str]:
+    """The columns of the results, and of other functions' measurements, with their owners."""
+    found = dict.fromkeys((axis["name"] for axis in study["axes"]), "the axes")
+    found |= dict.fromkeys((name for row in rows.values() for name in row), "the results")
+    for function, trials in trial_measurements.current(store, study).items():
+        if function != own:
+            found |= dict.fromkeys((name for one in trials.values() for name in one.values), function)
+    return found
+
+
+def _step(store: Store, trial: str, step: int | None) -> int | None:
+    """The step whose weights are measured; None if they were not kept."""
+    kept = step_numbers(weights_folder(store.root, trial), published=True)
+    if step is None:
+        return kept[-1] if kept else None
+    return step if step in kept else None
+
+
+def _digest(folder: Path, step: int) -> str:
+    """The digest of kept weights, by the digests of their arrays."""
+    return files.digest_of(json.dumps(read_marker(folder, step).digests, sort_keys=True).encode())
+
+
+def _count_arguments(function: MeasureWeights) -> int:
+    return len(inspect.signature(function).parameters)

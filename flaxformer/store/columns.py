@@ -1,0 +1,232 @@
+"""Results of a folder by column: the last row of every trial, as in `Store.rows`, without an object per row.
+
+A file is read in the columns that are asked for; its digest is checked all the same, and so are its rows. Damage and
+disagreements are noted in the store.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from flaxformer.digests import DamagedError, iterate_lines
+from flaxformer.store import records
+from flaxformer.store.checks import by_trial
+from flaxformer.store.records import POLARS_TYPES
+from flaxformer.store.rows import COLUMNS, Row
+from flaxformer.store.store import DISAGREEMENTS, STATUSES, Store, read_lines
+
+BATCH = 2048
+"""Number of rows of a file of lines that are objects at a time."""
+SCALARS = [name for name, kind in POLARS_TYPES.items() if not isinstance(kind, pl.List) and name != "error"]
+"""Fixed columns with a short value."""
+NUMBER = "number: "
+"""Prefix of a metric's column in `scalars`, so that no metric has the name of a label or of a fixed column."""
+ColumnChoice = Callable[[pl.Schema], Mapping[str, pl.Expr]]
+"""From the columns of a file to those to read, by name; `trial` and `status` are among them."""
+
+
+def scalars(store: Store) -> pl.DataFrame:
+    """One row per trial: `SCALARS`, and every metric under `NUMBER` and its name."""
+    found = _read(store, _scalars, {name: POLARS_TYPES[name] for name in SCALARS})
+    for line in read_lines(store.root / DISAGREEMENTS):
+        store.disagreements.setdefault(str(line.get("trial")), str(line.get("what")))
+    return _last_of_each(store, found)
+
+
+def fixed(store: Store, *names: str) -> pl.DataFrame:
+    """One row per trial: its name, its status, and these of `SCALARS`."""
+    wanted = {name: POLARS_TYPES[name] for name in dict.fromkeys(("trial", "status", *names))}
+    found = _read(store, lambda schema: {name: _typed(schema, name, kind) for name, kind in wanted.items()}, wanted)
+    return _last_of_each(None, found)
+
+
+def statuses(store: Store) -> dict[str, str]:
+    """The status of every trial that has a row, by its name."""
+    return dict(fixed(store).select("trial", "status").iter_rows())
+
+
+def lists(store: Store, *names: str) -> pl.DataFrame:
+    """One row per trial: its name, its status, and these columns of lists, such as a curve; null where it has none."""
+    wanted = {name: POLARS_TYPES[name] for name in ("trial", "status")}
+    wanted |= {name: POLARS_TYPES.get(name, pl.List(pl.Float64())) for name in names}
+    found = _read(store, lambda schema: {name: _typed(schema, name, kind) for name, kind in wanted.items()}, wanted)
+    return _last_of_each(None, found)
+
+
+def everything(store: Store) -> pl.DataFrame:
+    """One row per trial with all its columns: the fixed ones, then labels, metrics and curves."""
+    found = _last_of_each(None, _read(store, _everything, POLARS_TYPES))
+    order = [*POLARS_TYPES, *(n for n, t in found.schema.items() if n not in POLARS_TYPES and t == pl.String)]
+    order += [n for n, t in found.schema.items() if n not in order and not isinstance(t, pl.List)]
+    return found.select([*order, *(name for name in found.columns if name not in order)])
+
+
+def rows_of(store: Store, trials: Collection[str]) -> dict[str, Row]:
+    """The last row of each of these trials that has one, as in `Store.rows`."""
+    return by_trial(_rows(store, trials), {})
+
+
+def _rows(store: Store, trials: Collection[str]) -> list[Row]:
+    """All rows of these trials, in the order in which they count."""
+    names = pl.Series(list(trials), dtype=pl.String)
+    wanted = set(trials)
+    lines = [row for path in store._line_files() for row in _rows_of_lines(store, path) if row.trial in wanted]
+    tables = []
+    for path in store._files("*.parquet"):
+        found = _of_table(store, path, _everything, lambda table: table.filter(pl.col("trial").is_in(names.implode())))
+        tables += [Row.from_columns(columns) for columns in found.to_dicts()] if found is not None else []
+    return [*tables, *lines]
+
+
+def _read(store: Store, choose: ColumnChoice, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The chosen columns of all rows of all files, in the order in which they count."""
+    lines = [frame for path in store._line_files() for frame in _of_lines(store, path, choose)]  # before a merge
+    tables = [_of_table(store, path, choose) for path in store._files("*.parquet")]
+    parts = [part for part in (*tables, *lines) if part is not None and part.height]
+    return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
+
+
+def _of_table(
+    store: Store,
+    path: Path,
+    choose: ColumnChoice,
+    only: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda table: table,
+) -> pl.DataFrame | None:
+    """The chosen columns of the rows of a Parquet file; None if there are none. Damage is noted."""
+
+    def select(table: pl.LazyFrame) -> pl.LazyFrame:
+        schema = table.collect_schema()
+        chosen = [own.alias(name) for name, own in choose(schema).items()]
+        table = only(table) if "trial" in schema.names() else table
+        return table.select(*chosen, pl.lit(value=True).and_(_is_row(schema)).alias("is_row"))
+
+    try:
+        found = records.read_columns(path, select)
+        if wrong := found.height - found["is_row"].sum():
+            one = records.read_columns(path, lambda table: table.filter(~_is_row(table.collect_schema())).head(1))
+            store._note(path, f"{wrong} rows are not rows of results ({_reason(one)})")
+        return found.filter("is_row").drop("is_row")
+    except DamagedError as error:
+        store._note(path, str(error))
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def _reason(wrong: pl.DataFrame) -> str:
+    """Return why the first of the rows is none."""
+    try:
+        Row.from_columns(wrong.row(0, named=True))
+    except ValueError as error:
+        return str(error)
+    return "?"
+
+
+def _is_row(schema: pl.Schema) -> pl.Expr:
+    """True for the rows that `Row.from_columns` accepts."""
+    checks = []
+    for column in COLUMNS:
+        kind = schema.get(column.name, pl.Null())
+        if not _accepts(column.kind, kind):
+            checks.append(pl.col(column.name).is_null())
+        if column.is_required:
+            checks.append(pl.lit(value=False) if kind == pl.Null else pl.col(column.name).is_not_null())
+    if _accepts("text", schema.get("status", pl.Null())) and schema.get("status") not in (None, pl.Null):
+        checks.append(pl.col("status").cast(pl.String).is_in(STATUSES))
+    return pl.all_horizontal(checks).fill_null(value=False)
+
+
+def _accepts(kind: str, dtype: pl.DataType) -> bool:
+    """True if values of a Parquet column are of a kind of a fixed column."""
+    if dtype == pl.Null:
+        return True
+    if kind == "text":
+        return dtype in (pl.String, pl.Categorical, pl.Enum)
+    if kind == "list of integers":
+        return isinstance(dtype, pl.List | pl.Array)
+    return dtype.is_integer() or dtype == pl.Boolean or (kind == "number" and dtype.is_float())
+
+
+def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_integer() or dtype.is_float() or dtype == pl.Boolean
+
+
+def _scalars(schema: pl.Schema) -> dict[str, pl.Expr]:
+    own = {name: _typed(schema, name, POLARS_TYPES[name]) for name in SCALARS}
+    metrics = [name for name, kind in schema.items() if name not in POLARS_TYPES and _is_number(kind)]
+    return own | {f"{NUMBER}{name}": pl.col(name).cast(pl.Float64) for name in metrics}
+
+
+def _everything(schema: pl.Schema) -> dict[str, pl.Expr]:
+    """The columns that a `Row` holds."""
+    own = {name: _typed(schema, name, kind) for name, kind in POLARS_TYPES.items()}
+    for name, kind in schema.items():
+        is_curve = isinstance(kind, pl.List)
+        if name not in own and (kind == pl.String or _is_number(kind) or is_curve):
+            own[name] = pl.col(name)
+    return own
+
+
+def _typed(schema: pl.Schema, name: str, kind: pl.DataType) -> pl.Expr:
+    """A column as one of this type; null where the file has none, or one of another kind."""
+    dtype = schema.get(name, pl.Null())
+    is_list = isinstance(kind, pl.List)
+    fits = isinstance(dtype, pl.List) if is_list else dtype in (pl.String, pl.Categorical, pl.Enum)
+    if not is_list and kind != pl.String:
+        fits = _is_number(dtype)
+    return pl.col(name).cast(kind) if fits else pl.lit(None, dtype=kind)
+
+
+def _rows_of_lines(store: Store, path: Path) -> Iterator[Row]:
+    """The rows of a file of lines, one at a time; other lines are noted as damage."""
+    wrong = []
+    try:
+        for columns, what in iterate_lines(path):
+            if columns is None:
+                store._note(path, what)
+                continue
+            try:
+                yield Row.from_columns(columns)
+            except ValueError as error:
+                wrong.append(error)
+    except FileNotFoundError:  # it was merged meanwhile
+        return
+    if wrong:
+        store._note(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
+
+
+def _of_lines(store: Store, path: Path, choose: ColumnChoice) -> Iterator[pl.DataFrame]:
+    rows = _rows_of_lines(store, path)
+    while batch := list(itertools.islice(rows, BATCH)):
+        table = records.frame_of(batch)
+        yield table.select(own.alias(name) for name, own in choose(table.schema).items())
+
+
+def _last_of_each(store: Store | None, found: pl.DataFrame) -> pl.DataFrame:
+    """The row of each trial that counts: the last result, or else the last failed row; differing results are noted."""
+    if found["trial"].n_unique() == found.height:
+        return found
+    place = found.with_row_index("place").filter(pl.col("trial").is_duplicated())
+    if store is not None and (names := _differing(place.drop("place"))):
+        by_trial(_rows(store, names), store.disagreements)
+    result = pl.col("place").filter(pl.col("status") != "failed").max()
+    kept = place.group_by("trial", maintain_order=True).agg(pl.coalesce(result, pl.col("place").max()))["place"]
+    first = found.with_row_index("place").group_by("trial", maintain_order=True).agg(pl.col("place").last())
+    chosen = first.join(place.select("trial").unique(), on="trial", how="anti")["place"]
+    return found[pl.concat([chosen, kept]).sort()]
+
+
+def _differing(rows: pl.DataFrame) -> list[str]:
+    """The trials whose rows are not the same bit for bit."""
+    floats = [column for column in rows if column.dtype == pl.Float64]
+    bits = rows.with_columns(
+        pl.Series(one.name, one.fill_null(0.0).to_numpy().view(np.int64)).zip_with(
+            one.is_not_null(), pl.Series([None], dtype=pl.Int64)
+        )
+        for one in floats
+    )
+    left = bits.unique(maintain_order=True)
+    return left.filter(pl.col("trial").is_duplicated())["trial"].unique(maintain_order=True).to_list()

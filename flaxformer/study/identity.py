@@ -1,0 +1,62 @@
+"""Identity of trials: the recipe of an arm, with the digests of the user's code, and fingerprints."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import flaxformer
+from flaxformer.canonical import Known, canonical, classes_in
+from flaxformer.digests import JsonObject
+from flaxformer.study.arm import Arm, Trial
+from flaxformer.study.declare import Measure
+from flaxformer.training import Run
+from flaxformer.user_code import code_digests
+
+
+def recipe(trial: Trial, data: JsonObject, code: Mapping[str, str], known: Known | None = None) -> JsonObject:
+    """Return everything but the seed that determines a trial's numbers: config, data, package semantics, user code."""
+    run = {name: value for name, value in canonical(trial.arm.run, known).items() if name != "seed"}
+    until = {"until": trial.until} if trial.until else {}
+    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | until | ({"code": code} if code else {})
+
+
+def code_by_arm(arms: Iterable[Arm], measure: Measure | None, file: Path | None) -> dict[str, dict[str, str]]:
+    """Return the digests of the user code that each arm depends on, by the arm's name."""
+    by_kinds: dict[tuple[type, ...], dict[str, str]] = {}
+    of_parts: dict[int, tuple[object, list[type]]] = {}  # arms have parts in common
+    found = {}
+    for arm in arms:
+        kinds = tuple(_classes_of_run(arm.run, of_parts))
+        if kinds not in by_kinds:
+            by_kinds[kinds] = code_digests([*kinds, *([] if measure is None else [measure])], file)
+        found[arm.name] = by_kinds[kinds]
+    return found
+
+
+def _classes_of_run(run: Run, of_parts: dict[int, tuple[object, list[type]]]) -> list[type]:
+    """Return `classes_in` a run, from the classes in its parts."""
+    found: list[type] = [type(run)]
+    for field in dataclasses.fields(run):
+        part = getattr(run, field.name)
+        if id(part) not in of_parts:
+            of_parts[id(part)] = part, classes_in(part)
+        found += of_parts[id(part)][1]
+    return list(dict.fromkeys(found))
+
+
+def fingerprint(recipe: JsonObject, seed: int) -> str:
+    """Return the identity of a trial in 16 hexadecimal digits."""
+    return fingerprints(recipe, [seed])[0]
+
+
+def fingerprints(recipe: JsonObject, seeds: Iterable[int]) -> list[str]:
+    """Return the identities of an arm's trials: a digest of [recipe, seed] as JSON for each seed."""
+    text = json.dumps(recipe, sort_keys=True, ensure_ascii=False)
+    return [digest(f"[{text}, {json.dumps(seed)}]") for seed in seeds]
+
+
+def digest(text: str) -> str:
+    """Return the digest of a text in 16 hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

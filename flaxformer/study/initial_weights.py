@@ -1,0 +1,125 @@
+"""Weights that a run starts from: found in a folder or a file, identified by digests, and read.
+
+The identity of such a trial has a digest of the source, so that a source that has changed makes other trials, and is
+refused in a folder with results of the former one.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer import files
+from flaxformer.canonical import canonical
+from flaxformer.checkpoint import Checkpoints
+from flaxformer.checkpoint.leaves import copy_to_host
+from flaxformer.checkpoint.steps import read_marker
+from flaxformer.checkpoint.weights import read_weights
+from flaxformer.interop.huggingface.files import read_safetensors
+from flaxformer.store.store import Store
+from flaxformer.struct import UserError
+from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
+from flaxformer.study.load import load_run
+from flaxformer.training.initial_weights import From, InitialWeights, place
+from flaxformer.training.run import Run
+
+SUFFIXES = (".npz", ".safetensors")
+
+
+def digest(run: Run) -> str | None:
+    """Return the digest of the weights that a run starts from, by the digests on disk; None for a run that draws all.
+
+    Raises:
+      UserError: there are no such weights.
+    """
+    init = run.init
+    if init is None:
+        return None
+    path = Path(init.path).expanduser()
+    if path.suffix in SUFFIXES:
+        return files.digest_of(_bytes(init, path))
+    folder, step = _folder(init, run.seed)
+    marker = read_marker(folder, step)
+    # Evaluation weights of a job depend on its run too: on its adapter, and on an optimizer that averages.
+    is_weights_alone = Checkpoints(folder).holds_weights_alone(step)
+    used = [marker.digests, None if is_weights_alone else canonical(load_run(folder))]
+    return files.digest_of(json.dumps(used, sort_keys=True).encode())
+
+
+def read(run: Run, expected: str | None = None) -> InitialWeights | None:
+    """Return the weights that a run starts from, verified by their digests; None for a run that draws all.
+
+    Args:
+      run: the run.
+      expected: the digest that the weights had when the run was declared; None compares nothing.
+
+    Raises:
+      UserError: there are no such weights, they are damaged or were changed, or their shapes are others.
+    """
+    init = run.init
+    if init is None:
+        return None
+    if expected is not None and (found := digest(run)) != expected:
+        raise UserError(f"init.path is '{init.path}', which has changed since it was declared: {expected} -> {found}")
+    return place(init, _arrays(init, run.seed), run.model)
+
+
+def _arrays(init: From, seed: int) -> Mapping[str, np.ndarray]:
+    """The weights of a source, by path and layer."""
+    path = Path(init.path).expanduser()
+    if path.suffix in SUFFIXES:
+        return _read_file(init, path)
+    folder, step = _folder(init, seed)
+    return copy_to_host(read_weights(folder, load_run(folder), step))
+
+
+def _folder(init: From, seed: int) -> tuple[Path, int]:
+    """The folder of the checkpoints, and the step."""
+    path = Path(init.path).expanduser()
+    if not path.is_dir():
+        raise UserError(
+            f"init.path is '{init.path}', which does not exist; expected the folder of a training job or of a study, "
+            f"or a file {' or '.join(SUFFIXES)}"
+        )
+    if is_study(path):
+        trial_seed = seed if init.trial_seed is None else init.trial_seed
+        folder = kept_weights_folder(Store(path), parse_labels(init.arm), trial_seed)
+    elif init.arm or init.trial_seed is not None:
+        raise UserError(f"init.path is '{init.path}', which is no study, and init.arm or init.trial_seed is given")
+    else:
+        folder = path
+    checkpoints = Checkpoints(folder)
+    steps = checkpoints.steps()
+    if not steps:
+        raise UserError(f"init.path is '{init.path}', which holds no weights; expected the folder of a job or a study")
+    if init.step is not None and init.step not in steps:
+        raise UserError(
+            f"init.step is {init.step}; expected one of the steps in {folder}: {', '.join(map(str, steps))}"
+        )
+    best = None if is_study(path) else checkpoints.best()
+    newest = steps[-1] if best is None else best
+    return folder, newest if init.step is None else init.step
+
+
+def _bytes(init: From, path: Path) -> bytes:
+    if init.arm or init.trial_seed is not None or init.step is not None:
+        raise UserError(f"init.path is '{init.path}', a file; expected no arm, trial_seed or step")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"init.path is '{init.path}', which cannot be read: {error.strerror}") from None
+
+
+def _read_file(init: From, path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file .npz or .safetensors, by name."""
+    _bytes(init, path)
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as found:
+                return {name: np.asarray(found[name]) for name in found.files}
+        return read_safetensors(path)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"init.path is '{init.path}', which cannot be read ({type(error).__name__}: {error})") from None

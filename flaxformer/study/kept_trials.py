@@ -1,0 +1,64 @@
+"""Trials of a folder of results by the labels of their arm and their seed, and the folders of their kept weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from flaxformer.checkpoint.steps import step_numbers
+from flaxformer.digests import JsonObject
+from flaxformer.store.store import Store
+from flaxformer.store.weights import weights_folder
+from flaxformer.struct import UserError
+from flaxformer.wording import listed
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Return the level of each axis that a text such as "norm=pre,width=64" names.
+
+    Raises:
+      UserError: a part is not AXIS=LEVEL.
+    """
+    parts = [part for part in text.split(",") if part]
+    if wrong := [part for part in parts if "=" not in part]:
+        raise UserError(f"arm is '{text}', where '{wrong[0]}' has no =; expected AXIS=LEVEL, such as norm=pre,width=64")
+    return {axis.strip(): level.strip() for axis, _, level in (part.partition("=") for part in parts)}
+
+
+def trial_name(study: JsonObject, labels: Mapping[str, str], seed: int | None) -> str:
+    """Return the name of the trial of a declaration with these labels.
+
+    Args:
+      study: the declaration.
+      labels: level of each axis; those of axes that leave one arm may be omitted.
+      seed: seed of the trial; None is the study's first.
+
+    Raises:
+      UserError: no arm or several arms have these labels, or the study has no such seed.
+    """
+    seed = study["seeds"][0] if seed is None else seed
+    if seed not in study["seeds"]:
+        raise UserError(f"seed is {seed}; expected one of {listed(map(str, study['seeds']))}")
+    own = [trial for trial in study["trials"] if trial["seed"] == seed]
+    found = [trial for trial in own if labels.items() <= trial["labels"].items()]
+    if len(found) == 1:
+        return str(found[0]["trial"])
+    known = {name: dict.fromkeys(trial["labels"][name] for trial in own) for name in own[0]["labels"]} if own else {}
+    levels = "; ".join(f"{name}: {listed(known[name])}" for name in known)
+    raise UserError(f"{len(found)} arms have the labels {dict(labels)}; expected one ({levels})")
+
+
+def kept_weights_folder(store: Store, labels: Mapping[str, str], seed: int | None) -> Path:
+    """Return the folder of the kept weights of one trial; see `trial_name`.
+
+    Raises:
+      UserError: there is no such trial, or its weights were not kept.
+    """
+    trial = trial_name(store.declaration, labels, seed)
+    folder = weights_folder(store.root, trial)
+    if not step_numbers(folder, published=True):
+        raise UserError(f"{store.root} has no weights of {trial}; expected a study that was run with --keep")
+    return folder
+
+
+def is_study(folder: Path) -> bool:
+    """True if a folder is the output folder of a study."""
+    return (folder / "study.json").is_file()

@@ -1,0 +1,85 @@
+"""Mistakes in user code that tracing finds, before anything is trained."""
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer.canonical import classes_in
+from flaxformer.errors import UserError
+from flaxformer.study.declare import Measure, Study
+from flaxformer.tasks.base import Source
+from flaxformer.tasks.host import HostSource
+from flaxformer.training import Run, TrainState, start, train_step
+from flaxformer.training.evaluation import score
+from flaxformer.training.step import evaluation_params
+from flaxformer.user_code.frames import describe, place_of
+from flaxformer.user_code.source import is_user_class
+from flaxformer.wording import printable
+
+_TRACED: set[object] = set()
+"""Structures of runs, with `measure`, that were traced in this process."""
+
+
+def check_traces(study: Study) -> None:
+    """Trace one arm of every program of a study that has user code, without computing it.
+
+    Raises:
+      UserError: an exception in user code, with its file, line, function and arm.
+    """
+    examples = {jax.tree.structure(arm.run): arm for arm in reversed(study.arms())}
+    for arm in examples.values():
+        trace(arm.run, f"arm '{arm.name}'", study.measure)
+
+
+def trace(run: Run, who: str, measure: Measure | None = None) -> None:
+    """Trace a step and an evaluation of a run that has user code, and `measure`, without computing them.
+
+    Raises:
+      UserError: an exception in user code, with its file, line and function; it begins with `who`.
+    """
+    own, key = [kind for kind in classes_in(run) if is_user_class(kind)], (jax.tree.structure(run), measure)
+    if key in _TRACED or not (own or measure):
+        return
+    with _traced(who, own):
+        arrays, source = jax.tree.map(jnp.asarray, run.without_init), run.task.load()
+        state = jax.eval_shape(start, arrays)
+        jax.eval_shape(train_step, state, arrays, _batch(source, arrays))
+        jax.eval_shape(_evaluate, state, arrays, source)
+        if measure is not None:
+            jax.eval_shape(lambda state, run: measure(evaluation_params(state, run), run), state, arrays)
+    _TRACED.add(key)
+
+
+def _batch(source: Source, run: Run) -> object:
+    """A training batch; of a source on the device, its shapes alone."""
+    if isinstance(source, HostSource):
+        return source.batch(run.data_key, 0)
+    return jax.eval_shape(lambda source, key: source.batch(key, 0), source, run.data_key)
+
+
+def _evaluate(state: TrainState, run: Run, source: Source) -> object:
+    return score(evaluation_params(state, run), run, source.evaluation())
+
+
+@contextlib.contextmanager
+def _traced(who: str, own: list[type]) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = "" if place_of(error) else f"; its own classes: {', '.join(map(_defined, own))}"
+        raise UserError(
+            f"{who} fails when it is traced, before training: {printable(describe(error))}{where}"
+        ) from error
+
+
+def _defined(kind: type) -> str:
+    """A class with the file and line of its definition."""
+    try:
+        return f"{kind.__name__} ({inspect.getsourcefile(kind)}, line {inspect.getsourcelines(kind)[1]})"
+    except (OSError, TypeError):
+        return kind.__name__

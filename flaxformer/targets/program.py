@@ -1,0 +1,271 @@
+"""The training step of a run, compiled for a target: memory, kernels, collectives."""
+
+import contextlib
+import functools
+import math
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jaxtyping import PyTree
+
+from flaxformer.model.layout import Layout
+from flaxformer.nn.kernels import Choice, recording
+from flaxformer.sharding import Devices, replicated, shardings_of
+from flaxformer.targets.collectives import Collective, collectives_of
+from flaxformer.targets.topology import Target
+from flaxformer.tasks.base import Source
+from flaxformer.tasks.host import Chunk, HostSource
+from flaxformer.tasks.sharded import ShardedSource
+from flaxformer.training.compiled_run import functions_of
+from flaxformer.training.run import Run
+from flaxformer.training.step import start
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_NEEDED = (
+    (re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of"), False),
+    (re.compile(r"total memory required[^(]*temporaries \(([\d.]+)([KMGT]?)\)"), True),
+    (re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds"), False),
+)
+"""Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
+
+
+class Memory(NamedTuple):
+    """Bytes on each device, by kind.
+
+    Args:
+      weights, moments: of the state, which stays; moments are all arrays of the optimizer, and a mean of the weights.
+      data: the data that are on the device.
+      logits: the largest array over the vocabulary in the step.
+      activations: all other temporary arrays, gradients among them.
+    """
+
+    weights: int
+    moments: int
+    data: int
+    logits: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return sum(self)
+
+
+class Program(NamedTuple):
+    """A training step as it is compiled for a target.
+
+    Args:
+      memory: its parts; `activations` are 0 if the compiler gave up before it knew them.
+      needed: bytes that it needs on a device.
+      available: bytes that there are.
+      fits: True if the compiler and the device have enough.
+      choices: kernels of attention, and why no others.
+      collectives: communication per step.
+      traffic: bytes of its arguments and results on each device: state and batch.
+      seconds: time of the compilation.
+      error: the compiler's message if it gave up.
+      text: the compiled program.
+    """
+
+    memory: Memory
+    needed: int
+    available: int
+    fits: bool
+    choices: tuple[Choice, ...]
+    collectives: tuple[Collective, ...]
+    traffic: int
+    seconds: float
+    error: str = ""
+    text: str = ""
+
+
+class Placement(NamedTuple):
+    """Devices of one program: one device or a mesh of a target.
+
+    Args:
+      target: the devices' kind.
+      devices: the devices of one program.
+      mesh: the mesh of them; None for one device.
+    """
+
+    target: Target
+    devices: tuple[jax.Device, ...]
+    mesh: Mesh | None
+
+    @classmethod
+    def of(cls, target: Target, mesh: Devices | None) -> "Placement":
+        """Return the first device of a target, or a mesh of its devices."""
+        devices = tuple(target.devices())
+        if mesh is None or mesh.count == 1:
+            return cls(target, devices[:1], None)
+        own = devices[: mesh.count]
+        return cls(target, own, mesh.mesh_of(own))
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """A context in which programs are traced and compiled for these devices."""
+        with self.target.compiling(), contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
+            yield
+
+    @property
+    def whole(self) -> jax.sharding.Sharding:
+        """The sharding of an array that every device has."""
+        return SingleDeviceSharding(self.devices[0]) if self.mesh is None else replicated(self.mesh)
+
+
+def compile_step(
+    run: Run, placement: Placement, layout: Layout = "auto", stack_size: int | None = None, source: Source | None = None
+) -> Program:
+    """Compile the training step of a run, or of a group of runs of its structure, for a target.
+
+    Args:
+      stack_size: number of runs that are trained together; None for one run alone.
+      source: data of the run's task; by default they are loaded.
+
+    Raises:
+      UserError: the target's compiler is not installed.
+    """
+    began = time.perf_counter()
+    source = run.task.load() if source is None else source
+    with placement.compiling(), recording() as choices:
+        state, run_shape, data, shardings = _arguments(run, placement, layout, stack_size, source)
+        # A new function each time, so that it is traced here, where kernels are recorded.
+        function = functions_of(run, stack_size, layout).advance(1)
+        step = jax.jit(lambda *arguments: function(*arguments), out_shardings=shardings, donate_argnums=0)
+        traced = step.trace(state, run_shape, data)
+        parts = [state.params, (state.optimizer, state.average), data]
+        weights, moments, stored = (sum(map(_bytes, jax.tree.leaves(part))) for part in parts)
+        logits = _logits(traced.jaxpr.jaxpr, run, placement.mesh)
+        with tempfile.TemporaryDirectory() as folder:
+            compiled, error = _compile(traced.lower(), folder)
+            text = _text(Path(folder))
+    seconds, available = time.perf_counter() - began, placement.target.memory
+    held, chosen = weights + moments + stored, tuple(dict.fromkeys(choices))
+    if compiled is None:
+        needed = _needed(error, held)
+        activations = max(0, needed - held - logits)
+        memory = Memory(weights, moments, stored, logits, activations)
+        return Program(memory, needed, available, False, chosen, (), 2 * held, seconds, error)
+    sizes: Any = compiled.memory_analysis()
+    temporary = sizes.temp_size_in_bytes
+    read, written = sizes.argument_size_in_bytes, sizes.output_size_in_bytes
+    needed = read + written - sizes.alias_size_in_bytes + temporary
+    logits = min(logits, temporary)
+    memory = Memory(weights, moments, stored, logits, temporary - logits)
+    found = tuple(collectives_of(text, len(placement.devices))) if placement.mesh is not None else ()
+    fits = needed <= available
+    return Program(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
+
+
+def _compile(lowered: jax.stages.Lowered, folder: str) -> tuple[jax.stages.Compiled | None, str]:
+    """Return the compiled program, whose text is written to a folder, or None and the message that memory ran out."""
+    try:
+        return lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True}), ""
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return None, str(error).partition("\n")[0]
+
+
+def _text(folder: Path) -> str:
+    """Return the text of a compiled program, which `as_text` does not give for some programs of TPUs."""
+    files = [*folder.glob("*after_optimizations.txt")]
+    return max(files, key=lambda file: file.stat().st_size).read_text() if files else ""
+
+
+def _needed(error: str, held: int) -> int:
+    """Return the bytes that the compiler says it needs, or 0."""
+    for form, is_temporary in _NEEDED:
+        if match := form.search(error):
+            return int(float(match[1]) * UNITS[match[2]]) + (held if is_temporary else 0)
+    return 0
+
+
+def _arguments(
+    run: Run, placement: Placement, layout: Layout, stack_size: int | None, source: Source
+) -> tuple[PyTree, Run, PyTree, PyTree]:
+    """Return shapes of the state, the run and the data on the devices, and the shardings of the results."""
+
+    def on_devices(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=placement.whole), tree)
+
+    def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        axes = () if stack_size is None else (stack_size,)
+        if isinstance(x.sharding, NamedSharding) and axes:
+            sharding: object = NamedSharding(x.sharding.mesh, PartitionSpec(None, *x.sharding.spec))
+        else:
+            sharding = x.sharding
+        return jax.ShapeDtypeStruct((*axes, *x.shape), x.dtype, sharding=sharding)
+
+    shapes = on_devices(jax.eval_shape(lambda: jax.tree.map(jnp.asarray, run)))
+    state = jax.eval_shape(functools.partial(start, layout=layout), run)
+    data = on_devices(_data(source, run, placement.mesh))
+    if placement.mesh is None:
+        own = jax.tree.map(lambda x: placement.whole, state)
+    else:
+        own = shardings_of(state, placement.mesh)
+    state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, own)
+    state = jax.tree.map(stacked, state)
+    results = None if placement.mesh is None else (jax.tree.map(lambda x: x.sharding, state), placement.whole)
+    if placement.mesh is not None:
+        data = ShardedSource(data, placement.mesh)
+    return state, jax.tree.map(stacked, shapes), data, results
+
+
+def _data(source: Source, run: Run, mesh: Mesh | None) -> PyTree:
+    """Return the shapes of the data of a step; of a source on the host, those of the batches that are copied."""
+    if not isinstance(source, HostSource):
+        return jax.eval_shape(lambda: source)
+    batch = source.batch(run.data_key, 0)
+    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
+    held_out = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), source.evaluation())
+    first: Any = jax.ShapeDtypeStruct((), jnp.int32)
+    return Chunk(first=first, batches=batches, held_out=held_out)
+
+
+def _bytes(x: jax.ShapeDtypeStruct) -> int:
+    """Bytes of an array on each device."""
+    shape = x.shape if x.sharding is None else x.sharding.shard_shape(x.shape)
+    width = x.dtype.itemsize if isinstance(x.dtype, np.dtype) else 8  # a random key
+    return math.prod(shape) * width
+
+
+def _logits(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
+    """Bytes, on each device, of the largest array in a step whose last axis is the vocabulary."""
+    outputs = run.model.head.outputs(run.model.vocabulary)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(start, run).params)}
+    parts = 1
+    if mesh is not None:
+        along = mesh.shape["tensor"]
+        parts = mesh.shape["data"] * mesh.shape["fsdp"] * (along if outputs % along == 0 else 1)
+
+    def largest(program: Jaxpr, parts: int) -> int:
+        found = 0
+        for equation in program.eqns:
+            for variable in equation.outvars:
+                aval = variable.aval
+                if not isinstance(aval, jax.core.ShapedArray) or aval.ndim < 2:
+                    continue
+                is_logits = aval.shape[-1] == outputs and aval.shape not in shapes
+                if is_logits and jnp.issubdtype(aval.dtype, jnp.floating):
+                    found = max(found, math.prod(aval.shape) * aval.dtype.itemsize // parts)
+            inner = 1 if equation.primitive.name == "shard_map" else parts
+            for one in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
+                if _is_program(one):
+                    found = max(found, largest(one.jaxpr if isinstance(one, ClosedJaxpr) else one, inner))
+        return found
+
+    return largest(jaxpr, parts)
+
+
+def _is_program(value: object) -> bool:
+    return isinstance(value, Jaxpr | ClosedJaxpr)

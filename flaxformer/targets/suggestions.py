@@ -1,0 +1,64 @@
+"""Changes to a run that does not fit, each with the program that it gives."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from flaxformer.nn.kernels import Choice
+from flaxformer.sharding import Devices
+from flaxformer.struct import UserError, replace_at
+from flaxformer.targets.topology import Target
+from flaxformer.training.micro_batches import check_batch
+from flaxformer.training.run import Run
+
+
+class Suggestion(NamedTuple):
+    """A change that needs less memory.
+
+    Args:
+      text: the change as on a command line.
+      run: the changed run.
+      mesh: its devices; None for one.
+    """
+
+    text: str
+    run: Run
+    mesh: Devices | None
+
+
+def suggestions(run: Run, target: Target, mesh: Devices | None) -> Iterator[Suggestion]:
+    """Yield changes of the run and its mesh that are valid, those that cost least time first."""
+    own = mesh or Devices()
+    whole = Devices(fsdp=target.count)
+    found: list[tuple[dict[str, object], Devices | None]] = []
+    if run.training.precision == "float32":
+        found.append(({"training.precision": "bfloat16"}, mesh))
+    if target.count > own.fsdp * own.tensor:
+        found.append(({}, whole))
+    parts = run.training.micro_batches or 1
+    found += [({"training.micro_batches": parts * factor}, mesh) for factor in (2, 4, 8)]
+    if run.training.remat == "none":
+        found.append(({"training.remat": "block"}, mesh))
+        found.append(({"training.remat": "block", "training.micro_batches": parts * 4}, mesh))
+        if target.count > own.fsdp * own.tensor:
+            found.append(({"training.remat": "block"}, whole))
+    for changes, devices in found:
+        try:
+            changed = replace_at(run, changes)
+            check_batch(changed, devices or Devices())
+        except UserError:
+            continue
+        words = [f"{path}={value}" for path, value in changes.items()]
+        words += [f"--mesh fsdp={whole.fsdp}"] if devices is whole else []
+        yield Suggestion(" ".join(words), changed, devices)
+
+
+def kernel_suggestions(choices: tuple[Choice, ...], platform: str) -> list[str]:
+    """Return why attention has no fused kernel, where a kernel of the platform exists."""
+    fused = {"gpu": "cudnn", "tpu": "splash"}[platform]
+    lines = [
+        f"no fused attention for {choice.call}: {reason.partition(': ')[2]}"
+        for choice in choices
+        for reason in choice.reasons
+        if choice.kernel not in ("cudnn", "splash", "tokamax") and reason.partition(":")[0] in (fused, "all kernels")
+    ]
+    return list(dict.fromkeys(lines))

@@ -1,0 +1,114 @@
+"""Memory that a run needs at least, and the memory that this machine has, compared before any is allocated."""
+
+import functools
+import math
+import os
+import resource
+from collections import Counter
+from pathlib import Path
+
+import jax
+
+from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
+from flaxformer.model.weights import Transformer
+from flaxformer.training.micro_batches import micro_batches
+from flaxformer.training.run import Run
+from flaxformer.weight_specs import Declared, declarations
+
+FLOAT = 4
+"""Bytes of a number of a weight, and of a token."""
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Files with the memory that a container or a cluster's job may use."""
+
+
+def needed(run: Run) -> dict[str, int]:
+    """Return lower bounds on the bytes that training a run needs, by what they are for, from its config alone.
+
+    The optimizer's state and most activations are not counted: the compiler's analysis, which has them, is compared too
+    once there is a compiled program.
+    """
+    model, task = run.model, run.task
+    tokens, (batches, rows) = run.tokens_per_step, task.evaluation_shape
+    return {
+        "weights and gradients": 2 * FLOAT * parameters(model),
+        "the activations of a layer": FLOAT * model.d_model * tokens // micro_batches(run),
+        "the evaluation data": FLOAT * batches * rows * task.tokens_read(model),
+    }
+
+
+def parameters(config: ModelConfig) -> int:
+    """Return the number of parameters; equal layers are counted once, and the shapes may exceed any memory."""
+    return _count(declarations(Transformer, config))
+
+
+def _count(declared: Transformer) -> int:
+    blocks = declared.blocks if isinstance(declared.blocks, tuple) else (declared.blocks,)
+    copies = Counter(map(id, blocks))
+    trees = [*{id(block): block for block in blocks}.values()]
+    total = sum(copies[id(tree)] * _numbers(tree) for tree in trees) + _numbers(
+        declared.replace(blocks=(), encoder=None)
+    )
+    return total + (0 if declared.encoder is None else _count(declared.encoder))
+
+
+def _numbers(tree: object) -> int:
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Declared))
+    return sum(math.prod(one.spec.shape) for one in leaves)
+
+
+def check_memory(run: Run, who: str = "the run") -> None:
+    """Refuse a run that cannot fit into memory, before any is allocated.
+
+    Raises:
+      UserError: it needs more than the devices have; the message says for what.
+    """
+    if message := excess(run):
+        raise UserError(f"{who} {message}")
+
+
+def excess(run: Run) -> str:
+    """Return what a run needs and what there is, if it cannot fit into memory; else an empty text."""
+    found, memory = needed(run), machine_bytes()
+    if sum(found.values()) <= memory:
+        return ""
+    parts = ", ".join(f"{size(count)} for {what}" for what, count in found.items())
+    return (
+        f"needs at least {size(sum(found.values()))} of memory ({parts}) and there are {size(memory)}; expected a "
+        "smaller model, batch or length"
+    )
+
+
+def check_compiled(used: int, name: str) -> None:
+    """Refuse to call a compiled program that needs more memory than there is.
+
+    Raises:
+      MemoryError: as the call would, but before anything is allocated.
+    """
+    if used > machine_bytes():
+        raise MemoryError(f"{name} needs {size(used)} and there are {size(machine_bytes())}")
+
+
+def machine_bytes() -> int:
+    """Return the memory of all devices of this process; of CPU devices, that of the machine, which they share."""
+    stats = [device.memory_stats() for device in jax.local_devices()]
+    limits = [own["bytes_limit"] for own in stats if own and "bytes_limit" in own]
+    return sum(limits) * jax.process_count() if limits else host_bytes() * jax.process_count()
+
+
+@functools.cache
+def host_bytes() -> int:
+    """Return the memory of the machine, or what this process may use of it, if that is less."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in map(Path, LIMITS):
+        text = path.read_text().strip() if path.is_file() else ""
+        found += [int(text)] if text.isdecimal() else []
+    found += [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY]
+    return min(found)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with three digits and a unit."""
+    units = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+    power = min(max(0, (len(str(count)) - 1) // 3), len(units) - 1)
+    return f"{count / 1000**power:.3g} {units[power]}"

@@ -1,0 +1,315 @@
+"""A state machine of workers, readers, kills, power losses, clocks and damage, in one folder of results.
+
+Workers run the package's own launch, leases, store and checkpoints on a simulated disk, one system call at a time. A
+history is a sequence of rules that hypothesis generates. In each history:
+
+- a row that was acknowledged is never lost, doubled or changed;
+- no two leases that are in force give the same trial to two processes;
+- a reader sees every row that was acknowledged before it began, and no other numbers than those of the study;
+- damage of a file is reported where it can be told from a kill, and everything else is used;
+- in the end, one more worker completes the study.
+
+The default is a short form. `FLAXFORMER_HISTORIES=5000 pytest tests/protocol` runs that many histories of each
+kind, with another random seed each time.
+"""
+
+import contextlib
+import functools
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from protocol import simulated_study as study
+from protocol.simulated_study import TRIALS, results, worker
+from protocol.simulated_world import HOSTS, STORE, World
+
+from flaxformer.errors import UserError
+from flaxformer.store import records
+from flaxformer.store.leases import Leases, read_lease
+from flaxformer.store.status import status
+from flaxformer.store.store import Store
+
+HISTORIES = int(os.environ.get("FLAXFORMER_HISTORIES", "0"))
+INDEX = st.integers(0, 3)
+SHARE = st.none() | st.sets(st.sampled_from(TRIALS), min_size=1, max_size=3)
+ROOT = Path(STORE)
+
+
+@functools.cache
+def expected():
+    """The results of one worker that nothing disturbs."""
+    world = World()
+    with world.patched(), study.patched(world, lambda row: None):
+        world.run(world.start(worker()))
+        return results(Store(ROOT).rows())
+
+
+class Protocol(RuleBasedStateMachine):
+    """Histories on a local file system."""
+
+    network, locks, damages, power, count = False, True, False, True, 0
+
+    def __init__(self):
+        super().__init__()
+        type(self).count += 1
+        expected()
+        self.world = World(self.network, self.locks)
+        self.acknowledged, self.lost, self.damaged, self.readers = {}, set(), False, {}
+        self.stack = contextlib.ExitStack()
+        self.stack.enter_context(self.world.patched())
+        self.stack.enter_context(study.patched(self.world, self.acknowledge))
+
+    def acknowledge(self, row):
+        if self.acknowledged.get(row.trial) != "done" or row.trial in self.lost:
+            self.acknowledged[row.trial] = row.status
+        self.lost.discard(row.trial)
+
+    # --- processes -----------------------------------------------------------------------------------------
+
+    @initialize(shares=st.lists(SHARE, min_size=2, max_size=3))
+    def start_workers(self, shares):
+        for only, host in zip(shares, HOSTS, strict=False):
+            self.world.start(worker(only and sorted(only)), host)
+
+    def alive(self):
+        return [process for process in self.world.processes if process.is_alive]
+
+    def chosen(self, index):
+        alive = self.alive()
+        return alive[index % len(alive)]
+
+    @precondition(lambda self: len(self.alive()) < 4)
+    @rule(
+        host=st.sampled_from(HOSTS),
+        only=SHARE,
+        retry=st.booleans(),
+        fails=st.just(()) | st.sets(st.sampled_from(TRIALS), max_size=2),
+    )
+    def start_worker(self, host, only, retry, fails):
+        self.world.start(worker(only and sorted(only), retry, fails=fails), host)
+
+    @precondition(lambda self: len(self.alive()) < 4)
+    @rule(host=st.sampled_from(HOSTS), with_status=st.booleans())
+    def start_reader(self, host, with_status):
+        self.world.start(functools.partial(self.read, with_status), host)
+
+    def read(self, with_status, _process):
+        """What a reader does: `flaxformer status`, or the rows of a report."""
+        before, may_be_late = dict(self.acknowledged), self.network
+        store, found = Store(ROOT), None
+        try:
+            found = status(store) if with_status else store.rows()
+        except UserError as error:
+            if not with_status or not (self.damaged or "holds no study" in str(error)):
+                raise
+        if found is None:
+            return
+        if with_status:
+            done = {trial for trial, state in before.items() if state == "done"} - self.lost
+            assert may_be_late or found["done"] >= len(done), (found, done)
+            assert found["declared"] == len(TRIALS)
+        else:
+            self.check_rows(found, {} if may_be_late else before)
+        assert self.damaged or not store.corrupt_files, store.corrupt_files
+
+    @precondition(lambda self: self.alive())
+    @rule(index=INDEX, calls=st.integers(1, 60))
+    def step(self, index, calls):
+        self.world.step_process(self.chosen(index), calls)
+
+    @precondition(lambda self: self.alive())
+    @rule(index=INDEX, call=st.sampled_from(("write", "fsync", "rename", "unlink", "read", "sleep")))
+    def step_to(self, index, call):
+        """Let a process go on until its next system call is of a kind."""
+        process = self.chosen(index)
+        for _ in range(400):
+            self.world.step_process(process)
+            if process.is_done or process.pending[0] == call:
+                break
+
+    @precondition(lambda self: self.alive())
+    @rule(index=INDEX)
+    def go_on(self, index):
+        process = self.chosen(index)
+        for _ in range(10):
+            self.world.step_process(process, 300)
+
+    @precondition(lambda self: self.alive())
+    @rule(index=INDEX, torn=st.none() | st.floats(0, 1))
+    def kill(self, index, torn):
+        self.world.kill(self.chosen(index), torn)
+
+    @precondition(lambda self: self.alive())
+    @rule(index=INDEX)
+    def freeze_or_thaw(self, index):
+        process = self.chosen(index)
+        process.is_frozen = not process.is_frozen
+
+    @rule(seconds=st.sampled_from((3.0, 50.0, 101.0, 130.0)))
+    def pass_time(self, seconds):
+        self.world.pass_time(seconds)
+
+    @rule(host=st.sampled_from(HOSTS), seconds=st.sampled_from((-1e9, -3600.0, 3600.0, 1e9)))
+    def set_clock(self, host, seconds):
+        self.world.wall[host] += seconds
+
+    # --- faults --------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.power)
+    @rule(seed=st.integers(0, 2**16))
+    def lose_power(self, seed):
+        self.world.lose_power(seed)
+
+    @precondition(lambda self: self.damages and any(True for _ in self.world.disk.files()))
+    @rule(index=st.integers(0, 30), how=st.sampled_from(("flip", "cut", "delete")), place=st.floats(0, 0.999))
+    def damage(self, index, how, place):
+        found = list(self.world.disk.files())
+        path, node = found[index % len(found)]
+        before = dict(self.rows())
+        at = int(place * len(node.data))
+        if how == "delete":
+            self.world.observer.client.unlink(path)
+        elif how == "cut":
+            node.data = node.data[:at]
+        elif node.data:
+            node.data = node.data[:at] + bytes([node.data[at] ^ 1]) + node.data[at + 1 :]
+        self.damaged = True
+        store = Store(ROOT)
+        now = self.rows(store)
+        gone = before.keys() - now.keys()
+        assert set(now) <= set(before)
+        if gone and how == "flip":
+            assert path.removeprefix(f"{STORE}/") in store.corrupt_files
+        self.lost |= gone & self.acknowledged.keys()
+
+    # --- what must hold ------------------------------------------------------------------------------------
+
+    def rows(self, store=None):
+        return (store or Store(ROOT)).rows()
+
+    def check_rows(self, found, acknowledged):
+        missing = acknowledged.keys() - found.keys() - self.lost
+        assert not missing, f"lost: {missing}"
+        for trial, row in found.items():
+            if row.status == "failed":
+                assert acknowledged.get(trial) != "done" or trial in self.lost, f"{trial}: the result became a failure"
+            else:
+                assert results({trial: row})[trial] == expected()[trial]
+
+    @invariant()
+    def acknowledged_rows_are_there(self):
+        store = Store(ROOT)
+        self.check_rows(store.rows(), self.acknowledged)
+        assert self.damaged or not store.corrupt_files, store.corrupt_files
+        assert not store.disagreements
+
+    @invariant()
+    def one_owner_per_trial(self):
+        owners = {}
+        for process in self.alive():
+            for own in process.leases:
+                for name, token in own._mine.items():
+                    lease = read_lease(own.folder / f"{name}.lease")
+                    if lease is not None and lease["token"] == token:
+                        for trial in lease["trials"]:
+                            assert owners.setdefault(trial, process) is process, f"two owners of {trial}"
+
+    @invariant()
+    def processes_end_in_order(self):
+        for process in self.world.processes:
+            if process.error is not None:
+                self.check_error(process.error)
+
+    def check_error(self, error):
+        if not isinstance(error, UserError) or not (self.damaged or "another process is" in str(error)):
+            raise error
+
+    def teardown(self):
+        try:
+            if getattr(self, "stack", None) is not None:
+                self.complete()
+        finally:
+            self.stack.close()
+
+    def complete(self):
+        """Let all come to their end; then one more worker has a complete and tidy folder."""
+        for client in self.world.clients.values():
+            client.lose_reply = False
+        for _ in range(2000):
+            for process in self.alive():
+                process.is_frozen = False
+                self.world.step_process(process, 300)
+            if not self.alive():
+                break
+        assert not self.alive(), [process.pending for process in self.alive()]
+        self.processes_end_in_order()
+        self.acknowledged_rows_are_there()
+        watcher = Leases(ROOT / "leases", clock=lambda: self.world.now)
+        watcher.others()
+        self.world.pass_time(200)
+        assert not watcher.others()
+        last = self.world.start(worker(retry=True))
+        self.world.run(last)
+        if last.error is not None:
+            raise last.error
+        self.lost.clear()
+        self.acknowledged = dict.fromkeys(TRIALS, "done")
+        self.acknowledged_rows_are_there()
+        tables = [row["trial"] for path in ROOT.glob("groups/*.parquet") for row in records.read_table(path)]
+        assert sorted(tables) == sorted(TRIALS)
+        assert not list(ROOT.glob("groups/*.jsonl"))
+        assert not list(ROOT.glob("leases/*.lease"))
+
+
+class Damage(Protocol):
+    """Histories in which files are damaged."""
+
+    damages, power = True, False
+
+
+class Network(Protocol):
+    """Histories on NFS: names and attributes are believed for a minute, and replies are lost."""
+
+    network, power = True, False
+
+    @precondition(lambda self: self.alive())
+    @rule(host=st.sampled_from(HOSTS))
+    def lose_reply(self, host):
+        self.world.clients[host].lose_reply = True
+
+    def check_error(self, error):
+        if not isinstance(error, UserError):
+            raise error
+
+
+def run(machine, histories, steps=40):
+    """Run histories of a machine, and return their number."""
+    machine.count = 0
+    how = settings(
+        max_examples=histories,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=not HISTORIES,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
+    run_state_machine_as_test(machine, settings=how)
+    return machine.count
+
+
+@pytest.mark.parametrize("machine", [Protocol, Damage, Network])
+def test_any_history_keeps_every_row(machine):
+    histories = HISTORIES or 30
+    assert run(machine, histories) >= histories

@@ -1,0 +1,169 @@
+"""Results by column are those by row: the same trials count, with the same values, damage and disagreements."""
+
+import dataclasses
+import math
+
+import polars as pl
+import pytest
+
+from flaxformer.files import write_atomically
+from flaxformer.store import columns, records
+from flaxformer.store.records import write_table
+from flaxformer.store.rows import Row
+from flaxformer.store.store import Store
+
+
+def row(trial, loss=1.0, status="done", **changes):
+    own = Row(
+        trial=trial,
+        group="g",
+        seed=int(trial[1:]),
+        status=status,
+        fingerprint="f",
+        declaration="d",
+        evaluated_at=[0, 3],
+        seconds=0.5,
+        labels={"norm": "pre"},
+        metrics={"validation_loss": loss, "initial_validation_loss": 9.0},
+        curves={"validation_loss": [9.0, loss]},
+    )
+    return dataclasses.replace(own, **changes)
+
+
+ROWS = [row("t0", -0.0), row("t1", math.nan), row("t2", 1e300), row("t3", 3.0)]
+FAILED = Row(trial="t1", group="g", seed=1, status="failed", cause="no", error="Traceback")
+INTEGERS = row("t5").__or__({"validation_loss": 3, "steps": 7})
+
+
+def tables(store, *rows):
+    write_table(store.groups / "g.parquet", rows)
+
+
+def lines(store, *rows):
+    for one in rows:
+        store.append("g", one)
+
+
+def both(store):
+    tables(store, *ROWS[:3])
+    lines(store, *ROWS[2:])
+
+
+def retried(store):
+    tables(store, FAILED, *ROWS[:1])
+    lines(store, ROWS[1], row("t4", status="failed"), dataclasses.replace(FAILED, trial="t0", seed=0))
+
+
+def disagreeing(store):
+    tables(store, *ROWS)
+    lines(store, row("t0", 0.0), row("t1", math.nan), row("t2", 2.0), row("t2", 1e300))
+
+
+def unmerged_twice(store):
+    tables(store, *ROWS)
+    lines(store, *ROWS)
+
+
+def other_metrics(store):
+    tables(store, *ROWS[:2])
+    write_table(store.groups / "h.parquet", [INTEGERS])
+    lines(store, row("t6").__or__({"entropy": 2.0, "entropy_curve": [1.0]}))
+
+
+def damaged(store):
+    tables(store, *ROWS[:2])
+    path = store.groups / "h.parquet"
+    write_table(path, ROWS[2:])
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    lines(store, row("t6"), row("t7"))
+    path = store.groups / "g.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"t6"', b'"t8"') + b'{"cut short"')
+
+
+def not_rows(store):
+    write_table(store.groups / "g.parquet", [dict(ROWS[0]), dict(ROWS[1]) | {"status": "great"}, {"trial": "t9"}])
+    records.write_table(store.groups / "h.parquet", pl.DataFrame({"trial": ["t7"], "seed": ["no"], "status": ["done"]}))
+    records.write_table(store.groups / "i.parquet", pl.DataFrame({"answer": [42, 43]}))
+    records.append_line(store.groups / "g.jsonl", {"trial": "t4"})
+
+
+def nothing(store):
+    pass
+
+
+FOLDERS = [nothing, tables, lines, both, retried, disagreeing, unmerged_twice, other_metrics, damaged, not_rows]
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda make: make.__name__)
+def folder(tmp_path, request):
+    store = Store(tmp_path)
+    with store.locked():
+        request.param(store, *(ROWS if request.param in (tables, lines) else ()))
+    return tmp_path
+
+
+def found_by(folder, read):
+    """What `read` finds in a folder, with the damage and disagreements that it notes."""
+    store = Store(folder)
+    return read(store), store.corrupt_files, store.disagreements
+
+
+def test_the_same_rows_count(folder):
+    rows, corrupt, differing = found_by(folder, lambda store: store.rows())
+    table, *noted = found_by(folder, columns.scalars)
+    assert noted == [corrupt, differing]
+    assert sorted(table["trial"]) == sorted(rows)
+    for own in table.iter_rows(named=True):
+        expected = rows[own["trial"]]
+        for name in columns.SCALARS:
+            assert own[name] == expected[name], name
+        metrics = {name: own.get(f"{columns.NUMBER}{name}") for name in expected.metrics}
+        assert repr(metrics) == repr({name: float(value) for name, value in expected.metrics.items()})
+    again = columns.rows_of(Store(folder), list(rows))
+    assert {name: repr(one) for name, one in again.items()} == {name: repr(one) for name, one in rows.items()}
+    assert columns.statuses(Store(folder)) == {name: one.status for name, one in rows.items()}
+
+
+def test_the_whole_table_has_every_value_of_every_row(folder):
+    rows, table = Store(folder).rows(), columns.everything(Store(folder))
+    assert sorted(table["trial"]) == sorted(rows)
+    for own in table.iter_rows(named=True):
+        expected = rows[own["trial"]]
+        assert repr({name: own[name] for name in expected}) == repr(dict(expected)) or expected.metrics.get("steps")
+        assert all(value is None for name, value in own.items() if name not in expected)
+
+
+def test_lists_are_read_where_they_are(folder):
+    rows, table = Store(folder).rows(), columns.lists(Store(folder), "evaluated_at", "validation_loss_curve")
+    for own in table.iter_rows(named=True):
+        for name in ("evaluated_at", "validation_loss_curve"):
+            assert repr(own[name]) == repr(rows[own["trial"]].get(name))
+
+
+def test_a_table_that_is_replaced_while_it_is_read_is_read_again(tmp_path):
+    store = Store(tmp_path)
+    with store.locked():
+        tables(store, *ROWS[:1])
+    path, replacing = store.groups / "g.parquet", [ROWS[3:]]
+
+    def choose(table):
+        if replacing:
+            write_table(path, replacing.pop())
+        return table.select("trial")
+
+    assert records.read_columns(path, choose)["trial"].to_list() == ["t3"]
+
+
+@pytest.mark.parametrize("text", ["flaxformer:" + "0" * 32, "flaxformer:" + "a" * 32])
+def test_a_text_like_a_digest_hides_no_damage(tmp_path, text):
+    path = tmp_path / "x.parquet"
+    rows = [row("t0", cause=text), row("t1", cause=text)]
+    write_table(path, rows)
+    assert records.read_table(path) == rows
+    data = path.read_bytes()
+    for place in range(4, len(data) - 8, 41):
+        write_atomically(path, data[:place] + bytes([data[place] ^ 2]) + data[place + 1 :])
+        with pytest.raises(records.DamagedError):
+            records.read_table(path)

@@ -1,0 +1,119 @@
+"""The largest batch that fits, the roofline, and suggestions, with programs that are not compiled."""
+
+import pytest
+
+from flaxformer.cli.target import collectives_table, gib, kernel_lines, memory_table, step_line
+from flaxformer.config import Attention, ModelConfig
+from flaxformer.nn.kernels import Choice
+from flaxformer.sharding import Devices
+from flaxformer.targets.collectives import Collective
+from flaxformer.targets.limits import COMPILATIONS, Largest, largest
+from flaxformer.targets.program import Memory, Program, _needed
+from flaxformer.targets.roofline import roofline
+from flaxformer.targets.suggestions import kernel_suggestions, suggestions
+from flaxformer.targets.topology import parse_target
+from flaxformer.tasks import Induction
+from flaxformer.training import Run, Training
+
+
+def program(needed, available=1000, collectives=(), choices=(), memory=(1, 2, 0, 30, 40), traffic=100):
+    return Program(Memory(*memory), needed, available, needed <= available, choices, collectives, traffic, 1.0)
+
+
+@pytest.mark.parametrize("first", [1, 4, 64, 300])
+@pytest.mark.parametrize(("fixed", "each"), [(100, 7), (0, 90), (10, 900), (950, 49)])
+def test_the_largest_number_that_fits_is_found(first, fixed, each):
+    compiled = []
+
+    def compile_for(number):
+        compiled.append(number)
+        return program(fixed + each * number)
+
+    found = largest(compile_for, first, 1, program(fixed + each * first))
+    true = (1000 - fixed) // each
+    assert true - max(1, true // 8) <= found.number <= true
+    assert len(compiled) == len(set(compiled)) <= COMPILATIONS
+    assert found.too_large is None or found.too_large > true
+
+
+def test_numbers_are_multiples_of_the_unit_and_at_most_the_ceiling():
+    found = largest(lambda n: program(100 + n), 16, 8, program(116))
+    assert found.number % 8 == 0
+    assert found.number > 800
+    assert largest(lambda n: program(100 + n), 16, 8, program(116), ceiling=64) == Largest(64, None)
+    assert Largest(64, None).describe(64) == "64, all"
+    assert Largest(8, 16).describe() == "8 (16 does not fit)"
+    assert Largest(0, 1).describe() == "below 1"
+
+
+def test_nothing_fits_if_one_example_does_not():
+    assert largest(lambda n: program(2000), 8, 8, program(2000)) == Largest(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("message", "bytes_needed"),
+    [
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 16.50G of 15.75G hbm.", 16.5 * 2**30),
+        ("the total memory required for HLO temporaries (84.01G) exceeds available HBM (15.75G)", 84.01 * 2**30 + 5),
+        ("RESOURCE_EXHAUSTED: something else", 0),
+    ],
+)
+def test_bytes_needed_are_read_from_the_message(message, bytes_needed):
+    assert _needed(message, 5) == int(bytes_needed)
+
+
+def test_the_roofline_is_the_slowest_resource():
+    device = parse_target("h200").device
+    moved = Collective("all-gather", "bf16", (2**20, 1024), 8, 12)
+    bound = roofline(program(1, collectives=(moved,), traffic=48_000_000_000), device, 989.5e12, "bfloat16")
+    assert bound.compute == 1.0
+    assert bound.memory == pytest.approx(0.01 + 2 * 70 / 4.8e12)
+    assert bound.network == moved.moved / 450e9
+    assert (bound.seconds, bound.limit) == (1.0, "compute")
+    assert roofline(program(1, traffic=48_000_000_000), device, 1e9, "float32").limit == "memory bandwidth"
+    assert "limited by compute" in step_line(989.5e12, bound)
+
+
+RUN = Run(
+    model=ModelConfig(vocabulary=16, layers=2, d_model=32, attention=Attention(heads=2)),
+    task=Induction(symbols=16, length=16, batch_size=16),
+    training=Training(steps=4, evaluate_every=2),
+)
+
+
+def test_suggestions_are_valid_changes_in_order_of_their_cost():
+    texts = [one.text for one in suggestions(RUN, parse_target("h200x8"), Devices(data=8))]
+    assert texts[:3] == ["training.precision=bfloat16", "--mesh fsdp=8", "training.micro_batches=2"]
+    assert "training.micro_batches=4" not in texts  # 16 examples on 8 devices
+    assert "training.remat=block --mesh fsdp=8" in texts
+    single = [one.text for one in suggestions(RUN, parse_target("h200"), None)]
+    assert "training.micro_batches=8" in single
+    assert not any("fsdp" in text for text in single)
+
+
+CHOICES = (
+    Choice("chunked", "T 1024, float32, causal",
+           ("cudnn: cuDNN takes bfloat16 or float16", "splash: splash attention needs a TPU")),
+    Choice("cudnn", "T 512", ()),
+)  # fmt: skip
+
+
+def test_missing_kernels_are_suggested_with_their_reason():
+    assert kernel_suggestions(CHOICES, "gpu") == [
+        "no fused attention for T 1024, float32, causal: cuDNN takes bfloat16 or float16"
+    ]
+    assert kernel_lines(CHOICES) == [
+        "attention by chunked: T 1024, float32, causal (cudnn: cuDNN takes bfloat16 or float16)",
+        "attention by cudnn: T 512",
+    ]
+
+
+def test_tables_have_every_kind_of_memory_and_the_rest_of_the_collectives():
+    table = memory_table([("step", program(2 * 2**30))])
+    assert table.header == ["GiB per device", "weights", "moments", "data", "logits", "activations", "total"]
+    assert table.rows[0][-1] == "2"
+    many = tuple(Collective("all-gather", "bf16", (size,), 8, 1) for size in range(20, 0, -1))
+    rows = collectives_table(program(1, collectives=many)).rows
+    assert len(rows) == 9
+    assert rows[-1][0] == "12 more"
+    assert [gib(0.5 * 2**30), gib(150 * 2**30)] == ["0.5", "150"]
