@@ -149,8 +149,7 @@ class Report:
 class MeasureTrials:
     """Measure the kept weights of a study, without training again.
 
-    FILE defines measure(params, run), or measure(params, run, data), which returns
-    numbers by name: columns of the results.
+    FILE defines measure(params, run[, data]), which returns numbers by name.
 
     Examples:
       flaxformer measure runs/study sharpness.py
