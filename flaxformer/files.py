@@ -84,10 +84,13 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[Non
             raise UserError(
                 f"{folder} cannot be locked: {error.strerror}; expected room on the disk, and a file system with flock"
             ) from None
-        yield
-        if folder.exists() and not _is_holder(holder, token):
+        try:
+            yield
+        except BaseException:
+            _release_holder(holder, token)
+            raise
+        if folder.exists() and not _release_holder(holder, token):
             raise UserError(f"{folder} was locked by two processes; expected a file system with flock between machines")
-        holder.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
@@ -102,11 +105,15 @@ def _replace_holder(path: Path, token: bytes) -> None:
         os.close(descriptor)
 
 
-def _is_holder(path: Path, token: bytes) -> bool:
+def _release_holder(path: Path, token: bytes) -> bool:
+    """Remove who holds a lock; False if it is another process, whose entry stays."""
     try:
-        return path.read_bytes() == token
+        if path.read_bytes() != token:
+            return False
+        path.unlink(missing_ok=True)
     except OSError:
         return False
+    return True
 
 
 def refresh(folder: Path) -> None:

@@ -227,7 +227,7 @@ def test_failed_runs_exit_with_1_and_say_why(command, complete, monkeypatch, cau
     code, out, err = command("run", "tiny.py", "--seeds", 4, "--output", complete)
     assert code == 1
     assert "4 runs failed" in out
-    assert "4 failed: RuntimeError: no luck today" in out
+    assert "4 failed: 4 × RuntimeError: no luck today" in " ".join(out.split())
     assert err == ""
 
 

@@ -11,15 +11,18 @@ import pytest
 from flaxformer.checkpoint.config import classes_within
 from flaxformer.config import (
     GRU,
+    NTK,
     POST,
     Alibi,
     Attention,
     BatchNorm,
     Block,
+    ByRole,
     Classifier,
     ConcatenatedIndex,
     DeepNorm,
     Dense,
+    DepthScaled,
     Elman,
     Gated,
     LanguageModel,
@@ -27,6 +30,7 @@ from flaxformer.config import (
     LearnedPositions,
     LeCun,
     ModelConfig,
+    MuP,
     Normal,
     NormPlacement,
     Patches,
@@ -34,6 +38,7 @@ from flaxformer.config import (
     RelativeBuckets,
     ReZero,
     RMSNorm,
+    Role,
     Rotary,
     Tokens,
     Vectors,
@@ -66,9 +71,13 @@ from flaxformer.training import (
     Adafactor,
     AdamW,
     Adopt,
+    From,
     Lamb,
     Lion,
+    LoRA,
     Muon,
+    Rate,
+    Rename,
     Run,
     ScheduleFree,
     Seeds,
@@ -121,6 +130,7 @@ IMAGES = learning(
     Digits(**SMALL), inputs=Patches(height=8, width=8, size=4), head=Classifier(classes=10), layers=1, d_model=8
 )
 RECALL = AssociativeRecall(pairs=2, queries=1, keys=3, values=3, **SMALL)
+SCALED = on(INDEX, model__parametrization=MuP(base_width=4), optimizer=SGD(learning_rate=0.1, weight_decay=0.1))
 RECURRENT = PLAIN.replace(model=recurrent_model(Elman(), vocabulary=7, d_model=8, dropout=0.1))
 
 # For every base, other values of its fields; several paths where one field asks for another.
@@ -133,6 +143,7 @@ OTHER = [
         "model.dropout": 0.5, "model.attention": Attention(heads=2), "model.attention.heads": 4,
         "model.attention.key_value_heads": 1, "model.attention.d_head": 3, "model.attention.d_value": 3,
         "model.norm": POST, "model.norm_kind": RMSNorm(), "model.residual": ReZero(),
+        "model.parametrization": MuP(base_width=4),
         "model.attention_residual": False, "model.feed_forward_residual": False, "model.parallel": True,
         "model.positions": LearnedPositions(max_length=6), "model.attention.window": 3,
         "model.attention.scale_exponent": 1.0, "model.attention.scale_width": "model",
@@ -157,6 +168,24 @@ OTHER = [
         "seeds": Seeds(init=1), "seeds.init": 1, "seeds.data": 1, "seeds.dropout": 1,
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
         "training.micro_batches": 2, "training.ema": 0.5, "training.precision": "bfloat16",
+        "training.freeze": ("embedding/*",), "training.rates": (Rate(weights=("embedding/*",), factor=0.5),),
+        "adapter": LoRA(weights=("blocks/*/attention/query",), rank=2),
+    }),
+    (on(BASE, training__rates=(Rate(weights=("embedding/*",), factor=0.5),)), {
+        "training.rates.0.factor": 0.1, "training.rates.0.weights": ("blocks/*",),
+    }),
+    (on(BASE, adapter=LoRA(weights=("blocks/*/attention/query",), rank=2)), {
+        "adapter.rank": 1, "adapter.alpha": 3.0, "adapter.trained": ("head/*",),
+        "adapter.weights": ("blocks/*/attention/key",),
+    }),
+    (on(BASE, model__layers=2, model__residual=DepthScaled(base_layers=1)), {
+        "model.residual.exponent": 0.5, "model.residual.base_layers": 2,
+    }),
+    (SCALED, {
+        "model.parametrization.hidden.init": 0.5, "model.parametrization.hidden.rate": 0.5,
+        "model.parametrization.hidden.decay": 0.5, "model.parametrization.hidden.multiplier_power": 0.25,
+        "model.parametrization.hidden.init_power": 0.25, "model.parametrization.hidden.rate_power": 0.5,
+        "model.parametrization.hidden.decay_power": 0.5, "model.parametrization.hidden.gradient_power": 0.5,
     }),
     (PAIRED, {
         "model.encoder": PLAIN.model.with_encoder(layers=2).encoder, "model.cross_attention_residual": False,
@@ -232,6 +261,11 @@ for _task in (Reverse, Sort):
     OTHER.append(
         (on(PAIRED, task=base.task.replace(form="paired")), {("task.form", "model.encoder"): ("joined", None)})
     )
+for _kind in (ByRole, MuP, NTK):
+    fields = {f"model.parametrization.{role}": Role(rate=0.5) for role in ("input", "hidden", "output", "vector")}
+    fields |= {f"model.parametrization.{name}": value for name, value in (("base_width", 2), ("base_layers", 1))}
+    base = on(INDEX, model__parametrization=_kind(base_width=4, base_layers=2, depth_rate_power=0.5))
+    OTHER.append((base, fields | {"model.parametrization.depth_rate_power": 1.0}))
 OPTIMIZERS = {  # other values of the fields that an optimizer has for itself
     SGD: {"momentum": 0.5, "nesterov": True},
     Lion: {"beta1": 0.5, "beta2": 0.5},
@@ -257,6 +291,7 @@ for _, fields in OTHER:
 BY_DESIGN = {
     (Tokens, "lookup"): "two ways to the same numbers",
     (ModelConfig, "d_memory"): "the caller gives a memory, a task does not",
+    (Run, "init"): "loads files; see tests/training and tests/study/test_initial_weights.py",
     (Patches, "height"): "the task's images decide",
     (Patches, "width"): "the task's images decide",
     (Patches, "channels"): "the task's images decide",
@@ -265,8 +300,8 @@ BY_DESIGN = {
     (Training, "offload_optimizer"): "another place of the same numbers",
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
-ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task}
-"""Tasks whose fields are tested in tests/tasks."""
+ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task, From, Rename}
+"""Tasks, whose fields are tested in tests/tasks, and sources of weights, in tests/study/test_initial_weights.py."""
 
 
 def changes(path, value):

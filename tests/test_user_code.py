@@ -97,8 +97,8 @@ def derive(rows):
     return {"gap": 1.0 * gap(rows)}
 """
 TASK = """
-def shifted(x):
-    return (x + 1) % 5
+def shifted(batch):
+    return batch.replace(inputs=(batch.inputs + 1) % 5)
 
 class Shifted(Copy):
     def example(self, key):
@@ -189,7 +189,7 @@ CASES = {
         ("own.py", 'rows["rate=low"]["validation_loss"] -', 'rows["rate=low"]["validation_loss"] +'), "own.py: gap",
     ),
     "helper called by a task": (
-        {"own.py": study_text(TASK, task="Shifted")}, ("own.py", "x + 1", "x + 2"), "own.py: shifted",
+        {"own.py": study_text(TASK, task="Shifted")}, ("own.py", "inputs + 1", "inputs + 2"), "own.py: shifted",
     ),
     "base class": (
         {"own.py": study_text(OPTIMIZER + "class Mine(MyAdamW):\n    pass\n", optimizer="Mine")},

@@ -46,6 +46,7 @@ POSITIONAL = {
     "run": ["study.py"],
     "status": ["results"],
     "report": ["results"],
+    "measure": ["results", "measure.py"],
     "compare": ["results", "results"],
     "replicate": ["results"],
     "claims": [],

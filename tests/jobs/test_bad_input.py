@@ -4,7 +4,9 @@ What `prepare` refuses is in tests/data, what damage to a checkpoint's every fil
 """
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from jobs.small import FILE, TEXT
@@ -315,8 +317,12 @@ def test_a_full_disk(command, runs, finished, monkeypatch):
 def test_a_full_disk_for_the_log(command, runs, monkeypatch):
     shutil.rmtree(runs / "4")
 
+    flush = os.fsync
+
     def full(descriptor):
-        raise OSError(28, "No space left on device")
+        if Path(f"/proc/self/fd/{descriptor}").resolve().name == "log.jsonl":
+            raise OSError(28, "No space left on device")
+        flush(descriptor)
 
     with monkeypatch.context() as patch:
         patch.setattr(digests.os, "fsync", full)

@@ -1,4 +1,4 @@
-"""The functions of `os`, `io`, `fcntl` and `shutil` that reach files, for paths of the simulated disk.
+"""The functions of `os`, `io`, `fcntl`, `shutil` and Polars that reach files, for paths of the simulated disk.
 
 Every call is a step of the calling process, before which it can be suspended or killed; other paths are unchanged.
 """
@@ -12,6 +12,7 @@ import os
 import shutil
 from unittest import mock
 
+import polars as pl
 from protocol.simulated_disk import ROOT, fail
 
 FIRST = 1_000_000
@@ -83,6 +84,12 @@ class Raw(io.RawIOBase):
 
     def writable(self):
         return "r" not in self.mode or "+" in self.mode
+
+    def seekable(self):
+        return True
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        return self.system.lseek(self.number, offset, whence)
 
     def readinto(self, buffer):
         data = self.system.read(self.number, len(buffer))
@@ -170,6 +177,14 @@ class System:
         file.at += len(data)
         return data
 
+    def lseek(self, number, offset, whence):
+        if number < FIRST:
+            return self.real["os.lseek"](number, offset, whence)
+        file = self._file(number)
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: file.at, os.SEEK_END: len(self.world.process.client.content(file))}
+        file.at = start[whence] + offset
+        return file.at
+
     def pread(self, number, size, place):
         if number < FIRST:
             return self.real["os.pread"](number, size, place)
@@ -219,6 +234,13 @@ class System:
             if operation & fcntl.LOCK_NB:
                 raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
             self.world.sleep(0.05)
+
+    def scan_parquet(self, path, **options):
+        """Polars reads files by system calls of its own."""
+        if self._path(path) is None:
+            return self.real["polars.scan_parquet"](path, **options)
+        with self.io_open(path, "rb") as file:
+            return pl.read_parquet(io.BytesIO(file.read())).lazy()
 
     # --- names -----------------------------------------------------------------------------------------------
 
@@ -286,9 +308,11 @@ class System:
     @contextlib.contextmanager
     def patched(self):
         """Within, the functions of this class stand in the place of the system's."""
-        names = "open close read pread write fsync ftruncate fstat stat lstat scandir listdir mkdir rmdir unlink utime"
-        places = [(os, name, name) for name in [*names.split(), "rename"]]
+        names = "open close read lseek pread write fsync ftruncate fstat stat lstat scandir listdir"
+        names += " mkdir rmdir unlink utime rename"
+        places = [(os, name, name) for name in names.split()]
         places += [(os, "replace", "rename"), (os, "remove", "unlink"), (io, "open", "io_open")]
+        places += [(pl, "scan_parquet", "scan_parquet")]
         places += [(fcntl, "flock", "flock"), (shutil, "rmtree", "rmtree"), (shutil, "disk_usage", "disk_usage")]
         with contextlib.ExitStack() as stack:
             for module, name, own in places:

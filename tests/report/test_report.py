@@ -87,7 +87,7 @@ def test_missing_failed_and_diverged_runs_are_reported_and_counted(tmp_path):
     analysis = write(store)
     text = printed(analysis)
     assert "2 of 16 runs are missing" in text
-    assert "1 failed: ValueError: no luck" in text
+    assert "1 failed: 1 × ValueError: no luck" in text
     assert "1 diverged" in text
     assert RULE in text
     assert "1 of 3 runs of norm pre, rate low diverged (rate 33%, 95 % interval 1% to 91%)." in text

@@ -4,7 +4,7 @@ import re
 
 import matplotlib as mpl
 import pytest
-from study.sizes import scaled, scores, sized
+from study.scaling_studies import scaled, scores, sized
 from study.tiny import fill
 
 from flaxformer.report import descriptions, scaling_text, tables

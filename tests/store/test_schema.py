@@ -8,6 +8,7 @@ from study.tiny import fill, tiny
 
 from flaxformer import digests
 from flaxformer.store import schema
+from flaxformer.store.compact import expand
 from flaxformer.store.declaration_log import read
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError
@@ -22,7 +23,7 @@ def declarations(tmp_path_factory):
     fill(folder, tiny(), lambda trial: 1.0)
     claim = Claim("it is small", lower={"quantity": "size"}, than=9)
     probe = Probe(name="p", question="How large?", measure=lambda seed: {"size": 1.0}, claims=[claim])
-    return [digests.read_document(folder / "study.json"), json.loads(json.dumps(probe.declaration()))]
+    return [expand(digests.read_document(folder / "study.json")), json.loads(json.dumps(probe.declaration()))]
 
 
 def parts(data, path=()):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from study.sizes import LAWS, SEEDS, SIZES, STEPS, law, scaled, scores, sized
+from study.scaling_studies import LAWS, SEEDS, SIZES, STEPS, law, scaled, scores, sized
 from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
 import flaxformer

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 from scipy import stats
 
@@ -37,8 +38,20 @@ def row(label, seed, curve, flops_per_step=10.0, steps=STEPS, metric=METRIC, **c
     return Row(trial=f"arm={label},seed={seed}", group="all", seed=seed, **(fields | changes))
 
 
+class Columns:
+    """Results of some rows by column."""
+
+    def __init__(self, rows):
+        self.rows, self.statuses = rows, [one.status for one in rows]
+        self.diverged = np.array([one.status == "diverged" for one in rows])
+
+    def numbers(self, name):
+        return pl.Series(name, [getattr(one, name, one.metrics.get(name)) for one in self.rows], dtype=pl.Float64)
+
+
 def arm_of(label, rows):
-    return ArmSummary({"arm": label}, [one.metrics.get(METRIC) for one in rows], rows, 0)
+    scores = [one.metrics.get(METRIC) for one in rows]
+    return ArmSummary({"arm": label}, scores, rows, 0, Columns(rows), range(len(rows)))
 
 
 def power_law(amount, exponent, offset=1.5):

@@ -31,6 +31,7 @@ from flaxformer.training import (
     evaluation_params,
 )
 from flaxformer.training.per_layer import matrix_dimensions
+from flaxformer.training.trainable import select
 
 RATE, DECAY, STEPS = 0.3, 0.1, 4
 KINDS_OF_OPTIMIZER = [AdamW, SGD, Lion, Adopt, Lamb, Adafactor, Muon, ScheduleFree]
@@ -310,8 +311,9 @@ def test_weights_that_are_not_trained_are_evaluated_unchanged():
     run = override(RUN, ["model.inputs=Tokens(frozen=True)"])
     params = drawn(shapes(run.model), 0)
     chain = run.optimizer.transformation(RATE)
+    trained = select(params, run.trainable.mask(params))
     moved = params.replace(embedding=params.embedding.replace(tokens=params.embedding.tokens + 1))
-    state = TrainState(step=jnp.int32(1), params=moved, optimizer=chain.init(params), diverged_at=jnp.int32(-1))
+    state = TrainState(step=jnp.int32(1), params=moved, optimizer=chain.init(trained), diverged_at=jnp.int32(-1))
     found = evaluation_params(state, run)
     np.testing.assert_array_equal(found.embedding.tokens, moved.embedding.tokens)
     np.testing.assert_allclose(found.head.matrix, params.head.matrix, rtol=1e-5, atol=1e-6)

@@ -53,7 +53,7 @@ class StudyArguments:
 class Plan(StudyArguments):
     """Show the runs of a study, and the time and memory that they need.
 
-    With --target, compile a study or a run for accelerators that need not be there, and show whether it fits.
+    --target compiles for other accelerators and shows whether the programs fit.
 
     Examples:
       flaxformer plan study.py
