@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from jaxtyping import PyTree
 
 from flaxformer.model.layout import Layout
-from flaxformer.nn.kernels import Choice, recording
+from flaxformer.nn.kernels import KernelChoice, recording
 from flaxformer.sharding import Devices, replicated, shardings_of
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.topology import Target
@@ -38,7 +38,7 @@ _NEEDED = (
 """Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
 
 
-class Memory(NamedTuple):
+class StepMemory(NamedTuple):
     """Bytes on each device, by kind.
 
     Args:
@@ -60,7 +60,7 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-class Program(NamedTuple):
+class CompiledStep(NamedTuple):
     """A training step as it is compiled for a target.
 
     Args:
@@ -76,11 +76,11 @@ class Program(NamedTuple):
       text: the compiled program.
     """
 
-    memory: Memory
+    memory: StepMemory
     needed: int
     available: int
     fits: bool
-    choices: tuple[Choice, ...]
+    choices: tuple[KernelChoice, ...]
     collectives: tuple[Collective, ...]
     traffic: int
     seconds: float
@@ -124,7 +124,7 @@ class Placement(NamedTuple):
 
 def compile_step(
     run: Run, placement: Placement, layout: Layout = "auto", stack_size: int | None = None, source: Source | None = None
-) -> Program:
+) -> CompiledStep:
     """Compile the training step of a run, or of a group of runs of its structure, for a target.
 
     Args:
@@ -151,19 +151,19 @@ def compile_step(
     seconds, available = time.perf_counter() - began, placement.target.memory
     held, chosen = weights + moments + stored, tuple(dict.fromkeys(choices))
     if compiled is None:
-        needed = _needed(error, held)
+        needed = parse_bytes_needed(error, held)
         activations = max(0, needed - held - logits)
-        memory = Memory(weights, moments, stored, logits, activations)
-        return Program(memory, needed, available, False, chosen, (), 2 * held, seconds, error)
+        memory = StepMemory(weights, moments, stored, logits, activations)
+        return CompiledStep(memory, needed, available, False, chosen, (), 2 * held, seconds, error)
     sizes: Any = compiled.memory_analysis()
     temporary = sizes.temp_size_in_bytes
     read, written = sizes.argument_size_in_bytes, sizes.output_size_in_bytes
     needed = read + written - sizes.alias_size_in_bytes + temporary
     logits = min(logits, temporary)
-    memory = Memory(weights, moments, stored, logits, temporary - logits)
+    memory = StepMemory(weights, moments, stored, logits, temporary - logits)
     found = tuple(collectives_of(text, len(placement.devices))) if placement.mesh is not None else ()
     fits = needed <= available
-    return Program(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
+    return CompiledStep(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
 
 
 def _compile(lowered: jax.stages.Lowered, folder: str) -> tuple[jax.stages.Compiled | None, str]:
@@ -182,7 +182,7 @@ def _text(folder: Path) -> str:
     return max(files, key=lambda file: file.stat().st_size).read_text() if files else ""
 
 
-def _needed(error: str, held: int) -> int:
+def parse_bytes_needed(error: str, held: int) -> int:
     """Return the bytes that the compiler says it needs, or 0."""
     for form, is_temporary in _NEEDED:
         if match := form.search(error):
