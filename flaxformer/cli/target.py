@@ -77,6 +77,7 @@ def _plan_run(run: Run, arguments: Plan, target: Target, mesh: Devices | None, c
         console.print(fitted(collectives_table(program), console.width))
     if not program.error:
         _print(console, [step_line(flops, roofline(program, target.device, flops, run.training.precision))])
+        _print(console, [transfers_line(program)])
     if not arguments.quick:
         _print(console, [_largest_batch(run, mesh, program, compiled, console)])
     if not program.fits:
@@ -223,6 +224,12 @@ def step_line(flops: float, bound: Roofline) -> str:
     return f"a step takes at least {bound.seconds * 1e3:.3g} ms, limited by {bound.limit} ({parts}); " + (
         f"{flops / 1e12:.3g} TFLOP of the model per device and step"
     )
+
+
+def transfers_line(program: CompiledStep) -> str:
+    """The transfers between device and host within a step, in words."""
+    found = ", ".join(f"{count} × {name}" for name, count in program.transfers.items())
+    return f"within a step, the device and the host exchange: {found or 'nothing'}"
 
 
 def _print(console: Console, lines: Iterable[str]) -> None:

@@ -89,8 +89,21 @@ def generate(
       UserError: a model that does not decode tokens; a prompt that is empty, only padding, outside the vocabulary or
         too long; a number out of range; or `prompt_chunk` with mask_pattern "prefix".
     """
-    settings = {"steps": steps, "valid": valid, "sampling": sampling, "end": end, "key": key}
-    parts = list(stream(params, config, prompt, **settings, chunk=chunk, prompt_chunk=prompt_chunk, **given))
+    parts = list(
+        stream(
+            params,
+            config,
+            prompt,
+            steps=steps,
+            valid=valid,
+            sampling=sampling,
+            end=end,
+            key=key,
+            chunk=chunk,
+            prompt_chunk=prompt_chunk,
+            **given,
+        )
+    )
     return _concatenate(parts, 0 if end is None else end, steps)
 
 

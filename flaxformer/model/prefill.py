@@ -46,6 +46,9 @@ def read_prompt(
         return (cache, jnp.where(valid.any(-1, keepdims=True), later, earlier)), None
 
     if first < length:
-        rest = (jnp.moveaxis(x[..., first:].reshape(*batch, -1, size), -2, 0) for x in (prompt, valid))
-        (cache, logits), _ = jax.lax.scan(read_next, (cache, logits), tuple(rest))
+
+        def split(x: Array) -> Array:
+            return jnp.moveaxis(x[..., first:].reshape(*batch, -1, size), -2, 0)
+
+        (cache, logits), _ = jax.lax.scan(read_next, (cache, logits), (split(prompt), split(valid)))
     return cache.pad_to(capacity), logits

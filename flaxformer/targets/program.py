@@ -22,10 +22,12 @@ from flaxformer.nn.kernels import KernelChoice, recording
 from flaxformer.sharding import Devices, replicated, shardings_of
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.topology import Target
+from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import Chunk, HostSource
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.compiled_run import functions_of
+from flaxformer.training.offload import HOST, host_shardings
 from flaxformer.training.run import Run
 from flaxformer.training.step import start
 
@@ -87,6 +89,11 @@ class CompiledStep(NamedTuple):
     error: str = ""
     text: str = ""
 
+    @property
+    def transfers(self) -> dict[str, int]:
+        """Operations of the program that exchange data with the host, by kind."""
+        return host_transfers(self.text)
+
 
 class Placement(NamedTuple):
     """Devices of one program: one device or a mesh of a target.
@@ -123,13 +130,19 @@ class Placement(NamedTuple):
 
 
 def compile_step(
-    run: Run, placement: Placement, layout: Layout = "auto", stack_size: int | None = None, source: Source | None = None
+    run: Run,
+    placement: Placement,
+    layout: Layout = "auto",
+    stack_size: int | None = None,
+    source: Source | None = None,
+    steps: int = 1,
 ) -> CompiledStep:
     """Compile the training step of a run, or of a group of runs of its structure, for a target.
 
     Args:
       stack_size: number of runs that are trained together; None for one run alone.
       source: data of the run's task; by default they are loaded.
+      steps: number of steps of the program, a chunk as training calls it; its collectives are those of all.
 
     Raises:
       UserError: the target's compiler is not installed.
@@ -137,9 +150,9 @@ def compile_step(
     began = time.perf_counter()
     source = run.task.load() if source is None else source
     with placement.compiling(), recording() as choices:
-        state, run_shape, data, shardings = _arguments(run, placement, layout, stack_size, source)
+        state, run_shape, data, shardings = _arguments(run, placement, layout, stack_size, source, steps)
         # A new function each time, so that it is traced here, where kernels are recorded.
-        function = functions_of(run, stack_size, layout).advance(1)
+        function = functions_of(run, stack_size, layout).advance(steps)
         step = jax.jit(lambda *arguments: function(*arguments), out_shardings=shardings, donate_argnums=0)
         traced = step.trace(state, run_shape, data)
         parts = [state.params, (state.optimizer, state.average), data]
@@ -191,7 +204,7 @@ def parse_bytes_needed(error: str, held: int) -> int:
 
 
 def _arguments(
-    run: Run, placement: Placement, layout: Layout, stack_size: int | None, source: Source
+    run: Run, placement: Placement, layout: Layout, stack_size: int | None, source: Source, steps: int
 ) -> tuple[PyTree, Run, PyTree, PyTree]:
     """Return shapes of the state, the run and the data on the devices, and the shardings of the results."""
 
@@ -208,11 +221,15 @@ def _arguments(
 
     shapes = on_devices(jax.eval_shape(lambda: jax.tree.map(jnp.asarray, run)))
     state = jax.eval_shape(functools.partial(start, layout=layout), run)
-    data = on_devices(_data(source, run, placement.mesh))
+    data = on_devices(_data(source, run, steps))
     if placement.mesh is None:
-        own = jax.tree.map(lambda x: placement.whole, state)
+        # The sharding of a mesh alone has its memory in the type of an array that is only described.
+        offloads = run.training.offload_optimizer
+        whole = replicated(Devices().mesh_of(placement.devices)) if offloads else placement.whole
+        own = jax.tree.map(lambda x: whole, state)
     else:
         own = shardings_of(state, placement.mesh)
+    own = own.replace(optimizer=host_shardings(run, own.optimizer, state.optimizer))
     state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, own)
     state = jax.tree.map(stacked, state)
     results = None if placement.mesh is None else (jax.tree.map(lambda x: x.sharding, state), placement.whole)
@@ -221,19 +238,21 @@ def _arguments(
     return state, jax.tree.map(stacked, shapes), data, results
 
 
-def _data(source: Source, run: Run, mesh: Mesh | None) -> PyTree:
-    """Return the shapes of the data of a step; of a source on the host, those of the batches that are copied."""
+def _data(source: Source, run: Run, steps: int) -> PyTree:
+    """Return the shapes of the data of a chunk; of a source on the host, those of the batches that are copied."""
     if not isinstance(source, HostSource):
         return jax.eval_shape(lambda: source)
     batch = source.batch(run.data_key, 0)
-    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
+    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((steps, *x.shape), x.dtype), batch)
     held_out = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), source.evaluation())
     first: Any = jax.ShapeDtypeStruct((), jnp.int32)
     return Chunk(first=first, batches=batches, held_out=held_out)
 
 
 def _bytes(x: jax.ShapeDtypeStruct) -> int:
-    """Bytes of an array on each device."""
+    """Bytes of an array on each device; 0 for one in the memory of the host."""
+    if x.sharding is not None and x.sharding.memory_kind == HOST:
+        return 0
     shape = x.shape if x.sharding is None else x.sharding.shard_shape(x.shape)
     width = x.dtype.itemsize if isinstance(x.dtype, np.dtype) else 8  # a random key
     return math.prod(shape) * width
