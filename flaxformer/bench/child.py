@@ -48,8 +48,13 @@ def main(task: ProcessArguments) -> None:
     declared = read(Path(task["file"]))
     benchmark = declared.sections[task["section"]].benchmark if isinstance(declared, Suite) else declared
     work = Work(task["point"], Path(task["scratch"]), task["began"])
+    way = benchmark.way(task["way"])
+    if way.role == "ours":  # a peer's process loads nothing that the peer does not
+        from flaxformer.startup.cuda import preload
+
+        preload()
     try:
-        numbers = dict(benchmark.way(task["way"]).measure(work))
+        numbers = dict(way.measure(work))
     except Unavailable as reason:
         Path(task["answer"]).write_text(json.dumps({UNAVAILABLE: str(reason)}))
         return
