@@ -120,17 +120,26 @@ def test_a_benchmark_without_sections_has_no_time_to_divide():
     assert main(["bench", "training", "--quick", "--minutes", "3", "--folder", str(ROOT)]) == 2
 
 
-def test_a_way_that_hangs_is_stopped_and_the_others_are_measured(suite):
-    code, _, kept, text = suite("all", "--minutes", "0.5", first=', hung="hangs", wrong="fails"')
-    assert code == 1
-    hung, wrong = kept["sections"]["first"]["measurements"][-2:]
-    assert "s, its part of the time" in hung["error"]
-    assert wrong["error"].endswith("RuntimeError: it is broken") or "its part of the time" in wrong["error"]
-    assert kept["sections"]["second"]["measurements"][0]["numbers"] == {
-        "speed": 15.0,
-        "peak_memory_bytes": kept["sections"]["second"]["measurements"][0]["numbers"]["peak_memory_bytes"],
-    }
-    assert "hung failed: stopped after" in text
+def test_a_way_that_hangs_is_stopped_and_the_others_are_measured(tmp_path):
+    file = tmp_path / "all.py"
+    file.write_text(FILE.format(first=', hung="hangs", wrong="fails"', second=""))
+    suite, _ = load(tmp_path, "all")
+    benchmark = suite.sections["first"].benchmark
+    ways = [benchmark.way(name) for name in ("hung", "wrong", "ours")]
+    limits = iter([2.5, 500.0, 500.0])
+    found = [
+        event
+        for event in measure(benchmark, file, ways, 1, "first", lambda left: next(limits))
+        if isinstance(event, Measurement)
+    ]
+    hung, wrong, ours = found
+    assert hung.error == "stopped after 2 s, its part of the time"
+    assert wrong.error.endswith("RuntimeError: it is broken")
+    assert ours.numbers["speed"] == 12.0
+    text = page(suite, {"first": found}, {}, {})
+    assert "- hung failed: stopped after 2 s" in text
+    assert "## second\n\nNot measured." in text
+    assert "| hung (failed 1 ×) |" in text
 
 
 def test_an_interruption_loses_nothing(suite):
@@ -186,7 +195,7 @@ def judged(goal, speeds, accelerators=(), lower=False):
     return found
 
 
-GOAL = Goal("fast", "s", "ours", "x", 3.0, point={"size": 2})
+GOAL = Goal("speed of ours", "s", "ours", "x", 3.0, point={"size": 2})
 
 
 @pytest.mark.parametrize(
@@ -219,7 +228,7 @@ def test_a_goal_counts_on_its_device_alone():
 
 def test_a_goal_of_an_unknown_way_is_refused():
     benchmark = Benchmark(question="?", ways=[Way("ours", dict)], options={"x": (1,)}, compared="x", reference="ours")
-    with pytest.raises(ValueError, match="goal 'fast' has way 'our'; expected one of"):
+    with pytest.raises(ValueError, match="goal 'speed of ours' has way 'our'; expected one of"):
         Suite(question="?", sections={"s": Section(benchmark)}, goals=[dataclasses.replace(GOAL, way="our")])
 
 
