@@ -146,6 +146,9 @@ def test_eight_devices_share_a_model_with_one_fused_kernel(target, mesh):
     assert program.memory.weights == pytest.approx(share * whole, rel=0.05)
     names = {own.name for own in program.collectives}
     assert "all-reduce" in names or "reduce-scatter" in names
+    if mesh == "data=8":  # the gradient of each weight once
+        sums = [own for own in program.collectives if own.name in ("all-reduce", "reduce-scatter")]
+        assert sum(own.bytes * own.count for own in sums) == pytest.approx(whole, rel=0.05)
     assert ("all-gather" in names) == (mesh == "fsdp=8") or mesh == "tensor=8"
     if mesh == "fsdp=8":  # each layer's weights are gathered in the precision of the products, in the loop
         layers = [own for own in program.collectives if own.name == "all-gather" and own.bytes < 8e6]
