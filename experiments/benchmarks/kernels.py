@@ -122,7 +122,16 @@ def kernel(name: str) -> Callable[[Work], dict[str, Any]]:
 NAMES = ("cudnn", "splash", "tokamax", "chunked", "xla", "reference")
 benchmark = Benchmark(
     question="Is each attention kernel right on this device, and how fast is it?",
-    ways=[Way(name, kernel(name), role="peer" if name == "reference" else "ours") for name in NAMES],
+    ways=[
+        Way(
+            name,
+            kernel(name),
+            role="peer" if name == "reference" else "ours",
+            needs=["tokamax"] if name == "tokamax" else (),
+            get="pip install tokamax",
+        )
+        for name in NAMES
+    ],
     options={"length": (1024, 4096), "batch": (4,), "checked": (384,), "seconds": (1.0,)},
     quick={"length": (64,), "batch": (1,), "checked": (24,), "seconds": (0.05,)},
     compared="flops_per_second",

@@ -125,9 +125,9 @@ class Budget:
         self._section_end = now + max(0.0, self._end - now) * self._left.pop(section) / total
 
     def seconds(self, processes: int) -> float:
-        """Return the time of the next of `processes` processes of the section: up to twice an equal part.
+        """Return the time of the next of `processes` processes of the section: half of what is left.
 
-        A process that hangs leaves at least half of the time to the others.
+        It is more for the last three, which may take twice an equal part. A process that hangs leaves the rest to others.
         """
         left = max(0.0, self._section_end - self._clock())
-        return min(left, 2 * left / processes)
+        return min(left, max(left / 2, 2 * left / processes))

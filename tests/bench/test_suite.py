@@ -156,7 +156,8 @@ def test_time_is_divided_by_shares_and_what_is_left_goes_on():
     budget = Budget(60.0, {"a": 1.0, "b": 2.0, "c": 3.0}, clock=lambda: now[0])
     budget.begin("a")
     assert budget.seconds(1) == 10
-    assert budget.seconds(4) == 5  # twice an equal part
+    assert budget.seconds(3) == pytest.approx(20 / 3)  # twice an equal part
+    assert budget.seconds(4) == budget.seconds(40) == 5  # half
     now[0] += 4
     assert budget.seconds(3) == 4
     budget.begin("b")  # of 56 s that are left, two fifths
