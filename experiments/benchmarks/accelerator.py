@@ -24,7 +24,7 @@ import kernels
 import study
 import training
 
-from flaxformer.bench import Benchmark, Goal, Section, Suite, Way
+from flaxformer.bench import Benchmark, BenchmarkGoal, Section, Suite, Way
 from flaxformer.bench.declare import WorkPoint
 
 QUICK_TRAINING = {"size": ("tiny",), "precision": ("float32",), "seconds": (0.05,)}
@@ -125,32 +125,32 @@ benchmark = Suite(
         "compile": Section(compiled, share=0.6),
     },
     goals=[
-        Goal(
+        BenchmarkGoal(
             "GPT-2 124M on one H200: at least 462,000 tokens/s",
             *("training", "flaxformer", "tokens_per_second", 462_000.0),
             point={"size": "gpt2"},
             device=H200,
         ),
-        Goal(
+        BenchmarkGoal(
             "GPT-2 124M on one H200: 555,000 tokens/s",
             *("training", "flaxformer", "tokens_per_second", 555_000.0),
             point={"size": "gpt2"},
             device=H200,
         ),
-        Goal(
+        BenchmarkGoal(
             "64 runs of size XS on one H200: 20 × as fast as a process each",
             *("study", "study-64", "seconds", 20.0),
             than="processes",
             device=H200,
         ),
-        Goal(
+        BenchmarkGoal(
             "decoding S, batch 64, on one H200: 3 × the fastest peer",
             *("decoding", "flaxformer", "tokens_per_second", 3.0),
             point={"batch": 64},
             than="peer",
             device=H200,
         ),
-        Goal(
+        BenchmarkGoal(
             "decoding S, batch 1, on one H200: 3 × the fastest peer",
             *("decoding", "flaxformer", "tokens_per_second", 3.0),
             point={"batch": 1},

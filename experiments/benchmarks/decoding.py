@@ -41,7 +41,9 @@ def with_prompt(found: dict[str, Any], work: Work, call: Callable[[], Any], read
     prompt: Any = rate(work, call, units=1, name="calls", ready=ready, seconds=work["seconds"] / 3)
     first = 1 / prompt["calls"]
     whole = work["batch"] * work["steps"] / found["tokens_per_second"]
-    after = work["batch"] * (work["steps"] - 1) / max(whole - first, 1e-9)
+    if whole <= first:  # too little work to tell them apart
+        return found | {"prompt_seconds": first}
+    after = work["batch"] * (work["steps"] - 1) / (whole - first)
     return found | {"prompt_seconds": first, "tokens_per_second_after_prompt": after}
 
 

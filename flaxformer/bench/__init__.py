@@ -19,6 +19,17 @@ only, so they add nothing to the start time and memory of a way:
 
 from flaxformer.bench.clock import first_step, rate
 from flaxformer.bench.declare import Benchmark, Limit, Unavailable, Way, Work
-from flaxformer.bench.suite import Goal, Section, Suite
+from flaxformer.bench.suite import BenchmarkGoal, Section, Suite
 
-__all__ = ["Benchmark", "Goal", "Limit", "Section", "Suite", "Unavailable", "Way", "Work", "first_step", "rate"]
+__all__ = [
+    "Benchmark",
+    "BenchmarkGoal",
+    "Limit",
+    "Section",
+    "Suite",
+    "Unavailable",
+    "Way",
+    "Work",
+    "first_step",
+    "rate",
+]

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Measurement, ResultLine, lines
-from flaxformer.bench.suite import Goal, GoalResult, Suite
+from flaxformer.bench.suite import BenchmarkGoal, GoalResult, Suite
 from flaxformer.report.table import Table
 
-Results = Mapping[str, Sequence[Measurement]]
+SuiteResults = Mapping[str, Sequence[Measurement]]
 """Measurements of each section that was begun."""
 
 
-def judge(suite: Suite, results: Results, accelerators: Sequence[str]) -> list[GoalResult]:
+def judge(suite: Suite, results: SuiteResults, accelerators: Sequence[str]) -> list[GoalResult]:
     """Return the verdict on each goal.
 
     Args:
@@ -20,7 +20,7 @@ def judge(suite: Suite, results: Results, accelerators: Sequence[str]) -> list[G
     return [_judge(goal, suite, results, accelerators) for goal in suite.goals]
 
 
-def _judge(goal: Goal, suite: Suite, results: Results, accelerators: Sequence[str]) -> GoalResult:
+def _judge(goal: BenchmarkGoal, suite: Suite, results: SuiteResults, accelerators: Sequence[str]) -> GoalResult:
     if goal.section not in results or goal.section not in suite.sections:
         return GoalResult(goal, "not measured", why=f"section {goal.section} was not measured")
     benchmark = suite.sections[goal.section].benchmark
@@ -38,7 +38,7 @@ def _judge(goal: Goal, suite: Suite, results: Results, accelerators: Sequence[st
     return GoalResult(goal, "met" if value >= goal.at_least else "missed", value)
 
 
-def _value(goal: Goal, benchmark: Benchmark, found: Sequence[ResultLine]) -> tuple[float | None, str]:
+def _value(goal: BenchmarkGoal, benchmark: Benchmark, found: Sequence[ResultLine]) -> tuple[float | None, str]:
     """Return the number or the ratio of a goal; or None, and why."""
     own = next((line for line in found if line.way == goal.way), None)
     if own is None or goal.number not in own.others:

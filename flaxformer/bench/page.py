@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flaxformer.bench import show
-from flaxformer.bench.goals import Results, goals_table, judge
+from flaxformer.bench.goals import SuiteResults, goals_table, judge
 from flaxformer.bench.results import conclusions, lines, place
 from flaxformer.bench.suite import Suite
 from flaxformer.files import write_atomically
@@ -12,7 +12,7 @@ from flaxformer.report.tables import markdown, passive
 
 
 def keep(
-    path: Path, suite: Suite, results: Results, about: Mapping[str, object], left_out: Mapping[str, list[str]]
+    path: Path, suite: Suite, results: SuiteResults, about: Mapping[str, object], left_out: Mapping[str, list[str]]
 ) -> None:
     """Write the JSON file of a suite, and its page beside it.
 
@@ -40,7 +40,7 @@ def accelerators_of(about: Mapping[str, object]) -> list[str]:
     return [str(one) for one in found] if isinstance(found, list) else []
 
 
-def page(suite: Suite, results: Results, about: Mapping[str, object], left_out: Mapping[str, list[str]]) -> str:
+def page(suite: Suite, results: SuiteResults, about: Mapping[str, object], left_out: Mapping[str, list[str]]) -> str:
     """Return the page: the machine, the goals, and a table per section with what is missing in it."""
     parts = [f"# {passive(suite.question)}\n", _conditions(about)]
     if suite.goals:
@@ -57,7 +57,7 @@ def page(suite: Suite, results: Results, about: Mapping[str, object], left_out: 
     return "\n".join(parts)
 
 
-def missing(suite: Suite, results: Results, name: str) -> list[str]:
+def missing(suite: Suite, results: SuiteResults, name: str) -> list[str]:
     """Return a line for each way of a section that failed or was not measured."""
     benchmark, notes = suite.sections[name].benchmark, []
     for line in lines(benchmark, results[name]):

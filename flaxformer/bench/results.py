@@ -62,7 +62,7 @@ class ResultLine:
     others: dict[str, float]
     errors: int
     skipped: str = ""
-    """Why it was not measured; "" if it was, or failed."""
+    """Reason that it was not measured; "" if it was, or failed."""
 
 
 def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[ResultLine]:

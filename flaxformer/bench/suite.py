@@ -3,7 +3,7 @@
 >>> benchmark = Suite(
 ...     question="How fast is this machine?",
 ...     sections={"products": Section(products, share=1), "training": Section(training, share=4)},
-...     goals=[Goal("training at 462,000 tokens/s", "training", "ours", "tokens_per_second", at_least=462_000)],
+...     goals=[BenchmarkGoal("training at 462,000 tokens/s", "training", "ours", "tokens_per_second", at_least=462_000)],
 ... )
 """
 
@@ -32,7 +32,7 @@ class Section:
 
 
 @dataclasses.dataclass(frozen=True)
-class Goal:
+class BenchmarkGoal:
     """A number that a way should reach at a point of a section.
 
     Args:
@@ -61,7 +61,7 @@ class Goal:
 class GoalResult:
     """Verdict on a goal: the number, if it was measured, or why it was not."""
 
-    goal: Goal
+    goal: BenchmarkGoal
     verdict: Literal["met", "missed", "not measured"]
     value: float | None = None
     why: str = ""
@@ -82,7 +82,7 @@ class Suite:
 
     question: str
     sections: Mapping[str, Section]
-    goals: Sequence[Goal] = ()
+    goals: Sequence[BenchmarkGoal] = ()
     minutes: float = MINUTES
     name: str = ""
 
@@ -127,7 +127,7 @@ class Budget:
     def seconds(self, processes: int) -> float:
         """Return the time of the next of `processes` processes of the section: half of what is left.
 
-        It is more for the last three, which may take twice an equal part. A process that hangs leaves the rest to others.
+        The last three may take twice an equal part. A process that hangs leaves the rest to the others.
         """
         left = max(0.0, self._section_end - self._clock())
         return min(left, max(left / 2, 2 * left / processes))

@@ -21,7 +21,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.plan import ProgramGroup, groups
 from flaxformer.targets.limits import largest
-from flaxformer.targets.program import CompiledStep, Placement, StepMemory, compile_step
+from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
 from flaxformer.targets.roofline import Roofline, roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import Target, parse_target
@@ -185,7 +185,7 @@ def gib(count: float) -> str:
 
 def memory_table(programs: Sequence[tuple[str, CompiledStep]]) -> Table:
     """Bytes on each device, by kind."""
-    header = ["GiB per device", *StepMemory._fields, "total"]
+    header = ["GiB per device", *TargetMemory._fields, "total"]
     rows = [[name, *map(gib, program.memory), gib(program.needed)] for name, program in programs]
     return Table("", header, rows, 1)
 

@@ -40,7 +40,7 @@ _NEEDED = (
 """Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
 
 
-class StepMemory(NamedTuple):
+class TargetMemory(NamedTuple):
     """Bytes on each device, by kind.
 
     Args:
@@ -78,7 +78,7 @@ class CompiledStep(NamedTuple):
       text: the compiled program.
     """
 
-    memory: StepMemory
+    memory: TargetMemory
     needed: int
     available: int
     fits: bool
@@ -166,14 +166,14 @@ def compile_step(
     if compiled is None:
         needed = parse_bytes_needed(error, held)
         activations = max(0, needed - held - logits)
-        memory = StepMemory(weights, moments, stored, logits, activations)
+        memory = TargetMemory(weights, moments, stored, logits, activations)
         return CompiledStep(memory, needed, available, False, chosen, (), 2 * held, seconds, error)
     sizes: Any = compiled.memory_analysis()
     temporary = sizes.temp_size_in_bytes
     read, written = sizes.argument_size_in_bytes, sizes.output_size_in_bytes
     needed = read + written - sizes.alias_size_in_bytes + temporary
     logits = min(logits, temporary)
-    memory = StepMemory(weights, moments, stored, logits, temporary - logits)
+    memory = TargetMemory(weights, moments, stored, logits, temporary - logits)
     found = tuple(collectives_of(text, len(placement.devices))) if placement.mesh is not None else ()
     fits = needed <= available
     return CompiledStep(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)

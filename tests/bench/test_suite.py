@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer.bench import Benchmark, Goal, Section, Suite, Way
+from flaxformer.bench import Benchmark, BenchmarkGoal, Section, Suite, Way
 from flaxformer.bench.choose import load
 from flaxformer.bench.goals import judge
 from flaxformer.bench.page import page
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2] / "experiments" / "benchmarks"
 FILE = '''
 """Two sections: one with a way that hangs and one that this machine has not, one with a way that is interrupted."""
 import time
-from flaxformer.bench import Benchmark, Goal, Section, Suite, Unavailable, Way
+from flaxformer.bench import Benchmark, BenchmarkGoal, Section, Suite, Unavailable, Way
 
 
 def way(name, speed):
@@ -48,9 +48,9 @@ benchmark = Suite(
     question="How fast is all of it?",
     sections={{"first": section(ours=4.0, peer=2.0, absent="absent"{first}), "second": section(ours=5.0{second})}},
     goals=[
-        Goal("twice the peer", "first", "ours", "speed", 2.0, than="peer"),
-        Goal("speed 13", "first", "ours", "speed", 13.0),
-        Goal("speed 1", "second", "ours", "speed", 1.0, device="H200"),
+        BenchmarkGoal("twice the peer", "first", "ours", "speed", 2.0, than="peer"),
+        BenchmarkGoal("speed 13", "first", "ours", "speed", 13.0),
+        BenchmarkGoal("speed 1", "second", "ours", "speed", 1.0, device="H200"),
     ],
 )
 '''
@@ -196,7 +196,7 @@ def judged(goal, speeds, accelerators=(), lower=False):
     return found
 
 
-GOAL = Goal("speed of ours", "s", "ours", "x", 3.0, point={"size": 2})
+GOAL = BenchmarkGoal("speed of ours", "s", "ours", "x", 3.0, point={"size": 2})
 
 
 @pytest.mark.parametrize(

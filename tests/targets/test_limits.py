@@ -8,7 +8,7 @@ from flaxformer.nn.kernels import KernelChoice
 from flaxformer.sharding import Devices
 from flaxformer.targets.collectives import Collective
 from flaxformer.targets.limits import COMPILATIONS, Largest, largest
-from flaxformer.targets.program import CompiledStep, StepMemory, parse_bytes_needed
+from flaxformer.targets.program import CompiledStep, TargetMemory, parse_bytes_needed
 from flaxformer.targets.roofline import roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import parse_target
@@ -17,7 +17,9 @@ from flaxformer.training import Run, Training
 
 
 def program(needed, available=1000, collectives=(), choices=(), memory=(1, 2, 0, 30, 40), traffic=100):
-    return CompiledStep(StepMemory(*memory), needed, available, needed <= available, choices, collectives, traffic, 1.0)
+    return CompiledStep(
+        TargetMemory(*memory), needed, available, needed <= available, choices, collectives, traffic, 1.0
+    )
 
 
 @pytest.mark.parametrize("first", [1, 4, 64, 300])

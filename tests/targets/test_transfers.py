@@ -11,7 +11,7 @@ from flaxformer.cli.target import transfers_line
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data import prepare
 from flaxformer.sharding import Devices
-from flaxformer.targets.program import CompiledStep, Placement, StepMemory, compile_step
+from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
 from flaxformer.targets.topology import PACKAGES, parse_target
 from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks import StandardLibrary, TokenFiles, token_files
@@ -48,7 +48,7 @@ def test_a_callback_of_python_is_found_in_a_compiled_program():
 
 
 def test_the_plan_names_the_transfers():
-    program = CompiledStep(StepMemory(1, 2, 0, 3, 4), 10, 20, True, (), (), 1, 1.0)
+    program = CompiledStep(TargetMemory(1, 2, 0, 3, 4), 10, 20, True, (), (), 1, 1.0)
     assert transfers_line(program) == "within a step, the device and the host exchange: nothing"
     line = "%a = token[] outfeed(%x, %token)\n"
     assert transfers_line(program._replace(text=2 * line)).endswith("exchange: 2 × outfeed")
