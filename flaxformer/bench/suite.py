@@ -3,7 +3,7 @@
 >>> benchmark = Suite(
 ...     question="How fast is this machine?",
 ...     sections={"products": Section(products, share=1), "training": Section(training, share=4)},
-...     goals=[BenchmarkGoal("training at 462,000 tokens/s", "training", "ours", "tokens_per_second", at_least=462_000)],
+...     goals=[BenchmarkGoal("462,000 tokens/s", "training", "ours", "tokens_per_second", at_least=462_000)],
 ... )
 """
 
