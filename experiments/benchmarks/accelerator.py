@@ -140,6 +140,7 @@ benchmark = Suite(
         BenchmarkGoal(
             "64 runs of size XS on one H200: 20 × as fast as a process each",
             *("study", "study-64", "seconds", 20.0),
+            point={"width": 64, "trials": 8, "seeds": 8},
             than="processes",
             device=H200,
         ),

@@ -64,5 +64,14 @@ def goals_table(found: Sequence[GoalResult]) -> Table:
     return Table("", ["goal", "measured", "verdict", "why not"], rows, 1)
 
 
+def goal_lines(found: Sequence[GoalResult]) -> list[str]:
+    """Return the goals with their verdicts, a line each."""
+    lines = []
+    for one in found:
+        value = "" if one.value is None else f": {_number(one.value)}"
+        lines.append(f"{one.verdict}: {one.goal.words}{value}" + (f" ({one.why})" if one.why else ""))
+    return lines
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from flaxformer.bench import choose, page, show
 from flaxformer.bench.declare import Benchmark
-from flaxformer.bench.goals import goals_table, judge
+from flaxformer.bench.goals import goal_lines, judge
 from flaxformer.bench.machine import machine
 from flaxformer.bench.results import Measurement, conclusions, place
 from flaxformer.bench.run import Measuring, measure
@@ -40,7 +40,8 @@ def main(arguments: Bench, console: Console, suite: Suite, file: Path) -> int:
             budget.begin(name)
             _measure(name, suite, file, arguments, budget, console, results, left_out, path, about)
         console.print(Text("goals", "bold"))
-        console.print(fitted(goals_table(judge(suite, results, page.accelerators_of(about))), console.width))
+        for line in goal_lines(judge(suite, results, page.accelerators_of(about))):
+            console.print(line, highlight=False)
     finally:  # what was measured is written already, also when this is interrupted
         if path.exists():
             show_paths(console, {"Numbers": path, "Tables": path.with_suffix(".md")})

@@ -82,6 +82,8 @@ def test_sections_are_measured_in_turn_and_written_with_their_goals(suite):
     assert [goal["value"] for goal in kept["goals"]] == [2.0, 12.0, 15.0]
     assert "the goal is for H200, and this is a machine without an accelerator" in kept["goals"][2]["why"]
     assert kept["machine"]["cores"] >= 1
+    assert "met: twice the peer: 2\n" in said
+    assert "missed: speed 13: 12\n" in said
     for words in ("absent: not measured; it needs a machine of another kind", "ours is 2.00 × as fast as peer"):
         assert words in said
         assert words in text
