@@ -9,10 +9,12 @@ sequence is computed for each token; only points that take seconds are measured 
 60 s per way and size; six sizes.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import sizes
 from sizes import SIZES, Size
 
 from flaxformer.bench import Benchmark, Limit, Way, Work, rate
@@ -20,13 +22,29 @@ from flaxformer.bench import Benchmark, Limit, Way, Work, rate
 
 def size_of(work: Work) -> Size:
     """The size, with a batch, and with as many positions as a sequence has in the end."""
-    return dataclasses.replace(SIZES[work["size"]], batch=work["batch"], length=work["prompt"] + work["steps"])
+    return dataclasses.replace(sizes.size_of(work.point), batch=work["batch"], length=work["prompt"] + work["steps"])
 
 
 def measured(work: Work, call: Callable[[], Any], ready: Callable[[Any], Any]) -> dict[str, Any]:
-    """New tokens a second; the prompt's time is in it."""
+    """New tokens a second; the prompt's time is in it. And the share of the bandwidth of an accelerator."""
+    from decoding_bytes import step_bytes
+    from device_limits import of_bandwidth
+
     units = work["batch"] * work["steps"]
-    return rate(work, call, units=units, name="tokens_per_second", ready=ready, seconds=work["seconds"])
+    found: Any = rate(work, call, units=units, name="tokens_per_second", ready=ready, seconds=work["seconds"])
+    steps = found["tokens_per_second"] / work["batch"]
+    return {**found, **of_bandwidth(steps * step_bytes(size_of(work), work["prompt"], work["steps"]))}
+
+
+def with_prompt(found: dict[str, Any], work: Work, call: Callable[[], Any], ready: Callable[[Any], Any]) -> Any:
+    """Add the seconds that one new token takes, most of which read the prompt, and the rate of the other tokens."""
+    prompt: Any = rate(work, call, units=1, name="calls", ready=ready, seconds=work["seconds"] / 3)
+    first = 1 / prompt["calls"]
+    whole = work["batch"] * work["steps"] / found["tokens_per_second"]
+    if whole <= first:  # too little work to tell them apart
+        return found | {"prompt_seconds": first}
+    after = work["batch"] * (work["steps"] - 1) / (whole - first)
+    return found | {"prompt_seconds": first, "tokens_per_second_after_prompt": after}
 
 
 def in_jax(name: str) -> Callable[[Work], dict[str, Any]]:
@@ -42,7 +60,9 @@ def in_jax(name: str) -> Callable[[Work], dict[str, Any]]:
             one_cpu_device_per_core()
         size, shape = size_of(work), (work["batch"], work["prompt"])
         prompt = jax.random.randint(jax.random.key(1), shape, 0, size.vocabulary)
-        return measured(work, getattr(decoding_jax, name)(size, prompt, work["steps"]), jax.block_until_ready)
+        decode, ready = getattr(decoding_jax, name), jax.block_until_ready
+        found = measured(work, decode(size, prompt, work["steps"]), ready)
+        return with_prompt(found, work, decode(size, prompt, 1), ready) if name == "ours" else found
 
     return measure
 
@@ -66,9 +86,12 @@ def in_torch(name: str) -> Callable[[Work], dict[str, Any]]:
 
         torch.manual_seed(0)
         size = size_of(work)
-        build = torch_models.nanogpt(work["nanogpt"]) if name == "nanogpt" else getattr(torch_models, name)
+        of_model = name.removesuffix("_static")
+        build = torch_models.nanogpt(work["nanogpt"]) if name == "nanogpt" else getattr(torch_models, of_model)
         device, precision = torch_models.device_and_precision(size)
         model = build(size)[0].to(device).eval()
+        if size.precision == "bfloat16":  # weights too, as a step reads them
+            model, precision = model.to(torch.bfloat16), contextlib.nullcontext()
         prompt = torch.randint(size.vocabulary, (work["batch"], work["prompt"]), device=device)
         decode = globals()[name](model, work["steps"])
 
@@ -81,6 +104,12 @@ def in_torch(name: str) -> Callable[[Work], dict[str, Any]]:
         return measured(work, call, torch_models.wait)
 
     return measure
+
+
+def hugging_face_static(model: Any, steps: int) -> Callable[[Any], Any]:
+    """`generate` with a cache of fixed size, for which transformers compiles the model on a GPU."""
+    model.generation_config.cache_implementation = "static"
+    return hugging_face(model, steps)
 
 
 def hugging_face(model: Any, steps: int) -> Callable[[Any], Any]:
@@ -120,6 +149,12 @@ benchmark = Benchmark(
         Way("nnx", in_jax("flax_nnx")),
         Way("nnx-read-whole", in_jax("flax_nnx_read_whole")),
         Way("hugging-face", in_torch("hugging_face"), **NAMED),
+        Way(
+            "hugging-face-static",
+            in_torch("hugging_face_static"),
+            takes_part=lambda point: bool(point.get("accelerator")),
+            **NAMED,
+        ),
         Way("x-transformers", in_torch("x_transformers"), needs=["x_transformers"], get="pip install x-transformers"),
         Way("nanogpt", in_torch("nanogpt"), needs=["torch"], takes_part=seconds_without_cache, **NANOGPT),
     ],
@@ -138,6 +173,9 @@ benchmark = Benchmark(
     limit=Limit("tokens_per_second", "memory", "of the memory's limit"),
     columns={
         "tokens_per_second": "tokens/s",
+        "tokens_per_second_after_prompt": "after the prompt",
+        "prompt_seconds": "prompt, s",
+        "of_bandwidth": "of the bandwidth",
         "first_step_seconds": "first call, s",
         "peak_memory_bytes": "memory, MB",
     },

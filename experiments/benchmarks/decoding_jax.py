@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from decoding_bytes import step_bytes
 from flax import nnx
 from nnx_model import Block, Model
 from ours import run_of
@@ -25,8 +26,13 @@ def ours(size: Size, prompt: jax.Array, steps: int, most: int | None = None) -> 
     config, devices = run_of(size).model, math.gcd(size.batch, most or jax.device_count())
     mesh = Devices(data=devices).mesh()
     jax.set_mesh(mesh)
-    params = jax.device_put(init(jax.random.key(0), config), replicated(mesh))
+    params = jax.device_put(narrow(init(jax.random.key(0), config), size), replicated(mesh))
     return lambda: generate(params, config, prompt, steps=steps).tokens
+
+
+def narrow(params: Any, size: Size) -> Any:
+    """Weights in the precision of a size."""
+    return jax.tree.map(lambda x: x.astype(size.precision) if jnp.issubdtype(x.dtype, jnp.floating) else x, params)
 
 
 ours_on_one_device = functools.partial(ours, most=1)
@@ -35,7 +41,7 @@ ours_on_one_device = functools.partial(ours, most=1)
 def ours_without_cache(size: Size, prompt: jax.Array, steps: int) -> Decode:
     """The whole sequence read anew for each token: one compiled loop over a buffer that has room for all."""
     config = run_of(size).model
-    params = init(jax.random.key(0), config)
+    params = narrow(init(jax.random.key(0), config), size)
     begun = jnp.pad(prompt, ((0, 0), (0, steps)))
 
     @jax.jit
@@ -58,7 +64,8 @@ def flax_nnx(size: Size, prompt: jax.Array, steps: int, read_whole: bool = False
     model = Model(size, nnx.Rngs(0))
     for block in model.blocks:
         block.attention.init_cache((batch, length + steps, size.width))
-    graph, *whole = nnx.split(model, nnx.Param, nnx.Cache)
+    graph, *parts = nnx.split(model, nnx.Param, nnx.Cache)
+    whole = narrow(parts, size)
 
     @jax.jit
     def decode(params: Any, cache: Any, prompt: jax.Array) -> jax.Array:
@@ -111,13 +118,6 @@ def _read(model: Model, prompt: jax.Array) -> jax.Array:
 def _after(block: Block, x: jax.Array, attended: jax.Array) -> jax.Array:
     x = x + attended
     return x + block.down(nnx.gelu(block.up(block.norm_2(x)), approximate=False))
-
-
-def step_bytes(size: Size, prompt: int, steps: int) -> float:
-    """Bytes that one step reads: every weight in a product once, and the keys and values so far (their mean)."""
-    weights = 12 * size.layers * size.width**2 + size.width * size.vocabulary
-    cached = 2 * size.layers * size.width * size.batch * (prompt + (steps + 1) / 2)
-    return (weights + cached) * jnp.dtype(size.precision).itemsize
 
 
 def memory_passes(size: Size, prompt: int, steps: int) -> list[Decode]:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from device_limits import device_memory, of_peak
 from flax import nnx
 from sizes import BETA2, CLIP, DECAY, LEARNING_RATE, Size
 
@@ -80,7 +81,7 @@ def trainer(size: Size) -> Callable[[], Any]:
 
 def train(work: Work, size: Size) -> dict[str, Any]:
     """Tokens and FLOPs a second of training."""
-    found = rate(
+    found: Any = rate(
         work,
         trainer(size),
         units=size.tokens,
@@ -88,4 +89,5 @@ def train(work: Work, size: Size) -> dict[str, Any]:
         ready=jax.block_until_ready,
         seconds=work["seconds"],
     )
-    return {**found, "flops_per_second": found["tokens_per_second"] * size.flops_per_token}
+    flops = found["tokens_per_second"] * size.flops_per_token
+    return {**found, "flops_per_second": flops, **of_peak(flops, size.precision), **device_memory()}

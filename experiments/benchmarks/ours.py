@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from device_limits import device_memory, of_peak
 from sizes import BETA2, CLIP, DECAY, LEARNING_RATE, Size, cores
 
 from flaxformer.bench import Work, rate
@@ -72,7 +73,9 @@ def train(work: Work, size: Size, devices: Devices | None = None) -> dict[str, A
         seconds=work["seconds"],
     )
     devices_used = 1 if devices is None else devices.count
-    return {**found, "devices": devices_used, "flops_per_second": found["tokens_per_second"] * size.flops_per_token}
+    flops: Any = found["tokens_per_second"] * size.flops_per_token  # type: ignore[operator]
+    limits = of_peak(flops / devices_used, size.precision) | device_memory()
+    return {**found, "devices": devices_used, "flops_per_second": flops, **limits}
 
 
 def timed(study: Study, members: int | None = None) -> dict[str, float]:
@@ -102,7 +105,7 @@ def matmul(work: Work, size: Size, n: int) -> dict[str, Any]:
     dtype = jnp.dtype(size.precision)
     left, right = (jax.random.normal(jax.random.key(i), (n, n), dtype) for i in range(2))
     product = jax.jit(jnp.matmul)
-    return rate(
+    found: Any = rate(
         work,
         lambda: product(left, right),
         units=2 * n**3,
@@ -110,3 +113,4 @@ def matmul(work: Work, size: Size, n: int) -> dict[str, Any]:
         ready=jax.block_until_ready,
         seconds=work["seconds"],
     )
+    return {**found, **of_peak(found["flops_per_second"], size.precision)}

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,14 @@ SIZES = {
     "M": Size(length=256, batch=16, width=384, layers=6, heads=6),  # nanoGPT's character model
     "gpt2": Size(1024, 32, 768, 12, 12, chunk=10, vocabulary=50304, precision="bfloat16"),  # for an accelerator
 }
+
+
+def size_of(point: Mapping[str, Any]) -> Size:
+    """Return the size of a point of a benchmark, in its option `precision` if it has one."""
+    size = SIZES[point["size"]]
+    return dataclasses.replace(size, precision=point["precision"]) if point.get("precision") else size
+
+
 LEARNING_RATE, BETA2, DECAY, CLIP = 1e-3, 0.99, 0.1, 1.0
 """Of AdamW, everywhere; what they are changes no time."""
 

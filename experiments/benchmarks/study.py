@@ -37,8 +37,8 @@ def finished(work: Work, runs: int, training: float) -> dict[str, Any]:
     return {"seconds": work.since_start(), "training_seconds": training, "runs_per_hour": 3600 * runs / training}
 
 
-def engine(members: int) -> Callable[[Work], dict[str, Any]]:
-    """The study engine, on all devices."""
+def engine(members: int | None) -> Callable[[Work], dict[str, Any]]:
+    """The study engine, on all devices; without a number, in groups of the size that memory gives on accelerators."""
 
     def measure(work: Work) -> dict[str, Any]:
         from ours import timed

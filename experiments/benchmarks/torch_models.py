@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from device_limits import device_memory, of_peak
 from sizes import BETA2, CLIP, DECAY, LEARNING_RATE, Size
 from torch import nn
 from torch.nn import functional as f
@@ -77,6 +78,12 @@ def compiled(size: Size) -> Any:
     return torch.compile(model), call
 
 
+def compiled_graphs(size: Size) -> Any:
+    """The same with CUDA graphs, which save the launch of each kernel."""
+    model, call = fused(size)
+    return torch.compile(model, mode="reduce-overhead"), call
+
+
 def encoder(size: Size) -> Any:
     """torch.nn.TransformerEncoder."""
     return Decoder(size, CausalEncoder(size)), lambda model, x: model(x)
@@ -127,7 +134,8 @@ def nanogpt(path: str) -> Build:
 
 
 def device_and_precision(size: Size) -> tuple[str, Any]:
-    """Where it runs, and within what."""
+    """Where it runs, and within what; products of float32 as XLA computes them by default, in TF32 on a GPU."""
+    torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     narrow = size.precision == "bfloat16"
     return device, torch.autocast(device, torch.bfloat16) if narrow else contextlib.nullcontext()
@@ -137,7 +145,8 @@ def trainer(size: Size, build: Build) -> Callable[[], torch.Tensor]:
     """A function that trains one step each time it is called: fused AdamW, clipping, fresh random tokens."""
     torch.manual_seed(0)
     device, precision = device_and_precision(size)
-    text = torch.randint(size.vocabulary, (1_000_000,))
+    text = torch.randint(size.vocabulary, (1_000_000,)).to(device)
+    offsets = torch.arange(size.length + 1, device=device)
     model, logits_of = build(size)
     model = model.to(device).train()
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -148,8 +157,8 @@ def trainer(size: Size, build: Build) -> Callable[[], torch.Tensor]:
     optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, BETA2), fused=True)
 
     def step() -> torch.Tensor:
-        starts = torch.randint(len(text) - size.length - 1, (size.batch,)).tolist()
-        windows = torch.stack([text[i : i + size.length + 1] for i in starts]).to(device, non_blocking=True)
+        starts = torch.randint(len(text) - size.length - 1, (size.batch, 1), device=device)
+        windows = text[starts + offsets]
         with precision:
             logits = logits_of(model, windows[:, :-1].contiguous())
             loss = f.cross_entropy(logits.reshape(-1, size.vocabulary), windows[:, 1:].reshape(-1))
@@ -164,7 +173,7 @@ def trainer(size: Size, build: Build) -> Callable[[], torch.Tensor]:
 
 def train(work: Work, size: Size, build: Build) -> dict[str, Any]:
     """Tokens and FLOPs a second of training."""
-    found = rate(
+    found: Any = rate(
         work,
         trainer(size, build),
         units=size.tokens,
@@ -172,7 +181,8 @@ def train(work: Work, size: Size, build: Build) -> dict[str, Any]:
         ready=wait,
         seconds=work["seconds"],
     )
-    return {**found, "flops_per_second": found["tokens_per_second"] * size.flops_per_token}
+    flops = found["tokens_per_second"] * size.flops_per_token
+    return {**found, "flops_per_second": flops, **of_peak(flops, size.precision), **device_memory()}
 
 
 def wait(result: Any) -> None:
@@ -187,4 +197,7 @@ def matmul(work: Work, size: Size, n: int) -> dict[str, Any]:
     dtype = getattr(torch, size.precision)
     left, right = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
     units = 2 * n**3
-    return rate(work, lambda: left @ right, units=units, name="flops_per_second", ready=wait, seconds=work["seconds"])
+    found: Any = rate(
+        work, lambda: left @ right, units=units, name="flops_per_second", ready=wait, seconds=work["seconds"]
+    )
+    return {**found, **of_peak(found["flops_per_second"], size.precision)}

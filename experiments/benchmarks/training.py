@@ -9,9 +9,10 @@ Cost: per round, one process of 10 to 30 s per way.
 from collections.abc import Callable
 from typing import Any
 
-from sizes import SIZES
+from sizes import SIZES, size_of
 
 from flaxformer.bench import Benchmark, Limit, Way, Work
+from flaxformer.bench.declare import WorkPoint
 
 MATRIX = {"float32": 2048, "bfloat16": 8192}
 """Size n of the n × n matrix product whose FLOP/s is the peak."""
@@ -23,7 +24,7 @@ def as_it_is(work: Work) -> dict[str, Any]:
 
     from flaxformer.training.device_group import default_devices
 
-    size = SIZES[work["size"]]
+    size = size_of(work.point)
     split(size.batch)
     return train(work, size, default_devices(run_of(size)))
 
@@ -32,7 +33,7 @@ def one_device(work: Work) -> dict[str, Any]:
     """`flaxformer train --mesh data=1`: one device, which on a CPU has all cores."""
     from ours import train
 
-    return train(work, SIZES[work["size"]])
+    return train(work, size_of(work.point))
 
 
 def in_torch(name: str) -> Callable[[Work], dict[str, Any]]:
@@ -41,7 +42,7 @@ def in_torch(name: str) -> Callable[[Work], dict[str, Any]]:
     def measure(work: Work) -> dict[str, Any]:
         import torch_models
 
-        return torch_models.train(work, SIZES[work["size"]], getattr(torch_models, name))
+        return torch_models.train(work, size_of(work.point), getattr(torch_models, name))
 
     return measure
 
@@ -50,21 +51,21 @@ def nanogpt(work: Work) -> dict[str, Any]:
     """nanoGPT's model, from the user's copy."""
     import torch_models
 
-    return torch_models.train(work, SIZES[work["size"]], torch_models.nanogpt(work["nanogpt"]))
+    return torch_models.train(work, size_of(work.point), torch_models.nanogpt(work["nanogpt"]))
 
 
 def nnx(work: Work) -> dict[str, Any]:
     """The model of nnx_model.py."""
     from nnx_model import train
 
-    return train(work, SIZES[work["size"]])
+    return train(work, size_of(work.point))
 
 
 def xla_matmul(work: Work) -> dict[str, Any]:
     """The peak, by XLA."""
     from ours import matmul
 
-    size = SIZES[work["size"]]
+    size = size_of(work.point)
     return matmul(work, size, MATRIX[size.precision])
 
 
@@ -72,8 +73,18 @@ def torch_matmul(work: Work) -> dict[str, Any]:
     """The peak, by PyTorch."""
     from torch_models import matmul
 
-    size = SIZES[work["size"]]
+    size = size_of(work.point)
     return matmul(work, size, MATRIX[size.precision])
+
+
+def is_accelerator(point: WorkPoint) -> bool:
+    """True for the points of the accelerator benchmark."""
+    return bool(point.get("accelerator"))
+
+
+def is_large(point: WorkPoint) -> bool:
+    """True if compiling pays: on an accelerator, and for large sizes on a CPU."""
+    return point["size"] in ("M", "gpt2") or is_accelerator(point)
 
 
 TORCH: Any = {"needs": ["torch"], "get": "pip install torch"}
@@ -85,7 +96,13 @@ benchmark = Benchmark(
         Way("flaxformer", as_it_is, role="ours"),
         Way("flaxformer-1", one_device, role="ours"),
         Way("torch", in_torch("fused"), **TORCH),
-        Way("torch-compiled", in_torch("compiled"), takes_part=lambda point: point["size"] in ("M", "gpt2"), **TORCH),
+        Way("torch-compiled", in_torch("compiled"), takes_part=is_large, **TORCH),
+        Way(
+            "torch-graphs",
+            in_torch("compiled_graphs"),
+            takes_part=lambda point: bool(point.get("accelerator")),
+            **TORCH,
+        ),
         Way("torch-encoder", in_torch("encoder"), **TORCH),
         Way(
             "nanogpt",
@@ -112,7 +129,9 @@ benchmark = Benchmark(
     columns={
         "tokens_per_second": "tokens/s",
         "flops_per_second": "GFLOP/s",
+        "of_peak": "of the peak",
         "first_step_seconds": "first step, s",
         "peak_memory_bytes": "memory, MB",
+        "device_memory_bytes": "of the device, MB",
     },
 )

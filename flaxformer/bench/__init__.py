@@ -1,7 +1,8 @@
 """Benchmarks: several ways to do the same work, each measured in its own process and compared round by round.
 
-A benchmark is one typed file that ends in `benchmark = Benchmark(...)`; `flaxformer bench NAME` runs it. The classes
-and functions exported here import the standard library only, so they add nothing to the start time and memory of a way:
+A benchmark is one typed file that ends in `benchmark = Benchmark(...)`, or in `benchmark = Suite(...)` for several
+within a time; `flaxformer bench NAME` runs it. The classes and functions exported here import the standard library
+only, so they add nothing to the start time and memory of a way:
 
 >>> def numpy_sum(work):
 ...     import numpy
@@ -17,6 +18,18 @@ and functions exported here import the standard library only, so they add nothin
 """
 
 from flaxformer.bench.clock import first_step, rate
-from flaxformer.bench.declare import Benchmark, Limit, Way, Work
+from flaxformer.bench.declare import Benchmark, Limit, Unavailable, Way, Work
+from flaxformer.bench.suite import BenchmarkGoal, Section, Suite
 
-__all__ = ["Benchmark", "Limit", "Way", "Work", "first_step", "rate"]
+__all__ = [
+    "Benchmark",
+    "BenchmarkGoal",
+    "Limit",
+    "Section",
+    "Suite",
+    "Unavailable",
+    "Way",
+    "Work",
+    "first_step",
+    "rate",
+]

@@ -10,13 +10,22 @@ import sys
 from pathlib import Path
 from typing import TypedDict
 
-from flaxformer.bench.declare import Work, WorkPoint, read
+from flaxformer.bench.declare import Unavailable, Work, WorkPoint
+from flaxformer.bench.read import read
+from flaxformer.bench.suite import Suite
+
+UNAVAILABLE = "unavailable"
+"""Key of the answer, in place of numbers, why this machine cannot measure the way."""
 
 
 class ProcessArguments(TypedDict):
-    """Arguments of the process, as JSON: a way of a file, where to measure it, and the file for its numbers."""
+    """Arguments of the process, as JSON: a way of a file, where to measure it, and the file for its numbers.
+
+    The section is "" for a file with one benchmark.
+    """
 
     file: str
+    section: str
     way: str
     point: WorkPoint
     scratch: str
@@ -36,9 +45,19 @@ def peak_memory_bytes() -> int:
 
 def main(task: ProcessArguments) -> None:
     """Measure one way at one point."""
-    way = read(Path(task["file"])).way(task["way"])
+    declared = read(Path(task["file"]))
+    benchmark = declared.sections[task["section"]].benchmark if isinstance(declared, Suite) else declared
     work = Work(task["point"], Path(task["scratch"]), task["began"])
-    numbers = dict(way.measure(work))
+    way = benchmark.way(task["way"])
+    if way.role == "ours":  # a peer's process loads nothing that the peer does not
+        from flaxformer.startup.cuda import preload
+
+        preload()
+    try:
+        numbers = dict(way.measure(work))
+    except Unavailable as reason:
+        Path(task["answer"]).write_text(json.dumps({UNAVAILABLE: str(reason)}))
+        return
     numbers = {"peak_memory_bytes": peak_memory_bytes()} | numbers
     Path(task["answer"]).write_text(json.dumps(numbers))
 

@@ -5,7 +5,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from flaxformer.bench.declare import Benchmark, OptionValues, Way, read
+from flaxformer.bench.declare import Benchmark, OptionValues, Way
+from flaxformer.bench.read import read
+from flaxformer.bench.suite import Suite
 from flaxformer.files import find_experiment
 from flaxformer.struct import UserError, did_you_mean
 
@@ -27,8 +29,8 @@ def find(folder: Path) -> dict[str, Path]:
     return files
 
 
-def load(folder: Path, name: str) -> tuple[Benchmark, Path]:
-    """Return the benchmark of a name and its file.
+def load(folder: Path, name: str) -> tuple[Benchmark | Suite, Path]:
+    """Return the benchmark or the suite of a name, and its file.
 
     Raises:
       UserError: no benchmark has this name, or its file raises an error; the message has the line.

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,10 @@ WorkPoint = Mapping[str, Any]
 """One value per option."""
 OptionValues = Mapping[str, Sequence[Any]]
 """Values of each option."""
+
+
+class Unavailable(Exception):  # noqa: N818 (not an error: the way is left out)
+    """Raised by a way that this machine cannot measure; the message says why, and the way counts as left out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,21 +143,3 @@ class Benchmark:
     def varied(self) -> list[str]:
         """Options with several values, which distinguish points."""
         return [name for name, values in self.options.items() if len(values) > 1]
-
-
-def read(file: Path) -> Benchmark:
-    """Execute a file and return its `benchmark`; modules beside the file can be imported from then on.
-
-    Raises:
-      AttributeError: the file defines no `benchmark`.
-      Exception: any error that the file raises.
-    """
-    spec = importlib.util.spec_from_file_location(f"benchmark_{file.stem}", file.resolve())
-    if spec is None or spec.loader is None:
-        raise ImportError(f"'{file}' is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
-    sys.path.append(str(file.resolve().parent))
-    spec.loader.exec_module(module)
-    found: Benchmark = module.benchmark
-    return dataclasses.replace(found, name=file.stem)

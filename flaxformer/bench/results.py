@@ -10,13 +10,14 @@ from flaxformer.bench.declare import Benchmark, Numbers, WorkPoint
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Numbers of one way at one point in one round, or the error."""
+    """Numbers of one way at one point in one round, or the error, or why it was not measured."""
 
     round: int
     point: WorkPoint
     way: str
     numbers: Numbers | None
     error: str | None = None
+    skipped: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,8 @@ class ResultLine:
     share: Interval | None
     others: dict[str, float]
     errors: int
+    skipped: str = ""
+    """Reason that it was not measured; "" if it was, or failed."""
 
 
 def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[ResultLine]:
@@ -69,12 +72,12 @@ def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[Res
         for way in benchmark.ways:
             own = [one for one in measurements if one.point == point and one.way == way.name]
             if own:
-                found.append(_line(benchmark, measurements, point, way.name, sum(one.numbers is None for one in own)))
+                found.append(_line(benchmark, measurements, point, way.name, own))
     return found
 
 
 def _line(
-    benchmark: Benchmark, measurements: Sequence[Measurement], point: WorkPoint, way: str, errors: int
+    benchmark: Benchmark, measurements: Sequence[Measurement], point: WorkPoint, way: str, own: Sequence[Measurement]
 ) -> ResultLine:
     def of(name: str, number: str) -> dict[int, float]:
         return by_round(measurements, point, name, number)
@@ -92,7 +95,8 @@ def _line(
         faster(benchmark, measurements, point, way, benchmark.reference),
         share,
         {number: one.median for number, one in medians.items() if one},
-        errors,
+        sum(one.numbers is None and one.skipped is None for one in own),
+        next((one.skipped for one in own if one.skipped and not medians), ""),
     )
 
 

@@ -49,7 +49,7 @@ def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
     columns = [name for name in columns if any(name in line.others for line in found)]
     rows = []
     for line in found:
-        failed = f" (failed {line.errors} ×)" if line.errors else ""
+        failed = f" (failed {line.errors} ×)" if line.errors else " (not measured)" if line.skipped else ""
         cells = [*(str(line.point[name]) for name in benchmark.varied), line.way + failed]
         cells.append(ranged(line.compared, benchmark.compared))
         cells += [ranged(line.ratio, digits=2)] if ratio in headings else []
@@ -57,6 +57,19 @@ def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
         rows.append([*cells, *(number(line.others.get(name), name) for name in columns)])
     headings += [benchmark.columns[name] for name in columns]
     return Table("", headings, rows, len(benchmark.varied) + 1)
+
+
+def as_data(benchmark: Benchmark, measurements: Sequence[Measurement], left_out: list[str]) -> dict[str, object]:
+    """Return all measured numbers and their summary as plain data."""
+    return {
+        "options": {name: list(values) for name, values in benchmark.options.items()},
+        "compared": benchmark.compared,
+        "reference": benchmark.reference,
+        "left_out": left_out,
+        "results": [dataclasses.asdict(line) for line in lines(benchmark, measurements)],
+        "conclusions": conclusions(benchmark, measurements),
+        "measurements": [dataclasses.asdict(one) for one in measurements],
+    }
 
 
 def keep(
@@ -67,17 +80,11 @@ def keep(
     left_out: list[str],
 ) -> None:
     """Write all measured numbers, their summary and conditions as JSON."""
-    data = {
-        "benchmark": benchmark.name,
-        "question": benchmark.question,
-        **about,
-        "options": {name: list(values) for name, values in benchmark.options.items()},
-        "compared": benchmark.compared,
-        "reference": benchmark.reference,
-        "left_out": left_out,
-        "results": [dataclasses.asdict(line) for line in lines(benchmark, measurements)],
-        "conclusions": conclusions(benchmark, measurements),
-        "measurements": [dataclasses.asdict(one) for one in measurements],
-    }
+    head = {"benchmark": benchmark.name, "question": benchmark.question, **about}
+    write_json(path, head | as_data(benchmark, measurements, left_out))
+
+
+def write_json(path: Path, data: Mapping[str, object]) -> None:
+    """Write plain data as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(data, indent=1, ensure_ascii=False).encode())

@@ -14,6 +14,8 @@ from flaxformer.bench.draw import draw
 from flaxformer.bench.machine import machine
 from flaxformer.bench.results import Measurement, conclusions, place
 from flaxformer.bench.run import Measuring, measure
+from flaxformer.bench.suite import Suite
+from flaxformer.cli import bench_suite
 from flaxformer.cli.arguments import Bench
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import show_paths
@@ -28,6 +30,10 @@ def main(arguments: Bench, console: Console) -> int:
     if arguments.name is None:
         return _list(arguments, console)
     benchmark, file = choose.load(arguments.folder, arguments.name)
+    if isinstance(benchmark, Suite):
+        return bench_suite.main(arguments, console, benchmark, file)
+    if arguments.minutes is not None:
+        raise UserError(f"minutes is {arguments.minutes:g}; {benchmark.name} has no sections to divide a time among")
     benchmark = choose.changed(benchmark, arguments.overrides, arguments.quick)
     benchmark = _comparison(arguments, benchmark)
     rounds = arguments.rounds if arguments.rounds is not None else 1 if arguments.quick else benchmark.rounds
@@ -45,6 +51,11 @@ def _list(arguments: Bench, console: Console) -> int:
     """Print each benchmark's question, options and implementations."""
     for name in choose.find(arguments.folder):
         benchmark, _ = choose.load(arguments.folder, name)
+        if isinstance(benchmark, Suite):
+            console.print(Text(name, "bold"))
+            lines = Text.assemble(benchmark.question, (f"\nsections {', '.join(benchmark.sections)}", "dim"))
+            console.print(Padding(lines, (0, 0, 0, 2), expand=False))
+            continue
         options = " ".join(f"{key}={','.join(map(str, values))}" for key, values in benchmark.options.items())
         ways = ", ".join(way.name for way in benchmark.ways)
         lines = Text.assemble(benchmark.question, (f"\n{options}\n{ways}", "dim"))

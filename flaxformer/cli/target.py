@@ -10,7 +10,7 @@ from rich.text import Text
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.study import load as load_study
 from flaxformer.jobs.peak import model_flops
-from flaxformer.nn.kernels import Choice
+from flaxformer.nn.kernels import KernelChoice
 from flaxformer.overrides import override
 from flaxformer.report.tables import Table
 from flaxformer.report.terminal import fitted
@@ -21,7 +21,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.plan import ProgramGroup, groups
 from flaxformer.targets.limits import largest
-from flaxformer.targets.program import Memory, Placement, Program, compile_step
+from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
 from flaxformer.targets.roofline import Roofline, roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import Target, parse_target
@@ -61,7 +61,7 @@ def _plan_run(run: Run, arguments: Plan, target: Target, mesh: Devices | None, c
     check_batch(run, mesh or Devices())
     source = run.task.load()
 
-    def compiled(changed: Run, devices: Devices | None) -> Program:
+    def compiled(changed: Run, devices: Devices | None) -> CompiledStep:
         own = source if changed.task == run.task else changed.task.load()
         return compile_step(changed, Placement.of(target, devices), arguments.layout, source=own)
 
@@ -77,6 +77,7 @@ def _plan_run(run: Run, arguments: Plan, target: Target, mesh: Devices | None, c
         console.print(fitted(collectives_table(program), console.width))
     if not program.error:
         _print(console, [step_line(flops, roofline(program, target.device, flops, run.training.precision))])
+        _print(console, [transfers_line(program)])
     if not arguments.quick:
         _print(console, [_largest_batch(run, mesh, program, compiled, console)])
     if not program.fits:
@@ -84,13 +85,13 @@ def _plan_run(run: Run, arguments: Plan, target: Target, mesh: Devices | None, c
 
 
 def _largest_batch(
-    run: Run, mesh: Devices | None, program: Program, compiled: Callable[..., Program], console: Console
+    run: Run, mesh: Devices | None, program: CompiledStep, compiled: Callable[..., CompiledStep], console: Console
 ) -> str:
     """Return the largest batch that fits, in words."""
     parts = (run.training.micro_batches or 1) * run.buckets
     unit = parts * (1 if mesh is None else mesh.batch)
 
-    def at(size: int) -> Program:
+    def at(size: int) -> CompiledStep:
         with console.status(f"compiling for a batch of {size:,}"):
             return compiled(replace_at(run, {"task.batch_size": size}), mesh)
 
@@ -102,8 +103,8 @@ def _suggest(
     run: Run,
     target: Target,
     mesh: Devices | None,
-    compiled: Callable[..., Program] | None,
-    program: Program,
+    compiled: Callable[..., CompiledStep] | None,
+    program: CompiledStep,
     console: Console,
 ) -> None:
     """Print changes that need less memory, with what each needs."""
@@ -126,14 +127,14 @@ def _plan_study(arguments: Plan, target: Target, mesh: Devices | None, console: 
     console.print(Text(study.question, style="bold"))
     sources: dict[object, Source] = {}
     rows, results = [], []
-    choices: dict[Choice, None] = {}
+    choices: dict[KernelChoice, None] = {}
     for group in groups(study.trials()):
         run = group.example
         check_batch(run, mesh or Devices())
         source = sources.setdefault(run.task, run.task.load())
         size = 1 if arguments.exact else min(group.size, arguments.group_size or -(-group.size // sharing))
 
-        def at(number: int, run: Run = run, source: Source = source, name: str = group.name) -> Program:
+        def at(number: int, run: Run = run, source: Source = source, name: str = group.name) -> CompiledStep:
             with console.status(f"{name}: compiling for {counted(number, 'run')} together"):
                 return compile_step(run, placement, arguments.layout, number, source)
 
@@ -156,7 +157,7 @@ def _plan_study(arguments: Plan, target: Target, mesh: Devices | None, console: 
         _print(console, ["fewer runs together: --group-size; one run over several devices: --mesh fsdp=N"])
 
 
-def study_row(group: ProgramGroup, size: int, program: Program, bound: Roofline | None, limit: str) -> list[str]:
+def study_row(group: ProgramGroup, size: int, program: CompiledStep, bound: Roofline | None, limit: str) -> list[str]:
     """Return the row of a program of a study."""
     return [
         group.name,
@@ -170,7 +171,7 @@ def study_row(group: ProgramGroup, size: int, program: Program, bound: Roofline 
     ]
 
 
-def _verdict(program: Program) -> str:
+def _verdict(program: CompiledStep) -> str:
     """Return in words if a program fits, and the bytes."""
     needed = f"{gib(program.needed)} of " if program.needed else "more than "
     return f"{'fits' if program.fits else 'does not fit'}, {needed}{gib(program.available)} GiB per device"
@@ -182,14 +183,14 @@ def gib(count: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def memory_table(programs: Sequence[tuple[str, Program]]) -> Table:
+def memory_table(programs: Sequence[tuple[str, CompiledStep]]) -> Table:
     """Bytes on each device, by kind."""
-    header = ["GiB per device", *Memory._fields, "total"]
+    header = ["GiB per device", *TargetMemory._fields, "total"]
     rows = [[name, *map(gib, program.memory), gib(program.needed)] for name, program in programs]
     return Table("", header, rows, 1)
 
 
-def kernel_lines(choices: tuple[Choice, ...]) -> list[str]:
+def kernel_lines(choices: tuple[KernelChoice, ...]) -> list[str]:
     """The kernels of attention, and why no earlier one of the table."""
     lines = []
     for choice in choices:
@@ -199,7 +200,7 @@ def kernel_lines(choices: tuple[Choice, ...]) -> list[str]:
     return lines
 
 
-def collectives_table(program: Program) -> Table:
+def collectives_table(program: CompiledStep) -> Table:
     """Collectives of a step, those that send most first."""
     rows = [
         [
@@ -223,6 +224,12 @@ def step_line(flops: float, bound: Roofline) -> str:
     return f"a step takes at least {bound.seconds * 1e3:.3g} ms, limited by {bound.limit} ({parts}); " + (
         f"{flops / 1e12:.3g} TFLOP of the model per device and step"
     )
+
+
+def transfers_line(program: CompiledStep) -> str:
+    """The transfers between device and host within a step, in words."""
+    found = ", ".join(f"{count} × {name}" for name, count in program.transfers.items())
+    return f"within a step, the device and the host exchange: {found or 'nothing'}"
 
 
 def _print(console: Console, lines: Iterable[str]) -> None:

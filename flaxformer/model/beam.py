@@ -12,8 +12,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
-from flaxformer.model.decoding import cache_capacity, log_softmax, read_prompt
+from flaxformer.model.decoding import cache_capacity, log_softmax
 from flaxformer.model.interface import extend
+from flaxformer.model.prefill import read_prompt
 from flaxformer.model.prompt import check_prompt
 from flaxformer.model.weights import Transformer
 from flaxformer.pytree import Node

@@ -1,4 +1,4 @@
-"""Decoding: one call reads the prompt into a cache, and a compiled loop continues it token by token, in chunks.
+"""Decoding: one call reads the prompt into a cache, whole or in parts, and a compiled loop continues it in chunks.
 
 >>> generate(params, config, prompt, steps=20, sampling=Sampling(temperature=0.8), key=key).tokens
 """
@@ -16,9 +16,9 @@ from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.interface import extend
-from flaxformer.model.prompt import check_prompt
+from flaxformer.model.prefill import read_prompt
+from flaxformer.model.prompt import check_prompt, check_prompt_chunk
 from flaxformer.model.sampling import Sampling, sample
-from flaxformer.model.transformer import new_cache, run
 from flaxformer.model.weights import Transformer
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
@@ -62,6 +62,7 @@ def generate(
     end: int | None = None,
     key: Array | None = None,
     chunk: int = 32,
+    prompt_chunk: int | None = None,
     **given: Unpack[PrefixInputs],
 ) -> Generation:
     """Continue each prompt by `steps` tokens, w_t ~ softmax(f(w_1 … w_{t−1})), chosen by `sampling`.
@@ -80,15 +81,27 @@ def generate(
       end: token that ends a row; None for none.
       key: random key for a temperature; the random numbers of a token depend only on the key, its step and its row.
       chunk: number of tokens after which the loop checks whether all rows have ended; does not change the result.
+      prompt_chunk: number of tokens of the prompt that are read at a time, which bounds the memory of a long prompt; it
+        changes the logits by rounding only. None reads all together.
       given: source, source_valid, memory and memory_valid, as for `apply`.
 
     Raises:
       UserError: a model that does not decode tokens; a prompt that is empty, only padding, outside the vocabulary or
-        too long; or a number out of range.
+        too long; a number out of range; or `prompt_chunk` with mask_pattern "prefix".
     """
     parts = list(
         stream(
-            params, config, prompt, steps=steps, valid=valid, sampling=sampling, end=end, key=key, chunk=chunk, **given
+            params,
+            config,
+            prompt,
+            steps=steps,
+            valid=valid,
+            sampling=sampling,
+            end=end,
+            key=key,
+            chunk=chunk,
+            prompt_chunk=prompt_chunk,
+            **given,
         )
     )
     return _concatenate(parts, 0 if end is None else end, steps)
@@ -105,6 +118,7 @@ def stream(
     end: int | None = None,
     key: Array | None = None,
     chunk: int = 32,
+    prompt_chunk: int | None = None,
     **given: Unpack[PrefixInputs],
 ) -> Iterator[Generation]:
     """Yield the result of `generate` in parts, each a `Generation` with at most `chunk` further tokens per row.
@@ -117,8 +131,10 @@ def stream(
         raise UserError(f"chunk is {chunk}; expected at least 1")
     if key is None and sampling.temperature is not None:
         raise UserError(f"key is None with temperature {sampling.temperature}; expected a random key")
+    check_prompt_chunk(config, prompt_chunk)
     mesh = mesh_for_rows(len(tokens))
-    state = _begin(params, config, tokens, is_valid, given, cache_capacity(config, tokens.shape[1] + steps), mesh)
+    capacity = cache_capacity(config, tokens.shape[1] + steps)
+    state = _begin(params, config, tokens, is_valid, given, capacity, prompt_chunk, mesh)
     return _decode_in_chunks(params, config, state, sampling, end, key, steps, chunk, mesh)
 
 
@@ -161,26 +177,7 @@ def _decode_in_chunks(
             return
 
 
-def read_prompt(
-    params: Transformer,
-    config: ModelConfig,
-    prompt: Int[Array, "*batch T"],
-    valid: Bool[Array, "*batch T"],
-    given: PrefixInputs,
-    capacity: int,
-) -> tuple[Cache, Float[Array, "*batch V"]]:
-    """Return a cache of this capacity that contains the prompt, and the logits of the token that follows.
-
-    The prompt is read with a cache of its own length, so that attention does not compute empty entries.
-    """
-    batch, length = prompt.shape[:-1], prompt.shape[-1]
-    cache = new_cache(params, config, batch, length, **given)
-    read = run(params, config, prompt, {"valid": valid, "prefix": jnp.full(batch, length)}, cache=cache, last_only=True)
-    assert read.cache is not None
-    return read.cache.pad_to(capacity), read.output.squeeze(-2)
-
-
-@functools.partial(jax.jit, static_argnums=(5, 6))
+@functools.partial(jax.jit, static_argnums=(5, 6, 7))
 def _begin(
     params: Transformer,
     config: ModelConfig,
@@ -188,13 +185,14 @@ def _begin(
     valid: Bool[Array, "B T"],
     given: PrefixInputs,
     capacity: int,
+    prompt_chunk: int | None,
     mesh: AbstractMesh | None,
 ) -> _State:
     """Return the state of the loop after the prompt."""
 
     def begin(shared: tuple[Transformer, ModelConfig], rows: tuple[Array, Array, Array, PrefixInputs]) -> _State:
         (params, config), (row, prompt, valid, given) = shared, rows
-        cache, logits = read_prompt(params, config, prompt, valid, given, capacity)
+        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, prompt_chunk)
         return _add_device_axis(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
     return shard_map_batch(begin, (params, config), (jnp.arange(len(prompt)), prompt, valid, given), mesh)

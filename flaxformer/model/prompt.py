@@ -41,6 +41,23 @@ def check_prompt(
     return np.where(is_valid, tokens, 0).astype(np.int32), is_valid
 
 
+def check_prompt_chunk(config: ModelConfig, chunk: int | None) -> None:
+    """Check the number of tokens of a prompt that are read at a time.
+
+    Raises:
+      UserError: it is below 1, or the tokens of a prompt attend to later ones.
+    """
+    if chunk is None:
+        return
+    if chunk < 1:
+        raise UserError(f"prompt_chunk is {chunk}; expected at least 1, or None")
+    if config.mask_pattern == "prefix":
+        raise UserError(
+            f'prompt_chunk is {chunk} with mask_pattern "prefix", where all tokens of a prompt attend to each other; '
+            "expected None"
+        )
+
+
 def _check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) -> None:
     if not np.issubdtype(ids.dtype, np.integer):
         raise UserError(f"{name} has dtype {ids.dtype}; expected integers, since they are token ids")

@@ -12,7 +12,7 @@ from flaxformer.component import Aux, ComponentResult, Context, is_more_derived,
 from flaxformer.nn.attention import masked_softmax
 from flaxformer.nn.dot_product import apply_weights, dot_product_attention, dot_product_logits
 from flaxformer.nn.heads import without_unreachable
-from flaxformer.nn.kernels import Choice, record
+from flaxformer.nn.kernels import KernelChoice, record
 from flaxformer.nn.kernels.packed import cached_attention
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask, Window
@@ -170,7 +170,7 @@ class Attention(TokenMixer):
             query = self._map_into_heads(x, *maps, context, context.query_positions)
         why = self._why_steps(context)
         if query is None or why is not None:
-            record(Choice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
+            record(KernelChoice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
         else:
             mixed = self._mix_fused(query, read, context, self.scale(x.shape[-1]))

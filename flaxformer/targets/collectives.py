@@ -63,7 +63,7 @@ def collectives_of(text: str, devices: int) -> list[Collective]:
       devices: number of devices, for collectives of all of them.
     """
     bodies = _computations(text)
-    counts = _counts(bodies)
+    counts, fused = _counts(bodies), _fused(bodies)
     channels: dict[str, tuple[int, list[Collective]]] = {}
     for name, lines in bodies.items():
         count, is_known = counts.get(name, (0, True))
@@ -72,8 +72,9 @@ def collectives_of(text: str, devices: int) -> list[Collective]:
                 dataclasses.replace(found, count=count, is_known=is_known)
                 for found in _collectives(line, devices, name)
             ]:
-                # The parts of an asynchronous collective that a TPU computes beside other work have its channel.
-                channel = re.search(r"channel_id=(\d+)", line)
+                # The parts of an asynchronous collective that a TPU computes beside other work are in fusions, and have
+                # its channel. On GPUs, all collectives may have one channel.
+                channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
                 key = channel[1] if channel else f"{name} {number}"
                 channels[key] = max(channels.get(key, (0, [])), (count, own), key=lambda found: found[0])
     total: dict[Collective, int] = {}
@@ -147,6 +148,12 @@ def _counts(bodies: dict[str, list[str]]) -> dict[str, tuple[int, bool]]:
 
     visit("", 1, True)
     return found
+
+
+def _fused(bodies: dict[str, list[str]]) -> set[str]:
+    """Return the computations that fusions call."""
+    lines = (line for own in bodies.values() for line in own if " fusion(" in line)
+    return {single.lstrip("%") for line in lines for _, single in _CALL.findall(line)}
 
 
 def _trips(line: str, bodies: dict[str, list[str]]) -> int | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flaxformer.targets.program import Program
+from flaxformer.targets.program import CompiledStep
 
 COMPILATIONS = 6
 """Programs that are compiled at most, besides the first."""
@@ -30,7 +30,7 @@ class Largest(NamedTuple):
 
 
 def largest(
-    compile_for: Callable[[int], Program], first: int, unit: int, program: Program, ceiling: int | None = None
+    compile_for: Callable[[int], CompiledStep], first: int, unit: int, program: CompiledStep, ceiling: int | None = None
 ) -> Largest:
     """Search the largest multiple of `unit` that fits; memory is taken to grow about linearly.
 
@@ -54,7 +54,7 @@ def largest(
     return Largest(fitting * unit, None if failing is None else failing * unit)
 
 
-def _guess(known: dict[int, Program], fitting: int, failing: int | None) -> int:
+def _guess(known: dict[int, CompiledStep], fitting: int, failing: int | None) -> int:
     """Return the next number to try, in units."""
     sizes = sorted((n, own.needed) for n, own in known.items() if own.needed)
     available = next(iter(known.values())).available

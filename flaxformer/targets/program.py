@@ -18,14 +18,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from jaxtyping import PyTree
 
 from flaxformer.model.layout import Layout
-from flaxformer.nn.kernels import Choice, recording
+from flaxformer.nn.kernels import KernelChoice, recording
 from flaxformer.sharding import Devices, replicated, shardings_of
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.topology import Target
+from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import Chunk, HostSource
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.compiled_run import functions_of
+from flaxformer.training.offload import HOST, host_shardings
 from flaxformer.training.run import Run
 from flaxformer.training.step import start
 
@@ -38,7 +40,7 @@ _NEEDED = (
 """Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
 
 
-class Memory(NamedTuple):
+class TargetMemory(NamedTuple):
     """Bytes on each device, by kind.
 
     Args:
@@ -60,7 +62,7 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-class Program(NamedTuple):
+class CompiledStep(NamedTuple):
     """A training step as it is compiled for a target.
 
     Args:
@@ -76,16 +78,21 @@ class Program(NamedTuple):
       text: the compiled program.
     """
 
-    memory: Memory
+    memory: TargetMemory
     needed: int
     available: int
     fits: bool
-    choices: tuple[Choice, ...]
+    choices: tuple[KernelChoice, ...]
     collectives: tuple[Collective, ...]
     traffic: int
     seconds: float
     error: str = ""
     text: str = ""
+
+    @property
+    def transfers(self) -> dict[str, int]:
+        """Operations of the program that exchange data with the host, by kind."""
+        return host_transfers(self.text)
 
 
 class Placement(NamedTuple):
@@ -123,13 +130,19 @@ class Placement(NamedTuple):
 
 
 def compile_step(
-    run: Run, placement: Placement, layout: Layout = "auto", stack_size: int | None = None, source: Source | None = None
-) -> Program:
+    run: Run,
+    placement: Placement,
+    layout: Layout = "auto",
+    stack_size: int | None = None,
+    source: Source | None = None,
+    steps: int = 1,
+) -> CompiledStep:
     """Compile the training step of a run, or of a group of runs of its structure, for a target.
 
     Args:
       stack_size: number of runs that are trained together; None for one run alone.
       source: data of the run's task; by default they are loaded.
+      steps: number of steps of the program, a chunk as training calls it; its collectives are those of all.
 
     Raises:
       UserError: the target's compiler is not installed.
@@ -137,9 +150,9 @@ def compile_step(
     began = time.perf_counter()
     source = run.task.load() if source is None else source
     with placement.compiling(), recording() as choices:
-        state, run_shape, data, shardings = _arguments(run, placement, layout, stack_size, source)
+        state, run_shape, data, shardings = _arguments(run, placement, layout, stack_size, source, steps)
         # A new function each time, so that it is traced here, where kernels are recorded.
-        function = functions_of(run, stack_size, layout).advance(1)
+        function = functions_of(run, stack_size, layout).advance(steps)
         step = jax.jit(lambda *arguments: function(*arguments), out_shardings=shardings, donate_argnums=0)
         traced = step.trace(state, run_shape, data)
         parts = [state.params, (state.optimizer, state.average), data]
@@ -151,19 +164,19 @@ def compile_step(
     seconds, available = time.perf_counter() - began, placement.target.memory
     held, chosen = weights + moments + stored, tuple(dict.fromkeys(choices))
     if compiled is None:
-        needed = _needed(error, held)
+        needed = parse_bytes_needed(error, held)
         activations = max(0, needed - held - logits)
-        memory = Memory(weights, moments, stored, logits, activations)
-        return Program(memory, needed, available, False, chosen, (), 2 * held, seconds, error)
+        memory = TargetMemory(weights, moments, stored, logits, activations)
+        return CompiledStep(memory, needed, available, False, chosen, (), 2 * held, seconds, error)
     sizes: Any = compiled.memory_analysis()
     temporary = sizes.temp_size_in_bytes
     read, written = sizes.argument_size_in_bytes, sizes.output_size_in_bytes
     needed = read + written - sizes.alias_size_in_bytes + temporary
     logits = min(logits, temporary)
-    memory = Memory(weights, moments, stored, logits, temporary - logits)
+    memory = TargetMemory(weights, moments, stored, logits, temporary - logits)
     found = tuple(collectives_of(text, len(placement.devices))) if placement.mesh is not None else ()
     fits = needed <= available
-    return Program(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
+    return CompiledStep(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
 
 
 def _compile(lowered: jax.stages.Lowered, folder: str) -> tuple[jax.stages.Compiled | None, str]:
@@ -182,7 +195,7 @@ def _text(folder: Path) -> str:
     return max(files, key=lambda file: file.stat().st_size).read_text() if files else ""
 
 
-def _needed(error: str, held: int) -> int:
+def parse_bytes_needed(error: str, held: int) -> int:
     """Return the bytes that the compiler says it needs, or 0."""
     for form, is_temporary in _NEEDED:
         if match := form.search(error):
@@ -191,7 +204,7 @@ def _needed(error: str, held: int) -> int:
 
 
 def _arguments(
-    run: Run, placement: Placement, layout: Layout, stack_size: int | None, source: Source
+    run: Run, placement: Placement, layout: Layout, stack_size: int | None, source: Source, steps: int
 ) -> tuple[PyTree, Run, PyTree, PyTree]:
     """Return shapes of the state, the run and the data on the devices, and the shardings of the results."""
 
@@ -208,11 +221,15 @@ def _arguments(
 
     shapes = on_devices(jax.eval_shape(lambda: jax.tree.map(jnp.asarray, run)))
     state = jax.eval_shape(functools.partial(start, layout=layout), run)
-    data = on_devices(_data(source, run, placement.mesh))
+    data = on_devices(_data(source, run, steps))
     if placement.mesh is None:
-        own = jax.tree.map(lambda x: placement.whole, state)
+        # The sharding of a mesh alone has its memory in the type of an array that is only described.
+        offloads = run.training.offload_optimizer
+        whole = replicated(Devices().mesh_of(placement.devices)) if offloads else placement.whole
+        own = jax.tree.map(lambda x: whole, state)
     else:
         own = shardings_of(state, placement.mesh)
+    own = own.replace(optimizer=host_shardings(run, own.optimizer, state.optimizer))
     state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, own)
     state = jax.tree.map(stacked, state)
     results = None if placement.mesh is None else (jax.tree.map(lambda x: x.sharding, state), placement.whole)
@@ -221,19 +238,21 @@ def _arguments(
     return state, jax.tree.map(stacked, shapes), data, results
 
 
-def _data(source: Source, run: Run, mesh: Mesh | None) -> PyTree:
-    """Return the shapes of the data of a step; of a source on the host, those of the batches that are copied."""
+def _data(source: Source, run: Run, steps: int) -> PyTree:
+    """Return the shapes of the data of a chunk; of a source on the host, those of the batches that are copied."""
     if not isinstance(source, HostSource):
         return jax.eval_shape(lambda: source)
     batch = source.batch(run.data_key, 0)
-    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
+    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((steps, *x.shape), x.dtype), batch)
     held_out = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), source.evaluation())
     first: Any = jax.ShapeDtypeStruct((), jnp.int32)
     return Chunk(first=first, batches=batches, held_out=held_out)
 
 
 def _bytes(x: jax.ShapeDtypeStruct) -> int:
-    """Bytes of an array on each device."""
+    """Bytes of an array on each device; 0 for one in the memory of the host."""
+    if x.sharding is not None and x.sharding.memory_kind == HOST:
+        return 0
     shape = x.shape if x.sharding is None else x.sharding.shard_shape(x.shape)
     width = x.dtype.itemsize if isinstance(x.dtype, np.dtype) else 8  # a random key
     return math.prod(shape) * width

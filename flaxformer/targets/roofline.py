@@ -10,7 +10,7 @@ Source: Williams et al. 2009, "Roofline: an insightful visual performance model 
 from typing import NamedTuple
 
 from flaxformer.targets.devices import Device
-from flaxformer.targets.program import Program
+from flaxformer.targets.program import CompiledStep
 
 
 class Roofline(NamedTuple):
@@ -31,7 +31,7 @@ class Roofline(NamedTuple):
         return max(zip(self, ("compute", "memory bandwidth", "network"), strict=True))[1]
 
 
-def roofline(program: Program, device: Device, flops: float, precision: str) -> Roofline:
+def roofline(program: CompiledStep, device: Device, flops: float, precision: str) -> Roofline:
     """Return the bounds of a program.
 
     Args:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flaxformer.nn.kernels import Choice
+from flaxformer.nn.kernels import KernelChoice
 from flaxformer.sharding import Devices
 from flaxformer.struct import UserError, replace_at
 from flaxformer.targets.topology import Target
@@ -52,7 +52,7 @@ def suggestions(run: Run, target: Target, mesh: Devices | None) -> Iterator[Sugg
         yield Suggestion(" ".join(words), changed, devices)
 
 
-def kernel_suggestions(choices: tuple[Choice, ...], platform: str) -> list[str]:
+def kernel_suggestions(choices: tuple[KernelChoice, ...], platform: str) -> list[str]:
     """Return why attention has no fused kernel, where a kernel of the platform exists."""
     fused = {"gpu": "cudnn", "tpu": "splash"}[platform]
     lines = [

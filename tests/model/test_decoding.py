@@ -450,6 +450,7 @@ def test_random_numbers_of_a_row_depend_only_on_key_and_row_number():
         ({"steps": 8}, "prompt of 4 tokens and 8 steps need 11 positions; expected at most .* max_length 10"),
         ({"end": 11}, "end is 11; expected an id from 0 to 10"),
         ({"chunk": 0}, "chunk is 0"),
+        ({"prompt_chunk": 0}, "prompt_chunk is 0; expected at least 1, or None"),
         ({"sampling": Sampling(temperature=0.5)}, "key is None with temperature 0.5"),
         ({"mask": None}, r"given are \['mask'\]; expected only source"),
         ({"memory": np.zeros((3, 2, 5))}, r"memory has shape \(3, 2, 5\); expected 2 rows"),

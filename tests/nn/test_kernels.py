@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import Causal, Explicit, Padding, Segments, Window, dot_product_attention
-from flaxformer.nn.kernels import KERNELS, Choice, choose, chunked, cudnn, recording, splash, tokamax, using
+from flaxformer.nn.kernels import KERNELS, KernelChoice, choose, chunked, cudnn, recording, splash, tokamax, using
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.platform import compiling_for, platform
 from flaxformer.nn.kernels.products import reference_attention
@@ -243,7 +243,7 @@ CUDNN = ["none", "causal", "causal window", "lengths", "causal lengths"]
 def test_cudnn_arguments_equal_the_equation(mask, shape, widths):
     given = masks(*shape)[mask]
     if shape[0] != shape[1] and "causal" in mask:
-        assert not cudnn._takes_mask(AttentionCall(*arrays(*shape, *widths)[:3], given))
+        assert not cudnn.takes_mask(AttentionCall(*arrays(*shape, *widths)[:3], given))
         return
     equals_the_reference("cudnn", *shape, *widths, given)
 
@@ -353,7 +353,7 @@ def test_choices_are_logged_once_with_their_reasons(caplog):
         "attention by chunked; cudnn: cuDNN needs an NVIDIA GPU; splash: splash attention needs a TPU; "
         "tokamax: tokamax is used on NVIDIA GPUs"
     ]
-    assert isinstance(chosen(), Choice)
+    assert isinstance(chosen(), KernelChoice)
     assert chosen(T=600, mask=Causal() & Window(17)).call == "T 600, 6 heads on 3, d 64, bfloat16, causal & window 17"
 
 

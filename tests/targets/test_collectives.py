@@ -54,6 +54,15 @@ def test_those_that_send_most_come_first():
     )  # fmt: skip
 
 
+def test_collectives_of_one_channel_count_each_on_a_gpu():
+    lines = ["  %a = f32[11,13]{1,0} all-reduce(%x), channel_id=1, replica_groups={{0,1}}, to_apply=%add"] * 2
+    lines += ["  %b = f32[17]{0} all-reduce-start(%y), channel_id=1, replica_groups={{0,1}}, to_apply=%add"]
+    text = "\n".join(["HloModule jit_step", "", "ENTRY %main (p: f32[1]) -> f32[1] {", *lines, "}"])
+    assert collectives_of(text, 2) == [
+        Collective("all-reduce", "f32", (11, 13), 2, 2), Collective("all-reduce", "f32", (17,), 2, 1)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("config", "bound", "count", "is_known"),
     [

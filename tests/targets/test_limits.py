@@ -4,11 +4,11 @@ import pytest
 
 from flaxformer.cli.target import collectives_table, gib, kernel_lines, memory_table, step_line
 from flaxformer.config import Attention, ModelConfig
-from flaxformer.nn.kernels import Choice
+from flaxformer.nn.kernels import KernelChoice
 from flaxformer.sharding import Devices
 from flaxformer.targets.collectives import Collective
 from flaxformer.targets.limits import COMPILATIONS, Largest, largest
-from flaxformer.targets.program import Memory, Program, _needed
+from flaxformer.targets.program import CompiledStep, TargetMemory, parse_bytes_needed
 from flaxformer.targets.roofline import roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import parse_target
@@ -17,7 +17,9 @@ from flaxformer.training import Run, Training
 
 
 def program(needed, available=1000, collectives=(), choices=(), memory=(1, 2, 0, 30, 40), traffic=100):
-    return Program(Memory(*memory), needed, available, needed <= available, choices, collectives, traffic, 1.0)
+    return CompiledStep(
+        TargetMemory(*memory), needed, available, needed <= available, choices, collectives, traffic, 1.0
+    )
 
 
 @pytest.mark.parametrize("first", [1, 4, 64, 300])
@@ -59,7 +61,7 @@ def test_nothing_fits_if_one_example_does_not():
     ],
 )
 def test_bytes_needed_are_read_from_the_message(message, bytes_needed):
-    assert _needed(message, 5) == int(bytes_needed)
+    assert parse_bytes_needed(message, 5) == int(bytes_needed)
 
 
 def test_the_roofline_is_the_slowest_resource():
@@ -92,9 +94,9 @@ def test_suggestions_are_valid_changes_in_order_of_their_cost():
 
 
 CHOICES = (
-    Choice("chunked", "T 1024, float32, causal",
+    KernelChoice("chunked", "T 1024, float32, causal",
            ("cudnn: cuDNN takes bfloat16 or float16", "splash: splash attention needs a TPU")),
-    Choice("cudnn", "T 512", ()),
+    KernelChoice("cudnn", "T 512", ()),
 )  # fmt: skip
 
 

@@ -80,6 +80,7 @@ class Bench:
     Examples:
       flaxformer bench
       flaxformer bench training size=S --quick
+      flaxformer bench accelerator --minutes 10
     """
 
     name: Annotated[
@@ -92,7 +93,10 @@ class Bench:
     rounds: Annotated[
         int | None, option("N", "the file's; 1 with --quick", "number of measurements of each implementation")
     ] = None
-    only: Annotated[tuple[str, ...], option("NAME …", "all", "measure only these implementations")] = ()
+    only: Annotated[
+        tuple[str, ...], option("NAME …", "all", "measure only these implementations, or sections of a suite")
+    ] = ()
+    minutes: Annotated[float | None, option("N", "the file's", "time of a suite, which its sections share")] = None
     reference: Annotated[str | None, option("NAME", "the file's", "implementation that the others are divided by")] = (
         None
     )

@@ -56,7 +56,7 @@ KERNELS = {
 """The kernels by name; "auto" is the first that takes the call and suits it."""
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """The kernel of one attention, and why no earlier one of the table.
 
     Args:
@@ -70,14 +70,14 @@ class Choice(NamedTuple):
     reasons: tuple[str, ...]
 
 
-_CHOICES: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar("choices", default=None)
+_CHOICES: contextvars.ContextVar[list[KernelChoice] | None] = contextvars.ContextVar("choices", default=None)
 _FORCED = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[list[Choice]]:
+def recording() -> Iterator[list[KernelChoice]]:
     """Yield a list of the kernels that are chosen, in this thread, while programs are traced."""
-    found: list[Choice] = []
+    found: list[KernelChoice] = []
     token = _CHOICES.set(found)
     try:
         yield found
@@ -106,11 +106,11 @@ def choose(call: AttentionCall, implementation: str) -> Kernel:
             if why is None:
                 break
             reasons.append(f"{name}: {why}")
-    record(Choice(name, _describe(call), tuple(reasons)))
+    record(KernelChoice(name, _describe(call), tuple(reasons)))
     return KERNELS[name]
 
 
-def record(choice: Choice) -> None:
+def record(choice: KernelChoice) -> None:
     """Record a choice where `recording` asks for it, and log each once."""
     if (found := _CHOICES.get()) is not None:
         found.append(choice)
@@ -118,7 +118,7 @@ def record(choice: Choice) -> None:
 
 
 @functools.cache
-def _log(choice: Choice) -> None:
+def _log(choice: KernelChoice) -> None:
     logger.info("attention by %s%s", choice.kernel, "".join(f"; {reason}" for reason in choice.reasons))
 
 

@@ -20,7 +20,7 @@ MULTIPLE, WIDEST = 8, 128
 """Widths of heads are padded to a multiple of this, up to that."""
 
 
-def _takes_mask(call: AttentionCall) -> bool:
+def takes_mask(call: AttentionCall) -> bool:
     """True if the kernel computes the mask itself, so that it never adds one to the logits of a tile."""
     known, (T, S) = structure(call.mask), call.lengths
     has_band = known.least is not None or known.greatest is not None
@@ -39,7 +39,7 @@ CAPABILITIES: dict[str, Callable[[AttentionCall], bool]] = {
     "no bias": lambda call: call.bias is None,
     "no logit cap": lambda call: call.logit_cap is None,
     "no mask, Causal(), or Causal() & Window(a fixed width), of as many keys as queries; and without a window, "
-    "Prefix(lengths)": _takes_mask,
+    "Prefix(lengths)": takes_mask,
 }
 """Conditions of the kernel, in words, each with its test of a call."""
 

@@ -8,7 +8,6 @@ Source: `jax.experimental.pallas.ops.tpu.splash_attention`; Dao 2023, "FlashAtte
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -159,11 +158,14 @@ def _heads(
 def _over_mesh(
     run: functools.partial[Array], q: Array, k: Array, v: Array, segments: tuple[Array, Array] | None
 ) -> Array:
-    """Call `run` on each device's examples and heads, since the compiler cannot divide a kernel over a mesh."""
+    """Call `run` on each device's examples and heads, since the compiler cannot divide a kernel over a mesh.
+
+    It refuses a kernel within `shard_map` over some axes of a mesh while others, even of size 1, are left to it.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     free = {name: mesh.shape[name] for name, kind in kinds if kind == AxisType.Auto}
-    if math.prod(free.values()) == 1:
+    if not free:
         return run(q, k, v, segments)
     count, batch = 1, []
     for name in BATCH_AXES:

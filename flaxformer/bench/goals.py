@@ -1,0 +1,77 @@
+"""Verdicts on the goals of a suite."""
+
+from collections.abc import Mapping, Sequence
+
+from flaxformer.bench.declare import Benchmark
+from flaxformer.bench.results import Measurement, ResultLine, lines
+from flaxformer.bench.suite import BenchmarkGoal, GoalResult, Suite
+from flaxformer.report.table import Table
+
+SuiteResults = Mapping[str, Sequence[Measurement]]
+"""Measurements of each section that was begun."""
+
+
+def judge(suite: Suite, results: SuiteResults, accelerators: Sequence[str]) -> list[GoalResult]:
+    """Return the verdict on each goal.
+
+    Args:
+      accelerators: names of the accelerators of this machine.
+    """
+    return [_judge(goal, suite, results, accelerators) for goal in suite.goals]
+
+
+def _judge(goal: BenchmarkGoal, suite: Suite, results: SuiteResults, accelerators: Sequence[str]) -> GoalResult:
+    if goal.section not in results or goal.section not in suite.sections:
+        return GoalResult(goal, "not measured", why=f"section {goal.section} was not measured")
+    benchmark = suite.sections[goal.section].benchmark
+    found = [
+        line
+        for line in lines(benchmark, results[goal.section])
+        if all(line.point[name] == value for name, value in goal.point.items())
+    ]
+    value, why = _value(goal, benchmark, found)
+    if value is None:
+        return GoalResult(goal, "not measured", why=why)
+    if goal.device and not any(goal.device in name for name in accelerators):
+        where = ", ".join(dict.fromkeys(accelerators)) or "a machine without an accelerator"
+        return GoalResult(goal, "not measured", value, f"the goal is for {goal.device}, and this is {where}")
+    return GoalResult(goal, "met" if value >= goal.at_least else "missed", value)
+
+
+def _value(goal: BenchmarkGoal, benchmark: Benchmark, found: Sequence[ResultLine]) -> tuple[float | None, str]:
+    """Return the number or the ratio of a goal; or None, and why."""
+    own = next((line for line in found if line.way == goal.way), None)
+    if own is None or goal.number not in own.others:
+        why = "" if own is None else own.skipped or ("it failed" if own.errors else "")
+        return None, f"{goal.way} was not measured" + (f": {why}" if why else "")
+    if not goal.than:
+        return own.others[goal.number], ""
+    peers = [way.name for way in benchmark.ways if way.role == "peer"] if goal.than == "peer" else [goal.than]
+    others = [line.others[goal.number] for line in found if line.way in peers and line.point == own.point
+              and goal.number in line.others]  # fmt: skip
+    if not others:
+        return None, f"no other was measured: {', '.join(peers)}"
+    if benchmark.lower_is_better and goal.number == benchmark.compared:
+        return min(others) / own.others[goal.number], ""
+    return own.others[goal.number] / max(others), ""
+
+
+def goals_table(found: Sequence[GoalResult]) -> Table:
+    """Return the goals with their verdicts."""
+    rows = [
+        [one.goal.words, "–" if one.value is None else _number(one.value), one.verdict, one.why or "–"] for one in found
+    ]
+    return Table("", ["goal", "measured", "verdict", "why not"], rows, 1)
+
+
+def goal_lines(found: Sequence[GoalResult]) -> list[str]:
+    """Return the goals with their verdicts, a line each."""
+    lines = []
+    for one in found:
+        value = "" if one.value is None else f": {_number(one.value)}"
+        lines.append(f"{one.verdict}: {one.goal.words}{value}" + (f" ({one.why})" if one.why else ""))
+    return lines
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,54 @@
+"""Prefill: a prompt is read into a cache, whole or in parts of equal size."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from flaxformer.config import ModelConfig
+from flaxformer.model.cache import Cache
+from flaxformer.model.call import ForwardInputs, PrefixInputs
+from flaxformer.model.transformer import new_cache, run
+from flaxformer.model.weights import Transformer
+
+
+def read_prompt(
+    params: Transformer,
+    config: ModelConfig,
+    prompt: Int[Array, "*batch T"],
+    valid: Bool[Array, "*batch T"],
+    given: PrefixInputs,
+    capacity: int,
+    chunk: int | None = None,
+) -> tuple[Cache, Float[Array, "*batch V"]]:
+    """Return a cache of this capacity that contains the prompt, and the logits of the token that follows.
+
+    The prompt is read with a cache of its own length, so that attention does not compute empty entries.
+
+    Args:
+      chunk: number of tokens that are read at a time, the first part being what is left; None for all.
+    """
+    batch, length = prompt.shape[:-1], prompt.shape[-1]
+    cache = new_cache(params, config, batch, length, **given)
+
+    def read(cache: Cache, tokens: Array, valid: Array) -> tuple[Cache, Array]:
+        inputs: ForwardInputs = {"valid": valid, "prefix": jnp.full(batch, length)}
+        result = run(params, config, tokens, inputs, cache=cache, last_only=True)
+        assert result.cache is not None
+        return result.cache, result.output.squeeze(-2)
+
+    size = length if chunk is None else min(chunk, length)
+    first = length % size or size
+    cache, logits = read(cache, prompt[..., :first], valid[..., :first])
+
+    def read_next(state: tuple[Cache, Array], part: tuple[Array, Array]) -> tuple[tuple[Cache, Array], None]:
+        (cache, earlier), (tokens, valid) = state, part
+        cache, later = read(cache, tokens, valid)
+        return (cache, jnp.where(valid.any(-1, keepdims=True), later, earlier)), None
+
+    if first < length:
+
+        def split(x: Array) -> Array:
+            return jnp.moveaxis(x[..., first:].reshape(*batch, -1, size), -2, 0)
+
+        (cache, logits), _ = jax.lax.scan(read_next, (cache, logits), (split(prompt), split(valid)))
+    return cache.pad_to(capacity), logits
