@@ -18,6 +18,7 @@ LAYERS = [
     {"digests"},
     {"user_code"},
     {"params", "nn"},
+    {"normal_blocks"},
     {"weight_specs"},
     {"weight_axes"},
     {"component", "sharding", "distributed"},
