@@ -5,7 +5,8 @@ all compilation for a model of 4 layers. Here a loop runs over blocks of equal s
 that the time to compile depends on neither the number of arrays nor their shapes.
 
 The numbers of an array do not depend on the others, on the size of a block, or on the order: number i of an array with
-key k is a function of Threefry(k, i) alone (Salmon et al. 2011), as in `jax.random.normal`, whose bits these are.
+key k is a function of Threefry(k, i) alone (Salmon et al. 2011), as in `jax.random.normal`. Compiled, they have its
+bits.
 """
 
 import math
@@ -23,6 +24,8 @@ from flaxformer.params import fold_in_name, name_number
 
 SMALLEST_BLOCK, MOST_BLOCKS = 2**12, 2**10
 """Numbers of a block at least; and about how many blocks there are at most, beyond one per array."""
+
+ROOT_2 = np.float32(np.sqrt(2))
 
 
 class NormalArray(NamedTuple):
@@ -44,7 +47,9 @@ class NormalArray(NamedTuple):
 
 
 def draw(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Array, "..."]]:
-    """Return, in float32, std · jax.random.normal(fold_in_name(key, name), shape) of each array, with the same bits.
+    """Return, in float32, std · jax.random.normal(fold_in_name(key, name), shape) of each array.
+
+    Within `jax.jit`, the bits are the same.
 
     Arrays are drawn one by one if they are not alike, if the key is not of JAX's partitionable Threefry, and on a mesh
     that divides weights, where each device then draws its own part.
@@ -82,13 +87,14 @@ def _draw_together(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Arra
     starts = np.array([n * block for i in order for n in range(counts[arrays[i].shape])], np.uint32)
     names = np.array([name_number(array.name) for array in arrays], np.uint32)
     keys = jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, names))
-    stds = jnp.stack([jnp.asarray(array.std, jnp.float32) for array in arrays])
+    # XLA multiplies scalars first, as here, wherever it sees std · √2 · x as one expression.
+    scales = jnp.stack([jnp.asarray(array.std, jnp.float32) * ROOT_2 for array in arrays])
 
     def draw_block(item: tuple[Array, Array, Array]) -> Float[Array, " block"]:
-        own, start, std = item
-        return std * _normal(own, start, block)
+        own, start, scale = item
+        return scale * _scaled_normal(own, start, block)
 
-    numbers = jax.lax.map(draw_block, (keys[owners], starts, stds[owners]))
+    numbers = jax.lax.map(draw_block, (keys[owners], starts, scales[owners]))
     found: dict[int, Array] = {}
     for shape in shapes:
         members = [i for i in order if arrays[i].shape == shape]
@@ -103,8 +109,8 @@ def _block_size(total: int) -> int:
     return max(SMALLEST_BLOCK, 1 << (total // MOST_BLOCKS).bit_length())
 
 
-def _normal(key: UInt32[Array, "2"], start: UInt32[Array, ""], count: int) -> Float[Array, " count"]:
-    """Return `count` numbers of N(0, 1), from number `start` on of the key's stream.
+def _scaled_normal(key: UInt32[Array, "2"], start: UInt32[Array, ""], count: int) -> Float[Array, " count"]:
+    """Return `count` numbers of N(0, 1) / √2, from number `start` on of the key's stream.
 
     As JAX draws them: 23 random bits are the fraction of a number u in (−1, 1), and √2 erf⁻¹(u) is normal.
     """
@@ -114,4 +120,4 @@ def _normal(key: UInt32[Array, "2"], start: UInt32[Array, ""], count: int) -> Fl
     fraction = jax.lax.bitcast_convert_type((bits >> 9) | jnp.uint32(0x3F800000), jnp.float32) - 1
     least = np.nextafter(np.float32(-1), np.float32(0))
     uniform = jnp.maximum(least, fraction * (np.float32(1) - least) + least)
-    return np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform)
+    return jax.lax.erf_inv(uniform)
