@@ -55,7 +55,7 @@ def draw(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Array, "..."]]
     that divides weights, where each device then draws its own part.
     """
     shared = [index for index, array in enumerate(arrays) if array.is_alike] if _counts(key) else []
-    found = dict(zip(shared, _draw_together(key, [arrays[index] for index in shared]), strict=True))
+    found = dict(zip(shared, draw_together(key, [arrays[index] for index in shared]), strict=True))
     return [found[index] if index in found else _draw_alone(key, array) for index, array in enumerate(arrays)]
 
 
@@ -70,14 +70,14 @@ def _counts(key: Array) -> bool:
     return bool(is_threefry and (mesh.empty or mesh.shape.get("data", 1) == mesh.size))
 
 
-def _draw_together(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Array, "..."]]:
+def draw_together(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Array, "..."]]:
     """Return the arrays, drawn as blocks in which arrays of one shape, and of these the layers of a weight, adjoin.
 
     A stack of layers is then a slice of the blocks, which the compiler finds by itself.
     """
     if not arrays:
         return []
-    block = _block_size(sum(array.size for array in arrays))
+    block = block_size(sum(array.size for array in arrays))
     shapes = list(dict.fromkeys(array.shape for array in arrays))
     order = sorted(
         range(len(arrays)), key=lambda i: (shapes.index(arrays[i].shape), re.sub(r"\d+", "", arrays[i].name))
@@ -90,7 +90,7 @@ def _draw_together(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Arra
     # XLA multiplies scalars first, as here, wherever it sees std · √2 · x as one expression.
     scales = jnp.stack([jnp.asarray(array.std, jnp.float32) * ROOT_2 for array in arrays])
 
-    def draw_block(item: tuple[Array, Array, Array]) -> Float[Array, " block"]:
+    def draw_block(item: tuple[Array, Array, Array]) -> Float[Array, " count"]:
         own, start, scale = item
         return scale * _scaled_normal(own, start, block)
 
@@ -104,7 +104,7 @@ def _draw_together(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Arra
     return [found[i] for i in range(len(arrays))]
 
 
-def _block_size(total: int) -> int:
+def block_size(total: int) -> int:
     """Return the numbers per block for a total: a power of two."""
     return max(SMALLEST_BLOCK, 1 << (total // MOST_BLOCKS).bit_length())
 

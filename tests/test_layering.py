@@ -105,7 +105,7 @@ INSIDE = {
         {"optimizer", "adapters", "initial_weights"},
         {"trainable"},
         {"run"},
-        {"cpu", "offload", "split_loss"},
+        {"cpu", "offload", "split_loss", "compiling"},
         {"micro_batches"},
         {"memory"},
         {"device_group", "step"},

@@ -41,14 +41,14 @@ def test_an_array_does_not_depend_on_the_others(numbers):
 
 @pytest.mark.parametrize("size", [2**7, 2**16])
 def test_the_size_of_a_block_changes_no_bit(size, monkeypatch):
-    monkeypatch.setattr(normal_blocks, "_block_size", lambda total: size)
+    monkeypatch.setattr(normal_blocks, "block_size", lambda total: size)
     for array, found in zip(ARRAYS, draw(KEY, ARRAYS), strict=True):
         np.testing.assert_array_equal(found, expected(array))
 
 
 def test_there_are_few_blocks_for_any_total():
     for total in (1, 2**12, 10**6, 10**9):
-        size = normal_blocks._block_size(total)
+        size = normal_blocks.block_size(total)
         assert size & (size - 1) == 0
         assert total / size <= normal_blocks.MOST_BLOCKS
 
@@ -75,7 +75,7 @@ def test_other_arrays_and_keys_are_drawn_one_by_one(monkeypatch):
     together = []
     monkeypatch.setattr(
         normal_blocks,
-        "_draw_together",
+        "draw_together",
         lambda key, arrays: together.extend(arrays) or [jnp.zeros(a.shape) for a in arrays],
     )
     rows = NormalArray("rows", (5, 7), jnp.arange(5.0)[:, None])
