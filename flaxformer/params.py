@@ -201,7 +201,12 @@ def path_name(path: KeyPath) -> str:
 
 def fold_in_name(key: Array, name: str) -> Array:
     """Return the key for a name; keys of different names are independent, in whatever order they are derived."""
-    return jax.random.fold_in(key, int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little"))
+    return jax.random.fold_in(key, name_number(name))
+
+
+def name_number(name: str) -> int:
+    """Return the number below 2³² that stands for a name in `fold_in_name`."""
+    return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little")
 
 
 def table(specs: Parameters) -> Iterator[tuple[str, Spec]]:

@@ -8,9 +8,9 @@ from typing import Any, Protocol, get_args
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import KeyPath
 from jaxtyping import Array
 
+from flaxformer.normal_blocks import NormalArray, draw
 from flaxformer.params import (
     CONSTANTS,
     MATRICES,
@@ -18,7 +18,6 @@ from flaxformer.params import (
     ParametersT,
     Spec,
     WeightRule,
-    fold_in_name,
     path_name,
     rule_of,
 )
@@ -201,12 +200,19 @@ def initialise(
       std: standard deviation of a weight, from its `Spec` and the number that its declaration gives, or None.
     """
 
-    def draw(path: KeyPath, declared: Declared) -> Array:
-        spec = declared.spec
-        if spec.init in CONSTANTS or spec.init == "constant":
-            return jnp.full(spec.shape, CONSTANTS.get(spec.init, declared.value), jnp.float32)
-        return std(spec, declared.value) * jax.random.normal(
-            fold_in_name(key, path_name(path)), spec.shape, jnp.float32
-        )
+    flat, structure = jax.tree_util.tree_flatten_with_path(declared, is_leaf=_is_declared)
+    constants = (*CONSTANTS, "constant")
+    normal = [
+        NormalArray(path_name(path), own.spec.shape, std(own.spec, own.value))
+        for path, own in flat
+        if own.spec.init not in constants
+    ]
+    drawn = iter(draw(key, normal))
+    return jax.tree.unflatten(
+        structure, [_constant(own) if own.spec.init in constants else next(drawn) for _, own in flat]
+    )
 
-    return jax.tree_util.tree_map_with_path(draw, declared, is_leaf=_is_declared)
+
+def _constant(declared: Declared) -> Array:
+    spec = declared.spec
+    return jnp.full(spec.shape, CONSTANTS.get(spec.init, declared.value), jnp.float32)

@@ -1,10 +1,12 @@
 """The command `flaxformer`: see `flaxformer --help`."""
 
+import gc
 import importlib
 import importlib.metadata
 import platform
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from rich.text import Text
 
@@ -37,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = parse(words)
         interrupt_on_signals()
         if words[0] not in WITHOUT_JAX:
-            importlib.import_module("flaxformer.startup").set_up(keep_programs=arguments is None)
-        return importlib.import_module(f"flaxformer.cli.{words[0]}").main(command, console)
+            import_without_collections("flaxformer.startup").set_up(keep_programs=arguments is None)
+        return import_without_collections(f"flaxformer.cli.{words[0]}").main(command, console)
     except KeyboardInterrupt:
         errors.print("Stopped. What is finished or saved is kept; run the same command again to continue.")
         return INTERRUPTED
@@ -51,6 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         errors.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
         return USER_ERROR
+
+
+def import_without_collections(name: str) -> ModuleType:
+    """Import a module without garbage collections, which take a sixth of the time and find next to nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def versions() -> str:

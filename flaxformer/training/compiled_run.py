@@ -31,6 +31,7 @@ from flaxformer.model.weights import Transformer
 from flaxformer.sharding import replicated, replicated_axes, shardings_of
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.tasks.host import HostSource, prefetch
+from flaxformer.training.compiling import compile_once
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import LOSS_ERROR, score
 from flaxformer.training.initial_weights import InitialWeights
@@ -267,7 +268,8 @@ class CompiledRun:
             with self.device_group.mesh_context():
                 with self._functions.tracing:
                     lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*arguments)
-                compiled = lowered.compile()
+                platform = self.device_group.devices[0].platform
+                compiled = compile_once(lowered, platform) if name == "start" else lowered.compile()
             if (own := compiled.memory_analysis()) is not None:
                 used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
                 self.bytes = max(self.bytes, used - own.alias_size_in_bytes)

@@ -5,12 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.config import Attention, Dense, LeCun, ModelConfig
+from flaxformer.model.weights import Transformer, with_layout
+from flaxformer.params import fold_in_name, path_name
 from flaxformer.sharding import Devices
 from flaxformer.tasks import Copy
-from flaxformer.training import Run, Training, compiled_run
+from flaxformer.training import Run, Training, compiled_run, compiling
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup
+from flaxformer.weight_specs import Declared, declarations
 
 RUN = Run(  # without biases of attention: the gradient of a key bias is rounding alone, which Adam rescales
     model=ModelConfig(
@@ -74,3 +77,37 @@ def test_replicated_axes_are_logged(monkeypatch, caplog):
         assert caplog.messages == []
         CompiledRun(RUN, DeviceGroup.of(Devices(fsdp=2)))
     assert caplog.messages == ["replicated on the mesh: a weight on {'data': 1, 'fsdp': 2, 'tensor': 1}"]
+
+
+@jax.jit
+def drawn_alone(run):
+    """Independent route: each weight from JAX's own normal numbers, with the key of its path."""
+    key = fold_in_name(run.init_key, "parameters")
+
+    def draw(path, own):
+        spec = own.spec
+        if spec.init in ("zeros", "ones", "constant"):
+            return jnp.full(spec.shape, {"zeros": 0.0, "ones": 1.0}.get(spec.init, own.value), jnp.float32)
+        normal = jax.random.normal(fold_in_name(key, path_name(path)), spec.shape, jnp.float32)
+        return run.model.initial_std(spec, own.value) * normal
+
+    own = declarations(Transformer, run.model)
+    return jax.tree_util.tree_map_with_path(draw, own, is_leaf=lambda node: isinstance(node, Declared))
+
+
+@pytest.mark.parametrize(
+    ("layout", "devices"), [("unrolled", None), ("scanned", Devices(data=2)), ("unrolled", Devices(fsdp=2))]
+)
+def test_initial_weights_have_the_bits_of_weights_drawn_alone(layout, devices):
+    run = RUN.replace(model=RUN.model.replace(layers=3, initializer=LeCun(gain=0.7)), seed=5)
+    params = CompiledRun(run, DeviceGroup.of(devices), layout).start(run).params
+    jax.tree.map(np.testing.assert_array_equal, with_layout(params, "unrolled"), drawn_alone(run))
+
+
+def test_the_program_that_runs_once_compiles_without_unknown_options(monkeypatch):
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.float32(1))
+    monkeypatch.setattr(compiling, "ONCE_ON_CPU", {"xla_no_such_option": True})
+    assert compiling.compile_once(lowered, "cpu")(jnp.float32(1)) == 2
+    monkeypatch.setattr(compiling, "ONCE_ON_CPU", {"xla_backend_optimization_level": "none"})
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        compiling.compile_once(lowered, "cpu")
