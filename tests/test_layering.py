@@ -75,7 +75,7 @@ INSIDE = {
     "study": [
         {"checks", "user_functions", "claim", "paired_tests", "corrections", "parabola", "halving", "seeds"},
         {"divergence", "equal_cost", "scale", "scaling_law"},
-        {"statistics", "scaling_claim", "scaling_tests"},
+        {"statistics", "scaling_claim", "scaling_tests", "metrics"},
         {"trials", "axis", "arm"},
         {"arms"},
         {"costs"},
@@ -108,8 +108,9 @@ INSIDE = {
         {"micro_batches"},
         {"memory"},
         {"device_group", "step"},
-        {"evaluation", "flops"},
-        {"compiled_run", "cost"},
+        {"evaluation", "evaluation_data", "flops"},
+        {"run_functions", "cost"},
+        {"compiled_run"},
     ],
     "report": [
         {"numbers", "tex", "colours", "thinning", "table"},

@@ -23,7 +23,7 @@ from flaxformer.sharding import Devices, replicated, shardings_of
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.topology import Target
 from flaxformer.tasks.base import Source
-from flaxformer.tasks.host import Chunk, HostSource
+from flaxformer.tasks.host import Chunk
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.compiled_run import functions_of
 from flaxformer.training.run import Run
@@ -223,7 +223,7 @@ def _arguments(
 
 def _data(source: Source, run: Run, mesh: Mesh | None) -> PyTree:
     """Return the shapes of the data of a step; of a source on the host, those of the batches that are copied."""
-    if not isinstance(source, HostSource):
+    if not source.on_host:
         return jax.eval_shape(lambda: source)
     batch = source.batch(run.data_key, 0)
     batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)

@@ -3,6 +3,7 @@
 from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
+from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet
 from flaxformer.tasks.images import Digits, Images
 from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
@@ -17,6 +18,9 @@ __all__ = [
     "Batch",
     "Copy",
     "Digits",
+    "Evaluation",
+    "EvaluationData",
+    "EvaluationSet",
     "Images",
     "Induction",
     "MaskedTokens",
