@@ -10,7 +10,7 @@ from flaxformer.data.tokenizer import Tokenizer, read_tokenizer
 from flaxformer.model import Sampling, generate
 from flaxformer.model.weights import Transformer
 from flaxformer.params import fold_in_name
-from flaxformer.tasks import PairedFiles, PairedTokens, Source, Task, TokenFiles
+from flaxformer.tasks import Mixture, PairedFiles, PairedTokens, Source, Task, TokenFiles
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.text import TextTask
 from flaxformer.training import Run
@@ -35,6 +35,8 @@ def text_of(task: Task) -> Tokenizer | None:
             return read_tokenizer(task.tokenizer)
         case TokenFiles() | PairedTokens():
             return read_tokenizer(task.folder.tokenizer_path)
+        case Mixture() if not isinstance(task.domains[0].task, PairTask):
+            return text_of(task.domains[0].task)
     return None
 
 

@@ -2,9 +2,11 @@
 
 from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.choices import MultipleChoice, TextClassification
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet
 from flaxformer.tasks.images import Digits, Images
+from flaxformer.tasks.mixture import Domain, Mixture, Stage
 from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
@@ -18,13 +20,16 @@ __all__ = [
     "Batch",
     "Copy",
     "Digits",
+    "Domain",
     "Evaluation",
     "EvaluationData",
     "EvaluationSet",
     "Images",
     "Induction",
     "MaskedTokens",
+    "Mixture",
     "ModularAddition",
+    "MultipleChoice",
     "Overlap",
     "PairedFiles",
     "PairedTokens",
@@ -33,9 +38,11 @@ __all__ = [
     "Sort",
     "Source",
     "SpanCorruption",
+    "Stage",
     "StandardLibrary",
     "SyntheticTask",
     "Task",
+    "TextClassification",
     "TextFiles",
     "TextPair",
     "TokenFiles",
