@@ -13,9 +13,9 @@ the choice of the highest score:
 Of equal scores, the first choice counts. NAME_loss is the mean −log p of the tokens of the right choices. The division
 by length is that of GPT-3 (Brown et al. 2020, section 2.4), which also divides by p(y | x₀).
 
-The tokens of a choice are those of context and choice together after as many as the context has alone, where spaces at
-the end of the context count to the choice, as in the LM Evaluation Harness (Gao et al. 2021). A context that does not
-fit into `length` tokens with its choice loses tokens at its start; a choice that does not fit alone is an error.
+The tokens of a choice are those of context and choice together after as many as the context has alone
+(`data.tokenizer.encode_pair`). A context that does not fit into `length` tokens with its choice loses tokens at its
+start; a choice that does not fit alone is an error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.data.questions import Question, file_fingerprint, read_labelled, read_questions
-from flaxformer.data.tokenizer import Tokenizer, read_tokenizer
+from flaxformer.data.tokenizer import Tokenizer, encode_pair, read_tokenizer
 from flaxformer.parts.heads import LossSum
 from flaxformer.struct import UserError, static
 from flaxformer.tasks.base import Batch, model_length_problems, next_token_problems
@@ -175,17 +175,16 @@ class ChoiceEvaluation(Evaluation):
         """Return the tokens of a context, cut at its start, and of a choice."""
         where = f"{self.file}, line {line}"
         try:
-            first, whole = (self.encoding.encode(text.encode()) for text in (context.rstrip(" "), context + choice))
+            first, own = encode_pair(self.encoding, context, choice)
         except UserError as error:  # of a vocabulary of characters
             raise UserError(f"{where}: {error}") from None
-        own = whole[len(first) :]
         if not len(first):
             raise UserError(f"{where}: the context is {context!r}; expected text before the choices")
         if not 0 < len(own) <= self.length:
             raise UserError(
                 f"{where}: choice {choice[:40]!r} has {len(own)} tokens; expected 1 to length {self.length}"
             )
-        kept = whole[: len(first)][-(self.length + 1 - len(own)) :]
+        kept = first[-(self.length + 1 - len(own)) :]
         return _Example(tuple(kept.tolist()), tuple(own.tolist()))
 
     def _batches(self, examples: Sequence[_Example]) -> Batch:
