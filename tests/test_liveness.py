@@ -44,18 +44,24 @@ from flaxformer.tasks import (
     AssociativeRecall,
     Copy,
     Digits,
+    Domain,
+    EvaluationSet,
     Images,
     Induction,
     MaskedTokens,
+    Mixture,
     ModularAddition,
+    MultipleChoice,
     PairedFiles,
     PairedTokens,
     Reverse,
     ScaledIndex,
     Sort,
     SpanCorruption,
+    Stage,
     StandardLibrary,
     Task,
+    TextClassification,
     TextFiles,
     TextPair,
     TokenFiles,
@@ -261,12 +267,14 @@ BY_DESIGN = {
     (Patches, "width"): "the task's images decide",
     (Patches, "channels"): "the task's images decide",
     (Regressor, "pool"): "the task decides",
+    (Run, "evaluations"): "further columns; tests/training/test_evaluations.py",
     (Training, "remat"): "another way to the same numbers",
     (Training, "offload_optimizer"): "another place of the same numbers",
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
-ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task}
-"""Tasks whose fields are tested in tests/tasks."""
+ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task, Mixture, Domain, Stage}
+ELSEWHERE |= {EvaluationSet, MultipleChoice, TextClassification}
+"""Tasks and evaluations whose fields are tested in tests/tasks and tests/training/test_evaluations.py."""
 
 
 def changes(path, value):

@@ -102,8 +102,8 @@ class TextScorer:
     def rolling_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
         """Return log p of whole texts, each token predicted once from up to `length` tokens before it.
 
-        A text is divided into windows of `length` predicted tokens. The last window has full context and scores only the
-        tokens that no other window has.
+        A text is divided into windows of `length` predicted tokens. The last window has full context and scores only
+        the tokens that no other window has.
         """
         windows = [list(self._windows(self.tokenizer.encode(text.encode(errors="replace")).tolist())) for text in texts]
         found = iter(self._scored([window for own in windows for window in own]))
