@@ -1,4 +1,23 @@
-"""How does the share of one domain in training change the loss on each of two domains, at equal steps?"""
+"""How does the share of one domain in training change the loss on each of two domains, at equal steps?
+
+The two domains are the docstrings of the standard library and its code without docstrings and comments. A small model
+of bytes takes 200 steps of 16 windows of 64 bytes; a share p of the windows is of docstrings. The arms differ in
+weights only, so that they share one compiled program, the initial weights, and every window that two arms both draw.
+Each arm is evaluated on both domains, on files that no arm trains on.
+
+| arm | docstrings in steps 1 to 160 | in steps 161 to 200 |
+| --- | --- | --- |
+| 0 %, 10 %, 50 %, 100 % | that share | that share |
+| late 10 % | none | 50 %, so that their expected number is that of the arm 10 % |
+
+Pilot (seed 100): loss on docstrings 3.061, 2.850, 2.614, 2.490 at 0, 10, 50 and 100 %, and 2.893 for late 10 %; on code
+2.163, 2.176, 2.273, 2.702 and 2.202. The margins of the claims were chosen with these numbers. An earlier pilot with
+400 steps (seeds 100 and 101) had 2.88 and 2.92 at 0 %, 2.59 and 2.57 at 10 %, 2.33 and 2.31 at 50 %.
+
+Command: flaxformer run experiments/studies/mixture_weights.py
+Cost: 30 runs in 1 compiled program, about five minutes on 2 CPU cores.
+Expected: all claims supported.
+"""
 
 import ast
 import functools
@@ -11,7 +30,8 @@ import numpy as np
 
 from flaxformer.config import Attention, Dense, ModelConfig, Rotary
 from flaxformer.data.corpus import MODULES, PACKAGES, Corpus, tenth
-from flaxformer.study import Axis, Study
+from flaxformer.store.rows import Row
+from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import Domain, Mixture, Stage
 from flaxformer.tasks.text import TextTask
 from flaxformer.training import AdamW, Cosine, Run, Training
@@ -89,6 +109,21 @@ def mixture(share: float, late: float | None = None) -> Mixture:
     )
 
 
+def derive(rows: Mapping[str, Row]) -> dict[str, float]:
+    """Return numbers of the loss on code, and of both domains, at one seed."""
+    prose, code, both = (
+        {label: float(rows[f"prose={label}"].metrics[f"{name}_loss"]) for label in ("0 %", "10 %", "50 %", "100 %")}
+        for name in ("prose", "code", "validation")
+    )
+    return {
+        "gain of the first 10 % over that of the next 40 %, per share": (prose["0 %"] - prose["10 %"])
+        / 0.1
+        / ((prose["10 %"] - prose["50 %"]) / 0.4),
+        "loss on code, 10 % minus 0 %": code["10 %"] - code["0 %"],
+        "loss on both domains, the better pure arm minus 50 %": min(both["0 %"], both["100 %"]) - both["50 %"],
+    }
+
+
 study = Study(
     name="mixture_weights",
     question="How does the share of docstrings in training change the loss on docstrings and on code, at equal steps?",
@@ -118,6 +153,45 @@ study = Study(
             name="prose",
         )
     ],
-    seeds=[100],
+    seeds=range(6),
     metric="prose_loss",
+    derive=derive,
+    claims=[
+        Claim(
+            "with 10 % of docstrings, the loss on docstrings is lower than without any, by above 0.1 nats",
+            lower={"prose": "10 %"},
+            than={"prose": "0 %"},
+            by=0.1,
+        ),
+        Claim(
+            "returns diminish: per share of training, the first 10 % lower the loss on docstrings more than twice as "
+            "much as the next 40 %",
+            higher={"quantity": "gain of the first 10 % over that of the next 40 %, per share"},
+            than=2.0,
+        ),
+        Claim(
+            "10 % of docstrings change the loss on code by less than 0.05 nats",
+            equal={"quantity": "loss on code, 10 % minus 0 %"},
+            to=0.0,
+            within=0.05,
+        ),
+        Claim(
+            "over both domains together, half of each is better than the better domain alone, by above 0.05 nats",
+            higher={"quantity": "loss on both domains, the better pure arm minus 50 %"},
+            than=0.0,
+            by=0.05,
+        ),
+        Claim(
+            "the same number of docstrings helps more when it is spread over training than in its last fifth, where "
+            "the learning rate is low",
+            lower={"prose": "10 %"},
+            than={"prose": "late 10 %"},
+        ),
+    ],
+    caveats=[
+        "One small model far from convergence, one learning rate and one schedule; the order of arms that differ in "
+        "their last steps depends on the schedule.",
+        "The numbers of examples of the arms 10 % and late 10 % are equal in expectation, not in each run.",
+        "Docstrings and code come from the same files, so that names occur in both domains.",
+    ],
 )
