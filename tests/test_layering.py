@@ -116,7 +116,7 @@ INSIDE = {
         {"numbers", "tex", "colours", "thinning", "table"},
         {"phrasing", "drawing"},
         {"costs", "scaling_text"},
-        {"cost_tables", "qualifications", "verdicts"},
+        {"cost_tables", "evaluation_tables", "qualifications", "verdicts"},
         {"tables", "claims_figure", "scores_figure"},
         {"curves_figure"},
         {"sweep_figure", "scaling_figure", "descriptions", "measured"},

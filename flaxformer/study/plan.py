@@ -29,6 +29,7 @@ from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.tracing import check_traces
 from flaxformer.study.user_functions import calling
 from flaxformer.training import Run, evaluation_params, start
+from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.memory import check_memory
 from flaxformer.user_code import code_digests
 
@@ -195,7 +196,14 @@ def declaration(study: Study) -> JsonObject:
         "recipes": recipes,
         "measured_by": "derived",
         "code": {} if study.derive is None else code_digests([study.derive], study.file),
+        **_named_evaluations(study),
     } | _comparison(study)
+
+
+def _named_evaluations(study: Study) -> JsonObject:
+    """Return the columns of the baseline's named evaluations, for reports; empty without any."""
+    named = evaluated_by(study.baseline)
+    return {"evaluation_columns": list(named)} if named else {}
 
 
 def _comparison(study: Study) -> JsonObject:

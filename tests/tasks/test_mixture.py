@@ -255,7 +255,7 @@ def test_mistakes_have_messages(name):
 
 def test_domains_with_other_fields_and_buckets_are_refused(files):
     pairs = PairedFiles(
-        source_path=str(files / "one.en"), target_path=str(files / "one.de"), max_length=19, form="joined"
+        source_path=str(files / "one.en"), target_path=str(files / "one.de"), max_length=19, form="joined", batch_size=3
     )
     same = functools.partial(Domain, name="pairs")
     with pytest.raises(UserError, match=r"task\.buckets is 3; expected 1 in a mixture"):
