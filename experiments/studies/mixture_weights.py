@@ -15,8 +15,11 @@ Pilot (seed 100): loss on docstrings 3.061, 2.850, 2.614, 2.490 at 0, 10, 50 and
 400 steps (seeds 100 and 101) had 2.88 and 2.92 at 0 %, 2.59 and 2.57 at 10 %, 2.33 and 2.31 at 50 %.
 
 Command: flaxformer run experiments/studies/mixture_weights.py
-Cost: 30 runs in 1 compiled program, about five minutes on 2 CPU cores.
+Cost: 30 runs in 1 compiled program, 160 seconds of processor time.
 Expected: all claims supported.
+
+Result: all claims supported. Loss on docstrings 3.074, 2.861, 2.616, 2.529 at 0, 10, 50 and 100 %, 2.903 for late 10 %;
+on code 2.154, 2.171, 2.271, 2.694 and 2.189. docs/evaluations.md has the intervals.
 """
 
 import ast

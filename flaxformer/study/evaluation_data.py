@@ -10,6 +10,7 @@ from flaxformer.struct import UserError
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
+from flaxformer.study.metrics import METRICS
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.tasks.overlap import evaluation_digest, examples_digest, merge_batches
@@ -35,7 +36,7 @@ def evaluation_data(study: Study) -> dict[str, JsonObject]:
 
 def _evaluated(run: Run, metric: str) -> Task | Evaluation:
     """Return what a metric is computed on: the run's task, the task of a part of it, or a named evaluation."""
-    return evaluated_by(run).get(on_validation(metric), run.task)
+    return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
 
 
 def _describe(evaluated: Task | Evaluation) -> JsonObject | None:

@@ -79,7 +79,7 @@ def assert_near(found, wanted):
         np.testing.assert_allclose(found[name], value, rtol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("run", [RUN, MIXED], ids=["plain", "mixture"])
+@pytest.mark.parametrize("run", [MIXED, pytest.param(RUN, marks=pytest.mark.slow)], ids=["mixture", "plain"])
 def test_columns_are_the_scores_of_each_task_alone(run):
     arrays = jax.tree.map(jnp.asarray, run)
     compiled = CompiledRun(run, DeviceGroup.of(None))
@@ -165,6 +165,7 @@ def test_arms_with_other_weights_share_a_program_and_resume_bit_for_bit(tmp_path
     assert first.curves["train_loss"] != other.curves["train_loss"]
 
 
+@pytest.mark.slow
 def test_runs_trained_together_have_the_metrics_of_each_alone():
     alone, together = train_group(None), train_group(None, group_size=2)
     for name, row in alone.items():
@@ -172,6 +173,7 @@ def test_runs_trained_together_have_the_metrics_of_each_alone():
             np.testing.assert_allclose(together[name].metrics[metric], value, rtol=1e-4, atol=1e-6, err_msg=metric)
 
 
+@pytest.mark.slow
 def test_a_mesh_of_two_devices_gives_the_same_metrics():
     arrays = jax.tree.map(jnp.asarray, MIXED)
     found = []
@@ -190,6 +192,7 @@ def test_a_mesh_has_to_divide_the_examples_of_an_evaluation():
         check_batch(odd, Devices(data=2))
 
 
+@pytest.mark.slow
 def test_a_job_logs_the_named_metrics_and_resumes(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"context": "\\u0001", "choices": ["\\u0002", "\\u0003\\u0001"], "answer": 1}')
