@@ -50,6 +50,7 @@ from flaxformer.tasks import (
     Induction,
     MaskedTokens,
     Mixture,
+    MixtureStage,
     ModularAddition,
     MultipleChoice,
     PairedFiles,
@@ -58,7 +59,6 @@ from flaxformer.tasks import (
     ScaledIndex,
     Sort,
     SpanCorruption,
-    Stage,
     StandardLibrary,
     Task,
     TextClassification,
@@ -272,7 +272,7 @@ BY_DESIGN = {
     (Training, "offload_optimizer"): "another place of the same numbers",
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
-ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task, Mixture, Domain, Stage}
+ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task, Mixture, Domain, MixtureStage}
 ELSEWHERE |= {EvaluationSet, MultipleChoice, TextClassification}
 """Tasks and evaluations whose fields are tested in tests/tasks and tests/training/test_evaluations.py."""
 

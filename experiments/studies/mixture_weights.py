@@ -35,7 +35,7 @@ from flaxformer.config import Attention, Dense, ModelConfig, Rotary
 from flaxformer.data.corpus import MODULES, PACKAGES, Corpus, tenth
 from flaxformer.store.rows import Row
 from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import Domain, Mixture, Stage
+from flaxformer.tasks import Domain, Mixture, MixtureStage
 from flaxformer.tasks.text import TextTask
 from flaxformer.training import AdamW, Cosine, Run, Training
 
@@ -106,7 +106,7 @@ def mixture(share: float, late: float | None = None) -> Mixture:
             Domain(name="prose", task=Docstrings(length=LENGTH), weight=share),
             Domain(name="code", task=Statements(length=LENGTH), weight=1 - share),
         ),
-        stages=(Stage(start=LATE, weights=(last, 1 - last)),),
+        stages=(MixtureStage(start=LATE, weights=(last, 1 - last)),),
         batch_size=16,
         evaluation_batches=16,
     )

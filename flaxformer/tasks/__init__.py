@@ -6,7 +6,7 @@ from flaxformer.tasks.choices import MultipleChoice, TextClassification
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet
 from flaxformer.tasks.images import Digits, Images
-from flaxformer.tasks.mixture import Domain, Mixture, Stage
+from flaxformer.tasks.mixture import Domain, Mixture, MixtureStage
 from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
@@ -28,6 +28,7 @@ __all__ = [
     "Induction",
     "MaskedTokens",
     "Mixture",
+    "MixtureStage",
     "ModularAddition",
     "MultipleChoice",
     "Overlap",
@@ -38,7 +39,6 @@ __all__ = [
     "Sort",
     "Source",
     "SpanCorruption",
-    "Stage",
     "StandardLibrary",
     "SyntheticTask",
     "Task",

@@ -46,7 +46,7 @@ class Domain(Config):
         yield from name_problems("Domain.name", self.name)
 
 
-class Stage(Config):
+class MixtureStage(Config):
     """Weights of a mixture's domains from a step on, in the order of the domains.
 
     start: number of steps before the stage.
@@ -75,7 +75,7 @@ class Mixture(Task):
     """
 
     domains: tuple[Domain, ...] = part()
-    stages: tuple[Stage, ...] = part(())
+    stages: tuple[MixtureStage, ...] = part(())
 
     def problems(self) -> Iterator[str]:
         names = [one.name for one in self.domains]

@@ -36,7 +36,7 @@ from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.memory import check_compiled
 from flaxformer.training.offload import check_offload, host_shardings
 from flaxformer.training.run import Run
-from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, Metrics, functions_of
+from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, RunMetrics, functions_of
 from flaxformer.training.step import TrainState, start
 
 LOG = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class CompiledRun:
 
     def advance(
         self, state: TrainState, run: Run, steps: int, source: Source | None = None
-    ) -> tuple[TrainState, Metrics]:
+    ) -> tuple[TrainState, RunMetrics]:
         """The state some steps later, and the metrics of each step; the former state is donated.
 
         Args:
@@ -115,18 +115,18 @@ class CompiledRun:
         source = self.source if source is None else source
         return self._advance(state, run, source, steps)(state, run, source)
 
-    def evaluate(self, state: TrainState, run: Run) -> Metrics:
+    def evaluate(self, state: TrainState, run: Run) -> RunMetrics:
         """The metrics of the evaluation set and of the named evaluations, and those of `measure`."""
         return self.evaluate_with_errors(state, run)[0]
 
-    def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[Metrics, Metrics]:
+    def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[RunMetrics, RunMetrics]:
         """The metrics of `evaluate`; and their standard errors over the examples, such as validation_loss_se."""
         scores, measured = self._evaluate(state, run)(state, run, self._batches("evaluation"))
         found = task_columns(scores) | self._score_named(state, run, "evaluation")
         kept = without_errors(found)
         return kept | measured, {name: value for name, value in found.items() if name not in kept}
 
-    def test(self, state: TrainState, run: Run) -> Metrics:
+    def test(self, state: TrainState, run: Run) -> RunMetrics:
         """The metrics of the test sets: test_loss, test_loss_se, and test_accuracy where there is one; none without it.
 
         They are for the end of training: choices by them would make them optimistic.
@@ -141,10 +141,10 @@ class CompiledRun:
         """The batches of the task's own evaluation set or test set, on the devices."""
         return self._held_out.batches(self.source, part)
 
-    def _score_named(self, state: TrainState, run: Run, part: HeldOutPart) -> Metrics:
+    def _score_named(self, state: TrainState, run: Run, part: HeldOutPart) -> RunMetrics:
         """The metrics of the named evaluations, with standard errors."""
         prefix = "test_" if part == "test" else ""
-        found: Metrics = {}
+        found: RunMetrics = {}
         for name, data in self._held_out.named(part).items():
             if self._is_like_task(data):
                 scores = self._evaluate(state, run)(state, run, data.batches)[0]

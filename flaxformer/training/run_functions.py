@@ -17,7 +17,7 @@ from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk
 
-Metrics = dict[str, Array]
+RunMetrics = dict[str, Array]
 MeasureParams = Callable[[Transformer, Run], Mapping[str, Array]]
 DiagnoseNext = Callable[[TrainState, Run, Source], PyTree]
 
@@ -40,11 +40,11 @@ class RunFunctions:
         def begin(run: Run, initial: InitialWeights | None, source: Source) -> TrainState:
             return start(run, layout, initial)
 
-        def evaluated(state: TrainState, run: Run, batches: Batch) -> tuple[Metrics, Metrics]:
+        def evaluated(state: TrainState, run: Run, batches: Batch) -> tuple[RunMetrics, RunMetrics]:
             params = evaluation_params(state, run)
             return score_task(params, run, batches), dict(measure(params, run) if measure else {})
 
-        def scored(state: TrainState, run: Run, data: EvaluationData) -> Metrics:
+        def scored(state: TrainState, run: Run, data: EvaluationData) -> RunMetrics:
             return score_data(evaluation_params(state, run), run, data)
 
         def weights(state: TrainState, run: Run, source: Source) -> Transformer:
@@ -57,9 +57,9 @@ class RunFunctions:
         self.tracing = threading.Lock()
         """Held while a function is traced and lowered; the next thread then finds the trace in JAX's cache."""
         self._over_stack = over_stack
-        self._advance: dict[int, Callable[..., tuple[TrainState, Metrics]]] = {}
+        self._advance: dict[int, Callable[..., tuple[TrainState, RunMetrics]]] = {}
 
-    def advance(self, steps: int) -> Callable[..., tuple[TrainState, Metrics]]:
+    def advance(self, steps: int) -> Callable[..., tuple[TrainState, RunMetrics]]:
         """The function that trains `steps` steps; the same object for equal `steps`."""
         function = self._over_stack(lambda state, run, source: train_chunk(state, run, source, steps))
         return self._advance.setdefault(steps, function)

@@ -13,7 +13,8 @@ import pytest
 from flaxformer import model
 from flaxformer.checkpoint import Stop
 from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, Rotary
-from flaxformer.interop.lm_eval import TextScorer, from_folder, harness_model
+from flaxformer.interop.lm_eval import from_folder, harness_model
+from flaxformer.interop.text_scorer import TextScorer
 from flaxformer.jobs import Job, train
 from flaxformer.model import generate
 from flaxformer.struct import UserError

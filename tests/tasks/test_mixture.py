@@ -10,7 +10,18 @@ from scipy import stats
 
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.struct import UserError
-from flaxformer.tasks import Copy, Domain, Induction, Mixture, PairedFiles, Reverse, Sort, Stage, TextFiles, TokenFiles
+from flaxformer.tasks import (
+    Copy,
+    Domain,
+    Induction,
+    Mixture,
+    MixtureStage,
+    PairedFiles,
+    Reverse,
+    Sort,
+    TextFiles,
+    TokenFiles,
+)
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import HostSource, prefetch
 from flaxformer.tasks.mixture import draw_domains, weights_at
@@ -137,7 +148,7 @@ def test_a_sharded_source_takes_the_numbers_of_a_run():
     ("step", "expected"), [(0, (1, 2)), (4, (1, 2)), (5, (3, 0)), (10, (3, 0)), (11, (0, 7)), (99, (0, 7))]
 )
 def test_stages_change_the_weights_at_their_first_step(step, expected):
-    own = mix(1, 2, stages=(Stage(start=5, weights=(3, 0)), Stage(start=11, weights=(0.0, 7.0))))
+    own = mix(1, 2, stages=(MixtureStage(start=5, weights=(3, 0)), MixtureStage(start=11, weights=(0.0, 7.0))))
     assert jax.tree.leaves(own) == [1.0, 2.0, 5, 3.0, 0.0, 11, 0.0, 7.0]
     assert tuple(map(float, weights_at(own.schedule, step))) == expected
     traced = jax.jit(lambda step: weights_at(own.schedule, step))(step)
@@ -145,7 +156,7 @@ def test_stages_change_the_weights_at_their_first_step(step, expected):
 
 
 def test_a_stage_gives_the_batches_of_its_weights():
-    staged = mix(1, 0, stages=(Stage(start=3, weights=(0, 1)),))
+    staged = mix(1, 0, stages=(MixtureStage(start=3, weights=(0, 1)),))
     for step in (0, 2, 3, 5):
         assert_equal(batch(staged, step), batch(mix(1, 0) if step < 3 else mix(0, 1), step))
 
@@ -179,7 +190,7 @@ def text(files, **fields):
 def test_data_on_the_host_are_mixed_to_the_same_batches(files, monkeypatch):
     folders = [TokenFiles(path=str(files / f"{name}.tokens"), length=11) for name in ("one", "two")]
     domains = tuple(Domain(name=n, task=t, weight=w) for n, t, w in zip("ab", folders, (1.0, 2.0), strict=True))
-    own = Mixture(domains=domains, batch_size=5, evaluation_batches=2, stages=(Stage(start=2, weights=(1, 0)),))
+    own = Mixture(domains=domains, batch_size=5, evaluation_batches=2, stages=(MixtureStage(start=2, weights=(1, 0)),))
     device = own.load()
     monkeypatch.setattr("flaxformer.tasks.token_files.RESIDENT", 0)
     host = own.load()
@@ -221,14 +232,15 @@ BAD = {
     "reserved": (lambda: Domain(name="test_x", task=Copy()), "Domain.name is 'test_x', which begins like"),
     "none": (lambda: Mixture(domains=()), "Mixture.domains is (); expected at least one Domain"),
     "stage count": (
-        lambda: mix(1, 1, stages=(Stage(start=3, weights=(1, 2, 3)),)),
+        lambda: mix(1, 1, stages=(MixtureStage(start=3, weights=(1, 2, 3)),)),
         "Mixture.stages.0.weights is (1.0, 2.0, 3.0); expected 2 numbers, one per domain",
     ),
     "stage sum": (
-        lambda: mix(1, 1, stages=(Stage(start=3, weights=(0, 0)),)), "Mixture.stages.0.weights is (0.0, 0.0); expected",
+        lambda: mix(1, 1, stages=(MixtureStage(start=3, weights=(0, 0)),)),
+        "Mixture.stages.0.weights is (0.0, 0.0); expected",
     ),
     "stage order": (
-        lambda: mix(1, 1, stages=(Stage(start=3, weights=(1, 0)), Stage(start=3, weights=(0, 1)))),
+        lambda: mix(1, 1, stages=(MixtureStage(start=3, weights=(1, 0)), MixtureStage(start=3, weights=(0, 1)))),
         "Mixture.stages start at [3, 3]; expected increasing steps",
     ),
     "vocabularies": (

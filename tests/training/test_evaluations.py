@@ -259,6 +259,7 @@ def test_an_own_kind_of_evaluation_has_its_columns():
     assert (study.unit, study.goal) == ("", "lower")
 
 
+@pytest.mark.slow
 def test_evaluate_has_the_parts_of_a_mixture():
     params = evaluation_params(start(MIXED), MIXED)
     found = jax.jit(evaluate)(params, MIXED, MIXED.task.load())
