@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from flaxformer.checkpoint.config import read_config
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.extras import library
-from flaxformer.interop.text_scorer import Settings, TextScorer
+from flaxformer.interop.text_scorer import GenerationSettings, TextScorer
 from flaxformer.model.weights import Transformer
 from flaxformer.training.run import Run
 
@@ -51,7 +51,7 @@ class HarnessMethods:
 
     def generate_until(self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False) -> list[str]:
         """Return the continuation of each (context, settings); requests with equal settings are computed together."""
-        settings = [cast(Settings, request.args[1]) for request in requests]
+        settings = [cast(GenerationSettings, request.args[1]) for request in requests]
         groups: dict[str, list[int]] = {}
         for i, own in enumerate(settings):
             groups.setdefault(repr(sorted(own.items())), []).append(i)

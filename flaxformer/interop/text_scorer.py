@@ -28,8 +28,8 @@ NEW_TOKENS = 256
 """Number of tokens that are generated if a request does not say how many; or half of `length`, if that is less."""
 
 
-Settings = Mapping[str, object]
-"""Settings of a request to generate, by name."""
+GenerationSettings = Mapping[str, object]
+"""GenerationSettings of a request to generate, by name."""
 
 
 class Scored(NamedTuple):
@@ -104,7 +104,7 @@ class TextScorer:
         found = iter(self._scored([window for own in windows for window in own]))
         return [sum(next(found).log_likelihood for _ in own) for own in windows]
 
-    def continuations(self, contexts: Sequence[str], settings: Settings) -> list[str]:
+    def continuations(self, contexts: Sequence[str], settings: GenerationSettings) -> list[str]:
         """Return a continuation of each context, up to the first of the texts of `until`, which is left out.
 
         Args:
@@ -205,13 +205,13 @@ def _score(params: Transformer, run: Run, batch: Batch) -> tuple[Float[Array, " 
     return -losses, ((output.argmax(-1) == batch.targets) | (batch.weights == 0)).all(-1)
 
 
-def _number(settings: Settings, name: str) -> float:
+def _number(settings: GenerationSettings, name: str) -> float:
     """Return a number of a request; 0 without one."""
     value = settings.get(name)
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _sampling(settings: Settings) -> Sampling:
+def _sampling(settings: GenerationSettings) -> Sampling:
     """Return the rule of a request: greedy, unless it asks for samples with a temperature."""
     temperature = _number(settings, "temperature")
     if not settings.get("do_sample") or temperature <= 0:

@@ -108,6 +108,7 @@ def test_few_shapes_are_compiled(scorer):
     assert scorer._score._cache_size() <= max(before, 2)  # 16 and 19 tokens
 
 
+@pytest.mark.slow
 def test_continuations_are_those_of_generate_up_to_the_first_stop(scorer):
     contexts = ["the fox", "dog", "a context that is much too long for it"]
     found = scorer.continuations(contexts, {"max_gen_toks": 7})
@@ -121,6 +122,7 @@ def test_continuations_are_those_of_generate_up_to_the_first_stop(scorer):
     assert scorer.continuations(contexts[:1], {"max_gen_toks": 7, "until": stop})[0] == cut
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_seed_alone(scorer, folder):
     asked = {"max_gen_toks": 7, "do_sample": True, "temperature": 1.5}
     once, again = (scorer.continuations(["the"], asked) for _ in range(2))
