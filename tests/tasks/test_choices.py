@@ -13,7 +13,7 @@ from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, R
 from flaxformer.data.questions import read_questions
 from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, MultipleChoice, TextClassification
-from flaxformer.tasks.choices import accuracy_of
+from flaxformer.tasks.choices import ChoiceData, accuracy_of
 from flaxformer.training import Run, start
 from flaxformer.training.evaluation import score_data
 
@@ -97,6 +97,39 @@ def test_scores_are_those_of_one_text_at_a_time(path, params, batch_size):
             n = len(QUESTIONS)
             np.testing.assert_allclose(found[f"{name}_se"], np.sqrt(value * (1 - value) / (n - 1)), rtol=1e-5)
     assert 0 < float(found["loss_se"]) < 10
+
+
+def test_every_accuracy_is_that_of_its_own_score():
+    """Random losses of 499 questions with 2 to 5 choices, scored in NumPy."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(2, 6, 499)
+    losses, tokens, sizes = rng.exponential(5, 1313), rng.integers(1, 9, 1313), rng.integers(1, 40, (499, 5))
+    rows, null = rng.integers(0, 1313, (499, 5)), rng.integers(0, 1313, (499, 5))
+    answers = rng.integers(0, counts)
+    is_choice = np.arange(5) < counts[:, None]
+    data = ChoiceData(
+        batches=None,
+        rows=jnp.asarray(rows),
+        byte_counts=jnp.asarray(sizes * is_choice, jnp.float32),
+        answers=jnp.asarray(answers),
+        unconditional=jnp.asarray(null),
+    )
+    found = data.scores({}, (jnp.asarray(losses, jnp.float32)[:, None], jnp.asarray(tokens, jnp.float32)[:, None]))
+    scores = {
+        "accuracy": -losses[rows],
+        "accuracy_tokens": -losses[rows] / tokens[rows],
+        "accuracy_bytes": -losses[rows] / sizes,
+        "accuracy_unconditional": -losses[rows] + losses[null],
+    }
+    expected = {
+        name: np.mean([row[:n].argmax() == own for row, n, own in zip(score, counts, answers, strict=True)])
+        for name, score in scores.items()
+    }
+    assert len(set(expected.values())) == 4
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6)
+    right = rows[np.arange(499), answers]
+    np.testing.assert_allclose(found["loss"], losses[right].sum() / tokens[right].sum(), rtol=1e-5)
 
 
 def test_padding_does_not_change_a_score(params, tmp_path):
