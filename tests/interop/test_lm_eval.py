@@ -161,6 +161,7 @@ class Base:
         self.initialised = True
 
 
+@pytest.mark.slow
 def test_the_methods_of_the_interface_give_results_in_the_order_of_the_requests(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", types.SimpleNamespace(LM=Base))
     params, run = from_folder(folder / "job")

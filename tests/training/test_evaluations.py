@@ -110,6 +110,7 @@ def test_evaluations_of_one_shape_share_a_program():
     assert sorted(compiled.programs) == ["evaluate", "score 0", "start"]
 
 
+@pytest.mark.slow
 def test_a_run_without_evaluations_keeps_its_identity_and_bits():
     assert Run(model=BASELINE.model, task=BASELINE.task).evaluations == ()
     plain, named = (declaration(tiny(baseline=run, claims=(), axes=(RATE,), seeds=(3,))) for run in (BASELINE, RUN))
@@ -150,6 +151,7 @@ def train_group(root, stop_at=None, **execution):
     return {}
 
 
+@pytest.mark.slow
 def test_arms_with_other_weights_share_a_program_and_resume_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(partial_runs, "MIN_SECONDS_TO_SAVE", 0.0)
     whole = train_group(None)
