@@ -20,6 +20,8 @@ All random numbers of a run derive from `jax.random.key(seed)` as this table say
 | parameters, encoder, path | initial value of a weight of the encoder |
 | adapters, path | initial values of a weight's adapter |
 | data, step | training batch: the choice of examples, or the synthetic numbers |
+| data, mixture, step | domain of each example of a mixture |
+| data, domains, name, step | training batch of a domain |
 | data, step, corruption | tokens or spans that are hidden |
 | dropout, step | all below |
 | …, embedding | dropout of the embedded tokens |

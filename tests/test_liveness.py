@@ -49,10 +49,15 @@ from flaxformer.tasks import (
     AssociativeRecall,
     Copy,
     Digits,
+    Domain,
+    EvaluationSet,
     Images,
     Induction,
     MaskedTokens,
+    Mixture,
+    MixtureStage,
     ModularAddition,
+    MultipleChoice,
     PairedFiles,
     PairedTokens,
     Reverse,
@@ -61,6 +66,7 @@ from flaxformer.tasks import (
     SpanCorruption,
     StandardLibrary,
     Task,
+    TextClassification,
     TextFiles,
     TextPair,
     TokenFiles,
@@ -296,12 +302,15 @@ BY_DESIGN = {
     (Patches, "width"): "the task's images decide",
     (Patches, "channels"): "the task's images decide",
     (Regressor, "pool"): "the task decides",
+    (Run, "evaluations"): "further columns; tests/training/test_evaluations.py",
     (Training, "remat"): "another way to the same numbers",
     (Training, "offload_optimizer"): "another place of the same numbers",
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
-ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task, From, Rename}
-"""Tasks, whose fields are tested in tests/tasks, and sources of weights, in tests/study/test_initial_weights.py."""
+ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task, Mixture, Domain, MixtureStage}
+ELSEWHERE |= {EvaluationSet, MultipleChoice, TextClassification, From, Rename}
+"""Classes whose fields are tested elsewhere: tests/tasks, tests/training/test_evaluations.py, and sources of weights in
+tests/study/test_initial_weights.py."""
 
 
 def changes(path, value):

@@ -152,6 +152,11 @@ def modules_table(config: ModelConfig) -> Table:
     return Table("", ["module", "weights", "parameters"], rows, 2)
 
 
+def _in_order(metrics: Iterable[str]) -> list[str]:
+    """Metrics of an evaluation: the loss of the task, the losses of named evaluations, and all others."""
+    return sorted(metrics, key=lambda name: (name not in ("validation_loss", "test_loss"), not name.endswith("_loss")))
+
+
 def follow(events: Iterable[JobEvent], console: Console, run: Run, price: Price) -> bool:
     """Print steps, loss, tokens per second, FLOP/s, MFU and time left; returns True if the run diverged."""
     columns = [TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"), BarColumn(bar_width=10)]
@@ -175,8 +180,7 @@ def follow(events: Iterable[JobEvent], console: Console, run: Run, price: Price)
                         line = f"step {step:,}: {now}  {price.describe(rate)}, {left} left"
                         console.print(line, highlight=False)
                 case Evaluated(step, metrics) | FinalScores(step, metrics):
-                    loss_first = sorted(metrics.items(), key=lambda item: not item[0].endswith("_loss"))
-                    line = "  ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in loss_first)
+                    line = "  ".join(f"{name.replace('_', ' ')} {number(metrics[name])}" for name in _in_order(metrics))
                     progress.console.print(Text.assemble((f"step {step:>7,}  ", "dim"), line))
                 case Sampled(_, prompt, text):
                     said = Text.assemble((printable(prompt), "dim"), printable(text))

@@ -138,6 +138,17 @@ def decode_stream(decode: Callable[[Iterable[int]], str], pieces: Iterable[Itera
     yield decode(ids)[len(decoded) :]
 
 
+def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of a context and of its continuation, whose likelihood is asked for.
+
+    The tokens of the continuation are those of both together after as many as the context has alone; white space at the
+    end of the context counts to the continuation (as in the LM Evaluation Harness, Gao et al. 2021).
+    """
+    first = tokenizer.encode(context.rstrip().encode(errors="replace"))
+    whole = tokenizer.encode((context + continuation).encode(errors="replace"))
+    return whole[: len(first)], whole[len(first) :]
+
+
 def token_dtype(vocabulary: int) -> np.dtype:
     """Return the narrowest unsigned integer dtype for ids below `vocabulary`."""
     return np.min_scalar_type(vocabulary - 1)

@@ -6,13 +6,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from flaxformer.data.tokenizer import Tokenizer, read_tokenizer
 from flaxformer.model import Sampling, generate
 from flaxformer.model.weights import Transformer
 from flaxformer.params import fold_in_name
-from flaxformer.tasks import PairedFiles, PairedTokens, Source, Task, TokenFiles
+from flaxformer.tasks import Source
 from flaxformer.tasks.pairs import PairTask
-from flaxformer.tasks.text import TextTask
+from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training import Run
 
 PROMPT = 16
@@ -26,16 +25,6 @@ class Sample(NamedTuple):
 
     prompt: str
     text: str
-
-
-def text_of(task: Task) -> Tokenizer | None:
-    """Return the tokenizer that decodes the tokens of a task; None for a task that is not of text."""
-    match task:
-        case TextTask() | PairedFiles():
-            return read_tokenizer(task.tokenizer)
-        case TokenFiles() | PairedTokens():
-            return read_tokenizer(task.folder.tokenizer_path)
-    return None
 
 
 def sampler(run: Run, source: Source, tokens: int) -> Callable[[Transformer, int], Sample] | None:

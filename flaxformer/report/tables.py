@@ -6,7 +6,16 @@ import statistics
 from collections.abc import Sequence
 
 from flaxformer.digests import JsonObject
-from flaxformer.report import cost_tables, costs, phrasing, qualifications, scaling_text, tex, verdicts
+from flaxformer.report import (
+    cost_tables,
+    costs,
+    evaluation_tables,
+    phrasing,
+    qualifications,
+    scaling_text,
+    tex,
+    verdicts,
+)
 from flaxformer.report.numbers import exact, number, numbers, p_value, rounded
 from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.study.analysis import Analysis
@@ -66,8 +75,8 @@ def tables_of(analysis: Analysis) -> list[Table]:
         *sweeps(analysis),
         *scaling(analysis),
     ]
-    found += [explorations(analysis), arms(analysis), cost_tables.arm_costs(analysis)]
-    found += [cost_tables.effective_speed_ups(analysis), quantities(analysis)]
+    found += [explorations(analysis), arms(analysis), evaluation_tables.evaluations(analysis)]
+    found += [cost_tables.arm_costs(analysis), cost_tables.effective_speed_ups(analysis), quantities(analysis)]
     found += [declarations(analysis)] if analysis.claims or analysis.withdrawn else []
     return [table for table in found if table.rows]
 

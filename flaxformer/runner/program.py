@@ -24,13 +24,11 @@ from flaxformer.tasks.base import Source
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup
-from flaxformer.training.evaluation import LOSS_ERROR
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 
 T = TypeVar("T")
-VALIDATION_ERROR = f"validation_{LOSS_ERROR}"
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
@@ -66,8 +64,8 @@ class Program:
         source = self.compiled.source if device_group.mesh is None else None
         self.cost = run_cost(group.example, group.steps, source)
         self.compile_seconds = time.perf_counter() - began
-        self._loss_error: dict[str, Array] = {}
-        """The standard error of the latest evaluation, by its name."""
+        self._errors: dict[str, Array] = {}
+        """The standard errors of the latest evaluation, by name."""
 
     @property
     def bytes(self) -> int:
@@ -105,7 +103,7 @@ class Program:
             here; it may raise `Stopped`.
         """
         began, steps, runs = time.perf_counter(), self.group.steps, self.stack(trials)
-        self._loss_error = {}
+        self._errors = {}
         states = self.compiled.start(runs, self._initial_weights(trials))
         initial = Progress(states, [self.compiled.evaluate(states, runs)], [self.compiled.diagnose(states, runs)], [])
         step, progress = partial_run.resume(initial, self.chunk)
@@ -136,21 +134,20 @@ class Program:
         return finished_rows(self.group, trials, progress, final, *how, self.cost, self.bytes)
 
     def _evaluate(self, states: TrainState, runs: Run) -> dict[str, Array]:
-        """The metrics of the evaluation set; the standard error of the loss is kept aside for the last evaluation."""
-        found = self.compiled.evaluate(states, runs, with_error=True)
-        self._loss_error = {VALIDATION_ERROR: found.pop(VALIDATION_ERROR)}
+        """The metrics of an evaluation; the standard errors are kept aside for the last one."""
+        found, self._errors = self.compiled.evaluate_with_errors(states, runs)
         return found
 
     def _final_scores(self, states: TrainState, runs: Run) -> dict[str, Array]:
-        """The scores of the test set, and the standard error of the validation loss over the examples.
+        """The scores of the test sets, and the standard errors of the last evaluation over the examples.
 
         None for runs that a halving ends before their last step.
         """
         if self.group.steps < self.group.example.training.steps:
             return {}
-        if not self._loss_error:  # resumed after the last step
+        if not self._errors:  # resumed after the last step
             self._evaluate(states, runs)
-        return self._loss_error | self.compiled.test(states, runs)
+        return self._errors | self.compiled.test(states, runs)
 
     def _train_chunk(self, progress: Progress, runs: Run, weights: KeptWeights | None, step: int) -> None:
         """Train a chunk, which ends after `step` steps, and evaluate and keep weights if an evaluation is due."""
@@ -170,7 +167,7 @@ class Program:
 
 def _diagnose_next(state: TrainState, run: Run, source: Source) -> Diagnostics:
     """The diagnostics of the next step's batch."""
-    return diagnose(state, run, source.batch(run.data_key, state.step))
+    return diagnose(state, run, source.with_numbers(run.task).batch(run.data_key, state.step))
 
 
 class MemoryFittedProgram:

@@ -17,17 +17,14 @@ from flaxformer.study.checks import check_functions, check_name, check_texts
 from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels, arm_name
 from flaxformer.study.combinations import COMBINATIONS
 from flaxformer.study.equal_cost import EqualCost, Match, match
-from flaxformer.study.halving import Goal, Halving, goal_of, is_accuracy
+from flaxformer.study.halving import Goal, Halving, goal_of
+from flaxformer.study.metrics import check_axis_names, check_metric, check_test_metric, named_goal, unit_of
 from flaxformer.study.scale import run_scale
 from flaxformer.study.scaling import Scaling
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.seeds import check_seeds
 from flaxformer.training.run import Run
 
-TEST_METRICS = ("test_loss", "test_accuracy")
-"""Metrics of the test set, at the end of training."""
-METRICS = ("validation_loss", "validation_accuracy", *TEST_METRICS)
-"""Metrics of every run; accuracy only for heads with classes."""
 Measure = Callable[[Any, Run], Mapping[str, Array]]
 """Traced function of a model's weights and its run that returns named scalars."""
 Derive = Callable[[Mapping[str, Row]], Mapping[str, Number]]
@@ -47,7 +44,8 @@ class Study:
         so on), or "one-factor" (the baseline, and every level alone).
       seeds: seeds of every arm; arms are compared seed by seed.
       metric: metric by which arms are compared: "validation_loss", "validation_accuracy"; "test_loss" or
-        "test_accuracy", to report a result on data by which nothing was chosen; or a name that `measure` returns.
+        "test_accuracy", to report a result on data by which nothing was chosen; a column of a named evaluation, such as
+        "long_loss" or "test_long_loss"; or a name that `measure` returns.
       claims: tested together, with Holm's correction.
       scaling: axis over sizes along which scaling laws are fitted.
       measure: traced function `measure(params, run)` that returns further metrics, at every evaluation.
@@ -55,8 +53,8 @@ class Study:
         arm (such as "norm=pre,warmup=none"); a claim refers to one as {"quantity": NAME}.
       metric_unit: unit of a metric of `measure`.
       halving: rule by which the worst arms are stopped early.
-      goal: the direction in which the metric is good; by default the halving's, else higher for validation_accuracy and
-        lower for every other metric.
+      goal: the direction in which the metric is good; by default the halving's, else higher for accuracies of the task
+        and of named evaluations, and lower for every other metric.
       caveats: limits of the study, which the report repeats.
       compare: cost that all arms have in common with the baseline: "equal compute", "equal parameters", "equal tokens",
         "equal steps", or an `EqualCost`, which names the field that is adjusted and the tolerance; None for the arms as
@@ -93,19 +91,17 @@ class Study:
         check_seeds(self.seeds)
         if self.combine not in COMBINATIONS:
             raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
-        if self.metric not in METRICS and self.measure is None:
-            raise UserError(f"metric is '{self.metric}'; expected {' or '.join(METRICS)}, or a number of measure's")
-        if is_accuracy(self.metric) and not self.baseline.model.head.has_accuracy:
-            kind, loss = type(self.baseline.model.head).__name__, self.metric.replace("accuracy", "loss")
-            raise UserError(f"metric is '{self.metric}', which {kind} has not; expected {loss}")
-        self._check_test_metric()
-        if self.goal is None and self.halving is not None:
-            object.__setattr__(self, "goal", self.halving.goal)
+        check_metric(self.metric, self.baseline, self.measure is not None)
+        check_test_metric(self.metric, halving=self.halving, keep=self.keep if self.keep == "best" else None)
+        if self.goal is None:
+            own = None if self.halving is None else self.halving.goal
+            object.__setattr__(self, "goal", own or named_goal(self.metric, self.baseline))
         goal_of(self.metric, self.goal)
         check_weights_to_keep(self.keep)
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")
+        check_axis_names(names, self.baseline)
         object.__setattr__(self, "compare", EqualCost.of(self.compare))
         if isinstance(self.compare, EqualCost):
             self.compare.check_axes({axis.name: axis.paths for axis in self.axes})
@@ -121,17 +117,6 @@ class Study:
             for arm in arms:
                 self.halving.check(arm.run.training.steps, arm.run.training.interval)
 
-    def _check_test_metric(self) -> None:
-        """Raise UserError if the metric is of the test set, and the study makes choices by its metric."""
-        if self.metric not in TEST_METRICS:
-            return
-        for name, value in (("halving", self.halving), ("keep", self.keep if self.keep == "best" else None)):
-            if value is not None:
-                raise UserError(
-                    f"metric is '{self.metric}' and {name} is {value!r}, which chooses by the metric; expected "
-                    f"{self.metric.replace('test', 'validation')}, so that the test data decide nothing"
-                )
-
     def _check_seeds_vary(self) -> None:
         """Raise UserError if every source of randomness has a fixed seed, so that all seeds of an arm are one run."""
         for arm in self._declared_arms if len(self.seeds) > 1 else []:
@@ -145,12 +130,8 @@ class Study:
     @property
     def unit(self) -> str:
         """Unit of the metric."""
-        if self.metric not in METRICS:
-            return self.metric_unit
-        if is_accuracy(self.metric):
-            return "of accuracy"
-        loss = self.baseline.model.head.loss_name
-        return "nats" if loss == "cross_entropy" else f"of {str(loss).replace('_', ' ')}"
+        own = unit_of(self.metric, self.baseline)
+        return self.metric_unit if own is None else own
 
     def arms(self) -> list[Arm]:
         """Return every combination of levels that the study declares, each once; with `compare`, at equal cost."""

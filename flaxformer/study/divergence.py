@@ -20,7 +20,7 @@ RULE = (
     "training; it then counts with its metric before training."
 )
 """The rule in one sentence, for reports."""
-LOSS, TRAIN = "validation_loss", "train_loss"
+LOSS, TRAIN, TEST = "validation_loss", "train_loss", "test_"
 LAST = 10
 """A run's last training loss is the mean over the last 1 / LAST of its steps, since single batches vary."""
 
@@ -52,8 +52,19 @@ def _training_loss_fell(row: Row) -> bool:
 
 
 def on_validation(metric: str) -> str:
-    """Return the metric of the validation data for one of the test data, which is computed at the end only."""
-    return metric.replace("test_", "validation_", 1) if metric in ("test_loss", "test_accuracy") else metric
+    """Return the metric of the validation data for one of the test data, which is computed at the end only.
+
+    >>> on_validation("test_loss"), on_validation("test_long_loss"), on_validation("long_loss")
+    ('validation_loss', 'long_loss', 'long_loss')
+    """
+    if metric in ("test_loss", "test_accuracy"):
+        return metric.replace("test_", "validation_", 1)
+    return metric.removeprefix(TEST)
+
+
+def is_test_metric(metric: str) -> bool:
+    """True for a metric of test data; no other column begins like it."""
+    return metric.startswith(TEST)
 
 
 def has_score(row: Row, metric: str) -> bool:

@@ -8,9 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from flaxformer.digests import JsonObject
 from flaxformer.struct import UserError
 from flaxformer.study.claim import QUANTITY, Labels
-from flaxformer.study.declare import TEST_METRICS, Study
+from flaxformer.study.declare import Study
+from flaxformer.study.divergence import is_test_metric, on_validation
+from flaxformer.study.metrics import METRICS
 from flaxformer.tasks.base import Task
-from flaxformer.tasks.overlap import evaluation_digest
+from flaxformer.tasks.evaluations import Evaluation
+from flaxformer.tasks.overlap import evaluation_digest, examples_digest, merge_batches
+from flaxformer.training.evaluation import evaluated_by
+from flaxformer.training.run import Run
 from flaxformer.wording import counted
 
 MOST_NAMED = 3
@@ -20,22 +25,33 @@ MOST_NAMED = 3
 def evaluation_data(study: Study) -> dict[str, JsonObject]:
     """Return a digest of the evaluation examples of each arm, by its name, and how many also occur in training.
 
-    An arm whose task raises an exception is left out: its runs will fail, and the report has their tracebacks.
+    They are the data of the study's metric: those of the task, or of a named evaluation. An arm whose task raises an
+    exception is left out: its runs will fail, and the report has their tracebacks.
     """
     arms = study.arms()
-    found = {task: _describe(task) for task in {arm.run.task for arm in arms}}
-    return {arm.name: own for arm in arms if (own := found[arm.run.task]) is not None}
+    evaluated = {arm.name: _evaluated(arm.run, study.metric) for arm in arms}
+    found = {own: _describe(own) for own in set(evaluated.values())}
+    return {name: description for name, own in evaluated.items() if (description := found[own]) is not None}
 
 
-def _describe(task: Task) -> JsonObject | None:
-    return _measure(task, json.dumps(task.fingerprint(), sort_keys=True, default=str))
+def _evaluated(run: Run, metric: str) -> Task | Evaluation:
+    """Return what a metric is computed on: the run's task, the task of a part of it, or a named evaluation."""
+    return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
+
+
+def _describe(evaluated: Task | Evaluation) -> JsonObject | None:
+    return _measure(evaluated, json.dumps(evaluated.fingerprint(), sort_keys=True, default=str))
 
 
 @functools.lru_cache(maxsize=256)
-def _measure(task: Task, fingerprint: str) -> JsonObject | None:
-    """Return the description of a task's evaluation data, measured once per task and fingerprint of its data."""
+def _measure(evaluated: Task | Evaluation, fingerprint: str) -> JsonObject | None:
+    """Return the description of evaluation data, measured once per task or evaluation and fingerprint of its data."""
     try:
-        overlap, digest = task.overlap(), evaluation_digest(task.load())
+        overlap = evaluated.overlap()
+        if isinstance(evaluated, Task):
+            digest = evaluation_digest(evaluated.load())
+        else:
+            digest = examples_digest(merge_batches(evaluated.load().batches))
     except UserError:
         raise
     except Exception:
@@ -50,12 +66,12 @@ def _measure(task: Task, fingerprint: str) -> JsonObject | None:
 
 def check_test_set(study: Study) -> None:
     """Raise UserError if the metric is of the test data, and the task of an arm has no test set."""
-    if study.metric not in TEST_METRICS:
+    if not is_test_metric(study.metric):
         return
-    for task in {arm.run.task for arm in study.arms()}:
-        if task.load().test() is None:
+    for own in {_evaluated(arm.run, study.metric) for arm in study.arms()}:
+        if (own.load().test() if isinstance(own, Task) else own.load_test()) is None:
             raise UserError(
-                f"metric is '{study.metric}' and {task} has no test set: all held-out examples are in the evaluation "
+                f"metric is '{study.metric}' and {own} has no test set: all held-out examples are in the evaluation "
                 "set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out examples"
             )
 
@@ -68,7 +84,7 @@ def coverage(study: JsonObject, standard_errors: Iterable[float]) -> str:
     if not study["trials"] or study.get("exact", False):
         return ""
     metric = study["metric"]
-    part = "test" if metric in TEST_METRICS else "evaluation"
+    part = "test" if is_test_metric(metric) else "evaluation"
     examples = {own["examples"] for own in study.get("evaluation_data", {}).values()}
     number = f" {examples.pop():,}" if len(examples) == 1 and part == "evaluation" else ""
     text = f"Intervals cover the seeds; the{number} {part} examples are the same for all of them."

@@ -19,7 +19,7 @@ def goal_of(metric: str, goal: Goal | None = None) -> Goal:
 
 
 def is_accuracy(metric: str) -> bool:
-    """True for the accuracy of the package, which is good when it is high."""
+    """True for the accuracy of the task, which is good when it is high; for others, a study declares its `goal`."""
     return metric in ("validation_accuracy", "test_accuracy")
 
 

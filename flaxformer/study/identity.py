@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import flaxformer
@@ -11,6 +11,8 @@ from flaxformer.canonical import Known, canonical, classes_in
 from flaxformer.digests import JsonObject
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Measure
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.training import Run
 from flaxformer.user_code import code_digests
 
@@ -20,6 +22,12 @@ def recipe(trial: Trial, data: JsonObject, code: Mapping[str, str], known: Known
     run = {name: value for name, value in canonical(trial.arm.run, known).items() if name != "seed"}
     until = {"until": trial.until} if trial.until else {}
     return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | until | ({"code": code} if code else {})
+
+
+def data_of(task: Task, evaluations: Sequence[Evaluation]) -> JsonObject:
+    """Return the fingerprint of a task's data, and those of named evaluations, whose keys begin with the name."""
+    named = {f"{one.name} {key}": value for one in evaluations for key, value in one.fingerprint().items()}
+    return task.fingerprint() | named
 
 
 def code_by_arm(arms: Iterable[Arm], measure: Measure | None, file: Path | None) -> dict[str, dict[str, str]]:

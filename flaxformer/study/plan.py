@@ -19,15 +19,17 @@ from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import QUANTITY, Claim, Contrast
-from flaxformer.study.declare import METRICS, Measure, Study
+from flaxformer.study.declare import Measure, Study
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.evaluation_data import check_test_set, evaluation_data
-from flaxformer.study.identity import code_by_arm, digest, fingerprint, fingerprints, recipe
+from flaxformer.study.identity import code_by_arm, data_of, digest, fingerprint, fingerprints, recipe
+from flaxformer.study.metrics import METRICS, columns_of, metrics_of
 from flaxformer.study.scale import VARIABLE_NAMES
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.tracing import check_traces
 from flaxformer.study.user_functions import calling
 from flaxformer.training import Run, evaluation_params, start
+from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.memory import check_memory
 from flaxformer.user_code import code_digests
 
@@ -110,15 +112,18 @@ def check_measured(study: Study) -> None:
     Raises:
       UserError: a result is not a scalar, a name is reserved or an axis', or the study's metric is missing.
     """
-    taken = [axis.name for axis in study.axes]
+    taken = {axis.name for axis in study.axes} | columns_of(study.baseline)
     shapes = jax.eval_shape(lambda run: _measured(study, run), jax.tree.map(jnp.asarray, study.baseline))
     for name, shape in shapes.items():
         if name in taken or name == QUANTITY or is_reserved(name):
             raise UserError(f"measure returns '{name}', which is the name of another column; expected another name")
         if shape.shape:
             raise UserError(f"measure returns '{name}' of shape {list(shape.shape)}; expected a scalar")
-    if study.metric not in (*METRICS, *shapes):
-        raise UserError(f"metric is '{study.metric}'{did_you_mean(study.metric, [*METRICS, *shapes])}")
+    for arm in [] if study.metric in (*METRICS, *shapes) else study.arms():
+        known = [*metrics_of(arm.run), *shapes]
+        if study.metric not in known:
+            where = "" if arm.run is study.baseline else f" and arm '{arm.name}' has it not"
+            raise UserError(f"metric is '{study.metric}'{where}{did_you_mean(study.metric, known)}")
 
 
 def _measured(study: Study, run: Run) -> dict[str, jax.Array]:
@@ -191,7 +196,14 @@ def declaration(study: Study) -> JsonObject:
         "recipes": recipes,
         "measured_by": "derived",
         "code": {} if study.derive is None else code_digests([study.derive], study.file),
+        **_named_evaluations(study),
     } | _comparison(study)
+
+
+def _named_evaluations(study: Study) -> JsonObject:
+    """Return the columns of the baseline's named evaluations, for reports; empty without any."""
+    named = evaluated_by(study.baseline)
+    return {"evaluation_columns": list(named)} if named else {}
 
 
 def _comparison(study: Study) -> JsonObject:
@@ -211,13 +223,12 @@ def _comparison(study: Study) -> JsonObject:
 
 def _recipes(study: Study) -> dict[str, JsonObject]:
     """Return the recipe of each arm by its name."""
-    data = {task: task.fingerprint() for task in {arm.run.task for arm in study.arms()}}
+    parts = {arm.name: (arm.run.task, arm.run.evaluations) for arm in study.arms()}
+    data = {own: data_of(*own) for own in set(parts.values())}
     code, competition = code_by_arm(study.arms(), study.measure, study.file), _competition(study)
     first = {trial.arm.name: trial for trial in study.trials()}
     known: Known = {}
-    return {
-        name: recipe(trial, data[trial.arm.run.task], code[name], known) | competition for name, trial in first.items()
-    }
+    return {name: recipe(trial, data[parts[name]], code[name], known) | competition for name, trial in first.items()}
 
 
 def _axis(study: Study, axis: Axis) -> JsonObject:

@@ -20,9 +20,9 @@ from flaxformer.store.rows import Row
 from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import UserError
 from flaxformer.study.arm import Trial
-from flaxformer.study.declare import TEST_METRICS, Study
+from flaxformer.study.declare import Study
 from flaxformer.study.distributions import Choice, Distribution, Integer, LogUniform
-from flaxformer.study.divergence import score
+from flaxformer.study.divergence import is_test_metric, on_validation, score
 from flaxformer.study.halving import goal_of, mean
 from flaxformer.study.search import (
     Point,
@@ -67,8 +67,8 @@ class Search(Study):
         for name in ("axes", "claims", "halving", "derive"):
             if value := getattr(self, name):
                 raise UserError(f"a Search has {name} {value}; expected none: its one axis has the suggested points")
-        if self.metric in TEST_METRICS:
-            own = self.metric.replace("test", "validation")
+        if is_test_metric(self.metric):
+            own = on_validation(self.metric)
             raise UserError(f"metric is '{self.metric}', and a Search chooses points by it; expected {own}")
         super().__post_init__()
 

@@ -11,9 +11,9 @@ from flaxformer.canonical import classes_in
 from flaxformer.errors import UserError
 from flaxformer.study.declare import Measure, Study
 from flaxformer.tasks.base import Source
-from flaxformer.tasks.host import HostSource
+from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training import Run, TrainState, start, train_step
-from flaxformer.training.evaluation import score
+from flaxformer.training.evaluation import score, score_data
 from flaxformer.training.step import evaluation_params
 from flaxformer.user_code.frames import describe, place_of
 from flaxformer.user_code.source import is_user_class
@@ -48,6 +48,8 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
         state = jax.eval_shape(start, arrays)
         jax.eval_shape(train_step, state, arrays, _batch(source, arrays))
         jax.eval_shape(_evaluate, state, arrays, source)
+        for one in run.evaluations:
+            jax.eval_shape(_score, state, arrays, one.load())
         if measure is not None:
             jax.eval_shape(lambda state, run: measure(evaluation_params(state, run), run), state, arrays)
     _TRACED.add(key)
@@ -55,13 +57,17 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
 
 def _batch(source: Source, run: Run) -> object:
     """A training batch; of a source on the device, its shapes alone."""
-    if isinstance(source, HostSource):
+    if source.on_host:
         return source.batch(run.data_key, 0)
     return jax.eval_shape(lambda source, key: source.batch(key, 0), source, run.data_key)
 
 
 def _evaluate(state: TrainState, run: Run, source: Source) -> object:
     return score(evaluation_params(state, run), run, source.evaluation())
+
+
+def _score(state: TrainState, run: Run, data: EvaluationData) -> object:
+    return score_data(evaluation_params(state, run), run, data)
 
 
 @contextlib.contextmanager

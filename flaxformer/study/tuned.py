@@ -7,7 +7,7 @@ from typing import Any
 from flaxformer.store.store import Store
 from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse
-from flaxformer.study.declare import TEST_METRICS
+from flaxformer.study.divergence import is_test_metric
 from flaxformer.study.halving import Goal, goal_of, mean, ranked
 
 
@@ -36,7 +36,7 @@ def tuned(
       UserError: the study is not finished, shares seeds, is judged on the test data, or has no such arm or field.
     """
     analysis = analyse(Store(Path(folder)))
-    if analysis.study["metric"] in TEST_METRICS:
+    if is_test_metric(analysis.study["metric"]):
         raise UserError(
             f"the metric of {folder} is {analysis.study['metric']}; expected a metric of the validation data, since a "
             "choice by the test data would make their score optimistic"

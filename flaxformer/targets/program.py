@@ -24,7 +24,7 @@ from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.topology import Target
 from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks.base import Source
-from flaxformer.tasks.host import Chunk, HostSource
+from flaxformer.tasks.host import Chunk
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.compiled_run import functions_of
 from flaxformer.training.offload import HOST, host_shardings
@@ -240,7 +240,7 @@ def _arguments(
 
 def _data(source: Source, run: Run, steps: int) -> PyTree:
     """Return the shapes of the data of a chunk; of a source on the host, those of the batches that are copied."""
-    if not isinstance(source, HostSource):
+    if not source.on_host:
         return jax.eval_shape(lambda: source)
     batch = source.batch(run.data_key, 0)
     batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((steps, *x.shape), x.dtype), batch)

@@ -2,8 +2,11 @@
 
 from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.choices import MultipleChoice, TextClassification
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
+from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet
 from flaxformer.tasks.images import Digits, Images
+from flaxformer.tasks.mixture import Domain, Mixture, MixtureStage
 from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
@@ -17,10 +20,17 @@ __all__ = [
     "Batch",
     "Copy",
     "Digits",
+    "Domain",
+    "Evaluation",
+    "EvaluationData",
+    "EvaluationSet",
     "Images",
     "Induction",
     "MaskedTokens",
+    "Mixture",
+    "MixtureStage",
     "ModularAddition",
+    "MultipleChoice",
     "Overlap",
     "PairedFiles",
     "PairedTokens",
@@ -32,6 +42,7 @@ __all__ = [
     "StandardLibrary",
     "SyntheticTask",
     "Task",
+    "TextClassification",
     "TextFiles",
     "TextPair",
     "TokenFiles",

@@ -97,11 +97,24 @@ class Source(Node):
         """Return all training examples, as one or more tables [examples, …]; None if there is no such table."""
         return None
 
+    @property
+    def on_host(self) -> bool:
+        """True if batches are arrays of the host, which compiled functions cannot ask for (`tasks.host`)."""
+        return False
+
+    def with_numbers(self, task: "Task") -> "Source":
+        """Return the source with the leaves of a task, such as the weights of a mixture, in place of its own.
+
+        Runs of a group, whose tasks differ in leaves only, share one source; each sets its own leaves.
+        """
+        return self
+
 
 class Task(Config):
     """Base of every task, with the fields that all tasks share.
 
-    Every field of a task is static, so that runs of a group, which differ only in leaves, share one `Source`.
+    Runs of a group, which differ only in leaves, share one `Source`: the data depend on static fields alone. A task
+    whose batches depend on leaves too, such as the weights of a mixture, has a source that defines `with_numbers`.
 
     evaluation_batches: number of batches of the evaluation set.
     evaluation_batch_size: examples per batch of the evaluation set; None for `batch_size`. A study with an axis over
@@ -150,14 +163,19 @@ class Task(Config):
         """Return the number of tokens per training batch that a model reads, including padding."""
         return self.batch_size * self.tokens_read(model)
 
+    def evaluation_parts(self) -> "dict[str, Task]":
+        """Return the tasks whose evaluation sets, one after another, are this task's, by name; empty for a single one.
+
+        Each part has columns of its own in the results, NAME_loss and so on.
+        """
+        return {}
+
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
         """Yield the reasons for which a model cannot learn this task.
 
         This definition is for language modelling; other tasks override it.
         """
-        yield from self._token_problems("model", model)
-        if model.head.predicts != "tokens":
-            yield f"model.head is {model.head}; expected LanguageModel(), since the task's targets are tokens"
+        yield from next_token_problems(model, self.vocabulary)
         if self.targets_in_inputs and model.mask_pattern == "bidirectional":
             yield 'model.mask_pattern is "bidirectional"; expected "causal" or "prefix": the inputs contain the targets'
         if self.packs_documents:
@@ -167,15 +185,9 @@ class Task(Config):
         yield from self.length_problems(model)
         yield from self.source_problems(model)
 
-    def _token_problems(self, where: str, model: ModelConfig) -> Iterator[str]:
-        if model.inputs.reads != "tokens":
-            yield f"{where}.inputs is {model.inputs}; expected Tokens(), since the task's inputs are tokens"
-        if model.vocabulary < self.vocabulary:
-            yield f"{where}.vocabulary is {model.vocabulary}; expected at least the task's {self.vocabulary} tokens"
-
     def length_problems(self, model: ModelConfig) -> Iterator[str]:
         """Yield a message if the sequences are too long for a model."""
-        yield from _length_problems("model", model, self.sequence_length)
+        yield from model_length_problems(model, self.sequence_length)
 
     def source_problems(self, model: ModelConfig) -> Iterator[str]:
         """Yield the reasons for which a model cannot read the task's source, or needs one that the task lacks."""
@@ -187,7 +199,7 @@ class Task(Config):
         if encoder is None and self.source_length:
             yield "model.encoder is None; expected one, as model.with_encoder() makes, to read the task's source"
         if encoder is not None and self.source_length:
-            yield from self._token_problems("model.encoder", encoder)
+            yield from _token_problems("model.encoder", encoder, self.vocabulary)
             yield from _length_problems("model.encoder", encoder, self.source_length)
 
     def load(self) -> Source:
@@ -216,6 +228,25 @@ class Task(Config):
     def references(self) -> dict[str, float]:
         """Return losses of simple models on the evaluation set, for comparison (nats per token, or squared error)."""
         return {}
+
+
+def next_token_problems(model: ModelConfig, vocabulary: int) -> Iterator[str]:
+    """Yield a message if a model does not read or predict the tokens of a vocabulary."""
+    yield from _token_problems("model", model, vocabulary)
+    if model.head.predicts != "tokens":
+        yield f"model.head is {model.head}; expected LanguageModel(), since the task's targets are tokens"
+
+
+def model_length_problems(model: ModelConfig, length: int) -> Iterator[str]:
+    """Yield a message if sequences are too long for a model."""
+    yield from _length_problems("model", model, length)
+
+
+def _token_problems(where: str, model: ModelConfig, vocabulary: int) -> Iterator[str]:
+    if model.inputs.reads != "tokens":
+        yield f"{where}.inputs is {model.inputs}; expected Tokens(), since the task's inputs are tokens"
+    if model.vocabulary < vocabulary:
+        yield f"{where}.vocabulary is {model.vocabulary}; expected at least the task's {vocabulary} tokens"
 
 
 def _length_problems(where: str, model: ModelConfig, length: int) -> Iterator[str]:

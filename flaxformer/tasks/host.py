@@ -31,6 +31,10 @@ class HostSource(Source):
     task: TokenTask = flax.struct.field(pytree_node=False)
     packed: bool = flax.struct.field(pytree_node=False, default=False)
 
+    @property
+    def on_host(self) -> bool:
+        return True
+
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
         """Return a batch of NumPy arrays.
 

@@ -70,8 +70,13 @@ def _contents(values: "np.ndarray | jax.Array", mask: "np.ndarray | jax.Array | 
 
 def evaluation_digest(source: "Source") -> str:
     """Return a digest, in 16 hexadecimal digits, of the scored evaluation examples, in whatever batches they are."""
+    return examples_digest(_evaluation(source))
+
+
+def examples_digest(batch: "Batch") -> str:
+    """Return a digest, in 16 hexadecimal digits, of the scored examples of a batch [B, …]."""
     found = hashlib.blake2b(digest_size=8)
-    for key in example_keys(_evaluation(source)):
+    for key in example_keys(batch):
         found.update(len(key).to_bytes(8, "little") + key)
     return found.hexdigest()
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
 from flaxformer.sharding import BATCH
-from flaxformer.tasks.base import AnyBatch, Batch, Source
+from flaxformer.tasks.base import AnyBatch, Batch, Source, Task
 
 BatchT = TypeVar("BatchT", bound=AnyBatch)
 
@@ -32,6 +32,9 @@ class ShardedSource(Source):
 
     def training_examples(self) -> Sequence[Batch] | None:
         return self.source.training_examples()
+
+    def with_numbers(self, task: Task) -> "ShardedSource":
+        return self.replace(source=self.source.with_numbers(task))
 
     def _shard(self, batch: BatchT, spec: PartitionSpec) -> BatchT:
         return jax.lax.with_sharding_constraint(batch, NamedSharding(self.mesh, spec))

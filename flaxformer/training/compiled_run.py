@@ -6,8 +6,8 @@ A `CompiledRun` places the data on a device or a mesh and compiles, each at its 
 | --- | --- | --- |
 | start | run, initial weights | state before the first step |
 | advance | state, run, data | state some steps later, and the metrics of each step |
-| evaluate | state, run | metrics of the evaluation set |
-| test | state, run | metrics of the test set, by the program of `evaluate` |
+| evaluate | state, run | metrics of the evaluation set, and of the named evaluations |
+| test | state, run | metrics of the test sets, by the programs of `evaluate` |
 | diagnose | state, run | diagnostics of the next step |
 | evaluation_params | state, run | the weights to evaluate and to sample from |
 
@@ -17,107 +17,30 @@ of a stack are computed together by `vmap`; a stack of one gives, bit for bit, w
 
 import functools
 import logging
-import threading
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
 from flaxformer.sharding import replicated, replicated_axes, shardings_of
 from flaxformer.tasks.base import Batch, Source
-from flaxformer.tasks.host import HostSource, prefetch
+from flaxformer.tasks.evaluations import EvaluationData
+from flaxformer.tasks.host import prefetch
 from flaxformer.training.compiling import compile_once
 from flaxformer.training.device_group import DeviceGroup
-from flaxformer.training.evaluation import LOSS_ERROR, score
+from flaxformer.training.evaluation import task_columns, without_errors
+from flaxformer.training.evaluation_data import HeldOutPart, PlacedEvaluations, shapes_of
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.memory import check_compiled
 from flaxformer.training.offload import check_offload, host_shardings
 from flaxformer.training.run import Run
-from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk
+from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, RunMetrics, functions_of
+from flaxformer.training.step import TrainState, start
 
 LOG = logging.getLogger(__name__)
-_Metrics = dict[str, Array]
-_Measure = Callable[[Transformer, Run], Mapping[str, Array]]
-_Diagnose = Callable[[TrainState, Run, Source], PyTree]
-
-
-class RunFunctions:
-    """Functions of a run and its data, or mapped over stacked runs, as `CompiledRun` compiles them.
-
-    JAX caches traces by a function's identity: device groups that share this object trace each function once.
-
-    Args:
-      stack_size: number of stacked runs; None for one run without a stack axis.
-      layout: of the weights.
-      measure: further metrics of an evaluation.
-      diagnose: diagnostics of the next step.
-    """
-
-    def __init__(
-        self, stack_size: int | None, layout: Layout, measure: _Measure | None, diagnose: _Diagnose | None
-    ) -> None:
-        def begin(run: Run, initial: InitialWeights | None, source: Source) -> TrainState:
-            return start(run, layout, initial)
-
-        def evaluated(state: TrainState, run: Run, batches: Batch) -> tuple[_Metrics, _Metrics]:
-            params = evaluation_params(state, run)
-            return score(params, run, batches), dict(measure(params, run) if measure else {})
-
-        def weights(state: TrainState, run: Run, source: Source) -> Transformer:
-            return evaluation_params(state, run)
-
-        over_stack = functools.partial(_over_stack, stack_size)
-        self.start, self.evaluate, self.evaluation_params = map(over_stack, (begin, evaluated, weights))
-        self.diagnose = diagnose and over_stack(diagnose)
-        self.tracing = threading.Lock()
-        """Held while a function is traced and lowered; the next thread then finds the trace in JAX's cache."""
-        self._over_stack = over_stack
-        self._advance: dict[int, Callable[..., tuple[TrainState, _Metrics]]] = {}
-
-    def advance(self, steps: int) -> Callable[..., tuple[TrainState, _Metrics]]:
-        """The function that trains `steps` steps; the same object for equal `steps`."""
-        function = self._over_stack(lambda state, run, source: train_chunk(state, run, source, steps))
-        return self._advance.setdefault(steps, function)
-
-
-def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
-    if stack_size is None:
-        return function
-
-    def mapped(*arguments: PyTree) -> PyTree:
-        *stacked, source = arguments
-        batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
-
-    return mapped
-
-
-_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
-_SHARING = threading.Lock()
-
-
-def functions_of(
-    run: Run,
-    stack_size: int | None,
-    layout: Layout,
-    measure: _Measure | None = None,
-    diagnose: _Diagnose | None = None,
-) -> RunFunctions:
-    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
-
-    JAX drops what it has traced of them with the last holder.
-    """
-    with _SHARING:
-        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
-        found = _SHARED.get(key) or RunFunctions(stack_size, layout, measure, diagnose)
-        _SHARED[key] = found
-        return found
 
 
 class CompiledRun:
@@ -143,8 +66,8 @@ class CompiledRun:
         layout: Layout = "auto",
         *,
         stack_size: int | None = None,
-        measure: _Measure | None = None,
-        diagnose: _Diagnose | None = None,
+        measure: MeasureParams | None = None,
+        diagnose: DiagnoseNext | None = None,
     ) -> None:
         check_offload(run, device_group.devices, is_stacked=stack_size is not None)
         self.device_group, self.stack_size = device_group, stack_size
@@ -153,7 +76,10 @@ class CompiledRun:
         """The compiled functions so far, by name."""
         self.bytes = 0
         """Memory that the largest of them needs on a device; 0 where the compiler does not tell."""
-        self._evaluation: dict[str, Batch | None] = {}
+        self._held_out = PlacedEvaluations(run.evaluations, device_group)
+        self._has_parts = bool(run.task.evaluation_parts())
+        self._scores: dict[tuple[object, ...], str] = {}
+        """Names of the programs of named evaluations, by the shapes of their data."""
         self._functions = functions_of(run, stack_size, layout, measure, diagnose)
         self._state = self._replicated = None
         if device_group.mesh is not None:
@@ -168,6 +94,9 @@ class CompiledRun:
         state = self.start(run, initial)
         self._advance(state, run, self.source, steps)
         self._evaluate(state, run)
+        for data in self._held_out.named("evaluation").values():
+            if not self._is_like_task(data):
+                self._score(state, run, data)
         if self._functions.diagnose is not None:
             self._diagnose(state, run)
 
@@ -178,7 +107,7 @@ class CompiledRun:
 
     def advance(
         self, state: TrainState, run: Run, steps: int, source: Source | None = None
-    ) -> tuple[TrainState, _Metrics]:
+    ) -> tuple[TrainState, RunMetrics]:
         """The state some steps later, and the metrics of each step; the former state is donated.
 
         Args:
@@ -187,33 +116,49 @@ class CompiledRun:
         source = self.source if source is None else source
         return self._advance(state, run, source, steps)(state, run, source)
 
-    def evaluate(self, state: TrainState, run: Run, with_error: bool = False) -> _Metrics:
-        """The metrics of the evaluation set.
+    def evaluate(self, state: TrainState, run: Run) -> RunMetrics:
+        """The metrics of the evaluation set and of the named evaluations, and those of `measure`."""
+        return self.evaluate_with_errors(state, run)[0]
 
-        Args:
-          with_error: True to return validation_loss_se too, the standard error over the examples (`evaluation.score`).
-        """
+    def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[RunMetrics, RunMetrics]:
+        """The metrics of `evaluate`; and their standard errors over the examples, such as validation_loss_se."""
         scores, measured = self._evaluate(state, run)(state, run, self._batches("evaluation"))
-        kept = {name: value for name, value in scores.items() if with_error or name != LOSS_ERROR}
-        return {f"validation_{name}": value for name, value in kept.items()} | measured
+        found = task_columns(scores) | self._score_named(state, run, "evaluation")
+        kept = without_errors(found)
+        return kept | measured, {name: value for name, value in found.items() if name not in kept}
 
-    def test(self, state: TrainState, run: Run) -> _Metrics:
-        """The metrics of the test set: test_loss, test_loss_se, and test_accuracy where there is one; none without it.
+    def test(self, state: TrainState, run: Run) -> RunMetrics:
+        """The metrics of the test sets: test_loss, test_loss_se, and test_accuracy where there is one; none without it.
 
         They are for the end of training: choices by them would make them optimistic.
         """
-        batches = self._batches("test")
+        batches, found = self._batches("test"), self._score_named(state, run, "test")
         if batches is None:
-            return {}
+            return found
         scores, _ = self._evaluate(state, run, batches)(state, run, batches)
-        return {f"test_{name}": value for name, value in scores.items()}
+        return task_columns(scores, is_test=True) | found
 
-    def _batches(self, part: Literal["evaluation", "test"]) -> Batch | None:
-        """The batches of a part of the data, on the devices."""
-        if part not in self._evaluation:
-            with self.device_group.mesh_context():
-                self._evaluation[part] = jax.jit(lambda source: getattr(source, part)())(self.source)
-        return self._evaluation[part]
+    def _batches(self, part: HeldOutPart) -> Batch | None:
+        """The batches of the task's own evaluation set or test set, on the devices."""
+        return self._held_out.batches(self.source, part)
+
+    def _score_named(self, state: TrainState, run: Run, part: HeldOutPart) -> RunMetrics:
+        """The metrics of the named evaluations, with standard errors."""
+        prefix = "test_" if part == "test" else ""
+        found: RunMetrics = {}
+        for name, data in self._held_out.named(part).items():
+            if self._is_like_task(data):
+                scores = self._evaluate(state, run)(state, run, data.batches)[0]
+            else:
+                scores = self._score(state, run, data)(state, run, data)
+            found |= {f"{prefix}{name}_{metric}": value for metric, value in scores.items()}
+        return found
+
+    def _is_like_task(self, data: EvaluationData) -> bool:
+        """True if the program of the task's own evaluation set scores these data too."""
+        own = self._batches("evaluation")
+        is_plain = type(data) is EvaluationData and not self._has_parts and not self._functions.has_measure
+        return is_plain and shapes_of(data.batches) == shapes_of(own)
 
     def diagnose(self, state: TrainState, run: Run) -> PyTree:
         """The diagnostics of the next step; None if the driver was given no such function."""
@@ -232,7 +177,7 @@ class CompiledRun:
 
         Data that stay on the host are gathered one chunk ahead, while the device works on the one before.
         """
-        if not isinstance(self.source, HostSource):
+        if not self.source.on_host:
             yield from ((self.source, min(steps, last - at)) for at in range(first, last, steps))
             return
         for chunk, count in prefetch(self.source, run.data_key, first, last, steps, self.device_group.put_batches):
@@ -246,9 +191,14 @@ class CompiledRun:
     def _evaluate(self, state: TrainState, run: Run, batches: Batch | None = None) -> jax.stages.Compiled:
         """The program of an evaluation; the test set has one of its own if its shapes are others."""
         own = self._batches("evaluation")
-        is_alike = batches is None or _shapes(batches) == _shapes(own)
+        is_alike = batches is None or shapes_of(batches) == shapes_of(own)
         arguments = (state, run, own if is_alike else batches)
         return self._compile("evaluate" if is_alike else "test", self._functions.evaluate, self._replicated, arguments)
+
+    def _score(self, state: TrainState, run: Run, data: EvaluationData) -> jax.stages.Compiled:
+        """The program of a named evaluation, one per shape of data."""
+        name = self._scores.setdefault(shapes_of(data), f"score {len(self._scores)}")
+        return self._compile(name, self._functions.score, self._replicated, (state, run, data))
 
     def _diagnose(self, state: TrainState, run: Run) -> jax.stages.Compiled:
         function = self._functions.diagnose
@@ -276,11 +226,6 @@ class CompiledRun:
                 check_compiled(used - own.alias_size_in_bytes, name)
             self.programs[name] = compiled
         return self.programs[name]
-
-
-def _shapes(batches: Batch | None) -> PyTree:
-    """Structure, shapes and shardings of batches, on which a compiled program depends."""
-    return jax.tree.structure(batches), [(x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(batches)]
 
 
 def _state_shardings(run: Run, state: TrainState, mesh: Mesh, is_stacked: bool) -> PyTree[NamedSharding]:

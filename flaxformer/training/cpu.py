@@ -41,7 +41,7 @@ def core_devices(run: Run) -> Devices | None:
     (`experiments/benchmarks/README.md`).
     """
     rows = run.task.batch_size // run.buckets // (run.training.micro_batches or 1)
-    count = math.gcd(jax.device_count(), rows)
+    count = math.gcd(jax.device_count(), rows, *(one.rows for one in run.evaluations))
     return Devices(data=count) if count > 1 and activation_bytes(run) >= MIN_BYTES_TO_SHARE else None
 
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer.sharding import BATCH, Devices, device_put_global, replicated
 from flaxformer.tasks.base import Batch, Source
-from flaxformer.tasks.host import HostSource
+from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.cpu import core_devices
 from flaxformer.training.micro_batches import separable
@@ -55,8 +55,8 @@ class DeviceGroup:
         return device_put_global(tree, replicated(self.mesh))
 
     def put_source(self, source: Source) -> Source:
-        """Copy the data to every device; batches are then sharded over the mesh. A `HostSource` stays on the host."""
-        if isinstance(source, HostSource):
+        """Copy the data to every device; batches are then sharded over the mesh. Data of the host stay there."""
+        if source.on_host:
             return source
         return self.shard_batches(self.device_put(source))
 
@@ -65,6 +65,10 @@ class DeviceGroup:
         if self.mesh is None:
             return jax.device_put(batches, self.devices[0])
         return device_put_global(batches, NamedSharding(self.mesh, PartitionSpec(None, *BATCH)))
+
+    def put_evaluation(self, data: EvaluationData) -> EvaluationData:
+        """Copy the data of an evaluation to the devices, with its batches sharded over the mesh."""
+        return self.device_put(data.replace(batches=None)).replace(batches=self.put_batches(data.batches))
 
     def shard_batches(self, source: Source) -> Source:
         """The source, with batches sharded over the mesh if there is one."""

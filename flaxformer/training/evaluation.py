@@ -1,42 +1,107 @@
-"""Evaluation of weights: mean loss and accuracy over fixed data, and the standard error over the examples."""
+"""Evaluation of weights: mean loss and accuracy over fixed data, and the standard error over the examples.
+
+| columns | data |
+| --- | --- |
+| validation_loss, … | the evaluation set of the task |
+| NAME_loss, … | a named part of it, such as a domain of a mixture; or one of `Run.evaluations` |
+| test_loss, …, test_NAME_loss, … | the test sets of the same tasks, at the end |
+"""
+
+from collections.abc import Iterator, Mapping
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flaxformer.model.weights import Transformer
 from flaxformer.parts.heads import LossSum
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores
 from flaxformer.training.run import Run
 from flaxformer.training.split_loss import batch_sums
 from flaxformer.training.step import forward
 
-LOSS_ERROR = "loss_se"
-"""Name of the standard error of the mean loss over the examples."""
+Scores = dict[str, Float[Array, ""]]
 
 
-def evaluate(params: Transformer, run: Run, source: Source) -> dict[str, Float[Array, ""]]:
-    """Mean loss over the fixed evaluation set, without dropout or label smoothing; and accuracy, where there is one."""
-    found = score(params, run, source.evaluation())
-    return {f"validation_{name}": value for name, value in found.items() if name != LOSS_ERROR}
+def evaluate(params: Transformer, run: Run, source: Source) -> Scores:
+    """Mean loss over the fixed evaluation set, without dropout or label smoothing; and accuracy, where there is one.
+
+    A mixture has those of each domain too. Data of `Run.evaluations` are not in the source: see `evaluate_sets`.
+    """
+    return without_errors(task_columns(score_task(params, run, source.evaluation())))
 
 
-def score(params: Transformer, run: Run, batches: Batch) -> dict[str, Float[Array, ""]]:
+def evaluate_sets(params: Transformer, run: Run, evaluations: tuple[Evaluation, ...]) -> dict[str, float]:
+    """Return the columns of named evaluations for a model's weights, with standard errors, as numbers.
+
+    For weights after training, as in a function that `flaxformer measure` calls.
+    """
+    found: dict[str, float] = {}
+    for one in evaluations:
+        scores = jax.device_get(jax.jit(score_data)(params, run.without_init, jax.device_put(one.load())))
+        found |= {f"{one.name}_{name}": float(value) for name, value in scores.items()}
+    return found
+
+
+def score(params: Transformer, run: Run, batches: Batch) -> Scores:
     """Return loss, loss_se and, where there is one, accuracy of batches [batches, B, …], without dropout or smoothing.
 
-    loss is the mean m = Σ_i s_i / Σ_i c_i of the scored targets, with the summed loss s_i of example i and its number
-    c_i of scored targets. loss_se is the standard error of m for other examples of the same distribution, that of a
-    ratio of means: √(n / (n − 1) · Σ_i (s_i − m c_i)²) / Σ_i c_i over the n examples with scored targets (Cochran 1977,
-    section 2.11). It is NaN for a single example. Examples count as independent.
+    `mean_scores` has the equations.
     """
+    return mean_scores(*_example_sums(params, run, batches))
+
+
+def score_data(params: Transformer, run: Run, data: EvaluationData) -> Scores:
+    """Return the scores of the data of a named evaluation."""
+    return data.scores(*_example_sums(params, run, data.batches))
+
+
+def score_task(params: Transformer, run: Run, batches: Batch) -> Scores:
+    """Return `score` of the evaluation or test set of the run's task; and of its parts, under NAME/loss and so on."""
+    sums = _example_sums(params, run, batches)
+    scores = mean_scores(*sums)
+    for name, part in part_slices(run.task):
+        own: tuple[dict[str, LossSum], LossSum] = jax.tree.map(lambda x, part=part: x[part], sums)
+        scores |= {f"{name}/{metric}": value for metric, value in mean_scores(*own).items()}
+    return scores
+
+
+def part_slices(task: Task) -> Iterator[tuple[str, slice]]:
+    """Yield the named parts of the evaluation set of a task, as ranges of its batches."""
+    first = 0
+    for name, own in task.evaluation_parts().items():
+        last = first + own.evaluation_shape[0]
+        yield name, slice(first, last)
+        first = last
+
+
+def _example_sums(params: Transformer, run: Run, batches: Batch) -> tuple[dict[str, LossSum], LossSum]:
+    """Return (sum, count) of each metric, per batch, and of the loss of each example, [batches, B]."""
 
     def one(batch: Batch) -> tuple[dict[str, LossSum], LossSum]:
         return batch_sums(forward(params, run, batch), run.model.head, batch)
 
-    found, (losses, counts) = jax.lax.map(one, batches)
-    sums = jax.tree.map(jnp.sum, found)
-    scores = {name: total / count for name, (total, count) in sums.items()}
-    n = (counts > 0).sum()
-    squares = jnp.square(losses - scores["loss"] * counts).sum()
-    scores[LOSS_ERROR] = jnp.sqrt(jnp.where(n > 1, n / jnp.maximum(n - 1, 1), jnp.nan) * squares) / counts.sum()
-    return scores
+    return jax.lax.map(one, batches)
+
+
+def task_columns(scores: Mapping[str, Array], is_test: bool = False) -> Scores:
+    """Return the scores of `score_task` by the names of their columns."""
+    whole, prefix = ("test_", "test_") if is_test else ("validation_", "")
+    return {f"{prefix if '/' in name else whole}{name.replace('/', '_')}": value for name, value in scores.items()}
+
+
+def without_errors(columns: Mapping[str, Array]) -> Scores:
+    """Return the columns that every evaluation has: all but the standard errors."""
+    return {name: value for name, value in columns.items() if not name.endswith(ERROR)}
+
+
+def evaluated_by(run: Run) -> dict[str, Evaluation | Task]:
+    """Return the source of each named column, such as long_loss: an evaluation of the run, or the task of a part."""
+    has_accuracy = run.model.head.has_accuracy
+    own = ("loss", "accuracy") if has_accuracy else ("loss",)
+    found: dict[str, Evaluation | Task] = {}
+    for name, task in run.task.evaluation_parts().items():
+        found |= {f"{name}_{metric}": task for metric in own}
+    for one in run.evaluations:
+        found |= {f"{one.name}_{metric}": one for metric in one.metrics(has_accuracy)}
+    return found

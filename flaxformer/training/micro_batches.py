@@ -47,3 +47,9 @@ def check_batch(run: Run, devices: Devices) -> None:
             f"task.evaluation_batch_size is {size}; expected a multiple of {least}, the devices of the mesh along data "
             "and fsdp"
         )
+    for one in run.evaluations:
+        if one.rows % least:
+            raise UserError(
+                f"evaluation '{one.name}' has {one.rows} examples per batch; expected a multiple of {least}, the "
+                "devices of the mesh along data and fsdp"
+            )

@@ -10,6 +10,7 @@ from flaxformer.model.remat import REMATS
 from flaxformer.params import fold_in_name
 from flaxformer.struct import Config, leaf, part, static
 from flaxformer.tasks import StandardLibrary, Task
+from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.training.adapters import Adapter
 from flaxformer.training.initial_weights import From
 from flaxformer.training.loss_terms import LossTerm
@@ -83,6 +84,8 @@ class Run(Config):
     init: weights to start from; None draws all weights.
 
     adapter: trained functions of frozen weights, such as LoRA(); None trains the weights themselves.
+
+    evaluations: further named evaluations, such as EvaluationSet(name="long", task=…), beside that of the task.
     """
 
     model: ModelConfig = part(ModelConfig())
@@ -94,9 +97,11 @@ class Run(Config):
     seeds: Seeds = part(Seeds(), omit_default=True)
     init: From | None = part(None, omit_default=True)
     adapter: Adapter | None = part(None, omit_default=True)
+    evaluations: tuple[Evaluation, ...] = part((), omit_default=True)
 
     def problems(self) -> Iterator[str]:
         yield from self.task.problems_with(self.model)
+        yield from self._evaluation_problems()
         parts, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size
         if rows % (parts * buckets):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
@@ -120,6 +125,14 @@ class Run(Config):
             yield f"training.rates is given with {name}, which averages the weights; expected ()"
         if isinstance(self.seed, int):  # a user's run, not one that JAX rebuilt
             yield from self.trainable.problems()
+
+    def _evaluation_problems(self) -> Iterator[str]:
+        names = [*self.task.evaluation_parts(), *(one.name for one in self.evaluations)]
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                yield f"evaluations have the name '{name}' {names.count(name)} times; expected different names"
+        for one in self.evaluations:
+            yield from (f"evaluation '{one.name}': {problem}" for problem in one.problems_with(self.model))
 
     @property
     def trainable(self) -> Trainable:

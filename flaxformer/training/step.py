@@ -290,7 +290,7 @@ def train_chunk(
     state: TrainState, run: Run, source: Source, steps: int
 ) -> tuple[TrainState, dict[str, Float[Array, " steps"]]]:
     """Run `steps` training steps in one scan; the division of a run into chunks does not change the result."""
-    key = run.data_key
+    key, source = run.data_key, source.with_numbers(run.task)
 
     def body(state: TrainState, _: None) -> tuple[TrainState, dict[str, Array]]:
         return train_step(state, run, source.batch(key, state.step))

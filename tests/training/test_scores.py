@@ -61,7 +61,7 @@ def test_the_evaluation_of_a_compiled_run_is_that_of_the_function(compiled):
     state = compiled.start(run)
     plain = jax.jit(evaluate)(state.params, run, SOURCE)
     assert compiled.evaluate(state, run) == plain
-    assert {*compiled.evaluate(state, run, with_error=True)} == {*plain, "validation_loss_se"}
+    assert {*compiled.evaluate_with_errors(state, run)[1]} == {"validation_loss_se"}
 
 
 def test_the_test_set_is_scored_by_the_program_of_the_evaluation(compiled):

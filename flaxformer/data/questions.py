@@ -1,0 +1,125 @@
+"""Questions with several answers, read from JSON lines, and texts with labels, which become such questions."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from flaxformer.data.compressed import read_bytes
+from flaxformer.struct import UserError, did_you_mean
+
+
+class Question(NamedTuple):
+    """A context, its possible continuations, and the index of the right one."""
+
+    context: str
+    choices: tuple[str, ...]
+    answer: int
+    line: int
+    """Number of its line in the file, from 1."""
+
+
+@functools.cache
+def read_questions(path: str) -> tuple[Question, ...]:
+    """Read a file with a JSON object per line: {"context": text, "choices": [text, …], "answer": index or text}.
+
+    Choices of one question are distinct, and at least two. Files that end in .gz, .bz2, .xz or .zst are decompressed.
+
+    Raises:
+      UserError: the file is missing or empty, or a line is no question; the message has its number.
+    """
+    return _read(path, _question)
+
+
+@functools.cache
+def read_labelled(path: str, template: str, labels: tuple[str, ...], words: tuple[str, ...]) -> tuple[Question, ...]:
+    """Read a file with a JSON object per line, {"text": text, "label": label}, as questions with a choice per label.
+
+    Args:
+      path: the file.
+      template: text of the context, in which {text} stands for the text of a line.
+      labels: the labels in the file; numbers are compared by their text.
+      words: continuation that stands for each label.
+
+    Raises:
+      UserError: the file is missing or empty, or a line has no text or another label; the message has its number.
+    """
+
+    def question(row: Mapping[str, object], where: str, line: int) -> Question:
+        text, label = _field(row, "text", where), str(row.get("label"))
+        if "label" not in row or label not in labels:
+            raise UserError(f"{where}: label is {row.get('label')!r}{did_you_mean(label, labels)}")
+        return Question(template.replace("{text}", text), words, labels.index(label), line)
+
+    return _read(path, question)
+
+
+def file_fingerprint(path: str) -> dict[str, object]:
+    """Return the digest of the decompressed content of a file."""
+    return {"sha256": hashlib.sha256(read_bytes(_file(path))).hexdigest()}
+
+
+def _file(path: str) -> Path:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"path is '{path}', which is not a file; expected JSON lines, one question each")
+    return file
+
+
+def _read(path: str, make: Callable[[Mapping[str, object], str, int], Question]) -> tuple[Question, ...]:
+    """Return the question of every line that is not blank."""
+    found = []
+    for number, line in enumerate(read_bytes(_file(path)).splitlines(), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            found.append(make(_object(line, where), where, number))
+    if not found:
+        raise UserError(f"{path} has no lines; expected a JSON object per line")
+    return tuple(found)
+
+
+def _object(line: bytes, where: str) -> Mapping[str, object]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise UserError(f"{where}: expected a JSON object, but: {error}") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is {str(row)[:40]!r}; expected a JSON object")
+    return row
+
+
+def _field(row: Mapping[str, object], name: str, where: str) -> str:
+    if name not in row:
+        raise UserError(f"{where} has no field '{name}'; it has: {', '.join(row) or 'none'}")
+    return _text(row[name], f"{where}: {name}")
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{where} is {str(value)[:40]!r}; expected text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where} has half of a surrogate pair at {error.start}; expected text") from None
+    return value
+
+
+def _question(row: Mapping[str, object], where: str, line: int) -> Question:
+    context, given = _field(row, "context", where), row.get("choices")
+    if not isinstance(given, list) or len(given) < 2:
+        raise UserError(f"{where}: choices is {str(given)[:40]!r}; expected a list of at least 2 texts")
+    choices = tuple(_text(one, f"{where}: choices[{i}]") for i, one in enumerate(given))
+    if "" in choices or len(set(choices)) < len(choices):
+        raise UserError(f"{where}: choices is {str(given)[:60]}; expected distinct texts that are not empty")
+    return Question(context, choices, _answer(row.get("answer"), choices, where), line)
+
+
+def _answer(given: object, choices: Sequence[str], where: str) -> int:
+    """Return the index of the answer, which is given by its index or by its text."""
+    if isinstance(given, str) and given in choices:
+        return choices.index(given)
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(choices):
+        return given
+    raise UserError(f"{where}: answer is {given!r}; expected an index from 0 to {len(choices) - 1}, or a choice")

@@ -1,0 +1,266 @@
+"""Mixtures of tasks: each example of a training batch is of a domain that is drawn by the domains' weights.
+
+With weights w_1 … w_n, the domain of an example is the first k with w_1 + … + w_k > u (w_1 + … + w_n), where u is one
+uniform number per example, a function of (seed, step). So a domain has probability w_k / Σ_i w_i, and a domain of
+weight 0 is never drawn. Two arms that differ in weights have the same u, and the same example of each domain at each
+place of a batch: their batches differ only where u falls between their thresholds.
+
+Weights and the first steps of stages are leaves: arms that differ in them share one compiled program. Every domain
+gives a whole batch, of which the drawn examples are taken, so that data take n times the work of one domain.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from flaxformer.config import ModelConfig
+from flaxformer.params import fold_in_name
+from flaxformer.struct import Config, UserError, leaf, part, static
+from flaxformer.tasks.base import Batch, Source, Task, concat_parts
+from flaxformer.tasks.evaluations import name_problems
+from flaxformer.tasks.overlap import SAMPLE, Overlap
+
+SUMS = 1e-30, 1e30
+"""Range of the sum of weights, in which float32 has all its digits."""
+Weight = float | Float[Array, ""]
+
+
+class Domain(Config):
+    """Part of a mixture.
+
+    name: name of the domain's columns in the results, NAME_loss and so on.
+    task: the domain's data; its batch sizes are those of the mixture.
+    weight: relative frequency in training; the sum of the weights need not be 1.
+    """
+
+    name: str = static()
+    task: Task = part()
+    weight: float = leaf(1.0, at_least=0)
+
+    def problems(self) -> Iterator[str]:
+        yield from name_problems("Domain.name", self.name)
+
+
+class MixtureStage(Config):
+    """Weights of a mixture's domains from a step on, in the order of the domains.
+
+    start: number of steps before the stage.
+    """
+
+    start: int = leaf(at_least=1, below=2**31)
+    weights: tuple[float, ...] = leaf()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weights, tuple | list):  # an integer would give the program another type
+            own = tuple(float(x) if type(x) is int else x for x in self.weights)
+            object.__setattr__(self, "weights", own)
+        super().__post_init__()
+
+
+class Mixture(Task):
+    """Training on several domains, each example of one that is drawn by weight; evaluation on each.
+
+    domains: tasks with equal vocabularies and lengths.
+    stages: other weights from a step on, such as for the last tenth of training; a domain that is in one stage only has
+      weight 0 elsewhere.
+
+    The evaluation set holds `evaluation_batches` batches of each domain, whatever the weights, so that arms with
+    different weights are compared on the same data: validation_loss is the mean over all of their targets, and
+    NAME_loss that of a domain. The test set is made alike, if every domain has one.
+    """
+
+    domains: tuple[Domain, ...] = part()
+    stages: tuple[MixtureStage, ...] = part(())
+
+    def problems(self) -> Iterator[str]:
+        names = [one.name for one in self.domains]
+        if not names:
+            yield "Mixture.domains is (); expected at least one Domain"
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            yield f"Mixture.domains has the name '{doubled[0]}' more than once; expected different names"
+        for name in ("sequence_length", "source_length", "packs_documents"):
+            values = {one.name: getattr(one.task, name) for one in self.domains}
+            if len(set(values.values())) > 1:
+                yield f"Mixture.domains differ in {name}: {_listed(values)}; expected one value"
+        yield from _weight_problems("Mixture.domains have the weights", [one.weight for one in self.domains])
+        for number, stage in enumerate(self.stages):
+            if isinstance(stage.weights, tuple):
+                where = f"Mixture.stages.{number}.weights is"
+                if len(stage.weights) != len(names):
+                    yield f"{where} {stage.weights}; expected {len(names)} numbers, one per domain"
+                yield from _weight_problems(where, stage.weights)
+        starts = [stage.start for stage in self.stages]
+        if _are_numbers(starts) and any(later <= first for first, later in itertools.pairwise(starts)):
+            yield f"Mixture.stages start at {starts}; expected increasing steps"
+
+    @property
+    def evaluation_shape(self) -> tuple[int, int]:
+        """Number of batches of the evaluation set, of all domains together, and examples per batch."""
+        return sum(task.evaluation_shape[0] for task in self.tasks), super().evaluation_shape[1]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks of the domains, with the batch sizes of the mixture."""
+        sizes = {name: getattr(self, name) for name in ("batch_size", "evaluation_batches", "evaluation_batch_size")}
+        return tuple(one.task.replace(**sizes) for one in self.domains)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.domains[0].task.vocabulary
+
+    @property
+    def sequence_length(self) -> int:
+        return self.domains[0].task.sequence_length
+
+    @property
+    def source_length(self) -> int:
+        return self.domains[0].task.source_length
+
+    @property
+    def packs_documents(self) -> bool:
+        return self.domains[0].task.packs_documents
+
+    @property
+    def schedule(self) -> "_Weights":
+        """The weights of the domains, and those of the stages."""
+        return tuple(one.weight for one in self.domains), tuple((one.start, one.weights) for one in self.stages)
+
+    def tokens_read(self, model: ModelConfig) -> int:
+        return self.domains[0].task.tokens_read(model)
+
+    def evaluation_parts(self) -> dict[str, Task]:
+        return dict(zip((one.name for one in self.domains), self.tasks, strict=True))
+
+    def problems_with(self, model: ModelConfig) -> Iterator[str]:
+        for one in self.domains:
+            yield from (f"domain '{one.name}': {problem}" for problem in one.task.problems_with(model))
+            if getattr(one.task, "buckets", 1) > 1:
+                yield f"domain '{one.name}': task.buckets is {getattr(one.task, 'buckets', 1)}; expected 1 in a mixture"
+        vocabularies = {one.name: one.task.vocabulary for one in self.domains}
+        if len(set(vocabularies.values())) > 1:
+            yield f"domains have different vocabularies: {_listed(vocabularies)}; expected one, of the same tokenizer"
+
+    def load(self) -> "MixtureSource":
+        sources = tuple(task.load() for task in self.tasks)
+        for own, first in ((sources[i], sources[0]) for i in range(1, len(sources))):
+            if _form(own) != _form(first):
+                forms = f"{_listed(_form(first))}; and {_listed(_form(own))}"
+                raise UserError(f"domains have batches with different fields: {forms}; expected equal ones")
+        return MixtureSource(sources, self.schedule, tuple(one.name for one in self.domains), self.batch_size)
+
+    def fingerprint(self) -> dict[str, object]:
+        found = {one.name: one.task.fingerprint() for one in self.domains}
+        return {f"{name} {key}": value for name, own in found.items() for key, value in own.items()}
+
+    def overlap(self, sample: int = SAMPLE) -> Overlap:
+        """Return the sums over the domains, each compared with its own training data."""
+        found = [task.overlap(sample) for task in self.tasks]
+        drawn = [one.compared for one in found if one.compared is not None]
+        return Overlap(
+            sum(one.examples for one in found), sum(one.in_training for one in found), sum(drawn) if drawn else None
+        )
+
+
+_Weights = tuple[tuple[Weight, ...], tuple[tuple[int | Int[Array, ""], tuple[Weight, ...]], ...]]
+"""Weights of the domains before the first stage; and the first step and the weights of each stage."""
+
+
+class MixtureSource(Source):
+    """Sources of the domains, and the weights."""
+
+    sources: tuple[Source, ...]
+    weights: _Weights
+    names: tuple[str, ...] = flax.struct.field(pytree_node=False)
+    batch_size: int = flax.struct.field(pytree_node=False)
+
+    @property
+    def on_host(self) -> bool:
+        return any(source.on_host for source in self.sources)
+
+    def with_numbers(self, task: Task) -> "MixtureSource":
+        if not isinstance(task, Mixture):
+            return self
+        own = zip(self.sources, task.domains, strict=True)
+        sources = tuple(source.with_numbers(domain.task) for source, domain in own)
+        return self.replace(sources=sources, weights=task.schedule)
+
+    def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
+        domains = draw_domains(fold_in_name(key, "mixture"), step, weights_at(self.weights, step), self.batch_size)
+        own = fold_in_name(key, "domains")
+        batches = [
+            concat_parts(source.batch(fold_in_name(own, name), step))
+            for source, name in zip(self.sources, self.names, strict=True)
+        ]
+
+        def select(*leaves: Array) -> Array:
+            return jnp.stack(leaves)[domains, jnp.arange(self.batch_size)]
+
+        return jax.tree.map(select, *batches)
+
+    def evaluation(self) -> Batch:
+        return _concat([source.evaluation() for source in self.sources])
+
+    def test(self) -> Batch | None:
+        found = [source.test() for source in self.sources]
+        own = [one for one in found if one is not None]
+        return _concat(own) if len(own) == len(found) else None
+
+    def training_examples(self) -> Sequence[Batch] | None:
+        tables = [source.training_examples() for source in self.sources]
+        found = [table for own in tables if own is not None for table in own]
+        return None if None in tables else found
+
+
+def weights_at(weights: _Weights, step: int | Int[Array, ""]) -> tuple[Weight, ...]:
+    """Return the weights of the domains at a step: those of the last stage that has begun."""
+    first, stages = weights
+
+    def later(now: tuple[Weight, ...], stage: tuple[int | Int[Array, ""], tuple[Weight, ...]]) -> tuple[Weight, ...]:
+        start, own = stage
+        return tuple(jnp.where(step >= start, new, old) for old, new in zip(now, own, strict=True))
+
+    return functools.reduce(later, stages, first)
+
+
+def draw_domains(key: Array, step: int | Int[Array, ""], weights: Sequence[Weight], count: int) -> Int[Array, "count"]:
+    """Return the index of the domain of each of `count` examples, with probability w_k / Σ_i w_i."""
+    # In order, and in float32 on the host too: a weight of 0 adds exactly nothing.
+    sums = list(itertools.accumulate(jnp.asarray(own, jnp.float32) for own in weights))
+    place = jax.random.uniform(jax.random.fold_in(key, step), (count,)) * sums[-1]
+    return functools.reduce(lambda found, own: found + (place >= own), sums[:-1], jnp.zeros(count, jnp.int32))
+
+
+def _concat(batches: Sequence[Batch]) -> Batch:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *batches)
+
+
+def _form(source: Source) -> dict[str, object]:
+    """Return the fields that the batches of a source have, with their dtypes."""
+    batch = source.batch(jax.random.key(0), 0) if source.on_host else jax.eval_shape(lambda: _first(source))
+    own = concat_parts(batch) if source.on_host else batch
+    return {name: getattr(own, name).dtype for name in Batch.__dataclass_fields__ if getattr(own, name) is not None}
+
+
+def _first(source: Source) -> Batch:
+    return concat_parts(source.batch(jax.random.key(0), 0))
+
+
+def _are_numbers(values: Sequence[object]) -> bool:
+    """True for a user's numbers; false for what JAX puts in their place when it rebuilds a config."""
+    return all(isinstance(value, int | float) for value in values)
+
+
+def _weight_problems(where: str, weights: Sequence[object]) -> Iterator[str]:
+    if weights and _are_numbers(weights):
+        numbers = [float(str(value)) for value in weights]
+        if min(numbers) < 0 or not SUMS[0] <= sum(numbers) <= SUMS[1]:
+            yield f"{where} {tuple(weights)}; expected numbers of at least 0 with a sum above 0 (from 1e-30 to 1e30)"
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -1,0 +1,47 @@
+"""Data of the evaluations of a run, placed on a device group at their first use."""
+
+from typing import Literal
+
+import jax
+from jaxtyping import PyTree
+
+from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.evaluations import Evaluation, EvaluationData
+from flaxformer.training.device_group import DeviceGroup
+
+HeldOutPart = Literal["evaluation", "test"]
+"""Data for every evaluation, or for the one at the end."""
+
+
+class PlacedEvaluations:
+    """Evaluation and test data of a task, and of named evaluations, on a device group.
+
+    Args:
+      evaluations: the named evaluations.
+      device_group: where the data are placed.
+    """
+
+    def __init__(self, evaluations: tuple[Evaluation, ...], device_group: DeviceGroup) -> None:
+        self._evaluations, self._device_group = evaluations, device_group
+        self._batches: dict[HeldOutPart, Batch | None] = {}
+        self._named: dict[HeldOutPart, dict[str, EvaluationData]] = {}
+
+    def batches(self, source: Source, part: HeldOutPart) -> Batch | None:
+        """The batches of the task, whose data are on the devices; None if it has no test set."""
+        if part not in self._batches:
+            with self._device_group.mesh_context():
+                self._batches[part] = jax.jit(lambda source: getattr(source, part)())(source)
+        return self._batches[part]
+
+    def named(self, part: HeldOutPart) -> dict[str, EvaluationData]:
+        """The data of the named evaluations that have this part, by name."""
+        if part not in self._named:
+            found = {one.name: one.load() if part == "evaluation" else one.load_test() for one in self._evaluations}
+            put = self._device_group.put_evaluation
+            self._named[part] = {name: put(data) for name, data in found.items() if data is not None}
+        return self._named[part]
+
+
+def shapes_of(tree: PyTree) -> tuple[object, ...]:
+    """Structure, shapes and shardings of arrays on devices, on which a compiled program depends."""
+    return jax.tree.structure(tree), *((x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(tree))

@@ -1,0 +1,100 @@
+"""Functions of a run that are compiled together, for one run or for a stack of runs."""
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+
+import jax
+from jaxtyping import Array, PyTree
+
+from flaxformer.model.layout import Layout
+from flaxformer.model.weights import Transformer
+from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.evaluations import EvaluationData
+from flaxformer.training.evaluation import score_data, score_task
+from flaxformer.training.initial_weights import InitialWeights
+from flaxformer.training.run import Run
+from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk
+
+RunMetrics = dict[str, Array]
+MeasureParams = Callable[[Transformer, Run], Mapping[str, Array]]
+DiagnoseNext = Callable[[TrainState, Run, Source], PyTree]
+
+
+class RunFunctions:
+    """Functions of a run and its data, or mapped over stacked runs, as `CompiledRun` compiles them.
+
+    JAX caches traces by a function's identity: device groups that share this object trace each function once.
+
+    Args:
+      stack_size: number of stacked runs; None for one run without a stack axis.
+      layout: of the weights.
+      measure: further metrics of an evaluation.
+      diagnose: diagnostics of the next step.
+    """
+
+    def __init__(
+        self, stack_size: int | None, layout: Layout, measure: MeasureParams | None, diagnose: DiagnoseNext | None
+    ) -> None:
+        def begin(run: Run, initial: InitialWeights | None, source: Source) -> TrainState:
+            return start(run, layout, initial)
+
+        def evaluated(state: TrainState, run: Run, batches: Batch) -> tuple[RunMetrics, RunMetrics]:
+            params = evaluation_params(state, run)
+            return score_task(params, run, batches), dict(measure(params, run) if measure else {})
+
+        def scored(state: TrainState, run: Run, data: EvaluationData) -> RunMetrics:
+            return score_data(evaluation_params(state, run), run, data)
+
+        def weights(state: TrainState, run: Run, source: Source) -> Transformer:
+            return evaluation_params(state, run)
+
+        over_stack = functools.partial(_over_stack, stack_size)
+        self.start, self.evaluate, self.evaluation_params = map(over_stack, (begin, evaluated, weights))
+        self.score, self.has_measure = over_stack(scored), measure is not None
+        self.diagnose = diagnose and over_stack(diagnose)
+        self.tracing = threading.Lock()
+        """Held while a function is traced and lowered; the next thread then finds the trace in JAX's cache."""
+        self._over_stack = over_stack
+        self._advance: dict[int, Callable[..., tuple[TrainState, RunMetrics]]] = {}
+
+    def advance(self, steps: int) -> Callable[..., tuple[TrainState, RunMetrics]]:
+        """The function that trains `steps` steps; the same object for equal `steps`."""
+        function = self._over_stack(lambda state, run, source: train_chunk(state, run, source, steps))
+        return self._advance.setdefault(steps, function)
+
+
+def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
+    if stack_size is None:
+        return function
+
+    def mapped(*arguments: PyTree) -> PyTree:
+        *stacked, source = arguments
+        batch_size = None if stack_size == 1 else stack_size
+        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
+
+    return mapped
+
+
+_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
+_SHARING = threading.Lock()
+
+
+def functions_of(
+    run: Run,
+    stack_size: int | None,
+    layout: Layout,
+    measure: MeasureParams | None = None,
+    diagnose: DiagnoseNext | None = None,
+) -> RunFunctions:
+    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
+
+    JAX drops what it has traced of them with the last holder.
+    """
+    with _SHARING:
+        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
+        found = _SHARED.get(key) or RunFunctions(stack_size, layout, measure, diagnose)
+        _SHARED[key] = found
+        return found
