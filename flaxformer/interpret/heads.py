@@ -1,5 +1,6 @@
 """Heads of attention: their weights, their importance for the loss, and scores of what they attend to."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Literal, Unpack
 
@@ -9,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
-from flaxformer.interpret.interventions import patch
+from flaxformer.interpret.interventions import combine, patch
 from flaxformer.interpret.scores import mean_activations, scores
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.weights import Transformer
@@ -49,13 +50,17 @@ def head_importance(
     values = average if replaced_by == "mean" else jax.tree.map(jnp.zeros_like, average)
     before = scores(params, run, batches)["loss"]
 
-    def importance(path: str, head: Int[Array, ""]) -> Float[Array, ""]:
-        return scores(params, run, batches, patch({path: values[path]}, heads=head))["loss"] - before
+    counts = [x.shape[-2] for x in values.values()]
+    ends = list(itertools.accumulate(counts))
+    # One program for all layers: a row per head of the model, with the heads of each layer that it replaces.
+    rows = jnp.split(jnp.eye(ends[-1], dtype=bool), ends[:-1], axis=1)
 
-    return {
-        path: jax.lax.map(lambda head, path=path: importance(path, head), jnp.arange(x.shape[-2]))
-        for path, x in values.items()
-    }
+    def importance(chosen: Mapping[str, Array]) -> Float[Array, ""]:
+        edits = combine(*(patch({path: x}, heads=chosen[path]) for path, x in values.items()))
+        return scores(params, run, batches, edits)["loss"] - before
+
+    increases = jax.lax.map(importance, dict(zip(values, rows, strict=True)))
+    return dict(zip(values, jnp.split(increases, ends[:-1]), strict=True))
 
 
 def head_scores(

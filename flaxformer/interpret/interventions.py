@@ -27,7 +27,8 @@ HEAD_AXES = {"query": -2, "key": -2, "value": -2, "heads": -2, "logits": -3, "we
 """Axis of the heads at the points that have one; at "key" and "value" it is that of the key-value heads."""
 TOKEN_AXES = {"query": -3, "key": -3, "value": -3, "heads": -3, "logits": -2, "weights": -2}
 """Axis of the positions, at "logits" and "weights" of those of the queries; −2 at all other points."""
-Indices = Int[Array, "n"] | Sequence[int] | int
+Indices = Int[Array, "n"] | Bool[Array, "n"] | Sequence[int] | int
+"""Numbers of heads or positions, in which negative ones count from the end; or a boolean for each of them."""
 
 
 class Selection(Node):
@@ -37,8 +38,8 @@ class Selection(Node):
     """
 
     path: str = flax.struct.field(pytree_node=False)
-    heads: Int[Array, "n"] | None = None
-    positions: Int[Array, "n"] | None = None
+    heads: Int[Array, "n"] | Bool[Array, "n"] | None = None
+    positions: Int[Array, "n"] | Bool[Array, "n"] | None = None
 
     def mask(self, x: Float[Array, "..."]) -> Bool[Array, "..."] | None:
         """Return a mask that broadcasts to x, True where x is selected; None for all of it.
@@ -133,7 +134,7 @@ def ablate(
     Args:
       path: path or pattern of a point, or several; of a branch, such as "blocks/1/attention", its "output", or with
         heads its "heads".
-      heads: numbers of heads, in which negative ones count from the end; None for all.
+      heads: numbers of heads, in which negative ones count from the end, or a boolean per head; None for all.
       positions: numbers of positions in the sequence, likewise; None for all.
       value: what they are replaced by; it broadcasts to the activation. For mean ablation, see `means`.
     """
@@ -235,8 +236,12 @@ def _align(valid: Bool[Array, "*batch T"], rank: int, axis: int) -> Bool[Array, 
     return valid.reshape(*batch, *(1,) * between, valid.shape[-1], *(1,) * (rank - axis - 1))
 
 
-def _one_hot(indices: Int[Array, "n"], size: int, kind: str, path: str) -> Bool[Array, "size"]:
-    """Return True at the given numbers; traced ones are not checked."""
+def _one_hot(indices: Int[Array, "n"] | Bool[Array, "n"], size: int, kind: str, path: str) -> Bool[Array, "size"]:
+    """Return True at the given numbers; traced ones are not checked. Booleans are returned as they are."""
+    if indices.dtype == bool:
+        if indices.shape != (size,):
+            raise UserError(f"{kind} has {indices.size} booleans for '{path}'; expected {size}")
+        return indices
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise UserError(f"{kind} is {np.asarray(indices).tolist()} for '{path}'; expected whole numbers")
     if not isinstance(indices, jax.core.Tracer):

@@ -1,6 +1,6 @@
 """Scores of a model under an intervention, and results as numbers by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +17,25 @@ from flaxformer.tasks.base import Batch
 from flaxformer.training.precision import cast_inputs, cast_params
 from flaxformer.training.run import Run
 
+EditsOfBatch = Callable[[Batch], Mapping[str, Edit]]
+"""Function from a batch to the edits of its forward pass, such as activations of the same batch to patch."""
+
 
 def scores(
-    params: Transformer, run: Run, batches: Batch, edit: Mapping[str, Edit] | None = None
+    params: Transformer, run: Run, batches: Batch, edit: Mapping[str, Edit] | EditsOfBatch | None = None
 ) -> dict[str, Float[Array, ""]]:
     """Return "loss" and, where the head has one, "accuracy" of batches [batches, B, …] under an edit.
 
     Both are means over the scored targets, without dropout or label smoothing, as `training.evaluate` gives them
     without an edit. All outputs of a batch are computed at once.
+
+    Args:
+      edit: the edits of every batch, as for `model.apply`, or a function from a batch [B, …] to its edits.
     """
 
     def one(batch: Batch) -> dict[str, LossSum]:
-        return _sums(run, model.apply(*_arguments(params, run, batch), edit=edit, **batch.given), batch)
+        own = edit(batch) if callable(edit) else edit
+        return _sums(run, model.apply(*_arguments(params, run, batch), edit=own, **batch.given), batch)
 
     return _mean(jax.lax.map(one, batches))
 
