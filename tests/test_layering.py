@@ -38,7 +38,7 @@ LAYERS = [
     {"training"},
     {"targets"},
     {"checkpoint"},
-    {"diagnostics"},
+    {"diagnostics", "interpret"},
     {"interop"},
     {"store"},
     {"study"},
@@ -49,6 +49,7 @@ LAYERS = [
     {"cli", "templates"},
 ]
 INSIDE = {
+    "interpret": [{"interventions", "attribution", "lens"}, {"scores", "patching"}, {"heads"}],
     "parts": [
         {"cache", "feed_forward", "initializers", "inputs", "norms", "parametrizations", "positions", "residuals"},
         {"mixers", "heads"},
@@ -118,7 +119,9 @@ INSIDE = {
         {"cost_tables", "qualifications", "verdicts"},
         {"tables", "claims_figure", "scores_figure"},
         {"curves_figure"},
-        {"sweep_figure", "scaling_figure", "descriptions", "measured"},
+        {"sweep_figure", "scaling_figure", "lens_figure", "measured"},
+        {"heads"},
+        {"descriptions", "heads_figure"},
         {"full_tables"},
         {"html", "terminal", "provenance_text"},
         {"figures"},
