@@ -1,4 +1,17 @@
-"""Which heads make induction work, when do they appear, and what happens to the loss without them?"""
+"""Which heads make induction work, when do they appear, and what happens to the loss without them?
+
+A model of two layers of attention alone learns to predict B at the end of … A B … A. Olsson et al. 2022 describe a
+circuit of two heads: a previous-token head in the first layer writes to each token what stood before it, and an
+induction head in the second layer attends to the token whose predecessor is A, which it finds by its keys. The claims
+test the places of these heads, the way in which the second layer reads the first, what removing heads costs, and when
+they appear.
+Command: flaxformer run experiments/studies/induction_heads.py
+Cost: 8 runs in 1 compiled program, about 2 minutes on 2 idle CPU cores.
+Expected: all claims supported. At 4 other seeds (100 to 103), which suggested the claims and their margins, hiding the
+first layer from the keys of the second raised the loss by 6.1 nats, and hiding it from queries or values by less than
+0.01; removing the best induction head alone raised it by 0.015, the best previous-token head by 0.16. The three kinds of
+curves were half-way within 30 steps of each other.
+"""
 
 from collections.abc import Mapping
 
@@ -26,6 +39,12 @@ from flaxformer.training import AdamW, Run, Training
 READS = ("query", "key", "value")
 FIRST, SECOND = "blocks/0/attention", "blocks/1/attention"
 HEADS = 4
+LAYERS_REMOVED = ("nats without the heads of the first layer", "nats without the heads of the second layer")
+HIDDEN = tuple(f"nats with the first layer hidden from the {name}" for name in ("queries", "keys", "values"))
+INCREASES = (*LAYERS_REMOVED, *HIDDEN)
+"""Increases of the loss, in nats."""
+PREFIX = tuple(f"best prefix-matching score of the {layer} layer" for layer in ("first", "second"))
+PREVIOUS = tuple(f"best previous-token score of the {layer} layer" for layer in ("first", "second"))
 
 
 def measure(params, run):
@@ -60,8 +79,7 @@ def measure(params, run):
 
     layers = jax.lax.map(without_layer, jnp.arange(2))
     reads = jax.lax.map(hidden_from, jnp.arange(len(READS)))
-    found |= {"without/heads of layer 1": layers[0], "without/heads of layer 2": layers[1]}
-    return found | {f"without/layer 1 in the {name} of layer 2": reads[n] for n, name in enumerate(READS)}
+    return found | dict(zip(INCREASES, [*layers, *reads], strict=True))
 
 
 def half_way(steps, values):
@@ -82,15 +100,21 @@ def derive(rows: Mapping):
     """Scores of the best heads at the end, increases of the loss, and the steps at which heads and loss change."""
     row = rows["baseline"]
     steps, found = row["evaluated_at"], {}
-    for score in ("prefix_matching", "previous_token"):
-        for layer, place in enumerate((FIRST, SECOND), 1):
-            found[f"best {score} of layer {layer}"] = best(row, score, place)[-1]
-    found |= {f"nats {name}": row[name] for name in row if name.startswith("without/")}
-    importance = [row[f"head_importance/{SECOND}/heads/{head}"] for head in range(HEADS)]
-    matching = [row[f"prefix_matching/{SECOND}/weights/{head}"] for head in range(HEADS)]
-    found["nats without the best induction head"] = importance[matching.index(max(matching))]
-    found["step of induction"] = half_way(steps, best(row, "prefix_matching", SECOND))
-    found["step of previous token"] = half_way(steps, best(row, "previous_token", FIRST))
+    for names, score in ((PREFIX, "prefix_matching"), (PREVIOUS, "previous_token")):
+        for name, place in zip(names, (FIRST, SECOND), strict=True):
+            found[name] = best(row, score, place)[-1]
+    found |= {name: row[name] for name in INCREASES}
+    for name, score, place in (
+        ("best induction head", "prefix_matching", SECOND),
+        ("best previous-token head", "previous_token", FIRST),
+    ):
+        scores_of = [row[f"{score}/{place}/weights/{head}"] for head in range(HEADS)]
+        importance = [row[f"head_importance/{place}/heads/{head}"] for head in range(HEADS)]
+        removed = importance.pop(scores_of.index(max(scores_of)))
+        found[f"nats without the {name}"] = removed
+        found[f"nats without another head than the {name}, of its layer"] = sum(importance) / len(importance)
+    found["step of the induction heads"] = half_way(steps, best(row, "prefix_matching", SECOND))
+    found["step of the previous-token heads"] = half_way(steps, best(row, "previous_token", FIRST))
     found["step of the loss"] = half_way(steps, row["validation_loss_curve"])
     return found
 
@@ -111,9 +135,69 @@ study = Study(
         optimizer=AdamW(learning_rate=1e-2, warmup_steps=50),
         training=Training(steps=1000, evaluate_every=50),
     ),
-    seeds=range(100, 104),
+    seeds=range(8),
+    keep="final",
     measure=measure,
     derive=derive,
-    claims=[Claim("x", higher={"quantity": "step of the loss"}, than=0.0)],
-    caveats=["x"],
-)
+    claims=[
+        Claim(
+            "hiding the first layer from the keys of the second costs more than hiding it from the queries, by 2 nats",
+            higher={"quantity": HIDDEN[1]},
+            than={"quantity": HIDDEN[0]},
+            by=2.0,
+            answers={
+                "supported": "The second layer finds the token to copy by its keys, which read the first layer.",
+                "refuted": "The second layer does not depend on the first through its keys.",
+                "inconclusive": "The study cannot tell how the second layer reads the first.",
+            },
+        ),
+        Claim(
+            "hiding the first layer from the queries of the second changes the loss by less than 0.1 nats",
+            equal={"quantity": HIDDEN[0]}, to=0.0, within=0.1,
+        ),
+        Claim(
+            "hiding the first layer from the values of the second changes the loss by less than 0.1 nats",
+            equal={"quantity": HIDDEN[2]}, to=0.0, within=0.1,
+        ),
+        Claim(
+            "induction heads are in the second layer: its best prefix-matching score is higher by more than 0.5",
+            higher={"quantity": PREFIX[1]}, than={"quantity": PREFIX[0]}, by=0.5,
+        ),
+        Claim(
+            "previous-token heads are in the first layer: its best score is higher by more than 0.2",
+            higher={"quantity": PREVIOUS[0]}, than={"quantity": PREVIOUS[1]}, by=0.2,
+        ),
+        Claim(
+            "without all heads of the second layer, the loss rises by more than 2 nats",
+            higher={"quantity": LAYERS_REMOVED[1]}, than=2.0,
+        ),
+        Claim(
+            "without its best induction head alone, the loss rises by less than 0.2 nats",
+            lower={"quantity": "nats without the best induction head"}, than=0.2,
+        ),
+        Claim(
+            "the loss rises more without the best previous-token head than without the best induction head",
+            higher={"quantity": "nats without the best previous-token head"},
+            than={"quantity": "nats without the best induction head"},
+        ),
+        Claim(
+            "previous-token heads and induction heads appear within 50 steps of each other",
+            equal={"quantity": "step of the previous-token heads"},
+            to={"quantity": "step of the induction heads"},
+            within=50,
+        ),
+        Claim(
+            "the loss falls within 50 steps of the appearance of the induction heads",
+            equal={"quantity": "step of the loss"}, to={"quantity": "step of the induction heads"}, within=50,
+        ),
+    ],
+    caveats=[
+        "One small model, one task, one learning rate and one number of heads. With one head per layer, or with more "
+        "sequences to tell apart, heads may be less redundant.",
+        "A head is removed by replacing its values with their mean over the evaluation set; with zeros or with values "
+        "of other sequences, increases of the loss would differ.",
+        "A step of appearance is where the largest score over the heads of a layer, or the loss, has covered half of "
+        "its way from the first to the last evaluation, interpolated between evaluations 50 steps apart.",
+        "The best head is chosen by its score on the same 256 evaluation sequences on which its removal is measured.",
+    ],
+)  # fmt: skip
