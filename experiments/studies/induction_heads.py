@@ -9,8 +9,12 @@ Command: flaxformer run experiments/studies/induction_heads.py
 Cost: 8 runs in 1 compiled program, about 2 minutes on 2 idle CPU cores.
 Expected: all claims supported. At 4 other seeds (100 to 103), which suggested the claims and their margins, hiding the
 first layer from the keys of the second raised the loss by 6.1 nats, and hiding it from queries or values by less than
-0.01; removing the best induction head alone raised it by 0.015, the best previous-token head by 0.16. The three kinds of
-curves were half-way within 30 steps of each other.
+0.01; removing the best induction head alone raised it by 0.015, the best previous-token head by 0.16. The three kinds
+of curves were half-way within 30 steps of each other.
+Result: all ten claims supported at seeds 0 to 7. Hidden from the keys, +6.03 nats (5.87 to 6.19); from queries and
+values, within 0.005 of 0. Without the best induction head, +0.022 nats (0.012 to 0.032), since the other three do the
+same; without all four, +3.86 (3.71 to 4.01). Induction heads are half-way at step 313 (297 to 330).
+docs/interpretability.md has the table.
 """
 
 from collections.abc import Mapping

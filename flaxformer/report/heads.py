@@ -12,7 +12,7 @@ from flaxformer.study.arms import ArmSummary
 from flaxformer.study.judging import key_of
 from flaxformer.study.statistics import Estimate, estimate
 
-HEAD = re.compile(r"(?P<quantity>[^/]+)/(?P<layer>(?:encoder/)?blocks/\d+/\w+)/\w+/(?P<head>\d+)")
+HEAD = re.compile(r"(?P<quantity>(?!initial_)[^/]+)/(?P<layer>(?:encoder/)?blocks/\d+/\w+)/\w+/(?P<head>\d+)")
 """Name of a number of one head, such as "head_importance/blocks/1/attention/heads/0"."""
 LENS = re.compile(r"logit_lens/loss/(?P<depth>\d+)")
 

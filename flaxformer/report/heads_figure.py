@@ -33,8 +33,10 @@ def heads_figure(grids: Sequence[HeadGrid], width: float = COLUMN) -> Figure | N
     panels = figure.subplots(rows, columns, squeeze=False)
     for ax in panels.flat[len(grids) :]:
         ax.remove()
-    for ax, grid in zip(panels.flat, grids, strict=False):
+    for index, (ax, grid) in enumerate(zip(panels.flat, grids, strict=False)):
         _draw_grid(ax, grid)
+        is_last = index + columns >= len(grids)
+        ax.set_xlabel(("head, ranked in each seed" if grid.is_ranked else "head") if is_last else "")
     return figure
 
 
@@ -55,7 +57,6 @@ def _draw_grid(ax: Axes, grid: HeadGrid) -> None:
     _set_frame(ax, widest, len(means))
     ax.set_xticks(range(widest), [str(head + grid.is_ranked) for head in range(widest)])
     ax.set_yticks(range(len(means)), [_layer_name(path) for path in grid.layers])
-    ax.set_xlabel("head, ranked in each seed" if grid.is_ranked else "head")
     ax.set_title(grid.quantity.replace("_", " "))
 
 
