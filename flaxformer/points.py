@@ -6,6 +6,7 @@ there, the edits of a call are applied to it, and it is recorded if intermediate
 """
 
 import dataclasses
+import difflib
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.errors import UserError
 
 Edit = Callable[[PyTree], PyTree]
 """Function of the activation at a point, which returns an activation of the same shape and dtype."""
@@ -108,9 +109,9 @@ class Edits:
 
 
 def unknown_point(where: str, pattern: str, paths: Sequence[str]) -> UserError:
-    """Return the error that a pattern matches no point: the nearest path, and all points with layers as ranges."""
-    near = did_you_mean(pattern, paths).partition("?")
-    hint = f"{near[0]}?" if near[1] else ";"
+    """Return the error that a pattern matches no point, with the nearest path and a list of all points."""
+    near = difflib.get_close_matches(pattern, paths, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
     return UserError(f"{where} has '{pattern}', which matches no point of this model{hint} It has: {summarise(paths)}")
 
 
@@ -150,6 +151,7 @@ def _checked(function: Edit, pattern: str, path: str) -> Edit:
 
 
 def _same(new: Array, old: Array, pattern: str, path: str) -> Array:
+    """Return the new activation if it has shape and dtype of the old one."""
     new = jnp.asarray(new)
     if (new.shape, new.dtype) != (old.shape, old.dtype):
         raise UserError(f"edit['{pattern}'] returns {_kind(new)} at {path}; expected {_kind(old)}, as it was given")

@@ -93,9 +93,12 @@ def _problems(config: ModelConfig, by_head: bool) -> Iterator[str]:
             yield f"residual of block {layer} is {type(own.residual).__name__}; expected one of {expected}"
     norm, head = config.final_norm, config.head
     if norm is not None and (type(norm) not in (LayerNorm, RMSNorm) or not norm.is_causal):
-        yield f"the final norm is {norm}; expected LayerNorm or RMSNorm over each token, or none"
-    if type(head) is not LanguageModel or head.transform is not None or head.logit_cap is not None:
-        yield f"head is {head}; expected a LanguageModel without transform and logit_cap"
+        yield f"the final norm is {type(norm).__name__}; expected LayerNorm or RMSNorm over each token, or none"
+    if type(head) is not LanguageModel:
+        yield f"head is {type(head).__name__}; expected LanguageModel"
+    elif head.transform is not None or head.logit_cap is not None:
+        own = f"transform {head.transform!r} and logit_cap {head.logit_cap}"
+        yield f"head has {own}; expected a LanguageModel without transform and logit_cap"
 
 
 def _last_stream(config: ModelConfig, found: model.Intermediates) -> Float[Array, "*batch T D"]:

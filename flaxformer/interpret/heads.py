@@ -119,11 +119,6 @@ def repeated_tokens(key: Array, batch: int, length: int, vocabulary: int) -> Int
     return jnp.concatenate([half, half], -1)[:, :length]
 
 
-def largest(found: Mapping[str, Float[Array, "N"]]) -> dict[str, Float[Array, ""]]:
-    """Return the largest value over the heads of each layer."""
-    return {path: values.max() for path, values in found.items()}
-
-
 def _lower(pairs: Bool[Array, "T T"], tokens: Int[Array, "*batch T"]) -> Bool[Array, "*batch T T"]:
     """Return the pairs with s ≤ t, for every sequence."""
     return jnp.broadcast_to(jnp.tril(pairs), (*tokens.shape, tokens.shape[-1]))
