@@ -7,6 +7,7 @@ import statistics
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 from study.tiny import fill, tiny
 
@@ -91,10 +92,10 @@ def test_figures_have_colours_for_dark_pages_and_texts_within_their_frame(store,
         for name, figure in figures.items():
             used = {colour.lower() for colour in re.findall(r"#([0-9a-fA-F]{6})", save(figure, tmp_path, name))}
             assert used <= {colour.removeprefix("#") for colour in DARK} | {"ffffff"}, name
-            renderer = figure.canvas.get_renderer()
+            FigureCanvasAgg(figure).draw()
             frame = figure.bbox
             for text in figure.findobj(mpl.text.Text):
-                box = text.get_window_extent(renderer)
+                box = text.get_window_extent()
                 if text.get_text() and text.get_visible():
                     assert min(box.x0 - frame.x0, frame.x1 - box.x1) >= -1, (name, text.get_text())
 
