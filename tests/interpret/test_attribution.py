@@ -144,22 +144,41 @@ LINEAR = {
 }
 
 
-@pytest.mark.parametrize("name", LINEAR)
-@pytest.mark.parametrize("by_head", [True, False])
-def test_attributions_add_up_to_the_logit(name, by_head):
+DEFAULT = {
+    "rms": "unrolled",
+    "deep norm": "scanned",
+    "no skip": "unrolled",
+    "tied": "unrolled",
+    "full values": "unrolled",
+    "shared": "scanned",
+    "empty": "unrolled",
+}
+"""Cases that run by default, with the layout of the layers."""
+
+
+@pytest.mark.parametrize(
+    ("name", "by_head", "layout"),
+    [
+        pytest.param(name, by_head, layout, marks=() if by_head and layout == DEFAULT.get(name) else pytest.mark.slow)
+        for name in LINEAR
+        for by_head in (True, False)
+        for layout in ("unrolled", "scanned")
+    ],
+)
+def test_attributions_add_up_to_the_logit(name, by_head, layout):
     config = PLAIN.replace(**LINEAR[name])
-    for layout in ("unrolled", "scanned") if config.layers else ("unrolled",):
-        params, tokens, _ = model_and_tokens(config, layout)
-        targets, against = (tokens + 5) % V, (tokens + 2) % V
-        output = apply(params, config, tokens)
-        logit, other = (jnp.take_along_axis(output, one[..., None], -1)[..., 0] for one in (targets, against))
-        found = direct_logit_attribution(params, config, tokens, targets, by_head=by_head)
-        assert close(sum(found.values()), logit)
-        assert ("blocks/0/attention/heads/2" in found) == (by_head and config.layers > 0)
-        found = direct_logit_attribution(params, config, tokens, targets, against=against, by_head=by_head)
-        assert close(sum(found.values()), logit - other)
+    params, tokens, _ = model_and_tokens(config, layout)
+    targets, against = (tokens + 5) % V, (tokens + 2) % V
+    output = apply(params, config, tokens)
+    logit, other = (jnp.take_along_axis(output, one[..., None], -1)[..., 0] for one in (targets, against))
+    found = direct_logit_attribution(params, config, tokens, targets, by_head=by_head)
+    assert close(sum(found.values()), logit)
+    assert ("blocks/0/attention/heads/2" in found) == (by_head and config.layers > 0)
+    found = direct_logit_attribution(params, config, tokens, targets, against=against, by_head=by_head)
+    assert close(sum(found.values()), logit - other)
 
 
+@pytest.mark.slow
 def test_attributions_of_a_decoder_with_an_encoder_add_up():
     config = encoder_decoder(PLAIN)
     params, tokens, given = model_and_tokens(config)
@@ -195,7 +214,7 @@ def test_a_logit_that_is_no_sum_is_refused(name):
         direct_logit_attribution(params, config, tokens, tokens, by_head=by_head)
 
 
-@pytest.mark.parametrize("placement", [SANDWICH, RES_POST_NORM])
+@pytest.mark.parametrize("placement", [SANDWICH, pytest.param(RES_POST_NORM, marks=pytest.mark.slow)])
 def test_with_a_norm_after_the_branch_branches_add_up(placement):
     config = PLAIN.replace(norm=placement)
     params, tokens, _ = model_and_tokens(config)
@@ -261,7 +280,7 @@ def test_importance_is_the_increase_of_the_loss_without_each_head(evaluated):
         np.testing.assert_allclose(found[f"blocks/{layer}/attention/heads"][head], want, atol=2e-5)
 
 
-@pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+@pytest.mark.parametrize("layout", ["scanned", pytest.param("unrolled", marks=pytest.mark.slow)])
 def test_importance_by_means_is_that_of_the_same_edit(evaluated, layout):
     params, batches = evaluated
     params = with_layout(params, layout)
@@ -269,7 +288,7 @@ def test_importance_by_means_is_that_of_the_same_edit(evaluated, layout):
     average = mean_activations(params, RUN, batches, "*attention/heads")
     before = scores(params, RUN, batches)["loss"]
     for path in found:
-        for head in range(N):
+        for head in (0, N - 1):
             after = scores(params, RUN, batches, patch({path: average[path]}, heads=[head]))["loss"]
             np.testing.assert_allclose(found[path][head], after - before, atol=1e-5)
     with pytest.raises(UserError, match="replaced_by is 'noise'; expected mean or zero"):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from grid import BASE, encoder_decoder, grid, model_and_tokens, sparse_grid
+from grid import BASE, encoder_decoder, grid, model_and_tokens, rows, sparse_grid
 from jaxtyping import Array, Float
 
 from flaxformer.config import GRU, Attention, Block, FeedForward, Rotary
@@ -66,7 +66,8 @@ def test_every_point_that_is_read_is_what_an_edit_is_given(config):
         assert (x.shape, x.dtype) == (shapes[path].shape, shapes[path].dtype), path
 
 
-@sparse_grid
+@pytest.mark.slow
+@rows(1)
 def test_an_identity_edit_changes_no_bit_where_the_kernel_stays_the_same(config):
     params, tokens, given = model_and_tokens(config)
     output = apply(params, config, tokens, **given)
@@ -78,7 +79,7 @@ def test_an_identity_edit_changes_no_bit_where_the_kernel_stays_the_same(config)
             np.testing.assert_array_equal(edited, output, err_msg=path)
 
 
-@grid
+@sparse_grid
 def test_every_point_has_an_effect(config):
     """The derivative of the output by a change at any point is not zero."""
     params, tokens, given = model_and_tokens(config)
@@ -127,7 +128,7 @@ SCANNED = {
 
 @pytest.mark.parametrize(
     "name",
-    ["alike", "pattern", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shared", "grouped", "recurrent"))],
+    ["pattern", *(pytest.param(name, marks=pytest.mark.slow) for name in SCANNED if name != "pattern")],
 )
 def test_scanned_layers_are_edited_one_by_one(name):
     """The body of a scan computes several layers; only those that the path names change."""
@@ -162,9 +163,8 @@ def test_an_edit_of_one_layer_of_a_scan_is_applied_to_that_layer_alone():
     np.testing.assert_allclose(found["blocks/1/attention/heads"], clean["blocks/1/attention/heads"] - 7, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "remat", ["block", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attention", "feed_forward", "dots"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["block", "attention", "feed_forward", "dots"])
 def test_edits_are_kept_by_rematerialisation(remat):
     params, tokens, _ = model_and_tokens(BASE)
     edit = {"blocks/1/attention/weights": lambda x: x[..., ::-1], "blocks/0/feed_forward/output": lambda x: 2 * x}
@@ -182,6 +182,7 @@ def test_edits_are_kept_by_rematerialisation(remat):
 def test_edits_have_gradients_and_are_mapped():
     params, tokens, _ = model_and_tokens(BASE)
 
+    @jax.jit
     def total(factor):
         return apply(params, BASE, tokens, edit={"blocks/0/attention/heads": lambda x: factor * x}).var()
 
@@ -270,7 +271,8 @@ def test_a_residual_stream_of_several_arrays_is_edited_as_a_whole():
         apply(params, config, tokens, edit={path: lambda x: x["a"]})
 
 
-@pytest.mark.parametrize("heads", [1, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [1, None])
 def test_decoding_with_edits_agrees_with_the_whole_sequence(heads):
     config = BASE.replace(positions=Rotary(), attention=Attention(heads=3, d_head=4, key_value_heads=heads))
     params, tokens, _ = model_and_tokens(config)
@@ -300,14 +302,10 @@ def test_points_within_a_mixer_without_a_state_are_refused_in_decoding():
     config = BASE.replace(attention=Slow(heads=3))
     params, tokens, _ = model_and_tokens(config)
     cache = new_cache(params, config, tokens.shape[:1], 11)
-    assert not close(apply(params, config, tokens, edit={"blocks/0/attention/heads": jnp.zeros_like}), 0)
     with pytest.raises(
         UserError, match=r"'blocks/0/attention/heads', which matches no point.*attention/\(input, output"
     ):
         extend(params, config, tokens, cache, edit={"blocks/0/attention/heads": jnp.zeros_like})
-    output, _ = extend(params, config, tokens, cache, edit={"blocks/0/attention/output": lambda x: 2 * x})
-    whole = apply(params, config, tokens, edit={"blocks/0/attention/output": lambda x: 2 * x})
-    assert close(output, whole)
 
 
 MISTAKES = {
@@ -332,8 +330,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-@pytest.mark.parametrize("layout", ["unrolled", "scanned"])
+@pytest.mark.parametrize(
+    ("name", "layout"), [*((name, "unrolled") for name in MISTAKES), ("typo", "scanned"), ("shape", "scanned")]
+)
 def test_mistakes_are_one_message(name, layout):
     params, tokens, _ = model_and_tokens(BASE, layout)
     edit, message = MISTAKES[name]
