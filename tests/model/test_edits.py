@@ -200,6 +200,8 @@ def test_edited_weights_are_those_that_multiply_the_values():
     found = activations_at(params, BASE, tokens, ["blocks/0/attention/heads", "blocks/0/attention/value"], edit=first)
     value, mixed = found["blocks/0/attention/value"], found["blocks/0/attention/heads"]
     np.testing.assert_allclose(mixed, jnp.broadcast_to(value[:, :1], mixed.shape), rtol=1e-6)
+    replaced = {"blocks/0/attention/heads": lambda x: jnp.broadcast_to(value[:, :1], x.shape)}  # takes a fused kernel
+    assert close(apply(params, BASE, tokens, edit=first), apply(params, BASE, tokens, edit=replaced))
 
 
 def test_several_edits_of_one_point_are_applied_in_order():
