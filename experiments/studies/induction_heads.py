@@ -17,10 +17,11 @@ same; without all four, +3.86 (3.71 to 4.01). Induction heads are half-way at st
 docs/interpretability.md has the table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from flaxformer.config import Attention, LearnedPositions, ModelConfig
 from flaxformer.interpret import (
@@ -35,9 +36,11 @@ from flaxformer.interpret import (
     previous_token,
     scores,
 )
-from flaxformer.model import activations_at
+from flaxformer.model import Transformer, activations_at
+from flaxformer.points import Edit
+from flaxformer.store.rows import Row
 from flaxformer.study import Claim, Study
-from flaxformer.tasks import Induction
+from flaxformer.tasks import Batch, Induction
 from flaxformer.training import AdamW, Run, Training
 
 READS = ("query", "key", "value")
@@ -51,7 +54,7 @@ PREFIX = tuple(f"best prefix-matching score of the {layer} layer" for layer in (
 PREVIOUS = tuple(f"best previous-token score of the {layer} layer" for layer in ("first", "second"))
 
 
-def measure(params, run):
+def measure(params: Transformer, run: Run) -> dict[str, Array]:
     """Scores and importance of every head, and the increase of the loss by interventions, in nats."""
     batches = run.task.load().evaluation()
     tokens = batches.inputs.reshape(-1, batches.inputs.shape[-1])
@@ -64,15 +67,15 @@ def measure(params, run):
     average = mean_activations(params, run, batches, "blocks/*/attention/heads")
     loss = scores(params, run, batches)["loss"]
 
-    def without_layer(layer):
+    def without_layer(layer: Array) -> Array:
         edits = [patch({f"{place}/heads": average[f"{place}/heads"]}, heads=jnp.full(HEADS, layer == number))
                  for number, place in enumerate((FIRST, SECOND))]  # fmt: skip
         return scores(params, run, batches, combine(*edits))["loss"] - loss
 
-    def hidden_from(number):
+    def hidden_from(number: Array) -> Array:
         """Let the second layer compute its queries, keys or values as if the heads of the first were removed."""
 
-        def edits(batch):
+        def edits(batch: Batch) -> dict[str, Edit]:
             removed = patch({f"{FIRST}/heads": average[f"{FIRST}/heads"]})
             points = [f"{SECOND}/{name}" for name in READS]
             values = activations_at(params, run.model, batch.inputs, points, edit=removed)
@@ -86,7 +89,7 @@ def measure(params, run):
     return found | dict(zip(INCREASES, [*layers, *reads], strict=True))
 
 
-def half_way(steps, values):
+def half_way(steps: Sequence[int], values: Sequence[float]) -> float:
     """First step at which a curve has covered half of its way from the first to the last value, interpolated."""
     part = [(value - values[0]) / (values[-1] - values[0]) for value in values]
     after = next(i for i, value in enumerate(part) if value >= 0.5)
@@ -94,16 +97,17 @@ def half_way(steps, values):
     return steps[after - 1] + left * (steps[after] - steps[after - 1])
 
 
-def best(row, score, place):
+def best(row: Mapping[str, list[float]], score: str, place: str) -> list[float]:
     """Curve of the largest score over the heads of a layer."""
     curves = [row[f"{score}/{place}/weights/{head}_curve"] for head in range(HEADS)]
     return [max(values) for values in zip(*curves, strict=True)]
 
 
-def derive(rows: Mapping):
+def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     """Scores of the best heads at the end, increases of the loss, and the steps at which heads and loss change."""
     row = rows["baseline"]
-    steps, found = row["evaluated_at"], {}
+    steps = row["evaluated_at"]
+    found: dict[str, float] = {}
     for names, score in ((PREFIX, "prefix_matching"), (PREVIOUS, "previous_token")):
         for name, place in zip(names, (FIRST, SECOND), strict=True):
             found[name] = best(row, score, place)[-1]

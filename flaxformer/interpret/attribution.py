@@ -97,8 +97,8 @@ def _problems(config: ModelConfig, by_head: bool) -> Iterator[str]:
     if type(head) is not LanguageModel:
         yield f"head is {type(head).__name__}; expected LanguageModel"
     elif head.transform is not None or head.logit_cap is not None:
-        own = f"transform {head.transform!r} and logit_cap {head.logit_cap}"
-        yield f"head has {own}; expected a LanguageModel without transform and logit_cap"
+        found = f"transform {head.transform!r} and logit_cap {head.logit_cap}"
+        yield f"head has {found}; expected a LanguageModel without transform and logit_cap"
 
 
 def _last_stream(config: ModelConfig, found: model.Intermediates) -> Float[Array, "*batch T D"]:
