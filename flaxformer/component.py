@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from flaxformer.nn.dropout import dropout, part_key
 from flaxformer.nn.masks import Mask
 from flaxformer.params import Parameters, ParametersT, path_name
+from flaxformer.points import Edits
 from flaxformer.pytree import Node
 from flaxformer.struct import Config
 
@@ -84,7 +85,8 @@ class Aux(Node):
     statistics: numbers that a study's `measure` and the diagnostics record; from a stack, with a leading axis of the
         layers that give them.
     intermediates: activations, if `Context.return_intermediates`; `apply_with_intermediates` returns those of a branch
-        and its norms as `blocks[i].feed_forward.intermediates`.
+        and its norms as `blocks[i].feed_forward.intermediates`. `Context.edit` records one without an `Aux`, and lets a
+        call edit it.
     weights: new values of weights that the forward pass changes, such as running means, by path.
     carried: values for later layers, by the names of `Component.initial_carry`.
     """
@@ -180,6 +182,30 @@ class Context(Node):
     """Number of layers."""
     reads_source: bool = flax.struct.field(pytree_node=False, default=False)
     """True if the stack has cross-attention."""
+    edits: Edits | None = flax.struct.field(pytree_node=False, default=None)
+    """Edits of the call; None without any."""
+    record: dict[str, Array] | None = flax.struct.field(pytree_node=False, default=None)
+    """Activations that `edit` has named in this branch, if intermediates are asked for."""
+
+    def edit(self, name: str, x: ResultT) -> ResultT:
+        """Name an activation of a branch: return it after the edits of the call, and record it as an intermediate.
+
+        Its path is that of the branch and the name: `x = context.edit("hidden", x)` in a feed-forward network is the
+        point "blocks/3/feed_forward/hidden". Call it outside of functions that JAX traces within the branch, such as
+        the body of a `lax.scan`.
+
+        Args:
+          x: an array.
+        """
+        if self.edits is not None:
+            x = self.edits.apply(name, x, self.layer)
+        if self.record is not None:
+            self.record[name] = cast(Array, x)
+        return x
+
+    def is_edited(self, *names: str) -> bool:
+        """True if the call edits one of these points, so that they must be computed."""
+        return self.edits is not None and any(map(self.edits.reach, names))
 
     def with_key(self, key: Array | None) -> "Context":
         """Return the context of a component with this random key, which is that of the whole batch."""
@@ -198,9 +224,11 @@ class Context(Node):
 
     def for_branch(self, branch: str) -> "Context":
         """Return the context of one branch: only cross-attention reads the source, and it ignores positions."""
+        edits = None if self.edits is None else dataclasses.replace(self.edits, branch=branch)
+        own = self.replace(edits=edits)
         if branch == "cross_attention":
-            return self.replace(mask=self.source_mask, bias=None, scheme=None, scheme_weights=None, is_cross=True)
-        return self.replace(source=None, source_mask=None)
+            return own.replace(mask=self.source_mask, bias=None, scheme=None, scheme_weights=None, is_cross=True)
+        return own.replace(source=None, source_mask=None)
 
 
 def replace_weights(params: ParametersT, changes: Mapping[str, PyTree]) -> ParametersT:

@@ -3,9 +3,10 @@
 from flaxformer.model.beam import Beams, beam_search
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.decoding import Generation, generate, stream
-from flaxformer.model.interface import apply, apply_with_intermediates, extend
+from flaxformer.model.interface import activations_at, apply, apply_with_intermediates, extend, points
+from flaxformer.model.output import Intermediates
 from flaxformer.model.sampling import Sampling
-from flaxformer.model.transformer import Intermediates, encode, new_cache, run
+from flaxformer.model.transformer import encode, new_cache, run
 from flaxformer.model.weights import Transformer, init, specs
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Intermediates",
     "Sampling",
     "Transformer",
+    "activations_at",
     "apply",
     "apply_with_intermediates",
     "beam_search",
@@ -23,6 +25,7 @@ __all__ = [
     "generate",
     "init",
     "new_cache",
+    "points",
     "run",
     "specs",
     "stream",

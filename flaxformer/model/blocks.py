@@ -22,8 +22,8 @@ from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
 
-BranchResult = tuple[Float[Array, "*batch T D"], Aux, BlockState | None]
-"""Update of a branch, its `Aux`, and the decoding state."""
+BranchResult = tuple[Float[Array, "*batch T D"], dict[str, Array], Aux, BlockState | None]
+"""Update of a branch, the activations that it names, its `Aux`, and the decoding state."""
 
 
 class ResidualParams(Parameters):
@@ -47,15 +47,28 @@ class BlockParams(Parameters):
 
 
 class BranchActivations(Node):
-    """Intermediates of a residual branch: its input, its update, the stream after it, and those of its `Aux`.
+    """Intermediates of a residual branch.
 
-    Names from a norm begin with its place: "pre/…", "post_branch/…", "post_residual/…".
+    input: what the branch reads, after the norm before it.
+    update: change of the residual stream: `output` with the gain of the residual rule.
+    stream: the residual stream after the branch.
+    intermediates: those that the branch names with `Context.edit`, and those of its `Aux`. Names from a norm begin with
+        its place: "pre/…", "post_branch/…", "post_residual/…".
+    output: result of the branch, after the norm behind it and dropout.
+    points: the intermediates that a call can edit, in the order of computation.
     """
 
     input: Float[Array, "*batch T D"]
     update: Float[Array, "*batch T D"]
     stream: Float[Array, "*batch T D"]
     intermediates: dict[str, PyTree] = flax.struct.field(default_factory=dict)
+    output: Float[Array, "*batch T D"] | None = None
+    points: tuple[str, ...] = flax.struct.field(pytree_node=False, default=())
+
+    def at_points(self) -> dict[str, PyTree]:
+        """Return the activation at each point of the branch, by its name."""
+        own = {name: self.intermediates[name] for name in self.points}
+        return {"input": self.input} | own | {"output": self.output, "stream": self.stream}
 
     @property
     def logits(self) -> Float[Array, "*batch N T S"] | None:
@@ -114,28 +127,32 @@ def block(
         branch_key = None if key is None else fold_in_name(key, name)
         # Another key than that of the dropout below, which would give equal numbers for equal shapes.
         component_key = None if branch_key is None else fold_in_name(branch_key, "component")
-        branch_context = context.for_branch(name).with_key(component_key)
+        edited = context.for_branch(name).with_key(component_key)
+        branch_context = edited.replace(edits=None)  # the points of a branch are those of its component
         with jax.named_scope(name):
             read = rule.read(around.residual, block_input if config.parallel else x, branch_context)
             branch_input, pre_aux = normalise(around.pre, config.pre_norm, read, branch_context)
+            branch_input = edited.edit("input", branch_input)
             # The context is no argument: numbers of a mask that kernels read would become traced ones.
             own_branch = functools.partial(
-                apply_branch, name, branch, context=branch_context, state=state, prefix_context=prefix_context
+                apply_branch, name, branch, context=edited, state=state, prefix_context=prefix_context
             )
             apply = wrap(own_branch, name)
-            update, branch_aux, state = apply(weights, branch_input)
+            update, recorded, branch_aux, state = apply(weights, branch_input)
             _check_result(f"{name} {type(branch).__name__}", update, branch_aux, branch_input)
             update = update.astype(branch_input.dtype)
             update, post_aux = normalise(around.post_branch, config.post_branch_norm, update, branch_context)
-            update = dropout(branch_key, config.dropout, update, context.rows)
+            update = output = edited.edit("output", dropout(branch_key, config.dropout, update, context.rows))
             skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
             joined = rule.join(around.residual, skipped, update, branch_context)
             joined = jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
             if context.return_intermediates:
                 update = _residual_update(rule, around.residual, x, update, branch_context)
             x, last_aux = normalise(around.post_residual, config.post_residual_norm, joined, branch_context)
+            x = edited.edit("stream", x)
         norms = pre_aux.within("pre").merge(post_aux.within("post_branch")).merge(last_aux.within("post_residual"))
-        intermediates[name] = BranchActivations(branch_input, update, x, branch_aux.merge(norms).intermediates)
+        own = branch_aux.merge(norms).intermediates | recorded
+        intermediates[name] = BranchActivations(branch_input, update, x, own, output, tuple(recorded))
         aux = aux.merge(branch_aux.within(name)).merge(norms.within(f"{name}_connection"))
         context = context.replace(carried=context.carried | branch_aux.carried)
     return x, BlockIntermediates(**intermediates), aux, state
@@ -175,6 +192,8 @@ def apply_branch(
     prefix_context: Context | None,
 ) -> BranchResult:
     """Return the update of a branch, for whole sequences or for tokens that follow those of a decoding state."""
+    record: dict[str, Array] = {}
+    context = context.replace(record=record if context.return_intermediates else None)
     result: ComponentResult
     if state is None or isinstance(branch, FeedForward):
         result = branch.apply(weights, x, context)
@@ -194,7 +213,7 @@ def apply_branch(
         result, mixer_state = branch.step(weights, x, state.attention, context)
         state = state.replace(attention=mixer_state)
     update, aux = with_aux(result)
-    return update, aux, state
+    return update, record, aux, state
 
 
 def recompute_prefix(
@@ -208,5 +227,5 @@ def recompute_prefix(
     """Return the update of new tokens by a mixer without a decoding state, which reads all tokens so far again."""
     assert context.offset is not None, "a decoding state has an offset"
     inputs = write(prefix.inputs, x, context.offset, axis=-2)
-    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context))
+    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context.replace(edits=None)))  # its points are of all tokens
     return jax.lax.dynamic_slice_in_dim(y, context.offset, x.shape[-2], y.ndim - 2), InputHistory(inputs)

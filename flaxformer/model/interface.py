@@ -1,14 +1,19 @@
-"""Public functions of a forward pass: output, output with intermediates, and decoding with a cache."""
+"""Public functions of a forward pass: output, activations at named points, and decoding with a cache."""
 
+import fnmatch
+from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from jaxtyping import Array, Bool, Float, Int
+import jax
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs
-from flaxformer.model.transformer import Intermediates, run
+from flaxformer.model.output import Intermediates, ModelOutput
+from flaxformer.model.transformer import run
 from flaxformer.model.weights import Transformer
+from flaxformer.points import Edit, Edits, unknown_point
 
 
 def apply(
@@ -17,6 +22,7 @@ def apply(
     inputs: Array,
     *,
     dropout_key: Array | None = None,
+    edit: Mapping[str, Edit] | None = None,
     **given: Unpack[ForwardInputs],
 ) -> Float[Array, "..."]:
     """Return the output of a model: logits [*batch, T, V] of a language model, or the output of its head.
@@ -27,14 +33,18 @@ def apply(
       inputs: depending on `config.inputs`, token ids [*batch, T] in [0, vocabulary) (other ids are not detected, since
         indexing clamps them), vectors [*batch, T, width], or images [*batch, height, width, channels].
       dropout_key: random key of training (dropout, batch statistics of BatchNorm); None evaluates.
+      edit: functions of the activations at points of the forward pass, by path or pattern, such as
+        {"blocks/3/attention/output": jnp.zeros_like}. Each returns an array of the same shape and dtype, with which the
+        forward pass continues. In a pattern, `*` stands for any characters. `points` lists the paths. Edited logits or
+        weights of an attention are computed without a fused kernel.
       given: padding, positions, a source to translate and so on; see `ForwardInputs`.
 
     Raises:
       TypeError: an unknown argument in `given`.
-      UserError: a mask that a token mixer would ignore.
+      UserError: a mask that a token mixer would ignore; an edit that matches no point, or returns another shape.
       ValueError: inputs of the wrong type or width, or beyond `max_length`.
     """
-    return run(params, config, inputs, given, dropout_key=dropout_key).output
+    return _run_edited(params, config, inputs, given, edit, dropout_key=dropout_key).output
 
 
 def apply_with_intermediates(
@@ -43,12 +53,50 @@ def apply_with_intermediates(
     inputs: Array,
     *,
     dropout_key: Array | None = None,
+    edit: Mapping[str, Edit] | None = None,
     **given: Unpack[ForwardInputs],
 ) -> tuple[Float[Array, "..."], Intermediates]:
     """Return the output of `apply`, and the intermediates, such as attention weights; `jit` removes unused ones."""
-    result = run(params, config, inputs, given, dropout_key=dropout_key, return_intermediates=True)
+    result = _run_edited(params, config, inputs, given, edit, dropout_key=dropout_key, return_intermediates=True)
     assert result.intermediates is not None
     return result.output, result.intermediates
+
+
+def activations_at(
+    params: Transformer,
+    config: ModelConfig,
+    inputs: Array,
+    at: str | Sequence[str],
+    *,
+    dropout_key: Array | None = None,
+    edit: Mapping[str, Edit] | None = None,
+    **given: Unpack[ForwardInputs],
+) -> dict[str, PyTree]:
+    """Return the activations of a forward pass at some points, by path, in the order of computation.
+
+    They are those that an edit at the same path is given; with an edit there, those that it returns.
+
+    Args:
+      at: paths of points, or patterns of paths, such as "blocks/*/attention/weights".
+      inputs, dropout_key, edit, given: as for `apply`.
+
+    Raises:
+      UserError: a pattern that matches no point, and as for `apply`.
+    """
+    patterns = [at] if isinstance(at, str) else list(at)
+    result = _run_edited(params, config, inputs, given, edit, dropout_key=dropout_key, return_intermediates=True)
+    found = result.at_points()
+    for pattern in patterns:
+        if not fnmatch.filter(found, pattern):
+            raise unknown_point("at", pattern, list(found))
+    return {path: x for path, x in found.items() if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)}
+
+
+def points(
+    params: Transformer, config: ModelConfig, inputs: Array, **given: Unpack[ForwardInputs]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return shape and dtype of the activation at every point of a forward pass, by path, without computing it."""
+    return _shapes_at_points(params, config, inputs, given, None)
 
 
 def extend(
@@ -59,6 +107,7 @@ def extend(
     *,
     valid: Bool[Array, "*batch T"] | None = None,
     prefix: Int[Array, "*batch"] | None = None,
+    edit: Mapping[str, Edit] | None = None,
 ) -> tuple[Float[Array, "..."], Cache]:
     """Return the output of `apply` for tokens that follow those of a cache, and the cache with these tokens.
 
@@ -67,10 +116,56 @@ def extend(
       valid: False at padding.
       prefix: number of tokens at the start that all tokens attend to, with mask_pattern "prefix"; one call must contain
         them all.
+      edit: as for `apply`, for the activations of these tokens; the cache has their keys and values after the edits.
+        Keys and values of cross-attention, and what is within a token mixer without a decoding state, are no points.
 
     Raises:
       ValueError: more tokens than the capacity of the cache.
+      UserError: an edit that matches no point, or returns another shape.
     """
-    result = run(params, config, inputs, {"valid": valid, "prefix": prefix}, cache=cache)
+    result = _run_edited(params, config, inputs, {"valid": valid, "prefix": prefix}, edit, cache=cache)
     assert result.cache is not None
     return result.output, result.cache
+
+
+def _run_edited(
+    params: Transformer,
+    config: ModelConfig,
+    inputs: Array,
+    given: ForwardInputs,
+    edit: Mapping[str, Edit] | None,
+    *,
+    dropout_key: Array | None = None,
+    cache: Cache | None = None,
+    return_intermediates: bool = False,
+) -> ModelOutput:
+    """Run a forward pass with the edits of a call, each of which must match a point."""
+    edits = Edits.of(edit)
+    result = run(
+        params,
+        config,
+        inputs,
+        given,
+        dropout_key=dropout_key,
+        cache=cache,
+        return_intermediates=return_intermediates,
+        edits=edits,
+    )
+    if edits is not None:
+        result = result.replace(output=edits.apply("output", result.output, None))
+        edits.check_matched(lambda: list(_shapes_at_points(params, config, inputs, given, cache)))
+    return result
+
+
+def _shapes_at_points(
+    params: Transformer, config: ModelConfig, inputs: Array, given: ForwardInputs, cache: Cache | None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    names: list[str] = []  # in the order of computation, which a traced dictionary does not keep
+
+    def at_points() -> tuple[PyTree, ...]:
+        found = run(params, config, inputs, given, cache=cache, return_intermediates=True).at_points()
+        names[:] = found
+        return tuple(found.values())
+
+    shapes = jax.eval_shape(at_points)
+    return dict(zip(names, shapes, strict=True))

@@ -5,6 +5,7 @@ of layers, and `lax.scan` runs over whole periods of the pattern: if layers diff
 Layers that share weights use those of the block `ModelConfig.block_of_layer`.
 """
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -57,10 +58,11 @@ def run_layers(
     """
     configs, is_scanned = config.layer_configs, not isinstance(layers, tuple)
 
-    def run_block(own: ModelConfig, carry: Carry, layer: Layer) -> tuple[Carry, LayerResult]:
+    def run_block(own: ModelConfig, numbers: tuple[int, ...], carry: Carry, layer: Layer) -> tuple[Carry, LayerResult]:
         (x, carried), (params, index, state) = carry, layer
         layer_key = None if key is None else jax.random.fold_in(key, index)
-        layer_context = context.replace(layer=index, carried=carried)
+        edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
+        layer_context = context.replace(layer=index, carried=carried, edits=edits)
         whole = None if prefix_context is None else prefix_context.replace(layer=index)
         params = all_gather_fsdp(params)
         wrap = functools.partial(rematerialise_branch, remat=remat, scanned=is_scanned)
@@ -68,17 +70,30 @@ def run_layers(
         kept = intermediates if context.return_intermediates else None
         return (x, carried | aux.carried), (kept, aux.replace(intermediates={}, carried={}), state)
 
-    by_config = {id(own): rematerialise(_bind_config(run_block, own), remat, scanned=is_scanned) for own in configs}
-    functions = [by_config[id(own)] for own in configs]
+    numbers = _numbers(config, is_scanned) if context.edits is not None else [()] * config.layers
+    kinds = {(id(own), of): own for own, of in zip(configs, numbers, strict=True)}
+    by_kind = {
+        kind: rematerialise(_bind_config(run_block, own, kind[1]), remat, scanned=is_scanned)
+        for kind, own in kinds.items()
+    }
+    functions = [by_kind[id(own), of] for own, of in zip(configs, numbers, strict=True)]
     carry = config.residual.begin(x, config.layers), _initial_carry(configs, x)
     run = _run_scanned if is_scanned else _run_unrolled
     (x, _), intermediates, aux, states = run(functions, layers, config, carry, states)
     return x, intermediates if context.return_intermediates else None, aux, states
 
 
-def _bind_config(run_block: Callable[..., tuple[Carry, LayerResult]], own: ModelConfig) -> LayerFunction:
+def _bind_config(
+    run_block: Callable[..., tuple[Carry, LayerResult]], own: ModelConfig, numbers: tuple[int, ...]
+) -> LayerFunction:
     """Return the function of a layer with this config; `jax.checkpoint` needs plain functions."""
-    return lambda carry, layer: run_block(own, carry, layer)
+    return lambda carry, layer: run_block(own, numbers, carry, layer)
+
+
+def _numbers(config: ModelConfig, is_scanned: bool) -> list[tuple[int, ...]]:
+    """Return, for each layer, the numbers of all layers that the same traced code computes."""
+    depth, period = config.layers, config.period
+    return [tuple(range(index % period, depth, period)) if is_scanned else (index,) for index in range(depth)]
 
 
 def _initial_carry(configs: Sequence[ModelConfig], x: Array) -> dict[str, Array]:

@@ -1,5 +1,6 @@
 """Transformer encoder, decoder, or both: forward pass and cache."""
 
+import dataclasses
 from typing import Unpack
 
 import jax
@@ -8,45 +9,21 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.component import Aux, Component, Context
 from flaxformer.config import ModelConfig
-from flaxformer.model.blocks import BlockIntermediates, BlockParams
+from flaxformer.model.blocks import BlockParams
 from flaxformer.model.cache import BlockState, Cache
 from flaxformer.model.call import ForwardInputs, check_inputs, check_memory
 from flaxformer.model.context import cache_context, last_token, self_attention_mask, stack_context
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
 from flaxformer.model.norm import normalise
+from flaxformer.model.output import Intermediates, ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import fold_in_name
 from flaxformer.parts.cache import InputHistory
-from flaxformer.parts.heads import OutputProjection
-from flaxformer.pytree import Node
+from flaxformer.points import Edits
 from flaxformer.sharding import all_gather_fsdp
 from flaxformer.struct import UserError
-
-
-class Intermediates(Node):
-    """Intermediates of a model: the embedded inputs, each block's branches, the head's input, and the encoder's."""
-
-    embedded: Float[Array, "*batch T D"]
-    blocks: tuple[BlockIntermediates, ...]
-    final: Float[Array, "*batch T D"]
-    encoder: "Intermediates | None" = None
-
-
-class ModelOutput(Node):
-    """Result of a forward pass."""
-
-    output: Array
-    """Output of the head, such as logits; a compiled program that does not read it does not compute it."""
-    aux: Aux = Aux()
-    """Losses, statistics and changed weights of the components."""
-    cache: Cache | None = None
-    """Cache with the new tokens, if one was given."""
-    intermediates: Intermediates | None = None
-    """Intermediates, if asked for."""
-    projection: OutputProjection | None = None
-    """Last step from features to `output`, if it can be computed for some of the tokens at a time."""
 
 
 def encode(
@@ -132,6 +109,7 @@ def run(
     remat: str = "none",
     table: Array | None = None,
     last_only: bool = False,
+    edits: Edits | None = None,
 ) -> ModelOutput:
     """Run a forward pass; `model.apply` and `model.extend` are the public functions for it.
 
@@ -144,6 +122,7 @@ def run(
       remat: activations that the backward pass stores; see `model.remat`.
       table: embedding table of the decoder, for an encoder that shares it.
       last_only: return the output only for the last token of each sequence that is no padding, [*batch, 1, …].
+      edits: functions to apply at points before the output; the caller checks that each has matched a point.
 
     Raises:
       TypeError: an unknown argument in `given`.
@@ -156,7 +135,9 @@ def run(
         for name in ("embedding", "blocks", "head")
     }
     if cache is None:
-        memory, memory_valid, encoder = _memory(params, config, given, dropout_key, rows, return_intermediates, remat)
+        memory, memory_valid, encoder = _memory(
+            params, config, given, dropout_key, rows, return_intermediates, remat, edits
+        )
         offset = None
     else:
         memory, memory_valid, encoder, offset = None, cache.memory_valid, None, cache.used
@@ -168,14 +149,16 @@ def run(
         x, context = _embedded(params, config, inputs, given, table, cache, offset, memory, memory_valid)
         is_training = dropout_key is not None
         context = context.replace(training=is_training, rows=rows, return_intermediates=return_intermediates)
+        edited = context.replace(edits=edits)  # the points of the stack and of its blocks; a norm or a head has none
         x, first = normalise(params.embedding_norm, config.embedding_norm, x, context)
-        x = embedded = dropout(keys["embedding"], config.dropout, x, rows)
+        x = embedded = edited.edit("embedded", dropout(keys["embedding"], config.dropout, x, rows))
     cached = None if cache is None else cache_context(config, context, cache)
     x, blocks, aux, layers = run_layers(
-        params.blocks, config, x, context, keys["blocks"], cache and cache.layers, cached, remat
+        params.blocks, config, x, edited, keys["blocks"], cache and cache.layers, cached, remat
     )
     with jax.named_scope("head"):
         final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
+        final = edited.edit("final", final)
         if last_only:
             final, context = last_token(final, context)
         context = context.with_key(keys["head"])
@@ -256,13 +239,14 @@ def _memory(
     rows: Int[Array, " B"] | None = None,
     return_intermediates: bool = False,
     remat: str = "none",
+    edits: Edits | None = None,
 ) -> tuple[Array | None, Array | None, ModelOutput | None]:
     """Return the memory of cross-attention, its `valid`, and the output of the encoder if it runs."""
     memory, source = given.get("memory"), given.get("source")
     check_memory(config, given)
     if source is None or memory is not None:
         return memory, given.get("memory_valid"), None
-    encoder = _run_encoder(params, config, given, dropout_key, rows, return_intermediates, remat)
+    encoder = _run_encoder(params, config, given, dropout_key, rows, return_intermediates, remat, edits)
     return encoder.output, given.get("source_valid"), encoder
 
 
@@ -274,6 +258,7 @@ def _run_encoder(
     rows: Int[Array, " B"] | None = None,
     return_intermediates: bool = False,
     remat: str = "none",
+    edits: Edits | None = None,
 ) -> ModelOutput:
     """Run the encoder on the source."""
     source, key = given.get("source"), None if dropout_key is None else fold_in_name(dropout_key, "encoder")
@@ -290,4 +275,5 @@ def _run_encoder(
             return_intermediates=return_intermediates,
             remat=remat,
             table=_table(params),
+            edits=None if edits is None else dataclasses.replace(edits, stack="encoder/"),
         )

@@ -52,6 +52,11 @@ def with_rank(x: Array, rank: int) -> Array:
     return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
+def broadcast_logits(x: Shaped[Array, "..."], full: tuple[int, ...]) -> Shaped[Array, "*batch N T S"]:
+    """Logits or a mask, broadcast to the shape `full`, [*batch, N, T, S]."""
+    return jnp.broadcast_to(with_rank(x, len(full)), full)
+
+
 def without_unreachable(mask: Array, *keys_or_values: Float[Array, "*batch S K _"]) -> tuple[Array, ...]:
     """Zero the keys and values that no query of their heads attends to: there, a NaN times a weight of 0 is a NaN."""
     *batch, N, T, S = mask.shape

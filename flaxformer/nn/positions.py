@@ -6,6 +6,7 @@ Sources: Vaswani et al. 2017, section 3.5; "What Happens in A Transformer Layer"
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -127,3 +128,11 @@ def _angles(
 ) -> Float[Array, "*batch T half"]:
     """Return the angles n / base^exponent."""
     return positions[..., None] * jnp.expand_dims(jnp.power(base, -exponents), range(positions.ndim))
+
+
+def frozen_logits(
+    pattern: Float[Array, "N pattern pattern"], query: Int[Array, "*#batch T"], key: Int[Array, "*#batch S"]
+) -> Float[Array, "*#batch N T S"]:
+    """Logits of a fixed pattern at the positions of queries and keys, without gradients."""
+    logits = pattern[:, query[..., :, None], key[..., None, :]]
+    return jax.lax.stop_gradient(jnp.moveaxis(logits, 0, -3))

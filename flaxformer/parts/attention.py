@@ -11,11 +11,12 @@ from jaxtyping import Array, Bool, Float
 from flaxformer.component import Aux, ComponentResult, Context, is_more_derived, with_aux
 from flaxformer.nn.attention import masked_softmax
 from flaxformer.nn.dot_product import apply_weights, dot_product_attention, dot_product_logits
-from flaxformer.nn.heads import without_unreachable
+from flaxformer.nn.heads import broadcast_logits, without_unreachable
 from flaxformer.nn.kernels import KernelChoice, record
 from flaxformer.nn.kernels.packed import cached_attention
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask, Window
+from flaxformer.nn.positions import frozen_logits
 from flaxformer.params import Parameters, param, subtree
 from flaxformer.parts.cache import KeysValues, LayerCache, Memory, PackedKV, pack
 from flaxformer.parts.mixers import TokenMixer
@@ -144,7 +145,7 @@ class Attention(TokenMixer):
 
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
         source = x if context.source is None else context.source
-        keys_values, key_aux = with_aux(self.keys_and_values(weights, source, context))
+        keys_values, key_aux = self._edited_keys_and_values(weights, source, context)
         y, aux = self.read(weights, x, keys_values, context)
         return y, key_aux.merge(aux)
 
@@ -160,6 +161,12 @@ class Attention(TokenMixer):
             maps = (weights.key, weights.key_bias, weights.key_norm)
         return KeysValues(key=self._map_into_heads(source, *maps, context, context.query_positions), value=value)
 
+    def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:
+        """Return `keys_and_values` after the edits of the call, and their `Aux`."""
+        found, aux = with_aux(self.keys_and_values(weights, source, context))
+        key = None if found.key is None else context.edit("key", found.key)
+        return found.replace(key=key, value=context.edit("value", found.value)), aux
+
     def read(
         self, weights: Weights, x: Float[Array, "*batch T D"], read: KeysValues | PackedKV, context: Context
     ) -> tuple[Float[Array, "*batch T D"], Aux]:
@@ -167,13 +174,14 @@ class Attention(TokenMixer):
         aux, query = Aux(), None
         if weights.query is not None:
             maps = (weights.query, weights.query_bias, weights.query_norm)
-            query = self._map_into_heads(x, *maps, context, context.query_positions)
+            query = context.edit("query", self._map_into_heads(x, *maps, context, context.query_positions))
         why = self._why_steps(context)
         if query is None or why is not None:
             record(KernelChoice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
         else:
             mixed = self._mix_fused(query, read, context, self.scale(x.shape[-1]))
+        mixed = context.edit("heads", mixed)
         if weights.out is not None:
             return linear(mixed, weights.out, weights.out_bias, contract=2), aux
         y = mixed.sum(-2)
@@ -187,6 +195,8 @@ class Attention(TokenMixer):
             return f"{type(self).__name__} has its own logits, normalize or combine, or a frozen pattern"
         if context.scheme is not None and context.scheme.reads_query:
             return f"the bias of {type(context.scheme).__name__} depends on the query"
+        if context.is_edited("logits", "weights"):
+            return "the logits or weights are edited"
         return "the weights are asked for" if context.return_intermediates else None
 
     def _mix_fused(
@@ -207,16 +217,17 @@ class Attention(TokenMixer):
         """Return the mixed values by `logits`, `normalize` and `combine`, and the intermediates if asked for."""
         mask, read = self._mask(context), read.unpack(x.shape[:-2]) if isinstance(read, PackedKV) else read
         full = (*x.shape[:-2], self.heads, x.shape[-2], read.value.shape[-3])
-        allowed = _broadcast(jnp.ones((), bool) if mask is None else mask.matrix(*full[-2:]), full)
+        allowed = broadcast_logits(jnp.ones((), bool) if mask is None else mask.matrix(*full[-2:]), full)
         if mask is not None:  # overrides must not read padding, which may be NaN
             read = jax.tree.map(lambda leaf: without_unreachable(allowed, leaf)[0], read)
         if query is None or read.key is None:
-            logits = _frozen_logits(weights.pattern, context)
+            assert weights.pattern is not None, "without queries, there is a frozen pattern"
+            logits = frozen_logits(weights.pattern, context.query_positions, context.key_positions)
         else:
             bias = self._bias(query, read.key, allowed, context)
             logits = self.logits(weights, query, read.key, mask, bias, self.scale(x.shape[-1]))
-        logits = _broadcast(logits, full)
-        attention = self.normalize(weights, logits, allowed)
+        logits = context.edit("logits", broadcast_logits(logits, full))
+        attention = context.edit("weights", self.normalize(weights, logits, allowed))
         mixed = self.combine(weights, attention, read.value, mask)
         if not context.return_intermediates:
             return mixed, Aux()
@@ -270,7 +281,7 @@ class Attention(TokenMixer):
         self, weights: Weights, x: Float[Array, "*batch T D"], state: LayerCache, context: Context
     ) -> tuple[ComponentResult, LayerCache]:
         assert context.offset is not None, "a decoding state has an offset"
-        keys_values, key_aux = with_aux(self.keys_and_values(weights, x, context))
+        keys_values, key_aux = self._edited_keys_and_values(weights, x, context)
         state = state.append(keys_values, context.offset, context.valid)
         y, aux = self.read(weights, x, state.own, context)
         return (y, key_aux.merge(aux)), state
@@ -286,15 +297,3 @@ class Attention(TokenMixer):
         if is_more_derived(type(self), "apply", "read"):
             return Memory(source)
         return pack(with_aux(self.keys_and_values(weights, source, context))[0], valid)
-
-
-def _broadcast(x: Array, full: tuple[int, ...]) -> Array:
-    """Broadcast an array to [*batch, N, T, S]."""
-    return jnp.broadcast_to(x.reshape((1,) * (len(full) - x.ndim) + x.shape), full)
-
-
-def _frozen_logits(pattern: Array | None, context: Context) -> Float[Array, "*#batch N T S"]:
-    assert pattern is not None, "without queries, there is a frozen pattern"
-    query, key = context.query_positions, context.key_positions
-    logits = pattern[:, query[..., :, None], key[..., None, :]]
-    return jax.lax.stop_gradient(jnp.moveaxis(logits, 0, -3))

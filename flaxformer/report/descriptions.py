@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flaxformer.report import numbers, phrasing, scaling_text, verdicts
+from flaxformer.report import heads, numbers, phrasing, scaling_text, verdicts
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.sweep import Sweep
@@ -53,6 +53,27 @@ def describe_sweep(analysis: Analysis, sweep: Sweep) -> str:
 def describe_scaling(analysis: Analysis) -> str:
     """Law of each arm, predictions of held-out sizes, and effects at ten times the largest size."""
     return f"{phrasing.metric(analysis.study)} against size: {_shortened(scaling_text.findings(analysis))}"
+
+
+def describe_heads(analysis: Analysis) -> str:
+    """Largest mean of each layer, for every quantity."""
+    grids = heads.head_grids(analysis)
+    items = [
+        f"{grid.quantity.replace('_', ' ')} in {layer} up to {phrasing.interval(max(own, key=lambda one: one.mean))}"
+        for grid in grids
+        for layer, own in grid.layers.items()
+    ]
+    return f"Numbers per head: {_shortened(items)}"
+
+
+def describe_lens(analysis: Analysis) -> str:
+    """Loss after the first and the last block of each arm."""
+    items = [
+        f"{name} from {phrasing.interval(points[0])} after 0 blocks to {phrasing.interval(points[-1])} after "
+        f"{len(points) - 1}"
+        for name, points in heads.lens_curves(analysis).items()
+    ]
+    return f"Logit lens: {_shortened(items)}"
 
 
 def _shortened(items: Sequence[str]) -> str:

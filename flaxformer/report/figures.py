@@ -10,11 +10,13 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from flaxformer.files import write_atomically
-from flaxformer.report import costs
+from flaxformer.report import costs, heads
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
+from flaxformer.report.heads_figure import heads_figure
 from flaxformer.report.html import PageFigure
+from flaxformer.report.lens_figure import lens_figure
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
@@ -43,6 +45,10 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
         found[f"sweep{i + 1 if i else ''}"] = functools.partial(sweep_figure, analysis, sweep)
     if analysis.scaling is not None:
         found["scaling"] = lambda width: scaling_figure(analysis, width)
+    if grids := heads.head_grids(analysis):
+        found["heads"] = functools.partial(heads_figure, grids)
+    if curves := heads.lens_curves(analysis):
+        found["lens"] = functools.partial(lens_figure, curves, analysis.study["unit"])
     if len(analysis.arms) > MOST_DRAWN:
         return found
     found["curves"] = lambda width: curves_figure(analysis, width)

@@ -41,6 +41,11 @@ CAPTIONS = {
     "compute": "Against the FLOPs of training so far: means over seeds; bands are pointwise 95 % t-intervals.",
     "sweep": "Means over seeds with 95 % t-intervals against the value; a ring marks the best value, and bars at the "
     "bottom are 95 % intervals of the optima.",
+    "heads": "A number per layer and head of the first arm: the mean over seeds, and half the width of its 95 % "
+    "t-interval; the shade is the mean over the largest of its panel. With several seeds, the heads of each layer are "
+    "ranked in each seed.",
+    "lens": "Loss of the head's output for the residual stream after each block (logit lens): means over seeds with "
+    "95 % t-intervals.",
     "scaling": "Means over seeds with 95 % t-intervals against size, held-out sizes hollow; the fitted laws, dashed "
     "beyond the fitted sizes, up to ten times the largest size; bands are pointwise 95 % intervals of the laws.",
 }
@@ -65,6 +70,8 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
         *_sweeps(analysis, drawn),
         html.section("Scaling", _scaling(analysis, drawn)),
         html.section("Learning curves", drawn.get("curves", "")),
+        html.section("Heads", drawn.get("heads", "")),
+        html.section("Logit lens", drawn.get("lens", "")),
         html.section("Exploratory contrasts", _explorations(analysis)),
         html.section("Limits", html.bullet_list(analysis.limits)),
         html.section("Arms", drawn.get("arms", "") + _body(tables.arms(analysis)) + _remark(analysis.coverage)),
@@ -102,6 +109,8 @@ def _description(analysis: Analysis, name: str, kind: str) -> str:
         return descriptions.describe_sweep(analysis, _sweep(analysis, name))
     if kind == "scaling":
         return descriptions.describe_scaling(analysis)
+    if kind in ("heads", "lens"):
+        return descriptions.describe_heads(analysis) if kind == "heads" else descriptions.describe_lens(analysis)
     return descriptions.describe_scores(analysis, analysis.arms if kind == "arms" else analysis.quantities)
 
 

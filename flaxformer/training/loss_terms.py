@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flaxformer.component import is_more_derived
-from flaxformer.model.transformer import ModelOutput
+from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.struct import Config, leaf
 from flaxformer.tasks.base import Batch

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer.component import Aux
-from flaxformer.model.transformer import ModelOutput
+from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn import chunks
 from flaxformer.parts.heads import Head, LossSum, OutputProjection

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from flaxformer import model
 from flaxformer.component import Aux, replace_weights
 from flaxformer.model.layout import Layout
-from flaxformer.model.transformer import ModelOutput
+from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer, with_layout
 from flaxformer.params import fold_in_name
 from flaxformer.pytree import Node

@@ -1,0 +1,174 @@
+"""Direct logit attribution: the terms of which a logit is the sum, one per part that writes to the residual stream."""
+
+from collections.abc import Iterator
+from typing import Unpack, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from flaxformer import model
+from flaxformer.component import Context
+from flaxformer.config import ModelConfig
+from flaxformer.model.blocks import BranchActivations, ResidualParams
+from flaxformer.model.call import ForwardInputs
+from flaxformer.model.context import stack_context
+from flaxformer.model.layout import unroll
+from flaxformer.model.weights import Transformer
+from flaxformer.parts.attention import Attention
+from flaxformer.parts.heads import LanguageModel
+from flaxformer.parts.norms import Affine, LayerNorm, RMSNorm
+from flaxformer.parts.residuals import DeepNorm, DepthScaled, LayerScale, Residual, ReZero
+from flaxformer.struct import UserError
+
+RULES = (Residual, ReZero, LayerScale, DepthScaled, DeepNorm)
+"""Residual rules that are linear in the stream and in the update."""
+
+
+def direct_logit_attribution(
+    params: Transformer,
+    config: ModelConfig,
+    inputs: Array,
+    targets: Int[Array, "*batch T"],
+    *,
+    against: Int[Array, "*batch T"] | None = None,
+    by_head: bool = True,
+    **given: Unpack[ForwardInputs],
+) -> dict[str, Float[Array, "*batch T"]]:
+    """Return the terms whose sum is the logit of a token at each position, or the difference of two logits.
+
+    The residual stream before the final norm is a sum of vectors c_i: the embedded input and the update of each branch,
+    with its gain; the update of an `Attention` is that of each head, y_n W_O[n], and its bias. With the scale s of the
+    final norm as it is in this forward pass (frozen), and its gain g, the term of c is s · (c − mean c) · (g ⊙ u) for
+    LayerNorm and s · c · (g ⊙ u) for RMSNorm, where u is the column of the token in the output matrix. It is exact up
+    to rounding: the terms and the biases add up to the logit.
+
+    Args:
+      targets: the token whose logit is decomposed, at every position.
+      against: the token whose logit is subtracted; None for none.
+      by_head: one term per head; False for one per branch.
+      given: further arguments of `apply`.
+
+    Returns:
+      Terms by path: "embedded", "blocks/0/attention/heads/2", "blocks/0/attention/bias", "blocks/0/feed_forward",
+      "final_norm/bias", "head/bias". A token mixer without heads of its own is one term, "blocks/0/attention".
+
+    Raises:
+      UserError: the logit is no such sum: with a norm after the addition (post-norm), a residual rule that is not
+        linear, another final norm, or a head with a transform or a cap; by head, with a norm after the branch.
+
+    Source: Elhage et al. 2021, "A mathematical framework for transformer circuits"; frozen scale as in nostalgebraist's
+    logit lens and Wang et al. 2022.
+    """
+    for problem in _problems(config, by_head):
+        raise UserError(f"direct logit attribution is not defined: {problem}")
+    _, found = model.apply_with_intermediates(params, config, inputs, **given)
+    direction, constants = _direction(params, config, _last_stream(config, found), targets, against)
+    context = stack_context(config, memory=None, memory_valid=None)
+    terms = {"embedded": _dot(found.embedded, direction)}
+    blocks = unroll(params.blocks)
+    for layer, own in enumerate(config.layer_configs):
+        weights = blocks[config.block_of_layer(layer)]
+        for name, branch in own.branches():
+            factor = _skip_factor(own.residual, context) if getattr(own, f"{name}_residual") else 0.0
+            terms = {path: factor * term for path, term in terms.items()} if factor != 1.0 else terms
+            activations = cast(BranchActivations, getattr(found.blocks[layer], name))
+            around = cast(ResidualParams, getattr(weights, f"{name}_connection"))
+            place = f"blocks/{layer}/{name}"
+            for end, update in _updates(branch, getattr(weights, name), activations, by_head):
+                change = own.residual.join(around.residual, jnp.zeros_like(update), update, context)
+                terms[place + end] = _dot(change, direction)
+    return terms | constants
+
+
+def _problems(config: ModelConfig, by_head: bool) -> Iterator[str]:
+    """Yield the reasons for which a logit is no sum of terms of the branches."""
+    for layer, own in enumerate(config.layer_configs):
+        if own.post_residual_norm is not None:
+            yield "norm.post_residual is given, which normalises the sum; expected a placement such as PRE or SANDWICH"
+        if by_head and own.post_branch_norm is not None:
+            yield "norm.post_branch is given, which normalises the sum of the heads; expected by_head=False"
+        if type(own.residual) not in RULES:
+            expected = ", ".join(rule.__name__ for rule in RULES)
+            yield f"residual of block {layer} is {type(own.residual).__name__}; expected one of {expected}"
+    norm, head = config.final_norm, config.head
+    if norm is not None and (type(norm) not in (LayerNorm, RMSNorm) or not norm.is_causal):
+        yield f"the final norm is {type(norm).__name__}; expected LayerNorm or RMSNorm over each token, or none"
+    if type(head) is not LanguageModel:
+        yield f"head is {type(head).__name__}; expected LanguageModel"
+    elif head.transform is not None or head.logit_cap is not None:
+        found = f"transform {head.transform!r} and logit_cap {head.logit_cap}"
+        yield f"head has {found}; expected a LanguageModel without transform and logit_cap"
+
+
+def _last_stream(config: ModelConfig, found: model.Intermediates) -> Float[Array, "*batch T D"]:
+    """Return the residual stream before the final norm."""
+    if not config.layers:
+        return found.embedded
+    branch = list(config.layer_configs[-1].branches())[-1][0]
+    return getattr(found.blocks[-1], branch).stream
+
+
+def _direction(
+    params: Transformer,
+    config: ModelConfig,
+    x: Float[Array, "*batch T D"],
+    targets: Int[Array, "*batch T"],
+    against: Int[Array, "*batch T"] | None,
+) -> tuple[Float[Array, "*batch T D"], dict[str, Float[Array, "*batch T"]]]:
+    """Return the vector whose product with a part of the stream is its term, and the terms that are constant."""
+    head, weights = cast(LanguageModel, config.head), cast(LanguageModel.Weights, params.head)
+    table = getattr(params.embedding, "tokens", None) if weights.matrix is None else weights.matrix.T
+
+    def of(rows: Array) -> Array:
+        rows = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
+        return rows[targets] if against is None else rows[targets] - rows[against]
+
+    assert table is not None, "a head without a matrix is tied to the embedding table"
+    column = of(table)
+    if head.scale_exponent is not None:
+        column = column * jnp.exp2(-head.scale_exponent * jnp.log2(x.shape[-1]))
+    constants = {} if weights.bias is None else {"head/bias": of(weights.bias)}
+    norm, affine = config.final_norm, cast(Affine | None, params.final_norm)
+    if norm is None or affine is None:
+        return column, constants
+    if affine.bias is not None:
+        constants = {"final_norm/bias": _dot(jnp.broadcast_to(affine.bias, x.shape), column)} | constants
+    if affine.gain is not None:
+        column = column * jnp.broadcast_to(affine.gain, column.shape)
+    x = x.astype(column.dtype)
+    if isinstance(norm, LayerNorm):
+        column, x = (y - y.mean(-1, keepdims=True) for y in (column, x))
+    epsilon = cast(LayerNorm | RMSNorm, norm).epsilon
+    return column * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon), constants
+
+
+def _skip_factor(rule: Residual, context: Context) -> float:
+    """Return the factor of the stream in a residual rule."""
+    return rule.skip_gain(context.layers, context.reads_source) if isinstance(rule, DeepNorm) else 1.0
+
+
+def _updates(
+    branch: object, weights: object, activations: BranchActivations, by_head: bool
+) -> Iterator[tuple[str, Float[Array, "*batch T D"]]]:
+    """Yield the parts of a branch's output, each with the end of its path."""
+    assert activations.output is not None, "a branch has an output"
+    if not (by_head and _adds_heads(branch)):
+        yield "", activations.output
+        return
+    own, mixed = cast(Attention.Weights, weights), activations.intermediates["heads"]
+    for head in range(mixed.shape[-2]):
+        y = mixed[..., head, :]
+        yield f"/heads/{head}", y if own.out is None else (y @ own.out[head]).astype(y.dtype)
+    if own.out_bias is not None:
+        yield "/bias", jnp.broadcast_to(own.out_bias, activations.output.shape).astype(mixed.dtype)
+
+
+def _adds_heads(branch: object) -> bool:
+    """True if the output of a branch is the sum over the heads of an attention."""
+    own = type(branch)
+    return issubclass(own, Attention) and own.apply is Attention.apply and own.read is Attention.read
+
+
+def _dot(x: Float[Array, "*batch T D"], direction: Float[Array, "*batch T D"]) -> Float[Array, "*batch T"]:
+    return (x.astype(direction.dtype) * direction).sum(-1)
