@@ -190,7 +190,7 @@ def test_windows_and_packed_documents_reach_the_kernel(target):
 def test_packed_documents_and_a_window_at_8192_tokens_hold_no_logits(target, tmp_path):
     (tmp_path / "text").mkdir()
     for number in range(60):
-        (tmp_path / "text" / f"{number}.txt").write_text("abcdefg hijk\n" * 200)
+        (tmp_path / "text" / f"{number}.txt").write_text("abcdefg hijk\n" * 400)
     prepare(tmp_path / "text", tmp_path / "tokens")
     length = 8192
     run = SMALL.replace(
