@@ -81,10 +81,10 @@ SMALL = Run(
     task=StandardLibrary(length=512, batch_size=256, evaluation_batches=1),
     training=Training(steps=2, precision="bfloat16"),
 )
-FURTHER = ["h100", "a100-80", "b200", "v5p-4x4x4", "v6e-16x16", "a100-80x8", "b200x8"]
+FURTHER = ["v5p", "v6e", "h100", "a100-80", "b200", "v5p-4x4x4", "v6e-16x16", "a100-80x8", "b200x8"]
 
 
-@targets("v5e", "v5p", "v6e", "h200", slow=FURTHER)
+@targets("v5e", "h200", slow=FURTHER)
 def test_every_target_compiles_with_its_kernel(target):
     target = target_named(target)
     program = compile_step(SMALL, Placement.of(target, Devices(data=target.count)), "scanned")
@@ -95,7 +95,7 @@ def test_every_target_compiles_with_its_kernel(target):
     assert squares(program, 512) == []
 
 
-QUICK = {"gpt2", "shakespeare", "multi30k"}
+QUICK = {"gpt2", "shakespeare"}
 """Recipes of the short form."""
 
 
@@ -202,8 +202,8 @@ def test_packed_documents_and_a_window_at_8192_tokens_hold_no_logits(target, tmp
     )
     program = compile_step(run, Placement.of(target_named(target), None), "scanned")
     (choice,) = program.choices
-    assert choice.kernel == {"tpu": "splash", "gpu": "chunked"}[parse_target(target).device.platform]
-    assert "window 256" in choice.call
+    # The window counts the positions of a document, which begin anew at each, so no fused kernel has its band.
+    assert choice.kernel == "chunked"
     assert "segments" in choice.call
     assert squares(program, length) == []
     assert program.needed < 2 * 2 * length**2 * 4, "two heads of two sequences, in float32"
