@@ -25,6 +25,14 @@ install_import_hook([f"flaxformer.nn.{name}" for name in CHECKED], "beartype.bea
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts a background job so, and processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_configure(config):
+    """Leave accelerators alone when programs are compiled for them; without a driver, CUDA cannot be asked at all."""
+    selected = config.option.markexpr
+    if "compile" in selected and "not compile" not in selected:
+        jax.config.update("jax_platforms", "cpu")
+
+
 OPTIMISED = {"training", "study", "runner", "store", "targets"}
 compiled_with: dict[str, bool] = {}
 

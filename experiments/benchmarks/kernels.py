@@ -99,7 +99,7 @@ def kernel(name: str) -> Callable[[Work], dict[str, Any]]:
             return jax.grad(total, (0, 1, 2))(q, k, v)
 
         flops = 12 * batch * heads * length * (length + 1) // 2 * width  # 2 products forward and 4 of the gradients
-        speed = rate(
+        speed: Any = rate(
             work,
             lambda: gradients(*random),
             units=flops,
@@ -110,7 +110,7 @@ def kernel(name: str) -> Callable[[Work], dict[str, Any]]:
         values, backward = zip(*found.values(), strict=True)
         return {
             **speed,
-            **of_peak(float(speed["flops_per_second"]), "bfloat16"),  # type: ignore[arg-type]
+            **of_peak(speed["flops_per_second"], "bfloat16"),
             "masks": len(found),
             "value_difference": max(values),
             "gradient_difference": max(backward),

@@ -64,7 +64,7 @@ def trainer(run: Run, chunk: int, devices: Devices | None = None, layout: Layout
 
 def train(work: Work, size: Size, devices: Devices | None = None) -> dict[str, Any]:
     """Tokens and FLOPs a second of training, in chunks of steps."""
-    found = rate(
+    found: Any = rate(
         work,
         trainer(run_of(size), size.chunk, devices),
         units=size.chunk * size.tokens,
@@ -73,7 +73,7 @@ def train(work: Work, size: Size, devices: Devices | None = None) -> dict[str, A
         seconds=work["seconds"],
     )
     devices_used = 1 if devices is None else devices.count
-    flops: Any = found["tokens_per_second"] * size.flops_per_token  # type: ignore[operator]
+    flops: Any = found["tokens_per_second"] * size.flops_per_token
     limits = of_peak(flops / devices_used, size.precision) | device_memory()
     return {**found, "devices": devices_used, "flops_per_second": flops, **limits}
 

@@ -94,6 +94,8 @@ class Target:
                 )
         except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
             why = str(error).partition("\n")[0]
+            if isinstance(error, NotImplementedError):  # the plugin was not registered, for it found no driver
+                why += "; set JAX_PLATFORMS=cpu before JAX starts"
             raise UserError(f"target is '{self}', for which the compiler has no topology: {why}") from error
 
     @contextlib.contextmanager
