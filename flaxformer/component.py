@@ -13,7 +13,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import flax.struct
 import jax
@@ -123,6 +123,8 @@ def with_aux(result: ResultT | tuple[ResultT, Aux]) -> tuple[ResultT, Aux]:
     return cast(ResultT, result), Aux()
 
 
+OwnWeights: TypeAlias = Any
+"""Weights of a component: an instance of its class `Weights`."""
 ComponentResult = Array | tuple[Array, Aux]
 """Return value of a component: an array, or a pair of an array and further outputs."""
 
@@ -138,7 +140,7 @@ class PositionScheme(Protocol):
         """Return queries or keys with their positions in them."""
 
     def query_bias(
-        self, weights: Any, query: Array, key: Array, query_positions: Array, key_positions: Array, mask: Array
+        self, weights: OwnWeights, query: Array, key: Array, query_positions: Array, key_positions: Array, mask: Array
     ) -> Float[Array, "*batch N T S"] | None:
         """Return what is added to the logits."""
 

@@ -1,11 +1,11 @@
 """Feed-forward networks, which are applied to each token separately."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from flaxformer.component import Component, ComponentResult, Context
+from flaxformer.component import Component, ComponentResult, Context, OwnWeights
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 from flaxformer.params import Parameters, param
@@ -17,7 +17,7 @@ class FeedForward(Component):
 
     is_abstract: ClassVar[bool] = True
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
+    def apply(self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
         """Return the update of each token, or the update and an `Aux`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
@@ -59,7 +59,7 @@ class Gated(Dense):
         up_bias: Float[Array, "d_ff"] | None = param(init="zeros", decay=False, when="bias")
         down_bias: Float[Array, "d_model"] | None = param(init="zeros", decay=False, when="bias")
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    def apply(self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         hidden = linear(x, weights.up, weights.up_bias)
         hidden = ACTIVATIONS[self.activation](linear(x, weights.gate, weights.gate_bias)) * hidden
         return linear(hidden, weights.down, weights.down_bias)

@@ -1,11 +1,11 @@
 """Heads: the output of a model (logits of tokens or classes, numbers, or the vectors themselves) and its loss."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.component import Aux, Component, ComponentResult, Context, is_more_derived, with_aux
+from flaxformer.component import Aux, Component, ComponentResult, Context, OwnWeights, is_more_derived, with_aux
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 from flaxformer.nn.losses import count_correct, cross_entropy, squared_error
@@ -76,7 +76,7 @@ class Head(Component):
 
     def apply(
         self,
-        weights: Any,
+        weights: OwnWeights,
         x: Float[Array, "*batch T D"],
         table: Float[Array, "V D"] | None,
         context: Context,
@@ -92,12 +92,14 @@ class Head(Component):
         features, aux = with_aux(self.features(weights, x, context, norm))
         return self.project(weights, features, table if self.tied else None), aux
 
-    def features(self, weights: Any, x: Float[Array, "*batch T D"], context: Context, norm: Norm) -> ComponentResult:
+    def features(
+        self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context, norm: Norm
+    ) -> ComponentResult:
         """Return the vectors that `project` reads, one per target; by default, x."""
         return x
 
     def project(
-        self, weights: Any, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
+        self, weights: OwnWeights, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
     ) -> Float[Array, "*batch outputs"]:
         """Return the output of each vector, in float32 or wider; no vector reads another.
 
@@ -175,14 +177,16 @@ class LinearHead(Head):
         """Exponent of D^−scale_exponent, by which x is multiplied; None for no factor."""
         return None
 
-    def features(self, weights: Any, x: Float[Array, "*batch T D"], context: Context, norm: Norm) -> ComponentResult:
+    def features(
+        self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context, norm: Norm
+    ) -> ComponentResult:
         x = pool(x, self.pool, context.valid)
         if self.scale_exponent is None:
             return x
         return (x * jnp.exp2(-self.scale_exponent * jnp.log2(x.shape[-1]))).astype(x.dtype)
 
     def project(
-        self, weights: Any, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
+        self, weights: OwnWeights, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
     ) -> Float[Array, "*batch outputs"]:
         """Return x G + b of the features x; if tied, x Eᵀ + b with the embedding table E."""
         if weights.matrix is not None:

@@ -1,13 +1,13 @@
 """Inputs: the maps from tokens, vectors or images to the vectors of the residual stream."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from flaxformer.component import Component
+from flaxformer.component import Component, OwnWeights
 from flaxformer.nn.linear import linear, lookup
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
@@ -41,7 +41,7 @@ class Inputs(Component):
 
     def apply(
         self,
-        weights: Any,
+        weights: OwnWeights,
         inputs: Array,
         token_types: Int[Array, "*batch T"] | None,
         table: Float[Array, "V D"] | None,

@@ -1,11 +1,11 @@
 """Token mixers: components by which a token reads other tokens, such as attention."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.component import Component, ComponentResult, Context, is_more_derived
+from flaxformer.component import Component, ComponentResult, Context, OwnWeights, is_more_derived
 
 
 class TokenMixer(Component):
@@ -28,19 +28,19 @@ class TokenMixer(Component):
         kind = type(self)
         return kind.init_state is not TokenMixer.init_state and not is_more_derived(kind, "apply", "step")
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
+    def apply(self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
         """Return the update of each token, or the update and an `Aux`.
 
         A token reads the tokens that `context.mask` allows; with `reads_mask = False`, itself and earlier tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
-    def init_state(self, weights: Any, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> PyTree:
+    def init_state(self, weights: OwnWeights, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> PyTree:
         """Return the decoding state before the first token, for up to `capacity` tokens; None for no state."""
         return None
 
     def step(
-        self, weights: Any, x: Float[Array, "*batch T D"], state: PyTree, context: Context
+        self, weights: OwnWeights, x: Float[Array, "*batch T D"], state: PyTree, context: Context
     ) -> tuple[ComponentResult, PyTree]:
         """Return `apply` for tokens that follow those of a state, and the state with these tokens added."""
         raise NotImplementedError(f"{type(self).__name__} does not define `step`")

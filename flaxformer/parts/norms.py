@@ -1,12 +1,12 @@
 """Norms, and their placement in a block."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux, Component, ComponentResult, Context
+from flaxformer.component import Aux, Component, ComponentResult, Context, OwnWeights
 from flaxformer.nn.norms import batch_norm, batch_statistics, layer_norm, rms_norm, running_statistics, sequence_norm
 from flaxformer.params import Parameters, param, subtree
 from flaxformer.struct import Config, leaf, part, static
@@ -23,7 +23,7 @@ class Norm(Component):
     is_causal: ClassVar[bool] = True
     """False if the result of a token depends on later tokens."""
 
-    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
+    def apply(self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
         """Return the normalised tokens, or the tokens and an `Aux`."""
         return x
 

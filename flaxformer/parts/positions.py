@@ -1,12 +1,12 @@
 """Position schemes: the ways in which a model receives the order of its tokens."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.component import Component
+from flaxformer.component import Component, OwnWeights
 from flaxformer.nn.positions import alibi, relative_buckets, relative_positions, rotate, sinusoidal
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
@@ -22,7 +22,7 @@ class Positions(Component):
     """Number of leading entries of each embedding that hold the position."""
 
     def encode(
-        self, weights: Any, positions: Int[Array, "*batch T"], d_model: int
+        self, weights: OwnWeights, positions: Int[Array, "*batch T"], d_model: int
     ) -> Float[Array, "*batch T D"] | None:
         """Return the vectors to add to the embeddings; None for none."""
         return None
@@ -35,7 +35,7 @@ class Positions(Component):
 
     def bias(
         self,
-        weights: Any,
+        weights: OwnWeights,
         query_positions: Int[Array, "*batch T"],
         key_positions: Int[Array, "*batch S"],
         heads: int,
@@ -51,7 +51,7 @@ class Positions(Component):
 
     def query_bias(
         self,
-        weights: Any,
+        weights: OwnWeights,
         query: Float[Array, "*batch T N H"],
         key: Float[Array, "*batch S N H"],
         query_positions: Int[Array, "*batch T"],

@@ -1,14 +1,14 @@
 """Recurrent cells as token mixers, with a decoding state of constant size."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from flaxformer.component import Context
+from flaxformer.component import Context, OwnWeights
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 from flaxformer.nn.recurrent import elman_step, gru_step, lstm_step, scan_tokens
@@ -44,7 +44,9 @@ class Recurrent(TokenMixer):
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         return {"gates": self.gates, "d_state": model["d_model"], "d_hidden": model["d_model"]}
 
-    def next_state(self, weights: Any, state: RecurrentState, inputs: Float[Array, "*batch gates D"]) -> RecurrentState:
+    def next_state(
+        self, weights: OwnWeights, state: RecurrentState, inputs: Float[Array, "*batch gates D"]
+    ) -> RecurrentState:
         """Return the state after one token, from the state before it and the token's U x_t + b."""
         raise NotImplementedError(f"{type(self).__name__} does not define `next_state`")
 

@@ -1,11 +1,9 @@
 """Residual rules: how the update of a branch is added to the residual stream."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.component import Component, Context
+from flaxformer.component import Component, Context, OwnWeights
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
 
@@ -21,11 +19,11 @@ class Residual(Component):
         """Return the residual stream before the first layer."""
         return x
 
-    def read(self, weights: Any, x: PyTree, context: Context) -> Float[Array, "*batch T D"]:
+    def read(self, weights: OwnWeights, x: PyTree, context: Context) -> Float[Array, "*batch T D"]:
         """Return the input of a branch."""
         return x
 
-    def join(self, weights: Any, x: PyTree, update: Float[Array, "*batch T D"], context: Context) -> PyTree:
+    def join(self, weights: OwnWeights, x: PyTree, update: Float[Array, "*batch T D"], context: Context) -> PyTree:
         """Return the residual stream after a branch; without a skip connection, `x` is zeros."""
         return x + update
 

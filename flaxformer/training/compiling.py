@@ -2,7 +2,7 @@
 
 import jax
 
-ONCE_ON_CPU = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+ONCE_ON_CPU: dict[str, str | bool] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 """Options of XLA on a CPU that compile in half the time. Results have the same bits; the program may be slower."""
 
 
