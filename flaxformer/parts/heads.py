@@ -30,8 +30,7 @@ class Head(Component):
     """Base of the heads.
 
     `apply` maps the final vectors to the output, `loss` compares the output with the targets, and `accuracy` counts the
-    correct outputs. A head with many outputs defines `project` in place of `apply`: its loss can then be computed from
-    some of the tokens at a time, without all logits in memory.
+    correct outputs. With `project` in place of `apply`, the loss can be computed from some of the tokens at a time.
     """
 
     is_abstract: ClassVar[bool] = True
