@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def import_without_collections(name: str) -> ModuleType:
-    """Import a module without garbage collections, which take a sixth of the time and find next to nothing."""
+    """Import a module without garbage collections, which take part of the time and find next to nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
