@@ -27,7 +27,7 @@ def canonical(config: object, known: Known | None = None) -> Json:
     Args:
       config: the config, or a value in one.
       known: forms of earlier calls. A config that several configs have in common then has one form, which is one
-        object: nobody may change it.
+        object: it must not be changed.
 
     Raises:
       UserError: a value that is no number, string, None, config or tuple of these.

@@ -1,6 +1,6 @@
 """Results of a folder by column: the last row of every trial, as in `Store.rows`, without an object per row.
 
-A file is read in the columns that are asked for; its digest is checked all the same, and so are its rows. Damage and
+A file is read in the columns that are asked for; its digest and its rows are checked. Damage and
 disagreements are noted in the store.
 """
 

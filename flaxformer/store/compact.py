@@ -34,7 +34,7 @@ def compact(declaration: JsonObject) -> JsonObject:
 def expand(document: JsonObject) -> JsonObject:
     """Return the declaration of a document in the compact form; one that lists trials and recipes is returned as it is.
 
-    Equal parts of recipes are one object in memory: nobody may change them.
+    Equal parts of recipes are one object in memory: they must not be changed.
 
     Raises:
       DamagedError: it lacks a part of this form.

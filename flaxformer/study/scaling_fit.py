@@ -67,7 +67,7 @@ class ScalingFit:
     """Law of one arm, L = L∞ + A·C^(−α).
 
     Without a curve, `reason` says why none was fitted. With one, predictions exist; if `reason` is not empty, the
-    parameters are not identified all the same, and are None.
+    parameters are nevertheless not identified, and are None.
     """
 
     labels: Labels
