@@ -87,7 +87,8 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[Non
         try:
             yield
         except BaseException:
-            _release_holder(holder, token)
+            with contextlib.suppress(OSError):
+                _release_holder(holder, token)
             raise
         if folder.exists() and not _release_holder(holder, token):
             raise UserError(f"{folder} was locked by two processes; expected a file system with flock between machines")
@@ -108,12 +109,12 @@ def _replace_holder(path: Path, token: bytes) -> None:
 def _release_holder(path: Path, token: bytes) -> bool:
     """Remove who holds a lock; False if it is another process, whose entry stays."""
     try:
-        if path.read_bytes() != token:
-            return False
-        path.unlink(missing_ok=True)
+        is_held = path.read_bytes() == token
     except OSError:
         return False
-    return True
+    if is_held:
+        path.unlink(missing_ok=True)
+    return is_held
 
 
 def refresh(folder: Path) -> None:

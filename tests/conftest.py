@@ -9,6 +9,7 @@ import gc
 import itertools
 import os
 import signal
+import time
 from pathlib import Path
 
 import jax
@@ -31,6 +32,19 @@ def pytest_configure(config):
     selected = config.option.markexpr
     if "compile" in selected and "not compile" not in selected:
         jax.config.update("jax_platforms", "cpu")
+
+
+START = time.monotonic()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--minutes", type=float, help="skip the tests that are left after so many minutes")
+
+
+def pytest_runtest_setup(item):
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - START > 60 * minutes:
+        pytest.skip(f"--minutes {minutes:g} have passed")
 
 
 OPTIMISED = {"training", "study", "runner", "store", "targets"}

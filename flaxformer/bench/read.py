@@ -1,8 +1,10 @@
 """The declaration in the file of a benchmark. Imports the standard library only."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from flaxformer.bench.declare import Benchmark
@@ -21,7 +23,26 @@ def read(file: Path) -> Benchmark | Suite:
         raise ImportError(f"'{file}' is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up their module
-    sys.path.append(str(file.resolve().parent))
-    spec.loader.exec_module(module)
+    folder = file.resolve().parent
+    with _own_modules(folder):
+        spec.loader.exec_module(module)
+    sys.path.append(str(folder))
     found: Benchmark | Suite = module.benchmark
     return dataclasses.replace(found, name=file.stem)
+
+
+@contextlib.contextmanager
+def _own_modules(folder: Path) -> Iterator[None]:
+    """Within, the modules of a folder are found before others of the same names, imported already or on the path."""
+    names = {path.stem for path in folder.glob("*.py")}
+    others = {}
+    for name in names & sys.modules.keys():
+        own = getattr(sys.modules[name], "__file__", None)
+        if own is None or Path(own).resolve().parent != folder:
+            others[name] = sys.modules.pop(name)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.update(others)

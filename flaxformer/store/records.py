@@ -97,18 +97,22 @@ def read_columns(path: Path, choose: Callable[[pl.LazyFrame], pl.LazyFrame]) -> 
         try:
             found = choose(pl.scan_parquet(path, glob=False)).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
-            if not path.exists():
-                raise FileNotFoundError(path) from None
-            if checked == _version(path.stat()):
+            if checked == _version_at(path):
                 text = str(error).splitlines()[0] if str(error) else ""
                 raise DamagedError(f"{type(error).__name__}: {text}") from None
         else:
-            if checked == _version(path.stat()):  # else it was replaced after it was checked
+            if checked == _version_at(path):  # else it was replaced after it was checked
                 return found
 
 
 FileVersion = tuple[int, int, int]
 """Number, size and time of a file, which differ after the file is replaced."""
+
+
+def _version_at(path: Path) -> FileVersion:
+    """Version of the file that is there now; a network file system looks it up anew when a file is opened."""
+    with path.open("rb") as file:
+        return _version(os.fstat(file.fileno()))
 
 
 def _version(about: os.stat_result) -> FileVersion:

@@ -17,7 +17,9 @@ of a stack are computed together by `vmap`; a stack of one gives, bit for bit, w
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -37,7 +39,7 @@ from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.memory import check_compiled
 from flaxformer.training.offload import check_offload, host_shardings
 from flaxformer.training.run import Run
-from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, RunMetrics, functions_of
+from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, RunFunctions, RunMetrics
 from flaxformer.training.step import TrainState, start
 
 LOG = logging.getLogger(__name__)
@@ -235,3 +237,38 @@ def _state_shardings(run: Run, state: TrainState, mesh: Mesh, is_stacked: bool) 
     if not is_stacked:
         return alone
     return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), alone)
+
+
+def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
+    if stack_size is None:
+        return function
+
+    def mapped(*arguments: PyTree) -> PyTree:
+        *stacked, source = arguments
+        batch_size = None if stack_size == 1 else stack_size
+        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
+
+    return mapped
+
+
+_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
+_SHARING = threading.Lock()
+
+
+def functions_of(
+    run: Run,
+    stack_size: int | None,
+    layout: Layout,
+    measure: MeasureParams | None = None,
+    diagnose: DiagnoseNext | None = None,
+) -> RunFunctions:
+    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
+
+    JAX drops what it has traced of them with the last holder.
+    """
+    with _SHARING:
+        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
+        found = _SHARED.get(key) or RunFunctions(functools.partial(_over_stack, stack_size), layout, measure, diagnose)
+        _SHARED[key] = found
+        return found

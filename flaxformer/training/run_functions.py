@@ -2,10 +2,8 @@
 
 import functools
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 
-import jax
 from jaxtyping import Array, PyTree
 
 from flaxformer.model.layout import Layout
@@ -28,14 +26,18 @@ class RunFunctions:
     JAX caches traces by a function's identity: device groups that share this object trace each function once.
 
     Args:
-      stack_size: number of stacked runs; None for one run without a stack axis.
+      over_stack: maps a function over stacked runs; for one run alone, it returns the function.
       layout: of the weights.
       measure: further metrics of an evaluation.
       diagnose: diagnostics of the next step.
     """
 
     def __init__(
-        self, stack_size: int | None, layout: Layout, measure: MeasureParams | None, diagnose: DiagnoseNext | None
+        self,
+        over_stack: Callable[[Callable[..., PyTree]], Callable[..., PyTree]],
+        layout: Layout,
+        measure: MeasureParams | None,
+        diagnose: DiagnoseNext | None,
     ) -> None:
         def begin(run: Run, initial: InitialWeights | None, source: Source) -> TrainState:
             return start(run, layout, initial)
@@ -50,8 +52,8 @@ class RunFunctions:
         def weights(state: TrainState, run: Run, source: Source) -> Transformer:
             return evaluation_params(state, run)
 
-        over_stack = functools.partial(_over_stack, stack_size)
-        self.start, self.evaluate, self.evaluation_params = map(over_stack, (begin, evaluated, weights))
+        self.start, self.evaluate = over_stack(begin), over_stack(evaluated)
+        self.evaluation_params = over_stack(weights)
         self.score, self.has_measure = over_stack(scored), measure is not None
         self.diagnose = diagnose and over_stack(diagnose)
         self.tracing = threading.Lock()
@@ -61,40 +63,5 @@ class RunFunctions:
 
     def advance(self, steps: int) -> Callable[..., tuple[TrainState, RunMetrics]]:
         """The function that trains `steps` steps; the same object for equal `steps`."""
-        function = self._over_stack(lambda state, run, source: train_chunk(state, run, source, steps))
+        function = self._over_stack(functools.partial(train_chunk, steps=steps))
         return self._advance.setdefault(steps, function)
-
-
-def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
-    if stack_size is None:
-        return function
-
-    def mapped(*arguments: PyTree) -> PyTree:
-        *stacked, source = arguments
-        batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
-
-    return mapped
-
-
-_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
-_SHARING = threading.Lock()
-
-
-def functions_of(
-    run: Run,
-    stack_size: int | None,
-    layout: Layout,
-    measure: MeasureParams | None = None,
-    diagnose: DiagnoseNext | None = None,
-) -> RunFunctions:
-    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
-
-    JAX drops what it has traced of them with the last holder.
-    """
-    with _SHARING:
-        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
-        found = _SHARED.get(key) or RunFunctions(stack_size, layout, measure, diagnose)
-        _SHARED[key] = found
-        return found

@@ -31,7 +31,7 @@ from flaxformer.config import (
     Sinusoidal,
     Vectors,
 )
-from flaxformer.model import apply, decoding, extend, new_cache, specs
+from flaxformer.model import apply, decoding, extend, new_cache, prefill, specs
 from flaxformer.model.decoding import generate, stream
 from flaxformer.model.sampling import Sampling, filter_logits, most_probable, sample
 from flaxformer.model.weights import with_layout
@@ -343,8 +343,8 @@ def test_the_same_shapes_are_compiled_once(params, prompt, monkeypatch):
     def refused(*_, **__):
         raise AssertionError("traced anew")
 
-    for name in ("run", "extend"):
-        monkeypatch.setattr(decoding, name, refused)
+    monkeypatch.setattr(decoding, "extend", refused)
+    monkeypatch.setattr(prefill, "run", refused)
     again = call((prompt + 1) % WORDS, 6, 0.7, 3, 0.4)
     assert (first.tokens != again.tokens).any()
     with pytest.raises(AssertionError, match="traced anew"):

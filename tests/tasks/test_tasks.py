@@ -34,6 +34,7 @@ from flaxformer.tasks import (
     TwoTargetAverage,
 )
 from flaxformer.tasks.examples import permute, sample_evenly
+from flaxformer.tasks.mixture import Mixture
 from flaxformer.training import Run
 
 
@@ -111,7 +112,8 @@ def test_every_field_of_a_task_changes_its_data(files, number):
 
 def test_every_task_of_a_run_is_tested_here_and_has_no_leaves(files):
     offered = choices(type_hints(Run)["task"]).values()
-    assert {type(task) for task in every_task(files)} == {k for k in offered if k.__module__.startswith("flaxformer.")}
+    own = {kind for kind in offered if kind.__module__.startswith("flaxformer.")}
+    assert {type(task) for task in every_task(files)} == own - {Mixture}  # has leaves; see test_mixture.py
     assert [jax.tree.leaves(task) for task in every_task(files)] == [[]] * 17
 
 

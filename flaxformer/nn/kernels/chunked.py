@@ -276,8 +276,8 @@ def reachable_keys(mask: Mask, batch: tuple[int, ...], T: int, S: int) -> Bool[A
 
     def part(starts: Array) -> Bool[Array, "*batch #N S"]:
         queries, keys = _spans(tiles, starts)
-        found = mask.tile(queries, keys).any(-2)
-        return jnp.broadcast_to(with_rank(found, len(batch) + 2), (*batch, *found.shape[-2:-1], tiles.width))
+        found = with_rank(mask.tile(queries, keys).any(-2), len(batch) + 2)
+        return jnp.broadcast_to(found, (*batch, found.shape[-2], tiles.width))
 
     def add(reached: Array, starts: Array) -> tuple[Array, None]:
         _, keys = _spans(tiles, starts)
