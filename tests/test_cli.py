@@ -13,7 +13,7 @@ from flaxformer import sharding
 from flaxformer.cli import main
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.study import load
-from flaxformer.runner import launch
+from flaxformer.runner import launch, remaining
 from flaxformer.runner.program import Program
 from flaxformer.startup import compilation_cache as keeping
 from flaxformer.store.declarations import declare
@@ -169,7 +169,8 @@ def test_results_of_another_recipe_are_not_mixed(command, complete):
 
 
 def test_a_folder_that_another_process_holds_is_refused(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "LOCK_PATIENCE", 0.0)
+    for module in (launch, remaining):
+        monkeypatch.setattr(module, "LOCK_PATIENCE", 0.0)
     with Store(tmp_path / "held").locked():
         refused(command("run", "tiny.py", "--output", "held"), "held", "another process", "--output")
 
