@@ -122,7 +122,7 @@ def check_measured(study: Study) -> None:
     for arm in [] if study.metric in (*METRICS, *shapes) else study.arms():
         known = [*metrics_of(arm.run), *shapes]
         if study.metric not in known:
-            where = "" if arm.run is study.baseline else f" and arm '{arm.name}' has it not"
+            where = "" if arm.run is study.baseline else f", which arm '{arm.name}' does not have"
             raise UserError(f"metric is '{study.metric}'{where}{did_you_mean(study.metric, known)}")
 
 

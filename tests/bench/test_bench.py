@@ -11,6 +11,7 @@ import pytest
 from flaxformer.bench import Benchmark, Limit, Way, Work, rate
 from flaxformer.bench.choose import changed, find, load
 from flaxformer.bench.results import Measurement, conclusions, lines
+from flaxformer.bench.suite import Suite
 from flaxformer.cli import main
 
 ROOT = Path(__file__).parents[2] / "experiments" / "benchmarks"
@@ -222,10 +223,13 @@ NAMES = sorted(find(ROOT))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_benchmark_file_loads(name):
-    benchmark, _ = load(ROOT, name)
-    assert any(way.role == "ours" for way in benchmark.ways)
-    assert benchmark.along in ("", *benchmark.options)
-    assert list(changed(benchmark, [], quick=True).points())
+    found, _ = load(ROOT, name)
+    for benchmark in (
+        [section.benchmark for section in found.sections.values()] if isinstance(found, Suite) else [found]
+    ):
+        assert any(way.role == "ours" for way in benchmark.ways)
+        assert benchmark.along in ("", *benchmark.options)
+        assert list(changed(benchmark, [], quick=True).points())
 
 
 def test_flops_equal_the_count_of_the_package(monkeypatch):

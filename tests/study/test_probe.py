@@ -258,7 +258,7 @@ def test_a_mistaken_claim_or_metric_is_refused():
         (lambda params, run: {"seed": 1.0}, "measure returns 'seed'"),
         (lambda params, run: {"x_curve": 1.0}, "measure returns 'x_curve'"),
         (lambda params, run: {"table": params.embedding.tokens}, "'table' of shape [6, 8]; expected a scalar"),
-        (lambda params, run: {"largest_gain": 1.0}, "did you mean 'largest_gain'?"),
+        (lambda params, run: {"largest_gain": 1.0}, "metric is 'larger_gain'"),
     ],
 )
 def test_a_mistaken_measurement_is_refused_before_anything_runs(measure, message):
