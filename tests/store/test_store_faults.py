@@ -190,15 +190,16 @@ def test_another_recipe_is_refused_when_the_declaration_is_lost(whole, tmp_path)
 
 def test_a_study_resumes_after_a_kill_at_any_write(whole, tmp_path, monkeypatch):
     """What the disk holds before each system call that changes it is what a kill there would leave."""
-    root, snapshots = tmp_path / "study", []
+    root, snapshots, one_at_a_time = tmp_path / "study", [], threading.RLock()  # leases are renewed by a thread
 
     def watched(module, name):
         original = getattr(module, name)
 
         def call(*arguments, **options):
-            if (root.exists() and str(root) in str(arguments[0]) + str(os.getcwd())) or isinstance(arguments[0], int):
-                snapshots.append(shutil.copytree(root, tmp_path / f"{len(snapshots)}", symlinks=True))
-            return original(*arguments, **options)
+            with one_at_a_time:
+                if (root.exists() and str(root) in str(arguments[0])) or isinstance(arguments[0], int):
+                    snapshots.append(shutil.copytree(root, tmp_path / f"{len(snapshots)}", symlinks=True))
+                return original(*arguments, **options)
 
         return call
 
