@@ -12,6 +12,8 @@ are those of the question that the study was written for, and were not chosen by
 Command: flaxformer run experiments/studies/rates_over_widths.py
 Cost: 448 runs in 8 compiled programs; about a quarter of an hour on 2 CPU cores.
 Expected: both claims supported.
+Result: both supported at seeds 0 to 7; the slope is -0.648 (-0.749 to -0.588) under the standard parametrization, and
+-0.001 (-0.071 to 0.050, 90 %) under μP. No run diverged.
 """
 
 import math
