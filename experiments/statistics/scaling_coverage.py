@@ -1,4 +1,4 @@
-"""How often do the intervals of scaling laws cover the truth?
+"""How often do the intervals of scaling laws cover the true values?
 
 Draws losses of two arms from known laws L∞ + A·C^(−α), with an offset per seed that all runs of the seed share and
 noise per run, and counts how often the 95 % interval of each number holds its true value: by the rule of reports (score
