@@ -16,6 +16,7 @@ from flaxformer.study import Axis, Claim, Halving, Points, Scaling, ScalingClaim
 from flaxformer.study.analysis import analyse
 from flaxformer.study.plan import declaration
 from flaxformer.study.scale import run_scale
+from flaxformer.training.flops import flops_per_step
 from flaxformer.study.scaling_claim import slope_weights
 
 PRE, POST = {"norm": "pre"}, {"norm": "post"}
@@ -221,6 +222,9 @@ def test_the_scale_of_a_run_is_proportional_to_its_steps():
     one, two = (run_scale(BASELINE.replace(training=BASELINE.training.replace(steps=n))) for n in (6, 12))
     assert two["flops"] == 2 * one["flops"] > 0
     assert (two["tokens"], two["parameters"]) == (2 * one["tokens"], one["parameters"])
+    micro_batches = BASELINE.replace(training=BASELINE.training.replace(steps=6, micro_batches=2))
+    assert run_scale(micro_batches) == one
+    assert one["flops"] == 6 * flops_per_step(BASELINE)
     assert declaration(sized())["scaling"]["scales"]["norm=pre,size=s0"]["tokens"] == one["tokens"] * 4 / 6
 
 
