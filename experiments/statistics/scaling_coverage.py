@@ -107,13 +107,15 @@ def coverage(setting: Setting, draws: int, random: np.random.Generator) -> dict[
         arms, held_out = draw(setting, random)
         fits = [scaling_law.fit(setting.places, own.mean(0)) for own in arms]
         for name, (functional, truth, n) in truths(setting).items():
-            x, scores, theta = [setting.places] * n, np.hstack(arms[:n]), np.concatenate(fits[:n])
+            law = scaling_law.law_at(*[setting.places] * n)
+            scores, theta = np.hstack(arms[:n]), np.concatenate(fits[:n])
             value = functional(theta)[0]
-            error = scaling_tests.standard_error(theta, x, scores, functional) if math.isfinite(value) else math.inf
-            t, _ = scaling_tests.t_of_hypothesis((functional, truth), x, scores, theta)
+            error = scaling_tests.standard_error(theta, law, scores, functional) if math.isfinite(value) else math.inf
+            t, _ = scaling_tests.t_of_hypothesis((functional, truth), law, scores, theta)
             found.setdefault(name, []).append(not abs(t) > critical)
             found.setdefault(f"{name}, delta", []).append(not abs(value - truth) > critical * error)
-        _, low, high = scaling_tests.prediction_interval(setting.places, arms[0], setting.beyond, held_out)
+        own, beyond = (scaling_law.law_at(np.atleast_1d(x)) for x in (setting.places, setting.beyond))
+        _, low, high = scaling_tests.prediction_interval(fits[0], own, beyond, arms[0], held_out)
         found.setdefault("held-out mean", []).append(low <= held_out.mean() <= high)
     return {name: float(np.mean(own)) for name, own in found.items()}
 

@@ -8,9 +8,14 @@ from flaxformer.digests import JsonObject
 from flaxformer.report import numbers, phrasing
 from flaxformer.report.numbers import p_value, rounded
 from flaxformer.study.analysis import Analysis
+from flaxformer.study.joint_fit import JointFit, JointPoint
 from flaxformer.study.scale import VARIABLE_NAMES
-from flaxformer.study.scaling_analysis import Crossing, PredictedEffect
+from flaxformer.study.scaling_analysis import Crossing, PredictedEffect, ScalingAnalysis
 from flaxformer.study.scaling_fit import FARTHEST, HeldOut, LawEstimate, ScalingFit
+
+JOINT_NUMBERS = ("α", "A", "β", "B", "L∞", "a")
+"""Columns of a joint law."""
+AMPLITUDES = ("A", "B")
 
 
 class Cells(NamedTuple):
@@ -61,28 +66,57 @@ def cells(analysis: Analysis) -> list[Cells]:
         Cells("Scaling laws", header, fits, len(axes) + 2),
         Cells("Held-out sizes", held_out_header, held_out, len(axes) + 1),
         Cells(f"Effects at {FARTHEST:g} times the largest size", effect_header, effects, len(axes) + 2),
+        *_joint_cells(scaling, axes),
+    ]
+
+
+def _joint_cells(scaling: ScalingAnalysis, axes: Sequence[str]) -> list[Cells]:
+    """Tables of the joint laws and of the held-out sizes by them; none without joint laws."""
+    if not scaling.joint_fits:
+        return []
+    header = [*axes, "joint law", *(f"{name} [95 %]" for name in JOINT_NUMBERS), "p (misfit)", "fitted sizes", "seeds"]
+    held_out_header = [*axes, scaling.axis, "N", "D", "predicted [95 %]", "observed", "inside"]
+    held_out = [_joint_held_out_cells(fit, one) for fit in scaling.joint_fits for one in fit.held_out]
+    return [
+        Cells("Joint laws in parameters N and tokens D", header, [*map(_joint, scaling.joint_fits)], len(axes) + 1),
+        Cells("Held-out sizes by the joint laws", held_out_header, held_out, len(axes) + 1),
     ]
 
 
 def _fit(fit: ScalingFit) -> list[str]:
-    known = f"not identified: {fit.reason}" if fit.reason else "identified"
     own = [interval(fit.exponent), _amplitude(fit.amplitude), interval(fit.limit)]
+    return [*fit.labels.values(), VARIABLE_NAMES[fit.variable], _known(fit), *own, *_basis(fit)]
+
+
+def _joint(fit: JointFit) -> list[str]:
+    """A joint law; `JOINT_NUMBERS` has the columns."""
+    own = [(_amplitude if name in AMPLITUDES else interval)(fit.numbers.get(name)) for name in JOINT_NUMBERS]
+    return [*fit.labels.values(), _known(fit), *own, *_basis(fit)]
+
+
+def _known(fit: ScalingFit | JointFit) -> str:
+    return f"not identified: {fit.reason}" if fit.reason else "identified"
+
+
+def _basis(fit: ScalingFit | JointFit) -> list[str]:
+    """The p-value of the misfit, and the numbers of sizes and seeds."""
     p = "–" if math.isnan(fit.misfit_p) else p_value(fit.misfit_p)
-    return [
-        *fit.labels.values(),
-        VARIABLE_NAMES[fit.variable],
-        known,
-        *own,
-        p,
-        str(len(fit.fitted)),
-        str(len(fit.seeds)),
-    ]
+    return [p, str(len(fit.fitted)), str(len(fit.seeds))]
 
 
 def _held_out_cells(fit: ScalingFit, one: HeldOut) -> list[str]:
+    return [*fit.labels.values(), one.point.label, size(one.point.size), *_prediction(one)]
+
+
+def _joint_held_out_cells(fit: JointFit, one: HeldOut) -> list[str]:
+    assert isinstance(one.point, JointPoint)
+    return [*fit.labels.values(), one.point.label, size(one.point.size), size(one.point.tokens), *_prediction(one)]
+
+
+def _prediction(one: HeldOut) -> list[str]:
+    """The predicted mean, the observed one, and whether it is inside the interval."""
     inside = {True: "yes", False: "no", None: "–"}[one.is_inside]
-    predicted = interval(one.predicted)
-    return [*fit.labels.values(), one.point.label, size(one.point.size), predicted, _observed(one), inside]
+    return [interval(one.predicted), _observed(one), inside]
 
 
 def _effect_cells(one: PredictedEffect) -> list[str]:
@@ -123,11 +157,12 @@ def findings(analysis: Analysis) -> list[str]:
     return [
         *(_law(fit) for fit in scaling.fits),
         *(_held_out(fit, one) for fit in scaling.fits for one in fit.held_out),
+        *(_joint_law(fit) for fit in scaling.joint_fits if not fit.reason),
         *(_effect(one, variable, analysis.study) for one in scaling.effects if one.effect is not None),
     ]
 
 
-def _where(fit: ScalingFit) -> str:
+def _where(fit: ScalingFit | JointFit) -> str:
     return phrasing.labels(fit.labels) or "scaling law"
 
 
@@ -139,6 +174,11 @@ def _law(fit: ScalingFit) -> str:
         f"{_where(fit)}: L∞ {interval(fit.limit)}, A {_amplitude(fit.amplitude)}, α {interval(fit.exponent)} "
         f"(C: {variable})"
     )
+
+
+def _joint_law(fit: JointFit) -> str:
+    own = ", ".join(f"{name} {interval(fit.numbers[name])}" for name in JOINT_NUMBERS if name not in AMPLITUDES)
+    return f"{_where(fit)}: L∞ + A·N^(−α) + B·D^(−β) with {own} (best N ∝ C^a)"
 
 
 def _held_out(fit: ScalingFit, one: HeldOut) -> str:

@@ -12,9 +12,10 @@ from flaxformer.digests import JsonObject
 from flaxformer.study import scaling_law, scaling_tests
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels, arm_name
+from flaxformer.study.joint_fit import JointFit, JointPoint, fit_jointly
 from flaxformer.study.scale import VARIABLE_NAMES, VARIABLES
 from flaxformer.study.scaling_fit import FARTHEST, LawEstimate, ScalingFit, SizePoint, fit_arm, range_of
-from flaxformer.study.scaling_law import Functional, Matrix, Vector
+from flaxformer.study.scaling_law import Functional, LawAtSizes, Matrix, Vector
 from flaxformer.study.statistics import FEWEST_SEEDS
 
 MISFIT = 0.01
@@ -62,6 +63,8 @@ class ScalingAnalysis:
     """Law of each arm against the declared variable."""
     other_fits: list[ScalingFit]
     """Laws against the other variables that vary along the axis."""
+    joint_fits: list[JointFit]
+    """Joint law of each arm in parameters and tokens, if both vary along the axis."""
     effects: list[PredictedEffect]
     """Effect of each arm, other than the reference, at ten times the largest C."""
 
@@ -111,7 +114,18 @@ def analyse_scaling(study: JsonObject, arms: Sequence[ArmSummary]) -> ScalingAna
     }
     own = rule["against"]
     others = [fit for name in VARIABLES if name != own for fit in fits[name] if len({p.size for p in fit.points}) > 1]
-    return ScalingAnalysis(rule["axis"], own, fits[own], others, _effects(study, fits[own]))
+    joint = [fit_jointly(labels, points, study["seeds"], metric) for labels, points in _joint_lines(rule, arms)]
+    return ScalingAnalysis(rule["axis"], own, fits[own], others, joint, _effects(study, fits[own]))
+
+
+def _joint_lines(rule: JsonObject, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[JointPoint]]]:
+    """The sizes of each combination of the other axes in which both parameters and tokens vary."""
+
+    def joint(one: SizePoint) -> JointPoint:
+        return JointPoint(**vars(one), tokens=float(rule["scales"][arm_name(one.arm.labels)]["tokens"]))
+
+    lines = [(labels, [*map(joint, points)]) for labels, points in _lines(rule, "parameters", arms)]
+    return [own for own in lines if all(len({getattr(p, name) for p in own[1]}) > 1 for name in ("size", "tokens"))]
 
 
 def _lines(rule: JsonObject, variable: str, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[SizePoint]]]:
@@ -151,10 +165,11 @@ def _effect(fit: ScalingFit, reference: ScalingFit) -> PredictedEffect:
     def difference(size: float) -> Functional:
         return functools.partial(scaling_law.difference_at, x=math.log(size / unit))
 
-    ends = scaling_tests.interval_of(difference(largest), x, stacked, theta)
+    law = scaling_law.law_at(*x)
+    ends = scaling_tests.interval_of(difference(largest), law, stacked, theta)
     effect = LawEstimate(difference(largest)(theta)[0], *ends)
     grid = np.geomspace(*searched, GRID)
-    found = _crossings(np.log(grid / unit), x, stacked, theta)
+    found = _crossings(np.log(grid / unit), law, stacked, theta)
     crossings = tuple(Crossing(*(unit * math.exp(end) for end in ends)) for ends in found)
     return dataclasses.replace(missing, effect=effect, crossings=crossings)
 
@@ -164,7 +179,7 @@ def _rows(fit: ScalingFit, seeds: Sequence[int]) -> Matrix:
     return np.empty((0, 0)) if fit.scores is None else fit.scores[[fit.seeds.index(seed) for seed in seeds]]
 
 
-def _crossings(grid: Vector, x: Sequence[Vector], scores: Matrix, theta: Vector) -> list[tuple[float, float, float]]:
+def _crossings(grid: Vector, law: LawAtSizes, scores: Matrix, theta: Vector) -> list[tuple[float, float, float]]:
     """Intervals of log(C / C₀) at which the t-test does not reject that two laws are equal, each with its crossing.
 
     An end at an end of the grid is infinite; an interval without a crossing of the fitted laws has NaN for it.
@@ -174,7 +189,7 @@ def _crossings(grid: Vector, x: Sequence[Vector], scores: Matrix, theta: Vector)
     def excess(place: float) -> float:
         """Size of t above the critical one: negative where a crossing is not excluded."""
         functional = functools.partial(scaling_law.difference_at, x=place)
-        t, _ = scaling_tests.t_of_hypothesis((functional, 0.0), x, scores, theta)
+        t, _ = scaling_tests.t_of_hypothesis((functional, 0.0), law, scores, theta)
         return abs(t) - critical if math.isfinite(t) else -critical
 
     def gap(place: float) -> float:

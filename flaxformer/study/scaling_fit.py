@@ -12,7 +12,7 @@ from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels
 from flaxformer.study.divergence import is_diverged
 from flaxformer.study.scale import VARIABLE_NAMES
-from flaxformer.study.scaling_law import Matrix, Vector
+from flaxformer.study.scaling_law import LawAtSizes, Matrix, Vector
 from flaxformer.study.statistics import FEWEST_SEEDS
 from flaxformer.wording import counted
 
@@ -100,12 +100,17 @@ class ScalingFit:
         """log(C / C₀) of the fitted sizes."""
         return np.log([point.size / self.unit for point in self.fitted])
 
+    @property
+    def law(self) -> LawAtSizes:
+        """The law at the fitted sizes."""
+        return scaling_law.law_at(self.places)
+
     def value_at(self, size: float) -> LawEstimate:
         """Return the metric that the law gives at a size, with its interval; only with a curve."""
         if self.theta is None or self.scores is None:
             return LawEstimate(math.nan, math.nan, math.nan)
         functional = functools.partial(scaling_law.value_at, x=math.log(size / self.unit))
-        ends = scaling_tests.interval_of(functional, [self.places], self.scores, self.theta)
+        ends = scaling_tests.interval_of(functional, self.law, self.scores, self.theta)
         return LawEstimate(functional(self.theta)[0], *ends)
 
     def curve_at(self, sizes: Vector) -> Vector:
@@ -162,7 +167,7 @@ def fit_arm(
             reason=f"the largest fitted run has {max(sizes) / min(sizes):.3g} times the {name} of the smallest; "
             f"expected at least {LEAST_RANGE:g} times",
         )
-    used = _usable(own, range(len(declared)))
+    used = usable_seeds(own, range(len(declared)))
     if len(used) < FEWEST_SEEDS:
         return dataclasses.replace(
             found,
@@ -174,80 +179,97 @@ def fit_arm(
     found = dataclasses.replace(found, seeds=tuple(declared[i] for i in used), unit=unit, scores=scores)
     if float(scores.std(0).max()) <= 1e-9 * float(np.abs(scores).max()):
         return dataclasses.replace(found, reason="all seeds have the same scores, so that no interval exists")
-    if reason := _no_trend(found.places, scores, metric, name):
+    slopes = np.polyfit(found.places, scores.T, 1)[0]
+    if reason := no_trend(slopes, metric, name):
         return dataclasses.replace(found, reason=reason)
     theta = scaling_law.fit(found.places, scores.mean(0))
-    misfit = scaling_tests.misfit_p(theta, found.places, scores)
+    misfit = scaling_tests.misfit_p(theta, found.law, scores)
     found = dataclasses.replace(found, theta=theta, misfit_p=misfit)
     held_out = tuple(_held_out(found, point, used) for point in points if point.is_held_out)
     return _with_parameters(dataclasses.replace(found, held_out=held_out), metric)
 
 
-def _usable(points: Sequence[SizePoint], seeds: Sequence[int]) -> list[int]:
-    """Places of the seeds at which every size has a score of a run that did not diverge."""
+def usable_seeds(points: Sequence[SizePoint], seeds: Sequence[int]) -> list[int]:
+    """Return the places of the seeds at which every size has a score of a run that did not diverge."""
 
-    def is_usable(point: SizePoint, i: int) -> bool:
+    def isusable_seeds(point: SizePoint, i: int) -> bool:
         row = point.arm.rows[i]
         return point.arm.scores[i] is not None and row is not None and not is_diverged(row)
 
-    return [i for i in seeds if all(is_usable(point, i) for point in points)]
+    return [i for i in seeds if all(isusable_seeds(point, i) for point in points)]
 
 
-def _no_trend(places: Vector, scores: Matrix, metric: MetricRange, name: str) -> str:
-    """A reason if the metric does not change with C in the direction in which it is good; else nothing."""
-    centred = places - places.mean()
-    slopes = scores @ centred / (centred @ centred)
+def no_trend(slopes: Vector, metric: MetricRange, name: str) -> str:
+    """Return the reason if the metric does not change with size in the direction in which it is good; else nothing.
+
+    Args:
+      slopes: slope of the metric in the logarithm of the size, at each seed.
+      metric: range of the metric.
+      name: name of the size.
+    """
     t, critical = scaling_tests.t_of(slopes), scaling_tests.critical_t(len(slopes))
-    is_falling = float(slopes.mean()) < 0
-    if metric.is_lower is not None and is_falling is not metric.is_lower:
-        return f"the metric gets worse with {name}"
-    return "" if abs(t) > critical else f"the seeds show no change of the metric with {name}"
+    if not abs(t) > critical:
+        return f"the seeds show no change of the metric with {name}"
+    is_wrong = metric.is_lower is not None and (t < 0) is not metric.is_lower
+    return f"the metric gets worse with {name}" if is_wrong else ""
 
 
 def _held_out(found: ScalingFit, point: SizePoint, used: Sequence[int]) -> HeldOut:
     """The prediction of a held-out size at the seeds of the fit that have a result there."""
     if found.scores is None or found.theta is None or point.size <= 0:
         return HeldOut(point, LawEstimate(math.nan, math.nan, math.nan), math.nan)
-    there = [row for row, i in enumerate(used) if _usable([point], [i])]
+    there = [row for row, i in enumerate(used) if usable_seeds([point], [i])]
     if len(there) < FEWEST_SEEDS:
         return HeldOut(point, found.value_at(point.size), math.nan)
     own = np.array([point.arm.scores[used[row]] for row in there], float)
-    place = math.log(point.size / found.unit)
-    predicted = scaling_tests.prediction_interval(found.places, found.scores[there], place, own)
+    scores, beyond = found.scores[there], scaling_law.law_at(np.log([point.size / found.unit]))
+    theta = scaling_law.fit(found.places, scores.mean(0))
+    predicted = scaling_tests.prediction_interval(theta, found.law, beyond, scores, own)
     return HeldOut(point, LawEstimate(*predicted), float(own.mean()))
 
 
 def _with_parameters(found: ScalingFit, metric: MetricRange) -> ScalingFit:
     """The fit with its parameters, or with the reason why they are not identified."""
-    theta, scores, x = found.theta, found.scores, [found.places]
+    theta, scores, law = found.theta, found.scores, found.law
     if theta is None or scores is None:
         return found
     steepest = (-scaling_law.STEEPEST, scaling_law.STEEPEST)
-    low, high = scaling_tests.interval_of(scaling_law.exponent_of, x, scores, theta, steepest)
+    low, high = scaling_tests.interval_of(scaling_law.exponent_of, law, scores, theta, steepest)
     if not (low > 0 and math.isfinite(high)):
-        return dataclasses.replace(found, reason=_unbounded_exponent(low, high))
+        return dataclasses.replace(found, reason=unbounded_exponent(low, high))
     limit = scaling_law.limit_of(theta)[0]
-    if not metric.low < limit < metric.high:
-        bound = metric.low if limit <= metric.low else metric.high
-        return dataclasses.replace(found, reason=f"the best L∞ is at its bound of {bound:g}")
-    ends = scaling_tests.interval_of(scaling_law.limit_of, x, scores, theta)
+    if reason := at_its_bound(limit, metric):
+        return dataclasses.replace(found, reason=reason)
+    ends = scaling_tests.interval_of(scaling_law.limit_of, law, scores, theta)
     log_amplitude = functools.partial(scaling_law.log_amplitude_of, log_unit=math.log(found.unit))
-    value = log_amplitude(theta)[0]
-    amplitude = [value, *scaling_tests.interval_of(log_amplitude, x, scores, theta)]
-    sign = math.copysign(1.0, theta[1])
-    positive = [math.exp(one) if one < 700 else math.inf for one in amplitude]
-    low_end, high_end = sorted(sign * one for one in positive[1:])
+    logs = LawEstimate(log_amplitude(theta)[0], *scaling_tests.interval_of(log_amplitude, law, scores, theta))
     return dataclasses.replace(
         found,
         exponent=LawEstimate(float(theta[2]), low, high),
         limit=LawEstimate(limit, max(ends[0], metric.low), min(ends[1], metric.high)),
-        amplitude=LawEstimate(sign * positive[0], low_end, high_end),
+        amplitude=amplitude_of(logs, theta[1]),
     )
 
 
-def _unbounded_exponent(low: float, high: float) -> str:
-    """The reason why an exponent is not identified: its interval reaches 0, or has no upper end."""
+def at_its_bound(limit: float, metric: MetricRange) -> str:
+    """Return the reason why a limit is not identified: it is not inside the range of the metric; else nothing."""
+    if metric.low < limit < metric.high:
+        return ""
+    return f"the best L∞ is at its bound of {metric.low if limit <= metric.low else metric.high:g}"
+
+
+def amplitude_of(logs: LawEstimate, sign: float) -> LawEstimate:
+    """Return an amplitude with its interval from those of the logarithm of its size, with the sign of a number."""
+    value, low, high = (
+        math.copysign(math.exp(one) if one < 700 else math.inf, sign) for one in (logs.value, logs.low, logs.high)
+    )
+    return LawEstimate(value, min(low, high), max(low, high))
+
+
+def unbounded_exponent(low: float, high: float, symbol: str = "α", size: str = "C") -> str:
+    """Return the reason why an exponent is not identified: its interval reaches 0, or has no upper end."""
     if low > 0:
-        return f"the seeds give α no upper bound (α is above {low:.2g})"
-    what = "a straight line in log C without any L∞ fits as well"
-    return f"the interval of α includes 0: {what}" + (f" (α is below {high:.2g})" if math.isfinite(high) else "")
+        return f"the seeds give {symbol} no upper bound ({symbol} is above {low:.2g})"
+    what = f"a straight line in log {size} without any L∞ fits as well"
+    end = f" ({symbol} is below {high:.2g})" if math.isfinite(high) else ""
+    return f"the interval of {symbol} includes 0: {what}{end}"

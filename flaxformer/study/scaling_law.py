@@ -4,6 +4,7 @@ A curve is fitted as L = p − q·h(x, α), with x = log(C / C₀) and h(x, α) 
 where it is a straight line in log C. Then L∞ = p − q / α and A = (q / α)·C₀^α, for α > 0.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -12,6 +13,8 @@ import numpy as np
 
 Vector: TypeAlias = np.ndarray
 Matrix: TypeAlias = np.ndarray
+LawAtSizes = Callable[[Vector], tuple[Vector, Matrix]]
+"""From parameters to the values at some sizes and their Jacobian."""
 Residuals = Callable[[Vector], tuple[Vector, Matrix]]
 """From parameters to residuals and their Jacobian."""
 Functional = Callable[[Vector], tuple[float, Vector]]
@@ -49,6 +52,11 @@ def curves(theta: Vector, x: Sequence[Vector]) -> tuple[Vector, Matrix]:
         rows = slice(row, row := row + len(own))
         jacobian[rows, PARAMETERS * i : PARAMETERS * (i + 1)] = np.column_stack([np.ones_like(h), -h, -q * slope])
     return np.concatenate(values), jacobian
+
+
+def law_at(*x: Vector) -> LawAtSizes:
+    """Return the law of one or more arms at the places of their sizes."""
+    return functools.partial(curves, x=x)
 
 
 def minimise(residuals: Residuals, start: Vector, hypothesis: Hypothesis | None = None, most: int = 60) -> Vector:

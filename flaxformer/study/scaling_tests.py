@@ -10,34 +10,24 @@ order.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special  # scipy.stats takes half a second to import
 
-from flaxformer.study.scaling_law import (
-    PARAMETERS,
-    Functional,
-    Hypothesis,
-    Matrix,
-    Vector,
-    curves,
-    fit,
-    minimise,
-    value_at,
-)
+from flaxformer.study.scaling_law import Functional, Hypothesis, LawAtSizes, Matrix, Vector, minimise
 
 
-def changes_by_seed(theta: Vector, x: Sequence[Vector], scores: Matrix, gradient: Vector) -> Vector:
+def changes_by_seed(theta: Vector, law: LawAtSizes, scores: Matrix, gradient: Vector) -> Vector:
     """Return for each seed the change of ψ that its residuals ask for, gᵀ(JᵀJ)⁻¹Jᵀ(y − μ).
 
     Args:
-      theta: parameters of all curves.
-      x: places of the sizes of each curve.
-      scores: scores with the seeds as rows, and the sizes of all curves as columns.
+      theta: parameters of the law.
+      law: the law at the sizes of the scores.
+      scores: scores with the seeds as rows, and the sizes of all arms as columns.
       gradient: gradient g of ψ.
     """
-    mu, jacobian = curves(theta, x)
+    mu, jacobian = law(theta)
     return (scores - mu) @ np.linalg.lstsq(jacobian.T, gradient, rcond=None)[0]
 
 
@@ -52,36 +42,36 @@ def critical_t(seeds: int, level: float = 0.05) -> float:
     return float(special.stdtrit(seeds - 1, 1 - level / 2))
 
 
-def standard_error(theta: Vector, x: Sequence[Vector], scores: Matrix, functional: Functional) -> float:
+def standard_error(theta: Vector, law: LawAtSizes, scores: Matrix, functional: Functional) -> float:
     """Return the standard error of ψ over the seeds by the delta method."""
-    changes = changes_by_seed(theta, x, scores, functional(theta)[1])
+    changes = changes_by_seed(theta, law, scores, functional(theta)[1])
     return float(changes.std(ddof=1)) / math.sqrt(len(changes))
 
 
-def t_of_hypothesis(hypothesis: Hypothesis, x: Sequence[Vector], scores: Matrix, start: Vector) -> tuple[float, Vector]:
+def t_of_hypothesis(hypothesis: Hypothesis, law: LawAtSizes, scores: Matrix, start: Vector) -> tuple[float, Vector]:
     """Return the t statistic of the hypothesis ψ(θ) = value, positive if ψ is larger, and the fit under it.
 
     Args:
       hypothesis: ψ and its value.
-      x: places of the sizes of each curve.
-      scores: scores with the seeds as rows, and the sizes of all curves as columns.
+      law: the law at the sizes of the scores.
+      scores: scores with the seeds as rows, and the sizes of all arms as columns.
       start: parameters with ψ near the value.
     """
     means = scores.mean(0)
 
     def residuals(theta: Vector) -> tuple[Vector, Matrix]:
-        mu, jacobian = curves(theta, x)
+        mu, jacobian = law(theta)
         return mu - means, jacobian
 
     theta = minimise(residuals, start, hypothesis)
     if not np.isfinite(theta).all():
         return math.nan, start
-    return t_of(changes_by_seed(theta, x, scores, hypothesis[0](theta)[1])), theta
+    return t_of(changes_by_seed(theta, law, scores, hypothesis[0](theta)[1])), theta
 
 
 def interval_of(
     functional: Functional,
-    x: Sequence[Vector],
+    law: LawAtSizes,
     scores: Matrix,
     theta: Vector,
     bounds: tuple[float, float] = (-math.inf, math.inf),
@@ -91,18 +81,18 @@ def interval_of(
 
     Args:
       functional: ψ and its gradient.
-      x: places of the sizes of each curve.
-      scores: scores with the seeds as rows, and the sizes of all curves as columns.
+      law: the law at the sizes of the scores.
+      scores: scores with the seeds as rows, and the sizes of all arms as columns.
       theta: least-squares parameters of all curves.
       bounds: values of ψ beyond which an end counts as infinite.
       level: 1 − the coverage of the interval.
     """
-    error = standard_error(theta, x, scores, functional)
+    error = standard_error(theta, law, scores, functional)
     if not error > 0:
         return math.nan, math.nan
 
     def statistic(value: float, start: Vector) -> tuple[float, Vector]:
-        return t_of_hypothesis((functional, value), x, scores, start)
+        return t_of_hypothesis((functional, value), law, scores, start)
 
     return accepted(statistic, functional(theta)[0], error, theta, len(scores), bounds, level)
 
@@ -175,7 +165,7 @@ def _end(
 
 
 def prediction_interval(
-    x: Vector, scores: Matrix, place: float, held_out: Vector, level: float = 0.05
+    theta: Vector, law: LawAtSizes, beyond: LawAtSizes, scores: Matrix, held_out: Vector, level: float = 0.05
 ) -> tuple[float, float, float]:
     """Return the prediction of the mean of a held-out size over the same seeds, and its (1 − level) interval.
 
@@ -183,17 +173,22 @@ def prediction_interval(
     noise of the held-out runs too.
 
     Args:
-      x: places of the fitted sizes.
-      scores: their scores, the seeds as rows.
-      place: place of the held-out size.
-      held_out: its score at each seed.
+      theta: least-squares parameters of the law at the fitted sizes.
+      law: the law at the fitted sizes.
+      beyond: the law at the held-out size.
+      scores: scores of the fitted sizes, the seeds as rows.
+      held_out: score of the held-out size at each seed.
       level: 1 − the coverage of the interval.
     """
-    theta = fit(x, scores.mean(0))
-    predicted, gradient = value_at(theta, place)
-    every = [np.append(x, place)]
-    unit = np.append(np.zeros(len(x)), 1.0)
-    outer_changes = held_out - predicted - changes_by_seed(theta, [x], scores, gradient)
+
+    def every(theta: Vector) -> tuple[Vector, Matrix]:
+        """The law at the fitted sizes, and then at the held-out one."""
+        (mu, jacobian), (last, gradient) = law(theta), beyond(theta)
+        return np.append(mu, last), np.vstack([jacobian, gradient])
+
+    [predicted], [gradient] = beyond(theta)
+    predicted, unit = float(predicted), np.append(np.zeros(scores.shape[1]), 1.0)
+    outer_changes = held_out - predicted - changes_by_seed(theta, law, scores, gradient)
     centre, error = float(held_out.mean()) - predicted, float(outer_changes.std(ddof=1)) / math.sqrt(len(scores))
     if not error > 0:
         return predicted, math.nan, math.nan
@@ -203,12 +198,12 @@ def prediction_interval(
         means = shifted.mean(0)
 
         def residuals(theta: Vector) -> tuple[Vector, Matrix]:
-            mu, jacobian = curves(theta, every)
+            mu, jacobian = every(theta)
             return mu - means, jacobian
 
         fitted = minimise(residuals, start)
-        mu, jacobian = curves(fitted, every)
-        weights = np.linalg.lstsq(np.column_stack([jacobian, unit]).T, np.append(np.zeros(PARAMETERS), 1.0), rcond=None)
+        mu, jacobian = every(fitted)
+        weights = np.linalg.lstsq(np.column_stack([jacobian, unit]).T, np.append(np.zeros(len(theta)), 1.0), rcond=None)
         return t_of((shifted - mu) @ weights[0]), fitted
 
     low, high = accepted(statistic, centre, error, theta, len(scores), level=level)
@@ -216,16 +211,16 @@ def prediction_interval(
     return predicted, mean - high, mean - low
 
 
-def misfit_p(theta: Vector, x: Vector, scores: Matrix) -> float:
+def misfit_p(theta: Vector, law: LawAtSizes, scores: Matrix) -> float:
     """Return the p-value of Hotelling's T² test that the residuals of the law are 0 at every size.
 
     NaN without a size more than the law has parameters, or without more seeds than such sizes.
     """
-    n, freedom = len(scores), len(x) - PARAMETERS
+    n, freedom = len(scores), scores.shape[1] - len(theta)
     if freedom < 1 or n <= freedom:
         return math.nan
-    mu, jacobian = curves(theta, [x])
-    complement = np.linalg.svd(jacobian)[0][:, PARAMETERS:]
+    mu, jacobian = law(theta)
+    complement = np.linalg.svd(jacobian)[0][:, len(theta) :]
     own = (scores - mu) @ complement
     covariance = np.atleast_2d(np.cov(own, rowvar=False))
     mean = own.mean(0)

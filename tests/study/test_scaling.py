@@ -16,8 +16,8 @@ from flaxformer.study import Axis, Claim, Halving, Points, Scaling, ScalingClaim
 from flaxformer.study.analysis import analyse
 from flaxformer.study.plan import declaration
 from flaxformer.study.scale import run_scale
-from flaxformer.training.flops import flops_per_step
 from flaxformer.study.scaling_claim import slope_weights
+from flaxformer.training.flops import flops_per_step
 
 PRE, POST = {"norm": "pre"}, {"norm": "post"}
 

@@ -12,6 +12,7 @@ from flaxformer.study import scaling_law, scaling_tests
 
 coverage = script("scaling_coverage")
 X = np.linspace(-2.3, 2.3, 5)
+LAW = scaling_law.law_at(X)
 
 
 def noisy(seed, seeds=8, noise=0.01, x=X):
@@ -69,7 +70,7 @@ def test_the_fit_under_a_hypothesis_is_that_of_scipy(name):
     functional, truth, n = coverage.truths(coverage.Setting())[name]
     scores, x = np.hstack(noisy(3)[0][:n]), [coverage.Setting().places] * n
     start = np.concatenate([scaling_law.fit(x[0], own.mean(0)) for own in np.hsplit(scores, n)])
-    _, theta = scaling_tests.t_of_hypothesis((functional, truth), x, scores, start)
+    _, theta = scaling_tests.t_of_hypothesis((functional, truth), scaling_law.law_at(*x), scores, start)
     assert functional(theta)[0] == pytest.approx(truth, abs=1e-9)
     means = scores.mean(0)
 
@@ -85,7 +86,7 @@ def test_the_test_of_an_exponent_is_students_t_of_the_best_contrast():
     """Under a fixed α, the law is linear: the contrast that is orthogonal to 1 and C^(−α) has mean 0."""
     [scores, _], _ = noisy(4)
     exponent, theta = 0.25, scaling_law.fit(X, noisy(4)[0][0].mean(0))
-    t, fitted = scaling_tests.t_of_hypothesis((scaling_law.exponent_of, exponent), [X], scores, theta)
+    t, fitted = scaling_tests.t_of_hypothesis((scaling_law.exponent_of, exponent), LAW, scores, theta)
     _, jacobian = scaling_law.curves(fitted, [X])
     nuisance = np.column_stack([np.ones(5), np.exp(-exponent * X)])
     direction = jacobian[:, 2] - nuisance @ np.linalg.lstsq(nuisance, jacobian[:, 2], rcond=None)[0]
@@ -99,10 +100,10 @@ def test_the_ends_of_an_interval_are_the_hypotheses_at_the_critical_value(name):
     x, critical = coverage.Setting().places, stats.t.ppf(0.975, 7)
     scores = noisy(5)[0][0]
     theta = scaling_law.fit(x, scores.mean(0))
-    low, high = scaling_tests.interval_of(functional, [x], scores, theta)
+    low, high = scaling_tests.interval_of(functional, scaling_law.law_at(x), scores, theta)
     assert low < functional(theta)[0] < high
     for end, sign in ((low, 1), (high, -1)):
-        t, _ = scaling_tests.t_of_hypothesis((functional, end), [x], scores, theta)
+        t, _ = scaling_tests.t_of_hypothesis((functional, end), scaling_law.law_at(x), scores, theta)
         assert t == pytest.approx(sign * critical, abs=1e-4)
 
 
@@ -112,7 +113,7 @@ def test_an_interval_widens_until_it_has_no_end():
         scores = noisy(6, noise=noise)[0][0]
         theta = scaling_law.fit(X, scores.mean(0))
         steepest = scaling_law.STEEPEST
-        ends.append(scaling_tests.interval_of(scaling_law.exponent_of, [X], scores, theta, (-steepest, steepest)))
+        ends.append(scaling_tests.interval_of(scaling_law.exponent_of, LAW, scores, theta, (-steepest, steepest)))
     widths = [high - low for low, high in ends]
     assert widths[0] < widths[1] / 5 < widths[2]
     assert min(ends[2]) < 0
@@ -121,7 +122,7 @@ def test_an_interval_widens_until_it_has_no_end():
 def test_seeds_that_agree_exactly_have_no_interval():
     scores = np.tile(1 + np.exp(-0.3 * X), (4, 1))
     theta = scaling_law.fit(X, scores[0])
-    assert np.isnan(scaling_tests.interval_of(scaling_law.exponent_of, [X], scores, theta)).all()
+    assert np.isnan(scaling_tests.interval_of(scaling_law.exponent_of, LAW, scores, theta)).all()
 
 
 def test_the_misfit_is_hotellings():
@@ -131,9 +132,11 @@ def test_the_misfit_is_hotellings():
     basis = np.linalg.qr(np.column_stack([jacobian, np.eye(5)[:, :2]]))[0][:, 3:]
     own = (scores - mu) @ basis
     t2 = 8 * own.mean(0) @ np.linalg.inv(np.cov(own, rowvar=False)) @ own.mean(0)
-    assert scaling_tests.misfit_p(theta, X, scores) == pytest.approx(float(stats.f.sf(t2 * 6 / 14, 2, 6)))
-    assert scaling_tests.misfit_p(theta, X, scores + 0.05 * (X - X.mean()) ** 3) < 1e-3
-    assert math.isnan(scaling_tests.misfit_p(scaling_law.fit(X[:3], scores[:, :3].mean(0)), X[:3], scores[:, :3]))
+    assert scaling_tests.misfit_p(theta, LAW, scores) == pytest.approx(float(stats.f.sf(t2 * 6 / 14, 2, 6)))
+    assert scaling_tests.misfit_p(theta, LAW, scores + 0.05 * (X - X.mean()) ** 3) < 1e-3
+    assert math.isnan(
+        scaling_tests.misfit_p(scaling_law.fit(X[:3], scores[:, :3].mean(0)), scaling_law.law_at(X[:3]), scores[:, :3])
+    )
 
 
 def covered(draws, seed, setting):
@@ -165,9 +168,14 @@ def test_the_page_shows_coverage_of_93_to_97_in_100_for_every_number():
 def test_a_prediction_interval_is_centred_near_the_prediction_and_shifts_with_the_held_out_runs():
     [scores, _], held_out = noisy(8)
     place = X[-1] + math.log(10)
-    predicted, low, high = scaling_tests.prediction_interval(X, scores, place, held_out)
+    theta, law, beyond = (
+        scaling_law.fit(X, scores.mean(0)),
+        LAW,
+        scaling_law.law_at(np.array([place])),
+    )
+    predicted, low, high = scaling_tests.prediction_interval(theta, law, beyond, scores, held_out)
     value = functools.partial(scaling_law.value_at, x=place)
-    assert predicted == pytest.approx(value(scaling_law.fit(X, scores.mean(0)))[0])
+    assert predicted == pytest.approx(value(theta)[0])
     assert low < predicted < high
-    far = scaling_tests.prediction_interval(X, scores, place, held_out + 10.0)
+    far = scaling_tests.prediction_interval(theta, law, beyond, scores, held_out + 10.0)
     assert far[2] < held_out.mean() + 10.0

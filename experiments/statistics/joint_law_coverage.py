@@ -1,0 +1,118 @@
+"""How often do the intervals of joint scaling laws cover the true values?
+
+Draws losses of one arm from a known law L∞ + A·N^(−α) + B·D^(−β) at a grid of parameters N and tokens D, with an offset
+per seed that all runs of the seed share and noise per run, and counts how often the 95 % interval of each number holds
+its true value, by the rule of reports (score tests over the seeds, flaxformer.study.scaling_tests).
+Command: python experiments/statistics/joint_law_coverage.py (3 minutes on one core; the table is in docs/scaling.md);
+--draws N is the number of simulated studies per row.
+"""
+
+import argparse
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from flaxformer.study import joint_law, scaling_tests
+from flaxformer.study.scaling_law import Functional, Matrix, Vector
+
+LIMIT, A, ALPHA, B, BETA = 1.2, 0.5, 0.35, 0.6, 0.3
+"""The law, with N and D divided by the middle of their range."""
+NUMBERS = ("α", "A", "β", "B", "L∞", "a", "loss at 10 × C", "held-out mean")
+HEADER = ("seeds", "sizes", "range", "noise", *NUMBERS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A simulated study: seeds, levels of N and of D, ratio of the largest to the smallest of each, noise in nats."""
+
+    seeds: int = 8
+    levels: int = 3
+    ratio: float = 64.0
+    noise: float = 0.003
+
+    @property
+    def places(self) -> tuple[Vector, Vector]:
+        """log(N / N₀) and log(D / D₀) of the fitted sizes."""
+        own = np.linspace(-0.5, 0.5, self.levels) * math.log(self.ratio)
+        x, y = (grid.ravel() for grid in np.meshgrid(own, own))
+        return x, y
+
+    @property
+    def beyond(self) -> float:
+        """log(N / N₀) and log(D / D₀) of the held-out size: each √10 times that of the largest."""
+        return 0.5 * math.log(10 * self.ratio)
+
+    def loss(self, x: Vector, y: Vector) -> Vector:
+        """True losses."""
+        return LIMIT + A * np.exp(-ALPHA * np.asarray(x)) + B * np.exp(-BETA * np.asarray(y))
+
+
+SETTINGS = (Setting(), Setting(noise=0.01), Setting(seeds=5), Setting(seeds=16), Setting(levels=4), Setting(ratio=16.0))
+
+
+def draw(setting: Setting, random: np.random.Generator) -> tuple[Matrix, Vector]:
+    """Return the scores of the fitted sizes, the seeds as rows, and those of the held-out size."""
+    x, y = (np.append(own, setting.beyond) for own in setting.places)
+    shared = setting.noise * random.standard_normal((setting.seeds, 1))
+    scores = setting.loss(x, y) + shared + setting.noise * random.standard_normal((setting.seeds, len(x)))
+    return scores[:, :-1], scores[:, -1]
+
+
+def truths(setting: Setting) -> dict[str, tuple[Functional, float]]:
+    """Return each number with its true value."""
+    far = setting.beyond
+    of_parameters, of_tokens = (
+        functools.partial(joint_law.log_amplitude_of, log_unit=0.0, is_of_tokens=is_of_tokens)
+        for is_of_tokens in (False, True)
+    )
+    return {
+        "α": (joint_law.alpha_of, ALPHA),
+        "A": (of_parameters, math.log(A)),
+        "β": (joint_law.beta_of, BETA),
+        "B": (of_tokens, math.log(B)),
+        "L∞": (joint_law.limit_of, LIMIT),
+        "a": (joint_law.allocation_of, BETA / (ALPHA + BETA)),
+        "loss at 10 × C": (
+            functools.partial(joint_law.value_at, x=far, y=far),
+            float(setting.loss(np.array(far), np.array(far))),
+        ),
+    }
+
+
+def coverage(setting: Setting, draws: int, random: np.random.Generator) -> dict[str, float]:
+    """Shares of simulated studies whose interval covers the true value."""
+    critical = scaling_tests.critical_t(setting.seeds)
+    law, beyond = joint_law.law_at(*setting.places), joint_law.law_at(*[np.array([setting.beyond])] * 2)
+    found: dict[str, list[bool]] = {}
+    for _ in range(draws):
+        scores, held_out = draw(setting, random)
+        theta = joint_law.fit(*setting.places, scores.mean(0))
+        for name, hypothesis in truths(setting).items():
+            t, _ = scaling_tests.t_of_hypothesis(hypothesis, law, scores, theta)
+            found.setdefault(name, []).append(not abs(t) > critical)
+        _, low, high = scaling_tests.prediction_interval(theta, law, beyond, scores, held_out)
+        found.setdefault("held-out mean", []).append(bool(low <= held_out.mean() <= high))
+    return {name: float(np.mean(own)) for name, own in found.items()}
+
+
+def cells(setting: Setting) -> list[str]:
+    """The first columns of a row."""
+    return [str(setting.seeds), f"{setting.levels} × {setting.levels}", f"{setting.ratio:g}", f"{setting.noise:g}"]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=1000)
+    arguments = parser.parse_args()
+    print("| " + " | ".join(HEADER) + " |\n" + "|---:" * len(HEADER) + "|")
+    for setting in SETTINGS:
+        shares = coverage(setting, arguments.draws, np.random.default_rng(0))
+        own = [f"{100 * shares[name]:.1f} %" for name in NUMBERS]
+        print("| " + " | ".join([*cells(setting), *own]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
