@@ -5,7 +5,7 @@ Command: flaxformer run experiments/studies/norms_over_sizes.py
 Cost: 80 runs in 10 compiled programs; `plan` estimates 3 min 30 s on 2 CPU cores.
 Expected: supported; at 2 other seeds (100 and 101), which suggested the claim, the gain of pre-norm was −0.02 nats at
 the smallest size and 0.15 at the largest.
-Result: supported; at seeds 0 to 7, the gain grows by 0.197 nats per factor of ten of FLOPs (0.100 to 0.277). Both
+Result: supported; at seeds 0 to 7, the gain grows by 0.195 nats per factor of ten of FLOPs (0.099 to 0.273). Both
 held-out means are inside their predictions. docs/scaling.md has the laws.
 """
 
