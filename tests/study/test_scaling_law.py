@@ -1,4 +1,4 @@
-"""Scaling laws against scipy: fits, intervals that cover the truth, and tests of hypotheses."""
+"""Scaling laws against scipy: fits, intervals that cover the true values, and tests of hypotheses."""
 
 import functools
 import math
