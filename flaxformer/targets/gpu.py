@@ -15,7 +15,7 @@ import jax
 from flaxformer.errors import UserError
 from flaxformer.targets.devices import Device
 
-VERSIONS = ("0.10",)
+VERSIONS = ("0.10", "0.11")
 """Beginnings of the versions of JAX with which this module was tried."""
 
 
