@@ -121,7 +121,13 @@ def snippets(page):
     return [own for own in blocks(PAGES[page]) if own.language == "python" and not own.title and not own.reason]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page) and page not in RUN_ELSEWHERE])
+SLOW_PAGES = {"interpretability", "models", "parametrization"}
+WITH_PYTHON = [page for page in PAGES if snippets(page) and page not in RUN_ELSEWHERE]
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW_PAGES)) for page in WITH_PYTHON]
+)
 def test_the_python_of_a_page_runs(page, folder, finished, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     names = run_python(page)

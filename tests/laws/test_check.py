@@ -245,6 +245,7 @@ def test_the_command_prints_a_table_and_exits_by_the_verdict(tmp_path, capsys):
     assert "OffByOne declares: the reason" in shown_by(capsys)
 
 
+@pytest.mark.slow
 def test_the_command_tests_two_devices_on_any_processor(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(FILE.format(offset=0, exemption=""))

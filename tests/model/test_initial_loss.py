@@ -75,6 +75,7 @@ def test_an_encoder_scales_a_shared_table_like_the_decoder():
     np.testing.assert_array_equal(default, by_hand)
 
 
+@pytest.mark.slow
 def test_initial_logits_of_a_wide_head_have_variance_one():
     config = ModelConfig(layers=1, d_model=512, head=Classifier(classes=10))
     matrix = init(jax.random.key(0), config).head.matrix

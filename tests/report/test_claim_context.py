@@ -107,6 +107,7 @@ def test_an_effect_is_opposite_only_to_a_significant_one(tmp_path):
     assert not any(opposite(f"none {seed}", 0.0, seed) for seed in range(6))  # in half of them, noise has that sign
 
 
+@pytest.mark.slow
 def test_studies_without_any_effect_have_a_finding_in_1_report_of_10_at_most(tmp_path):
     count, found = 60, 0
     for i in range(count):

@@ -1,4 +1,4 @@
-"""Decoding compiled for TPUs and GPUs that are not there: the cache is updated in place, and nothing goes to the host."""
+"""Decoding, compiled for TPUs and GPUs that are not there: the cache is updated in place, without the host."""
 
 import importlib.util
 import math

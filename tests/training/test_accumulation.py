@@ -19,11 +19,6 @@ RUN = Run(
 STATE, SOURCE = start(RUN), RUN.task.load()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly():
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 def split(run, parts):
     return replace_at(run, {"training.micro_batches": parts})
 

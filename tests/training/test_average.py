@@ -20,11 +20,6 @@ RUN = Run(
 SOURCE = RUN.task.load()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly():
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 @pytest.fixture(scope="module")
 def step():
     return jax.jit(lambda state, run: train_step(state, run, SOURCE.batch(jax.random.key(0), state.step))[0])

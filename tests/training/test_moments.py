@@ -43,7 +43,8 @@ def trained(name, dtype):
     return jax.jit(lambda state: train_chunk(state, run, source, STEPS), compiler_options=options)(start(run))
 
 
-@pytest.mark.parametrize("name", [n if n == "AdamW" else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_losses_follow_those_of_float32_moments(name):
     wide, narrow = (np.asarray(trained(name, dtype)[1]["loss"]) for dtype in ("float32", "bfloat16"))
     assert np.abs(narrow - wide).max() < 0.02 * (wide[0] - wide[-1])

@@ -40,11 +40,6 @@ MODEL = ModelConfig(
 ).with_encoder(layers=2)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly():
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 class Pair(Parameters):
     matrix: Float[Array, "rows columns"] = param(fan_in="rows")
     bias: Float[Array, "columns"] = param(decay=False)
@@ -218,7 +213,7 @@ def test_both_layouts_get_the_same_update(kind):
     )
     assert isinstance(scanned.blocks, type(unrolled.blocks[0]))
     jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), unrolled, with_layout(scanned, "unrolled")
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=5e-6), unrolled, with_layout(scanned, "unrolled")
     )
 
 

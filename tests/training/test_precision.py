@@ -34,11 +34,6 @@ FLOAT32 = ("logits", "weights")
 """What of an attention is float32; all other intermediates are the stream and what it is made of."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly():
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 def strong(config):
     """A config as a study's program has it: every number an array, which widens what it meets."""
     return jax.tree.map(jnp.asarray, config)

@@ -28,11 +28,6 @@ MODELS = {
 slow = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly():
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 def run_of(name, remat):
     model = MODELS[name]
     form = "paired" if getattr(model, "encoder", None) else "joined"
