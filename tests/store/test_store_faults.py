@@ -189,7 +189,7 @@ def test_another_recipe_is_refused_when_the_declaration_is_lost(whole, tmp_path)
 # --- kills, at every write -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [pytest.param(11, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_a_study_resumes_after_a_kill_at_any_write(whole, tmp_path, monkeypatch, step):
     """What the disk holds before each system call that changes it is what a kill there would leave."""
     root, snapshots, one_at_a_time = tmp_path / "study", [], threading.RLock()  # leases are renewed by a thread
