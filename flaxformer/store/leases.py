@@ -207,7 +207,7 @@ class Leases:
 
     def _remove(self, path: Path, token: str | None, mtime: int | None = None) -> bool:
         """Remove a lease if it is unchanged; False if it has another token, or its owner gave a heartbeat."""
-        with lock_folder(self.folder, "taking leases", LOCK_PATIENCE):
+        with lock_folder(self.folder, "taking leases", LOCK_PATIENCE, only_removes=True):
             now = read_lease(path)
             if now is None:
                 return True

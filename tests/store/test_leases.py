@@ -1,11 +1,13 @@
 """Leases: one owner at a time, known to be dead by what the observer saw, whatever clocks and files say."""
 
+import errno
 import json
 import os
 import threading
 
 import pytest
 
+from flaxformer.files import lock_folder
 from flaxformer.store import leases as module
 from flaxformer.store.leases import EXPIRY, Leases, born, read_lease, read_leases
 from flaxformer.struct import UserError
@@ -79,6 +81,66 @@ def test_leaving_the_context_releases_the_own_leases_alone(folder):
         assert own.take("g", TRIALS) is None
         assert sorted(lease["group"] for lease in read_leases(folder)) == ["g", "h"]
     assert [lease["path"] for lease in read_leases(folder)] == [other]
+
+
+@pytest.fixture(params=["open", "write", "some", "quota"])
+def full_disk(request, monkeypatch):
+    """A function after which no new file can be created, or nothing or only a part be written to it."""
+
+    def fill():
+        number = errno.EDQUOT if request.param == "quota" else errno.ENOSPC
+        open_, write = os.open, os.write
+
+        def opened(path, flags, *arguments, **options):
+            if request.param == "open" and flags & os.O_CREAT and not os.path.exists(path):
+                raise OSError(number, os.strerror(number))
+            return open_(path, flags, *arguments, **options)
+
+        def written(file, data):
+            if request.param == "some":
+                return write(file, data[:5])
+            if request.param in ("write", "quota"):
+                raise OSError(number, os.strerror(number))
+            return write(file, data)
+
+        monkeypatch.setattr(os, "open", opened)
+        monkeypatch.setattr(os, "write", written)
+
+    return fill
+
+
+@pytest.mark.parametrize("how", ["release", "leave", "expire"])
+def test_a_full_disk_keeps_no_lease_that_is_released_or_dead(folder, clock, full_disk, how):
+    watcher, path = observer(folder, clock), folder / "g.lease"
+    with observer(folder, clock) as own:
+        if how == "expire":
+            foreign(folder)
+            (folder / ".lock").touch()  # of the owner, when it took the lease
+            assert watcher.others("g")
+            clock.now += 1000
+        else:
+            assert own.take("g", TRIALS) == TRIALS
+        full_disk()
+        if how == "release":
+            own.release("g")
+            assert not path.exists()
+        elif how == "expire":
+            assert watcher.others("g") == []
+    assert not path.exists()
+    assert not (folder / ".lock.holder").exists()
+
+
+def test_a_full_disk_gives_no_lease_and_its_lock_excludes_others(folder, clock, full_disk):
+    own, other = observer(folder, clock), observer(folder, clock)
+    assert own.take("g", TRIALS) == TRIALS
+    full_disk()
+    with pytest.raises(UserError, match=r"No space left on device|Disk quota exceeded"):
+        other.take("h", TRIALS)
+    first, second = (lock_folder(folder, "removing leases", only_removes=True) for _ in range(2))
+    with first, pytest.raises(UserError, match="another process is removing leases"), second:
+        raise AssertionError("two processes hold the lock")
+    assert other.held("g") is None
+    assert [lease["group"] for lease in read_leases(folder)] == ["g"]
 
 
 def test_a_share_of_a_group_leaves_the_other_trials_to_other_processes(folder, clock):
