@@ -64,7 +64,9 @@ class Protocol(RuleBasedStateMachine):
         type(self).count += 1
         expected()
         self.world = World(self.network, self.locks)
-        self.acknowledged, self.lost, self.damaged, self.readers = {}, set(), False, {}
+        self.acknowledged, self.lost, self.damaged = {}, set(), False
+        self.checked = None
+        """The files and the acknowledged rows when `acknowledged_rows_are_there` was last checked."""
         self.stack = contextlib.ExitStack()
         self.stack.enter_context(self.world.patched())
         self.stack.enter_context(study.patched(self.world, self.acknowledge))
@@ -131,11 +133,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(index=INDEX, call=st.sampled_from(("write", "fsync", "rename", "unlink", "read", "sleep")))
     def step_to(self, index, call):
         """Let a process go on until its next system call is of a kind."""
-        process = self.chosen(index)
-        for _ in range(400):
-            self.world.step_process(process)
-            if process.is_done or process.pending[0] == call:
-                break
+        self.world.step_to(self.chosen(index), call)
 
     @precondition(lambda self: self.alive())
     @rule(index=INDEX)
@@ -208,6 +206,10 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def acknowledged_rows_are_there(self):
+        now = [(path, node.data) for path, node in self.world.disk.files()], dict(self.acknowledged), set(self.lost)
+        if now == self.checked:
+            return
+        self.checked = now
         store = Store(ROOT)
         self.check_rows(store.rows(), self.acknowledged)
         assert self.damaged or not store.corrupt_files, store.corrupt_files
