@@ -180,7 +180,8 @@ class Protocol(RuleBasedStateMachine):
         elif how == "cut":
             node.data = node.data[:at]
         elif node.data:
-            node.data = node.data[:at] + bytes([node.data[at] ^ 1]) + node.data[at + 1 :]
+            other = bytes([(node.data[at] + 1) % 256])  # a second change of one byte does not undo the first
+            node.data = node.data[:at] + other + node.data[at + 1 :]
         self.damaged = True
         store = Store(ROOT)
         now = self.rows(store)
