@@ -55,7 +55,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[None]:
+def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: bool = False) -> Iterator[None]:
     """Lock a folder for one writer; the operating system releases the lock if the process dies.
 
     A file system whose locks do not exclude other machines is detected where two writers meet: the first one finds the
@@ -64,6 +64,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[Non
     Args:
       doing: activity of the process, for the error message of another one.
       patience: seconds to wait for another process to release the lock.
+      only_removes: nothing is written under the lock, so that a disk without room for `.lock.holder` is no error.
 
     Raises:
       UserError: another process holds the lock, or the folder cannot be written; or, at the end, another process has
@@ -79,7 +80,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[Non
             if not _lock(descriptor, patience):
                 raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output")
             holder, token = folder / ".lock.holder", secrets.token_hex(8).encode()
-            _replace_holder(holder, token)
+            is_noted = _replace_holder(holder, token, is_optional=only_removes)
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be locked: {error.strerror}; expected room on the disk, and a file system with flock"
@@ -90,20 +91,32 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0) -> Iterator[Non
             with contextlib.suppress(OSError):
                 _release_holder(holder, token)
             raise
-        if folder.exists() and not _release_holder(holder, token):
+        if is_noted and folder.exists() and not _release_holder(holder, token):
             raise UserError(f"{folder} was locked by two processes; expected a file system with flock between machines")
     finally:
         os.close(descriptor)
 
 
-def _replace_holder(path: Path, token: bytes) -> None:
-    """Write who holds a lock; this also makes a network file system list the folder anew, as `refresh` does."""
+def _replace_holder(path: Path, token: bytes, is_optional: bool) -> bool:
+    """Write who holds a lock; this also makes a network file system list the folder anew, as `refresh` does.
+
+    Returns:
+      False if the disk has no room for it and it is optional.
+    """
     path.unlink(missing_ok=True)  # of a process that was killed
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
-        os.write(descriptor, token)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            if os.write(descriptor, token) < len(token):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if not is_optional or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def _release_holder(path: Path, token: bytes) -> bool:

@@ -69,6 +69,21 @@ class Disk:
 
     def __init__(self) -> None:
         self.root = Inode(is_folder=True, now=0.0)
+        self.room: int | None = None
+        """Bytes that can still be written; None for a disk that does not fill up."""
+
+    def fit(self, data: bytes) -> bytes:
+        """Return the part of data for which there is room, and take that room.
+
+        Raises:
+          OSError: the disk is full.
+        """
+        if self.room is not None and data:
+            data = data[: self.room]
+            if not data:
+                fail(errno.ENOSPC)
+            self.room -= len(data)
+        return data
 
     def find(self, path: str) -> Inode:
         node = self.root

@@ -208,7 +208,7 @@ class System:
             self.world.process.client.write(file, torn)
             self.world.process.client.send(file)
             self.world.die()
-        return self.world.process.client.write(file, bytes(data))
+        return self.world.process.client.write(file, self.world.disk.fit(bytes(data)))
 
     def fsync(self, number):
         if number < FIRST:
@@ -310,7 +310,8 @@ class System:
     def disk_usage(self, path):
         if self._path(path) is None:
             return self.real["shutil.disk_usage"](path)
-        return shutil._ntuple_diskusage(2**40, 0, 2**40)
+        room = self.world.disk.room
+        return shutil._ntuple_diskusage(2**40, 0, 2**40 if room is None else room)
 
     @contextlib.contextmanager
     def patched(self):

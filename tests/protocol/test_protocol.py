@@ -64,7 +64,7 @@ class Protocol(RuleBasedStateMachine):
         type(self).count += 1
         expected()
         self.world = World(self.network, self.locks)
-        self.acknowledged, self.lost, self.damaged = {}, set(), False
+        self.acknowledged, self.lost, self.damaged, self.was_full = {}, set(), False, False
         self.checked = None
         """The files and the acknowledged rows when `acknowledged_rows_are_there` was last checked."""
         self.stack = contextlib.ExitStack()
@@ -163,6 +163,15 @@ class Protocol(RuleBasedStateMachine):
 
     # --- faults --------------------------------------------------------------------------------------------
 
+    @rule(room=st.just(0) | st.integers(1, 6000))
+    def fill_disk(self, room):
+        self.world.disk.room, self.was_full = room, True
+
+    @precondition(lambda self: self.world.disk.room is not None)
+    @rule()
+    def free_disk(self):
+        self.world.disk.room = None
+
     @precondition(lambda self: self.power)
     @rule(seed=st.integers(0, 2**16))
     def lose_power(self, seed):
@@ -234,7 +243,8 @@ class Protocol(RuleBasedStateMachine):
                 self.check_error(process.error)
 
     def check_error(self, error):
-        if not isinstance(error, UserError) or not (self.damaged or "another process is" in str(error)):
+        is_full = self.was_full and "No space left" in str(error)
+        if not isinstance(error, UserError) or not (self.damaged or is_full or "another process is" in str(error)):
             raise error
 
     def teardown(self):
@@ -246,6 +256,7 @@ class Protocol(RuleBasedStateMachine):
 
     def complete(self):
         """Let all come to their end; then one more worker has a complete and tidy folder."""
+        self.world.disk.room = None
         for client in self.world.clients.values():
             client.lose_reply = False
         for _ in range(2000):
