@@ -14,7 +14,7 @@ from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Choice, LogUniform, Points, sampled
 from flaxformer.study.analysis import analyse
-from flaxformer.study.parabola import vertex
+from flaxformer.study.parabola import log_optimum, vertex
 
 PATH = "optimizer.learning_rate"
 RATES = Axis(PATH, {f"{rate:.0e}": rate for rate in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}, name="rate")
@@ -55,6 +55,30 @@ def test_an_end_that_the_data_do_not_bound_is_infinite():
     assert flat is None or (flat.low, flat.high) == (-math.inf, math.inf)
     assert vertex(x, -(x**2), block) is None
     assert vertex([0, 1, 2], [1, 0, 1], [0, 0, 0]) is None
+
+
+@pytest.mark.parametrize("truth", [-5.6, -4.3, -3.5])
+def test_the_best_value_of_one_seed_is_that_of_the_parabola_around_it(truth):
+    losses = {2.0**power: (power - truth) ** 2 for power in (-3, -7, -5, -4, -6, -8, -2)}
+    losses |= {2.0**-9: 70.0, 2.0**3: 40.0}  # far from the best, and not on the parabola
+    assert log_optimum(losses) == pytest.approx(truth * math.log(2))
+
+
+def test_the_best_value_of_one_seed_follows_least_squares_over_two_values_on_each_side():
+    powers, losses = np.arange(-8, -1), np.array([3.1, 2.7, 2.8, 2.4, 2.5, 2.9, 3.7])
+    near = slice(1, 6)  # the lowest loss is at 2^-5
+    _, b, c = np.linalg.lstsq(np.vander(powers[near], 3, increasing=True), losses[near], rcond=None)[0]
+    found = log_optimum(dict(zip(2.0**powers, losses, strict=True)))
+    assert found == pytest.approx(-b / (2 * c) * math.log(2))
+
+
+def test_the_best_value_is_unknown_where_it_is_not_between_others():
+    falling = {2.0**power: float(-power) for power in range(6)}
+    rising = {2.0**power: float(power) for power in range(6)}
+    assert math.isnan(log_optimum(falling))
+    assert math.isnan(log_optimum(rising))
+    with pytest.raises(ValueError, match="empty"):
+        log_optimum({})
 
 
 def test_each_arm_has_its_best_value_and_its_optimum(tmp_path):
