@@ -79,15 +79,15 @@ def log_optimum(losses: Mapping[float, float]) -> float:
       losses: the loss by value, such as the learning rate; all values are positive.
 
     Returns:
-      The position of the minimum. NaN if the parabola has none, or if it has fewer than 4 points, as where the best
-      value is the smallest or the largest that was tried.
-
-    Raises:
-      ValueError: no loss is given, or a value is not positive.
+      The minimum of the parabola, or the nearest end of the fitted values if it is outside them. If the parabola has no
+      minimum, or fewer than 4 points since the best value is the first or the last, the best value that was tried.
     """
     near = near_best(losses)
-    found = vertex([math.log(value) for value in near], [losses[value] for value in near], [0] * len(near))
-    return math.nan if found is None else found.x
+    positions = [math.log(value) for value in near]
+    found = vertex(positions, [losses[value] for value in near], [0] * len(near))
+    if found is None:
+        return math.log(min(near, key=lambda value: losses[value]))
+    return min(max(found.x, positions[0]), positions[-1])
 
 
 def _without_means(columns: np.ndarray, blocks: np.ndarray) -> np.ndarray:

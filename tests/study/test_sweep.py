@@ -72,13 +72,17 @@ def test_the_best_value_of_one_seed_follows_least_squares_over_two_values_on_eac
     assert found == pytest.approx(-b / (2 * c) * math.log(2))
 
 
-def test_the_best_value_is_unknown_where_it_is_not_between_others():
-    falling = {2.0**power: float(-power) for power in range(6)}
-    rising = {2.0**power: float(power) for power in range(6)}
-    assert math.isnan(log_optimum(falling))
-    assert math.isnan(log_optimum(rising))
-    with pytest.raises(ValueError, match="empty"):
-        log_optimum({})
+def test_the_best_value_is_one_that_was_tried_where_no_parabola_has_a_minimum():
+    falling, rising = ({2.0**power: sign * power for power in range(6)} for sign in (-1, 1))
+    assert log_optimum(falling) == pytest.approx(5 * math.log(2))
+    assert log_optimum(rising) == 0
+    peaks = {2.0**power: loss for power, loss in enumerate([0.0, 5.0, -0.1, 5.0, 0.0])}
+    assert log_optimum(peaks) == pytest.approx(2 * math.log(2))
+
+
+def test_the_best_value_is_not_outside_the_values_of_the_fit():
+    nearly_falling = {2.0**power: loss for power, loss in enumerate([9.0, 7.0, 4.0, 2.9, 1.0, 1.01])}
+    assert log_optimum(nearly_falling) == pytest.approx(5 * math.log(2))
 
 
 def test_each_arm_has_its_best_value_and_its_optimum(tmp_path):
