@@ -7,8 +7,9 @@ define the sensitivity to the learning rate as the mean excess of the loss over 
 
 here over the ten powers of 2 from 2^-9 to 1, at each seed, for the four combinations of query-key norm (LayerNorm of
 queries and keys, with weights) and z-loss (weight 1e-4). A diverged run counts with the loss before training, which is
-also the rule of the paper. The paper finds that both make large models less sensitive; a byte model of width 32 with 2
-layers is trained here for 200 steps, without weight decay or clipping, both of which the paper has.
+also the rule of the paper. The paper finds that both make larger models less sensitive, with weight decay and
+clipping, at rates from 3e-4 to 0.3. Here it is a byte model of width 32 with 2 layers, 200 steps, and neither weight
+decay nor clipping.
 
 Pilot (seeds 100 and 101, seven of the rates): from 2^-4 on, runs without query-key norm are worse; at 1, all are worse
 than the unigram distribution (3.16), and no run diverged. The sensitivities are 0.33 with neither, 0.31 with z-loss,
@@ -16,8 +17,12 @@ than the unigram distribution (3.16), and no run diverged. The sensitivities are
 of the third, and the range of rates, were chosen by the pilot.
 
 Command: flaxformer run experiments/studies/rate_sensitivity.py
-Cost: 320 runs in 4 compiled programs, about 6 minutes of processor time.
+Cost: 320 runs in 4 compiled programs, 2 minutes of processor time.
 Expected: all claims supported.
+Result: the first supported, the others inconclusive, at seeds 0 to 7. The sensitivities are 0.288 with neither, 0.274
+with z-loss, 0.233 with query-key norm and 0.241 with both; query-key norm lowers it by 0.055 (0.034 to 0.069) and
+z-loss by 0.014 (-0.004 to 0.029). With query-key norm, z-loss raises it by 0.007 (-0.003 to 0.046, 90 %), and one seed
+is far from the others. No run diverged, so that the loss before training (5.7) was never counted.
 """
 
 from collections.abc import Mapping

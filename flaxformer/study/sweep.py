@@ -81,7 +81,8 @@ class Sweep:
 def find_sweeps(study: JsonObject, arms: Sequence[ArmSummary]) -> list[Sweep]:
     """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study.
 
-    The axis of a scaling law is none.
+    The axis with the most values is first, as that which was varied to find its best value. The axis of a scaling law
+    is none.
     """
     found = []
     sizes = (study.get("scaling") or {}).get("axis")
@@ -101,7 +102,7 @@ def find_sweeps(study: JsonObject, arms: Sequence[ArmSummary]) -> list[Sweep]:
         lines = [_line(study, dict(labels), own, goal) for labels, own in groups.items() if len(own) > 1]
         if any(len(line.points) >= FEWEST_VALUES for line in lines):
             found.append(Sweep(axis["name"], list(numbers), goal, lines))
-    return found
+    return sorted(found, key=lambda sweep: -max(len(line.points) for line in sweep.lines))
 
 
 def _is_numeric(values: Mapping[str, object]) -> bool:

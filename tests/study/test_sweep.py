@@ -218,3 +218,10 @@ def test_the_baseline_of_one_factor_arms_is_a_value_too(tmp_path):
     rates = Axis(PATH, {"2e-3": 2e-3, "4e-3": 4e-3}, name="rate")
     [sweep] = swept(tmp_path, lambda trial: 1.0, axes=(rates,), combine="one-factor").sweeps
     assert [point.numbers["rate"] for point in sweep.lines[0].points] == [BASELINE.optimizer.learning_rate, 2e-3, 4e-3]
+
+
+def test_the_axis_with_the_most_values_is_the_first_sweep(tmp_path):
+    layers = Axis("model.layers", {str(n): n for n in (1, 2, 3)})
+    for axes in ((layers, RATES), (RATES, layers)):
+        found = swept(tmp_path / axes[0].name, lambda trial: 1.0 + trial.seed, axes=axes).sweeps
+        assert [sweep.axis for sweep in found] == ["rate", "layers"]
