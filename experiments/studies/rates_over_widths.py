@@ -23,7 +23,7 @@ import numpy as np
 
 from flaxformer.config import Attention, Dense, ModelConfig, MuP, Parametrization
 from flaxformer.study import Axis, Claim, Points, Study
-from flaxformer.study.parabola import vertex
+from flaxformer.study.parabola import log_optimum
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Linear, Run, Training
 
@@ -31,17 +31,6 @@ BASE = 16
 WIDTHS = {str(width): width for width in (BASE, 32, 64, 128)}
 RATES = {f"2^{power}": 2.0**power for power in range(-9, -2)}
 PARAMETRIZATIONS = {"standard": Parametrization(), "mup": MuP(base_width=BASE)}
-NEIGHBOURS = 2
-"""Number of rates on each side of the best to which the parabola is fitted."""
-
-
-def best_rate(losses: Mapping[float, float]) -> float:
-    """Return the ln of the rate at the minimum of the parabola; NaN if the parabola has none."""
-    rates = sorted(losses)
-    best = rates.index(min(rates, key=lambda rate: losses[rate]))
-    near = rates[max(0, best - NEIGHBOURS) : best + NEIGHBOURS + 1]
-    found = vertex([math.log(rate) for rate in near], [losses[rate] for rate in near], [0] * len(near))
-    return math.nan if found is None else found.x
 
 
 def derive(rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -51,7 +40,7 @@ def derive(rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         best = []
         for width in WIDTHS:
             arms = {rate: f"parametrization={name},width={width},rate={label}" for label, rate in RATES.items()}
-            best.append(best_rate({rate: rows[arm]["validation_loss"] for rate, arm in arms.items()}))
+            best.append(log_optimum({rate: rows[arm]["validation_loss"] for rate, arm in arms.items()}))
             found[f"{name}: log2 of the best rate at width {width}"] = best[-1] / math.log(2)
         found[f"{name}: slope"] = float(np.polyfit(np.log(list(WIDTHS.values())), best, 1)[0])
     return found

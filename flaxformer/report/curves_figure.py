@@ -17,6 +17,8 @@ from flaxformer.wording import with_prefix
 
 MOST_MARKERS = 9
 """Most points of a curve with a marker and a text under the pointer."""
+MOST_STRAIGHT = 16
+"""Most arms whose curves are drawn if each has two points, before and after training, as the tables do."""
 Points: TypeAlias = tuple[Sequence[float], list[Estimate]]
 """Steps or FLOPs, and the estimate over seeds at each."""
 Panels: TypeAlias = dict[str, dict[str, Points]]
@@ -32,9 +34,12 @@ def curves_figure(
       analysis: the study.
       width: inches.
       against: "compute" for the FLOPs so far, on a logarithmic axis without the evaluation before training.
+
+    Returns:
+      None without curves, and for more than `MOST_STRAIGHT` curves of two points against steps.
     """
     panels, axis = _panels(analysis, against), panel_axis(analysis)
-    if not panels:
+    if not panels or (against == "step" and _are_straight(panels)):
         return None
     styles = series_styles(analysis)
     used = [one for one in styles if any(one in panel for panel in panels.values())]
@@ -59,7 +64,7 @@ def curves_figure(
         ax.tick_params(labelbottom=i + columns >= len(panels))
     _set_limits(analysis, shown, panels)
     if against == "compute":
-        shown[0].set_xscale("log")
+        set_log_scale(shown[0], "x", text=lambda flops: with_prefix(flops, ""))
     if len(used) > 1:
         title = " · ".join(own["name"] for own in analysis.study["axes"] if own["name"] != axis)
         add_legend(figure, shown, used, title, across)
@@ -77,6 +82,12 @@ def _panels(analysis: Analysis, against: str) -> Panels:
         if curve is not None:
             found.setdefault(arm.labels[axis] if axis else "", {})[series(analysis, arm)] = curve
     return found
+
+
+def _are_straight(panels: Panels) -> bool:
+    """True for many curves from the evaluation before training to that after it, which lie on one another."""
+    curves = [steps for panel in panels.values() for steps, _ in panel.values()]
+    return len(curves) > MOST_STRAIGHT and all(len(steps) <= 2 for steps in curves)
 
 
 def _columns(panels: int, width: float) -> int:
@@ -110,9 +121,9 @@ def _set_limits(analysis: Analysis, axes: Sequence[Axes], panels: Mapping[str, M
     last = [points[-1].mean for points in curves]
     low, high = min(last), max(last)
     if analysis.study["metric"] == "validation_loss":
+        axes[0].set_ylim(min(means) - 0.1, min(max(means), high + 0.6 * (high - low) + 0.3) + 0.05)
         for i, ax in enumerate(axes):
             draw_references(analysis.study, ax, "y", (low, high), has_names=i == len(axes) - 1)
-        axes[0].set_ylim(min(means) - 0.1, min(max(means), high + 0.6 * (high - low) + 0.3) + 0.05)
     elif has_wide_range(means):
         set_log_scale(axes[0], "y")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,12 +100,19 @@ def draw_interval(ax: Axes, x: float, y: float, effect: Estimate, style: LineSty
 
 
 def draw_references(study: JsonObject, ax: Axes, axis: str, near: tuple[float, float], has_names: bool = True) -> None:
-    """Draw lines at the losses of count models on the same evaluation windows that are near the values shown."""
+    """Draw lines at the losses of count models on the same evaluation windows that are near the values shown.
+
+    Where the limits of the axis were set, a loss outside them has no line and no name.
+    """
     if study["metric"] != "validation_loss":
         return
-    low, high = near
+    first, last = near
+    low, high = 2 * first - last, 2 * last - first
+    if not (ax.get_autoscalex_on() if axis == "x" else ax.get_autoscaley_on()):
+        ends = sorted(ax.get_xlim() if axis == "x" else ax.get_ylim())
+        low, high = max(low, ends[0]), min(high, ends[1])
     for name, loss in study["references"].items():
-        if not 2 * low - high <= loss <= 2 * high - low:
+        if not low <= loss <= high:
             continue
         (ax.axvline if axis == "x" else ax.axhline)(loss, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1)
         if not has_names:
@@ -121,8 +128,10 @@ def draw_references(study: JsonObject, ax: Axes, axis: str, near: tuple[float, f
         note.set(color=GREY, fontsize=SMALL, annotation_clip=False)
 
 
-def set_log_scale(ax: Axes, axis: str, linear_until: float = 0.0) -> None:
-    """Make an axis logarithmic, with plain numbers at its ticks; linear from 0 to a positive number if one is given."""
+def set_log_scale(
+    ax: Axes, axis: str, linear_until: float = 0.0, text: Callable[[float], str] = numbers.rounded
+) -> None:
+    """Make an axis logarithmic, with plain text at its ticks; linear from 0 to a positive number if one is given."""
     scale = ax.set_xscale if axis == "x" else ax.set_yscale
     if linear_until:
         scale("symlog", linthresh=linear_until)
@@ -131,8 +140,8 @@ def set_log_scale(ax: Axes, axis: str, linear_until: float = 0.0) -> None:
     own = ax.xaxis if axis == "x" else ax.yaxis
     low, high = sorted(own.get_data_interval())
     is_short = low > 0 and high < 10 * low
-    own.set_major_formatter(lambda value, _: numbers.rounded(value))
-    own.set_minor_formatter((lambda value, _: numbers.rounded(value)) if is_short else NullFormatter())
+    own.set_major_formatter(lambda value, _: text(value))
+    own.set_minor_formatter((lambda value, _: text(value)) if is_short else NullFormatter())
 
 
 def has_wide_range(values: Sequence[float], ratio: float = 300.0) -> bool:

@@ -22,46 +22,64 @@ from flaxformer.report.thinning import thinned
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.statistics import Estimate
 from flaxformer.study.sweep import Sweep, SweepLine, SweepPoint
+from flaxformer.wording import listed
 
 MOST_NAMED = 16
 """Number of lines up to which the figure has a legend."""
 BAR = 0.035
 """Height of the interval of an optimum, as a fraction of the axis."""
+MOST_TICKS = 5
+"""Number of values up to which each has a tick with its number."""
 
 
 def sweep_figure(analysis: Analysis, sweep: Sweep, width: float = COLUMN) -> Figure | None:
-    """A panel per number: means with intervals, stopped runs as hollow marks, and the optima's intervals as bars."""
+    """A panel per number: means with intervals, stopped runs as hollow marks, and the optima's intervals as bars.
+
+    Numbers that rise together, such as the sizes of a wider model, share a panel at the values of the first.
+    """
     sweep = thinned(sweep)
     if not any(line.best for line in sweep.lines):
         return None
     names = [phrasing.labels(line.labels) for line in sweep.lines]
     has_legend = 1 < len(names) <= MOST_NAMED
     across = min(len(names), max(1, int(width * 16 / (8 + max(map(len, names))))))
-    columns = 1 if width == COLUMN else min(len(sweep.names), 2)
-    rows = -(-len(sweep.names) // columns)
+    panels = _rising_together(sweep)
+    columns = 1 if width == COLUMN else min(len(panels), 2)
+    rows = -(-len(panels) // columns)
     legend = 0.13 * -(-len(names) // across) + 0.1 if has_legend else 0.0
     height = rows * (2.2 if width == COLUMN else 2.9)
     figure = Figure(figsize=(width, height + legend), layout="constrained")
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    shown = list(grid.flat[: len(sweep.names)])
-    for ax in grid.flat[len(sweep.names) :]:
+    shown = list(grid.flat[: len(panels)])
+    for ax in grid.flat[len(panels) :]:
         ax.remove()
-    for i, (ax, name) in enumerate(zip(shown, sweep.names, strict=True)):
-        _draw_panel(analysis, ax, sweep, name)
+    for i, (ax, (first, *others)) in enumerate(zip(shown, panels, strict=True)):
+        _draw_panel(analysis, ax, sweep, first, is_joined=len(panels) == 1)
+        ax.set_xlabel(f"{first}, with {listed(others)}" if others else first)
         ax.set_ylabel(phrasing.metric(analysis.study) if i % columns == 0 else "")
     if has_legend:
         add_legend(figure, shown, names, "", across)
     return figure
 
 
-def _draw_panel(analysis: Analysis, ax: Axes, sweep: Sweep, name: str) -> None:
+def _rising_together(sweep: Sweep) -> list[list[str]]:
+    """Names of the numbers in groups, in each of which all have the same order of levels."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    points = [point.numbers for line in sweep.lines for point in line.points]
+    for name in sweep.names:
+        values = sorted({point[name] for point in points})
+        groups.setdefault(tuple(values.index(point[name]) for point in points), []).append(name)
+    return list(groups.values())
+
+
+def _draw_panel(analysis: Analysis, ax: Axes, sweep: Sweep, name: str, is_joined: bool) -> None:
     values = [point.numbers[name] for line in sweep.lines for point in line.points]
     _set_scale(ax, values)
     metric, scores = analysis.study["metric"], []
-    estimates = [line.best.arm.estimate for line in sweep.lines if line.best is not None]
+    estimates = [point.arm.estimate for line in sweep.lines for point in line.points if point.arm.estimate.n]
     for i, line in enumerate(sweep.lines):
         style = style_of(i)
-        scores += _draw_line(ax, line, name, style, is_joined=len(sweep.names) == 1)
+        scores += _draw_line(ax, line, name, style, is_joined=is_joined)
         scores += _draw_stopped(ax, line, name, metric, style)
     if has_wide_range(scores, 10.0):
         set_log_scale(ax, "y")
@@ -73,9 +91,8 @@ def _draw_panel(analysis: Analysis, ax: Axes, sweep: Sweep, name: str) -> None:
         room = BAR * (1 + sum(line.optimum is not None for line in sweep.lines))
         ax.set_ylim(low - (0.05 + 1.3 * room) * (high - low or 1.0), high + 0.06 * (high - low or 1.0))
     for i, line in enumerate(line for line in sweep.lines if line.optimum is not None):
-        _draw_optimum(ax, line, BAR * (i + 0.6), style_of(list(sweep.lines).index(line)))
+        _draw_optimum(ax, line, BAR * (i + 1.0), style_of(list(sweep.lines).index(line)))
     draw_references(analysis.study, ax, "y", (min(scores), max(scores)))
-    ax.set_xlabel(name)
     ax.grid(axis="both")
 
 
@@ -86,6 +103,9 @@ def _set_scale(ax: Axes, values: Sequence[float]) -> None:
         set_log_scale(ax, "x")
     elif min(values) == 0 and has_wide_range(positive, 10.0):
         set_log_scale(ax, "x", linear_until=min(positive))
+    if len(ticks := sorted(set(values))) <= MOST_TICKS:
+        ax.set_xticks(ticks, [numbers.rounded(value) for value in ticks])
+        ax.minorticks_off()
 
 
 def _draw_line(ax: Axes, line: SweepLine, name: str, style: LineStyle, is_joined: bool) -> list[float]:

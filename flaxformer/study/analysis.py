@@ -19,9 +19,10 @@ from flaxformer.study.divergence import RULE
 from flaxformer.study.evaluation_data import coverage, data_limits
 from flaxformer.study.explore import Exploration, explore
 from flaxformer.study.judging import JudgedClaim, judge_claims, key_of
+from flaxformer.study.parabola import NEIGHBOURS
 from flaxformer.study.scaling_analysis import ScalingAnalysis, analyse_scaling, limits_of_scaling, scaling_axes
 from flaxformer.study.statistics import FEWEST_SEEDS, proportion
-from flaxformer.study.sweep import NEIGHBOURS, Sweep, find_sweeps
+from flaxformer.study.sweep import Sweep, find_sweeps
 from flaxformer.study.trials import ArmRows, Rows, TrialResults
 from flaxformer.wording import counted
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import special  # scipy.stats takes half a second to import
+
+NEIGHBOURS = 2
+"""Number of values on each side of the best to which the parabola of a sweep is fitted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,34 @@ def vertex(x: Sequence[float], y: Sequence[float], block: Sequence[int], level: 
         unbounded = root == 0 or p == 0
         ends = (-math.inf, math.inf) if unbounded else (-math.inf, ends[0]) if found <= ends[0] else (ends[1], math.inf)
     return Vertex(*(float(centre + size * end) for end in (found, *ends)))
+
+
+def near_best(losses: Mapping[float, float]) -> list[float]:
+    """Return the value with the lowest loss and up to `NEIGHBOURS` values on each side, in increasing order."""
+    values = sorted(losses)
+    best = values.index(min(values, key=lambda value: losses[value]))
+    return values[max(0, best - NEIGHBOURS) : best + NEIGHBOURS + 1]
+
+
+def log_optimum(losses: Mapping[float, float]) -> float:
+    """Return ln of the value with the lowest loss, interpolated by a parabola in ln(value).
+
+    The parabola is fitted to the best value that was tried and up to `NEIGHBOURS` values on each side. It serves a
+    study that derives the best learning rates of models of several sizes from the runs of one seed.
+
+    Args:
+      losses: the loss by value, such as the learning rate; all values are positive.
+
+    Returns:
+      The minimum of the parabola, or the nearest end of the fitted values if it is outside them. If the parabola has no
+      minimum, or fewer than 4 points since the best value is the first or the last, the best value that was tried.
+    """
+    near = near_best(losses)
+    positions = [math.log(value) for value in near]
+    found = vertex(positions, [losses[value] for value in near], [0] * len(near))
+    if found is None:
+        return math.log(min(near, key=lambda value: losses[value]))
+    return min(max(found.x, positions[0]), positions[-1])
 
 
 def _without_means(columns: np.ndarray, blocks: np.ndarray) -> np.ndarray:

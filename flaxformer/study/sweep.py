@@ -5,7 +5,7 @@ lines, one for each combination of their levels. In each line:
 
 - the best value is that with the best mean over the seeds, among the values that were trained to the end;
 - the optimum is the minimum of a parabola in the logarithm of the value, fitted to the best value and up to
-  `NEIGHBOURS` values on each side, with one offset per seed, and has Fieller's interval (see `parabola.vertex`).
+  `NEIGHBOURS` values on each side, with one offset per seed, and has Fieller's interval (see `study.parabola`).
 
 Where a halving stopped so many arms that too few values are left, the parabola is fitted at the last step at which
 enough were evaluated. Values at which a run diverged are left out of the fit. The interval says how well the seeds and
@@ -21,15 +21,13 @@ from flaxformer.digests import JsonObject
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels
 from flaxformer.study.halving import Goal, goal_of
-from flaxformer.study.parabola import Vertex, vertex
+from flaxformer.study.parabola import Vertex, near_best, vertex
 from flaxformer.study.statistics import estimate
 
 FEWEST_VALUES = 3
 """Number of values from which an axis is a sweep, and a parabola has a minimum."""
 ENOUGH_VALUES = 4
 """Number of values at which the parabola is fitted rather than at an earlier step with more of them."""
-NEIGHBOURS = 2
-"""Number of values on each side of the best to which the parabola is fitted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +81,8 @@ class Sweep:
 def find_sweeps(study: JsonObject, arms: Sequence[ArmSummary]) -> list[Sweep]:
     """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study.
 
-    The axis of a scaling law is none.
+    The axis with the most values is first, as that which was varied to find its best value. The axis of a scaling law
+    is none.
     """
     found = []
     sizes = (study.get("scaling") or {}).get("axis")
@@ -103,7 +102,7 @@ def find_sweeps(study: JsonObject, arms: Sequence[ArmSummary]) -> list[Sweep]:
         lines = [_line(study, dict(labels), own, goal) for labels, own in groups.items() if len(own) > 1]
         if any(len(line.points) >= FEWEST_VALUES for line in lines):
             found.append(Sweep(axis["name"], list(numbers), goal, lines))
-    return found
+    return sorted(found, key=lambda sweep: -max(len(line.points) for line in sweep.lines))
 
 
 def _is_numeric(values: Mapping[str, object]) -> bool:
@@ -150,9 +149,7 @@ def _scores(study: JsonObject, points: Sequence[SweepPoint], step: int | None) -
 
 
 def _fit(scores: Mapping[float, Mapping[int, float]], sign: int, step: int | None) -> Optimum | None:
-    values = sorted(scores)
-    best = min(range(len(values)), key=lambda i: sign * estimate(list(scores[values[i]].values())).mean)
-    near = values[max(0, best - NEIGHBOURS) : best + NEIGHBOURS + 1]
+    near = near_best({value: sign * estimate(list(own.values())).mean for value, own in scores.items()})
     if len(near) < FEWEST_VALUES:
         return None
     runs = [(value, seed) for value in near for seed in scores[value]]

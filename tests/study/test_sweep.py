@@ -14,7 +14,7 @@ from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Choice, LogUniform, Points, sampled
 from flaxformer.study.analysis import analyse
-from flaxformer.study.parabola import vertex
+from flaxformer.study.parabola import log_optimum, vertex
 
 PATH = "optimizer.learning_rate"
 RATES = Axis(PATH, {f"{rate:.0e}": rate for rate in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}, name="rate")
@@ -55,6 +55,34 @@ def test_an_end_that_the_data_do_not_bound_is_infinite():
     assert flat is None or (flat.low, flat.high) == (-math.inf, math.inf)
     assert vertex(x, -(x**2), block) is None
     assert vertex([0, 1, 2], [1, 0, 1], [0, 0, 0]) is None
+
+
+@pytest.mark.parametrize("truth", [-5.6, -4.3, -3.5])
+def test_the_best_value_of_one_seed_is_that_of_the_parabola_around_it(truth):
+    losses = {2.0**power: (power - truth) ** 2 for power in (-3, -7, -5, -4, -6, -8, -2)}
+    losses |= {2.0**-9: 70.0, 2.0**3: 40.0}  # far from the best, and not on the parabola
+    assert log_optimum(losses) == pytest.approx(truth * math.log(2))
+
+
+def test_the_best_value_of_one_seed_follows_least_squares_over_two_values_on_each_side():
+    powers, losses = np.arange(-8, -1), np.array([3.1, 2.7, 2.8, 2.4, 2.5, 2.9, 3.7])
+    near = slice(1, 6)  # the lowest loss is at 2^-5
+    _, b, c = np.linalg.lstsq(np.vander(powers[near], 3, increasing=True), losses[near], rcond=None)[0]
+    found = log_optimum(dict(zip(2.0**powers, losses, strict=True)))
+    assert found == pytest.approx(-b / (2 * c) * math.log(2))
+
+
+def test_the_best_value_is_one_that_was_tried_where_no_parabola_has_a_minimum():
+    falling, rising = ({2.0**power: sign * power for power in range(6)} for sign in (-1, 1))
+    assert log_optimum(falling) == pytest.approx(5 * math.log(2))
+    assert log_optimum(rising) == 0
+    peaks = {2.0**power: loss for power, loss in enumerate([0.0, 5.0, -0.1, 5.0, 0.0])}
+    assert log_optimum(peaks) == pytest.approx(2 * math.log(2))
+
+
+def test_the_best_value_is_not_outside_the_values_of_the_fit():
+    nearly_falling = {2.0**power: loss for power, loss in enumerate([9.0, 7.0, 4.0, 2.9, 1.0, 1.01])}
+    assert log_optimum(nearly_falling) == pytest.approx(5 * math.log(2))
 
 
 def test_each_arm_has_its_best_value_and_its_optimum(tmp_path):
@@ -190,3 +218,10 @@ def test_the_baseline_of_one_factor_arms_is_a_value_too(tmp_path):
     rates = Axis(PATH, {"2e-3": 2e-3, "4e-3": 4e-3}, name="rate")
     [sweep] = swept(tmp_path, lambda trial: 1.0, axes=(rates,), combine="one-factor").sweeps
     assert [point.numbers["rate"] for point in sweep.lines[0].points] == [BASELINE.optimizer.learning_rate, 2e-3, 4e-3]
+
+
+def test_the_axis_with_the_most_values_is_the_first_sweep(tmp_path):
+    layers = Axis("model.layers", {str(n): n for n in (1, 2, 3)})
+    for axes in ((layers, RATES), (RATES, layers)):
+        found = swept(tmp_path / axes[0].name, lambda trial: 1.0 + trial.seed, axes=axes).sweeps
+        assert [sweep.axis for sweep in found] == ["rate", "layers"]
