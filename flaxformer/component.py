@@ -205,6 +205,10 @@ class Context(Node):
             self.record[name] = cast(Array, x)
         return x
 
+    def of_source(self) -> "Context":
+        """Return the context of activations of the source, which is whole in every call of a decoding."""
+        return self if self.edits is None else self.replace(edits=self.edits.after(None))
+
     def is_edited(self, *names: str) -> bool:
         """True if the call edits one of these points, so that they must be computed."""
         return self.edits is not None and any(map(self.edits.reach, names))

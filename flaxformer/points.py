@@ -18,7 +18,16 @@ from jaxtyping import Array, Int, PyTree
 from flaxformer.errors import UserError
 
 Edit = Callable[[PyTree], PyTree]
-"""Function of the activation at a point, which returns an activation of the same shape and dtype."""
+"""Function of the activation at a point, which returns an activation of the same shape and dtype.
+
+A function that selects tokens by their number in the sequence has a method `after`, as those of `interpret` have:
+during decoding, `edit.after(count)` is the edit of tokens that follow `count` others.
+"""
+
+
+def edit_after(function: Edit, count: int | Int[Array, ""]) -> Edit:
+    """Return the edit of tokens that follow `count` others; a function without a method `after` is returned itself."""
+    return function.after(count) if hasattr(function, "after") else function
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +41,9 @@ class Edits:
       layers: numbers of the layers that the traced code computes: one if layers are unrolled, several in a scan; none
         outside of the layers.
       branch: name of the branch.
+      count: number of tokens before those of the activations, during decoding; None for activations of whole sequences.
+      edits_prefix: True if the edits are applied within a mixer that reads the whole prefix again at every step, to the
+        activations of all tokens so far.
     """
 
     functions: Mapping[str, Edit]
@@ -39,6 +51,8 @@ class Edits:
     stack: str = ""
     layers: tuple[int, ...] = ()
     branch: str = ""
+    count: int | Int[Array, ""] | None = None
+    edits_prefix: bool = False
 
     @classmethod
     def of(cls, functions: Mapping[str, Edit] | None) -> Self | None:
@@ -58,6 +72,10 @@ class Edits:
             if not callable(function):
                 raise UserError(f"edit['{path}'] is {function!r:.60}; expected a function of the activation")
         return cls(functions, set()) if functions else None
+
+    def after(self, count: int | Int[Array, ""] | None) -> Self:
+        """Return the edits of activations of tokens that follow `count` others; None for those of whole sequences."""
+        return dataclasses.replace(self, count=count)
 
     def paths(self, name: str) -> list[str]:
         """Return the paths of the point with a name, one per layer that the traced code computes."""
@@ -86,7 +104,8 @@ class Edits:
             if not found:
                 continue
             self.matched.add(pattern)
-            call = _checked(function, pattern, paths[found[0]])
+            own = function if self.count is None else edit_after(function, self.count)
+            call = checked_edit(own, pattern, paths[found[0]])
             if len(found) == len(paths):
                 x = call(x)
             else:  # a scan computes these layers by the same code
@@ -138,7 +157,7 @@ def _shown(numbers: Sequence[str]) -> str:
     return f"{first}-{last}" if is_range else ",".join(numbers)
 
 
-def _checked(function: Edit, pattern: str, path: str) -> Edit:
+def checked_edit(function: Edit, pattern: str, path: str) -> Edit:
     """Return the edit with a check of its result."""
 
     def call(x: PyTree) -> PyTree:

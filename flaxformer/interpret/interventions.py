@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.points import Edit
+from flaxformer.points import Edit, edit_after
 from flaxformer.pytree import Node
 from flaxformer.struct import UserError
 
@@ -35,11 +35,13 @@ class Selection(Node):
     """Heads and positions of the activations at a point; None for all.
 
     path: path or pattern, which gives the axes of heads and positions and is named in messages.
+    count: number of tokens before those of the activations, during decoding; None for activations of whole sequences.
     """
 
     path: str = flax.struct.field(pytree_node=False)
     heads: Int[Array, "n"] | Bool[Array, "n"] | None = None
     positions: Int[Array, "n"] | Bool[Array, "n"] | None = None
+    count: Int[Array, ""] | None = None
 
     def mask(self, x: Float[Array, "..."]) -> Bool[Array, "..."] | None:
         """Return a mask that broadcasts to x, True where x is selected; None for all of it.
@@ -60,7 +62,10 @@ class Selection(Node):
                 raise UserError(
                     f"heads is given for '{self.path}', which has none; expected one of the points {points}"
                 )
-            own = _one_hot(indices, x.shape[axis], kind, self.path)
+            if kind == "positions" and self.count is not None:
+                own = _is_in(indices, self.count + jnp.arange(x.shape[axis]), self.path)
+            else:
+                own = _one_hot(indices, x.shape[axis], kind, self.path)
             own = own.reshape([-1 if n == axis else 1 for n in range(-x.ndim, 0)])
             mask = own if mask is None else mask & own
         return mask
@@ -87,6 +92,10 @@ class Replacement(Node):
             )
         return self.selection.replace_in(x, jnp.broadcast_to(values, x.shape).astype(x.dtype))
 
+    def after(self, count: int | Int[Array, ""]) -> "Replacement":
+        """Return the replacement in activations of tokens that follow `count` others; see `points.Edit`."""
+        return self.replace(selection=self.selection.replace(count=jnp.asarray(count)))
+
 
 class Resampling(Node):
     """x ← activations of another sequence of the batch at a selection.
@@ -105,6 +114,10 @@ class Resampling(Node):
         shift = jax.random.randint(self.key, (), 1, x.shape[0])
         return self.selection.replace_in(x, jnp.roll(x, -shift, axis=0))
 
+    def after(self, count: int | Int[Array, ""]) -> "Resampling":
+        """Return the replacement in activations of tokens that follow `count` others; see `points.Edit`."""
+        return self.replace(selection=self.selection.replace(count=jnp.asarray(count)))
+
 
 class Sequential(Node):
     """Several edits of one point, one after another."""
@@ -116,6 +129,10 @@ class Sequential(Node):
         for edit in self.edits:
             x = edit(x)
         return x
+
+    def after(self, count: int | Int[Array, ""]) -> "Sequential":
+        """Return the edits of tokens that follow `count` others; see `points.Edit`."""
+        return Sequential(tuple(edit_after(edit, count) for edit in self.edits))
 
 
 class _Make(Protocol):
@@ -249,6 +266,20 @@ def _one_hot(indices: Int[Array, "n"] | Bool[Array, "n"], size: int, kind: str, 
         if wrong:
             raise UserError(f"{kind} has {wrong[0]} for '{path}', which has {size} of them; expected 0 to {size - 1}")
     return (jnp.arange(size)[:, None] == indices[None, :] % size).any(1)
+
+
+def _is_in(positions: Int[Array, "n"] | Bool[Array, "n"], own: Int[Array, "T"], path: str) -> Bool[Array, "T"]:
+    """Return True where a position of a growing sequence is one of those given; traced ones are not checked."""
+    if positions.dtype == bool:
+        raise UserError(f"positions has {positions.size} booleans for '{path}'; expected numbers, as a sequence grows")
+    if not jnp.issubdtype(positions.dtype, jnp.integer):
+        raise UserError(f"positions is {np.asarray(positions).tolist()} for '{path}'; expected whole numbers")
+    if not isinstance(positions, jax.core.Tracer) and (np.asarray(positions) < 0).any():
+        number = int(np.asarray(positions).min())
+        raise UserError(
+            f"positions has {number} for '{path}'; expected at least 0, since a growing sequence has no last token"
+        )
+    return (own[:, None] == positions[None, :]).any(1)
 
 
 def _broadcast_shape(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ import flaxformer
 from flaxformer.diagnostics import diagnose
 from flaxformer.laws import (
     decoding,
+    edits,
     equivalence,
     execution,
     fields,
@@ -38,6 +39,7 @@ LAWS: dict[str, Law[Subject]] = {
         token_mixing.tokens,
         token_mixing.order,
         decoding.decoding,
+        edits.edits,
         initial_loss.start,
         weights.weights,
         fields.fields,

@@ -227,5 +227,7 @@ def recompute_prefix(
     """Return the update of new tokens by a mixer without a decoding state, which reads all tokens so far again."""
     assert context.offset is not None, "a decoding state has an offset"
     inputs = write(prefix.inputs, x, context.offset, axis=-2)
-    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context.replace(edits=None)))  # its points are of all tokens
+    edits = context.edits  # the points of the mixer are of all tokens
+    own = edits.after(0) if edits is not None and edits.edits_prefix else None
+    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context.replace(edits=own, layer=context.layer)))
     return jax.lax.dynamic_slice_in_dim(y, context.offset, x.shape[-2], y.ndim - 2), InputHistory(inputs)

@@ -4,7 +4,7 @@
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Unpack
 
 import jax
@@ -15,11 +15,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
-from flaxformer.model.interface import extend
+from flaxformer.model.decoding_edits import EditArguments, check_edits
+from flaxformer.model.interface import extend_edited
 from flaxformer.model.prefill import read_prompt
 from flaxformer.model.prompt import check_prompt, check_prompt_chunk
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.model.weights import Transformer
+from flaxformer.points import Edit
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.struct import UserError
@@ -63,6 +65,7 @@ def generate(
     key: Array | None = None,
     chunk: int = 32,
     prompt_chunk: int | None = None,
+    edit: Mapping[str, Edit] | None = None,
     **given: Unpack[PrefixInputs],
 ) -> Generation:
     """Continue each prompt by `steps` tokens, w_t ~ softmax(f(w_1 … w_{t−1})), chosen by `sampling`.
@@ -83,11 +86,16 @@ def generate(
       chunk: number of tokens after which the loop checks whether all rows have ended; does not change the result.
       prompt_chunk: number of tokens of the prompt that are read at a time, which bounds the memory of a long prompt; it
         changes the logits by rounding only. None reads all together.
+      edit: functions of activations by path, as for `apply`: each token is the one that follows from `apply` with the
+        same edits, on the sequence before it. A function must edit each token on its own. `positions` of the edits of
+        `flaxformer.interpret` count from the first token of the prompt, padding included; negative ones are refused.
+        The encoder, and keys and values of cross-attention, are edited once.
       given: source, source_valid, memory and memory_valid, as for `apply`.
 
     Raises:
       UserError: a model that does not decode tokens; a prompt that is empty, only padding, outside the vocabulary or
-        too long; a number out of range; or `prompt_chunk` with mask_pattern "prefix".
+        too long; a number out of range; `prompt_chunk` with mask_pattern "prefix"; or an edit that matches no point, or
+        that depends on the number of a token or on other tokens.
     """
     parts = list(
         stream(
@@ -101,6 +109,7 @@ def generate(
             key=key,
             chunk=chunk,
             prompt_chunk=prompt_chunk,
+            edit=edit,
             **given,
         )
     )
@@ -119,6 +128,7 @@ def stream(
     key: Array | None = None,
     chunk: int = 32,
     prompt_chunk: int | None = None,
+    edit: Mapping[str, Edit] | None = None,
     **given: Unpack[PrefixInputs],
 ) -> Iterator[Generation]:
     """Yield the result of `generate` in parts, each a `Generation` with at most `chunk` further tokens per row.
@@ -132,10 +142,12 @@ def stream(
     if key is None and sampling.temperature is not None:
         raise UserError(f"key is None with temperature {sampling.temperature}; expected a random key")
     check_prompt_chunk(config, prompt_chunk)
-    mesh = mesh_for_rows(len(tokens))
+    check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, given)
+    edits = EditArguments.of(edit)
+    mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row
     capacity = cache_capacity(config, tokens.shape[1] + steps)
-    state = _begin(params, config, tokens, is_valid, given, capacity, prompt_chunk, mesh)
-    return _decode_in_chunks(params, config, state, sampling, end, key, steps, chunk, mesh)
+    state = _begin(params, config, edits, tokens, is_valid, given, capacity, prompt_chunk, mesh)
+    return _decode_in_chunks(params, config, edits, state, sampling, end, key, steps, chunk, mesh)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -158,6 +170,7 @@ def _truncate(part: Generation, steps: int) -> Generation:
 def _decode_in_chunks(
     params: Transformer,
     config: ModelConfig,
+    edits: EditArguments,
     state: _State,
     sampling: Sampling,
     end: int | None,
@@ -170,17 +183,18 @@ def _decode_in_chunks(
     chunks = -(-steps // chunk)
     length = -(-steps // chunks)
     for done in range(0, steps, length):
-        state, part = _continue(params, config, state, sampling, end, key, length, mesh)
+        state, part = _continue(params, config, edits, state, sampling, end, key, length, mesh)
         left = steps - done
         yield part if left >= length else _truncate(part, left)
         if end is not None and bool(state.ended.all()):
             return
 
 
-@functools.partial(jax.jit, static_argnums=(5, 6, 7))
+@functools.partial(jax.jit, static_argnums=(6, 7, 8))
 def _begin(
     params: Transformer,
     config: ModelConfig,
+    edits: EditArguments,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: PrefixInputs,
@@ -190,17 +204,20 @@ def _begin(
 ) -> _State:
     """Return the state of the loop after the prompt."""
 
-    def begin(shared: tuple[Transformer, ModelConfig], rows: tuple[Array, Array, Array, PrefixInputs]) -> _State:
-        (params, config), (row, prompt, valid, given) = shared, rows
-        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, prompt_chunk)
+    def begin(
+        shared: tuple[Transformer, ModelConfig, EditArguments], rows: tuple[Array, Array, Array, PrefixInputs]
+    ) -> _State:
+        (params, config, edits), (row, prompt, valid, given) = shared, rows
+        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, prompt_chunk, edits.edits())
         return _add_device_axis(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
-    return shard_map_batch(begin, (params, config), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
+    return shard_map_batch(begin, (params, config, edits), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
 
 
 def _decode_chunk(
     params: Transformer,
     config: ModelConfig,
+    edits: EditArguments,
     state: _State,
     sampling: Sampling,
     end: Int[Array, ""] | None,
@@ -215,23 +232,24 @@ def _decode_chunk(
     """
 
     def decode(
-        shared: tuple[Transformer, ModelConfig, Sampling, Array | None, Array | None], state: _State
+        shared: tuple[Transformer, ModelConfig, EditArguments, Sampling, Array | None, Array | None], state: _State
     ) -> tuple[_State, Generation]:
         step = functools.partial(_step, *shared)
         state, (tokens, log_probabilities, counted) = jax.lax.scan(step, _drop_device_axis(state), length=length)
         part = Generation(tokens=tokens.T, lengths=counted.sum(0), log_probabilities=log_probabilities.T)
         return _add_device_axis(state), part
 
-    return shard_map_batch(decode, (params, config, sampling, end, key), state, mesh)
+    return shard_map_batch(decode, (params, config, edits, sampling, end, key), state, mesh)
 
 
 # The state is donated, so that the cache, which is most of the memory, is updated in place.
-_continue = jax.jit(_decode_chunk, static_argnums=(6, 7), donate_argnums=2)
+_continue = jax.jit(_decode_chunk, static_argnums=(7, 8), donate_argnums=3)
 
 
 def _step(
     params: Transformer,
     config: ModelConfig,
+    edits: EditArguments,
     sampling: Sampling,
     end: Int[Array, ""] | None,
     key: Array | None,
@@ -245,7 +263,7 @@ def _step(
     if end is not None:
         token = jnp.where(state.ended, end, token)
         log_probability = jnp.where(state.ended, 0, log_probability)
-    logits, cache = extend(params, config, token[:, None], state.cache)
+    logits, cache = extend_edited(params, config, token[:, None], {}, state.cache, edits.edits())
     ended = state.ended if end is None else token == end
     state_after = _State(cache, logits[:, 0], state.step + 1, ended, state.row)
     return state_after, (token, log_probability, ~state.ended)

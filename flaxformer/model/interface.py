@@ -1,15 +1,18 @@
 """Public functions of a forward pass: output, activations at named points, and decoding with a cache."""
 
+import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs
+from flaxformer.model.context import last_index
 from flaxformer.model.output import Intermediates, ModelOutput
 from flaxformer.model.transformer import run
 from flaxformer.model.weights import Transformer
@@ -117,7 +120,8 @@ def extend(
       prefix: number of tokens at the start that all tokens attend to, with mask_pattern "prefix"; one call must contain
         them all.
       edit: as for `apply`, for the activations of these tokens; the cache has their keys and values after the edits.
-        Keys and values of cross-attention, and what is within a token mixer without a decoding state, are no points.
+        Edits of `interpret` with `positions` count from the first token of the cache. Keys and values of
+        cross-attention, and what is within a token mixer without a decoding state, are no points.
 
     Raises:
       ValueError: more tokens than the capacity of the cache.
@@ -141,6 +145,8 @@ def _run_edited(
 ) -> ModelOutput:
     """Run a forward pass with the edits of a call, each of which must match a point."""
     edits = Edits.of(edit)
+    if edits is not None and cache is not None:
+        edits = edits.after(cache.used)
     result = run(
         params,
         config,
@@ -155,6 +161,37 @@ def _run_edited(
         result = result.replace(output=edits.apply("output", result.output, None))
         edits.check_matched(lambda: list(_shapes_at_points(params, config, inputs, given, cache)))
     return result
+
+
+def extend_edited(
+    params: Transformer,
+    config: ModelConfig,
+    inputs: Array,
+    given: ForwardInputs,
+    cache: Cache,
+    edits: Edits | None,
+    *,
+    last_only: bool = False,
+) -> tuple[Float[Array, "*batch V"] | Float[Array, "*batch T V"], Cache]:
+    """Return what `extend` returns, without the check that each edit matches a point of this call.
+
+    Args:
+      edits: edits of the call; points within a token mixer without a decoding state are edited for all tokens.
+      last_only: return the output of the last token of each sequence that is no padding, [*batch, V].
+    """
+    own = None if edits is None else dataclasses.replace(edits.after(cache.used), edits_prefix=True)
+    is_edited = own is not None and own.reach("output")
+    result = run(params, config, inputs, given, cache=cache, last_only=last_only and not is_edited, edits=own)
+    assert result.cache is not None
+    output = result.output if own is None else own.apply("output", result.output, None)
+    if not last_only:
+        return output, result.cache
+    return _last_output(output, given.get("valid")) if is_edited else output.squeeze(-2), result.cache
+
+
+def _last_output(output: Float[Array, "*batch T V"], valid: Bool[Array, "*batch T"] | None) -> Float[Array, "*batch V"]:
+    """Return the output of the last token of each sequence that is no padding."""
+    return jnp.take_along_axis(output, last_index(output.shape[:-1], valid)[..., None], axis=-2).squeeze(-2)
 
 
 def _shapes_at_points(

@@ -105,19 +105,29 @@ def _initial_carry(configs: Sequence[ModelConfig], x: Array) -> dict[str, Array]
     return found
 
 
-def map_layers(function: Callable[[ModelConfig, BlockParams], PyTree], layers: Layers, config: ModelConfig) -> PyTree:
-    """Apply function(config, weights) to every layer.
+MappedFunction = Callable[[ModelConfig, BlockParams, tuple[int, ...], int | Int[Array, ""]], PyTree]
+"""Function of config, weights, numbers of all layers that the same code computes, and number of the layer."""
+
+
+def map_layers(function: MappedFunction, layers: Layers, config: ModelConfig) -> PyTree:
+    """Apply a function to every layer.
 
     Returns:
       A tuple for unrolled layers; for scanned ones, stacked results, or a tuple of these, one per layer of the period.
     """
     if isinstance(layers, tuple):
-        blocks, numbers = cast(tuple[BlockParams, ...], layers), map(config.block_of_layer, range(config.layers))
-        return tuple(function(own, blocks[number]) for own, number in zip(config.layer_configs, numbers, strict=True))
-    places = [
-        jax.vmap(functools.partial(function, config.layer_configs[place]))(weights)
-        for place, weights in enumerate(_weights_by_place(layers, config))
-    ]
+        blocks = cast(tuple[BlockParams, ...], layers)
+        return tuple(
+            function(own, blocks[config.block_of_layer(layer)], (layer,), layer)
+            for layer, own in enumerate(config.layer_configs)
+        )
+    every = _numbers(config, is_scanned=True)
+
+    def at_place(place: int, weights: BlockParams) -> PyTree:
+        own, numbers = config.layer_configs[place], every[place]
+        return jax.vmap(lambda block, layer: function(own, block, numbers, layer))(weights, jnp.array(numbers))
+
+    places = [at_place(place, weights) for place, weights in enumerate(_weights_by_place(layers, config))]
     return places[0] if len(places) == 1 else tuple(places)
 
 

@@ -7,8 +7,10 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs, PrefixInputs
-from flaxformer.model.transformer import new_cache, run
+from flaxformer.model.interface import extend_edited
+from flaxformer.model.transformer import new_cache
 from flaxformer.model.weights import Transformer
+from flaxformer.points import Edits
 
 
 def read_prompt(
@@ -19,6 +21,7 @@ def read_prompt(
     given: PrefixInputs,
     capacity: int,
     chunk: int | None = None,
+    edits: Edits | None = None,
 ) -> tuple[Cache, Float[Array, "*batch V"]]:
     """Return a cache of this capacity that contains the prompt, and the logits of the token that follows.
 
@@ -26,15 +29,15 @@ def read_prompt(
 
     Args:
       chunk: number of tokens that are read at a time, the first part being what is left; None for all.
+      edits: functions to apply at points; the caller checks that each has matched one.
     """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
-    cache = new_cache(params, config, batch, length, **given)
+    cache = new_cache(params, config, batch, length, edits=edits, **given)
 
     def read(cache: Cache, tokens: Array, valid: Array) -> tuple[Cache, Array]:
         inputs: ForwardInputs = {"valid": valid, "prefix": jnp.full(batch, length)}
-        result = run(params, config, tokens, inputs, cache=cache, last_only=True)
-        assert result.cache is not None
-        return result.cache, result.output.squeeze(-2)
+        logits, cache = extend_edited(params, config, tokens, inputs, cache, edits, last_only=True)
+        return cache, logits
 
     size = length if chunk is None else min(chunk, length)
     first = length % size or size

@@ -34,7 +34,13 @@ def encode(
 
 
 def new_cache(
-    params: Transformer, config: ModelConfig, batch: tuple[int, ...], capacity: int, **given: Unpack[ForwardInputs]
+    params: Transformer,
+    config: ModelConfig,
+    batch: tuple[int, ...],
+    capacity: int,
+    *,
+    edits: Edits | None = None,
+    **given: Unpack[ForwardInputs],
 ) -> Cache:
     """Return an empty cache for `capacity` tokens per sequence; it has the keys and values of cross-attention.
 
@@ -42,6 +48,7 @@ def new_cache(
 
     Args:
       batch: leading axes of the sequences.
+      edits: functions to apply in the encoder, and to keys and values of cross-attention.
       given: source or memory of the model, and other arguments of `apply`.
 
     Raises:
@@ -49,10 +56,13 @@ def new_cache(
     """
     check_inputs(config, given)
     _check_decodable(config, capacity)
-    memory, memory_valid, _ = _memory(params, config, given)
-    context = stack_context(config, memory=memory, memory_valid=memory_valid).for_branch("cross_attention")
+    memory, memory_valid, _ = _memory(params, config, given, edits=edits)
+    context = stack_context(config, memory=memory, memory_valid=memory_valid, edits=edits)
+    context = context.for_branch("cross_attention")
 
-    def initial_state(own: ModelConfig, block: BlockParams) -> BlockState:
+    def initial_state(
+        own: ModelConfig, block: BlockParams, numbers: tuple[int, ...], layer: int | Int[Array, ""]
+    ) -> BlockState:
         dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
         mixer = own.attention
         state = mixer.init_state(block.attention, batch, capacity, dtype) if mixer.has_state else None
@@ -65,7 +75,9 @@ def new_cache(
             state = InputHistory(jnp.zeros((*batch, capacity, config.d_model), dtype))
         if memory is None:
             return BlockState(state)
-        return BlockState(state, own.cross.source_state(block.cross_attention, memory, memory_valid, context))
+        layer_edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
+        own_context = context.replace(layer=layer, edits=layer_edits)
+        return BlockState(state, own.cross.source_state(block.cross_attention, memory, memory_valid, own_context))
 
     layers = map_layers(initial_state, params.blocks, config)
     states = jax.tree.leaves(layers, is_leaf=lambda node: isinstance(node, BlockState))

@@ -164,6 +164,7 @@ class Attention(TokenMixer):
     def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:
         """Return `keys_and_values` after the edits of the call, and their `Aux`."""
         found, aux = with_aux(self.keys_and_values(weights, source, context))
+        context = context.of_source() if context.is_cross else context
         key = None if found.key is None else context.edit("key", found.key)
         return found.replace(key=key, value=context.edit("value", found.value)), aux
 
@@ -296,4 +297,4 @@ class Attention(TokenMixer):
         """Return the decoding state of cross-attention: keys and values, or the source if `apply` is overridden."""
         if is_more_derived(type(self), "apply", "read"):
             return Memory(source)
-        return pack(with_aux(self.keys_and_values(weights, source, context))[0], valid)
+        return pack(self._edited_keys_and_values(weights, source, context)[0], valid)

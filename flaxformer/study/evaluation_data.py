@@ -29,8 +29,8 @@ def evaluation_data(study: Study) -> dict[str, JsonObject]:
     exception is left out: its runs will fail, and the report has their tracebacks.
     """
     arms = study.arms()
-    evaluated = {arm.name: _evaluated(arm.run, study.metric) for arm in arms}
-    found = {own: _describe(own) for own in set(evaluated.values())}
+    evaluated = {arm.name: (_evaluated(arm.run, study.metric), arm.run.task) for arm in arms}
+    found = {own: _describe(*own) for own in set(evaluated.values())}
     return {name: description for name, own in evaluated.items() if (description := found[own]) is not None}
 
 
@@ -39,15 +39,16 @@ def _evaluated(run: Run, metric: str) -> Task | Evaluation:
     return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
 
 
-def _describe(evaluated: Task | Evaluation) -> JsonObject | None:
-    return _measure(evaluated, json.dumps(evaluated.fingerprint(), sort_keys=True, default=str))
+def _describe(evaluated: Task | Evaluation, training: Task) -> JsonObject | None:
+    prints = [evaluated.fingerprint(), {} if isinstance(evaluated, Task) else training.fingerprint()]
+    return _measure(evaluated, training, json.dumps(prints, sort_keys=True, default=str))
 
 
 @functools.lru_cache(maxsize=256)
-def _measure(evaluated: Task | Evaluation, fingerprint: str) -> JsonObject | None:
+def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> JsonObject | None:
     """Return the description of evaluation data, measured once per task or evaluation and fingerprint of its data."""
     try:
-        overlap = evaluated.overlap()
+        overlap = evaluated.overlap() if isinstance(evaluated, Task) else evaluated.overlap(training)
         if isinstance(evaluated, Task):
             digest = evaluation_digest(evaluated.load())
         else:

@@ -225,6 +225,10 @@ class Task(Config):
         """
         return count_overlap(self.load(), sample)
 
+    def training_tokens(self, tokenizer: str | None) -> "list[np.ndarray]":
+        """Return the training texts as tokens of a tokenizer; empty if the task has none in these tokens."""
+        return []
+
     def references(self) -> dict[str, float]:
         """Return losses of simple models on the evaluation set, for comparison (nats per token, or squared error)."""
         return {}

@@ -30,9 +30,9 @@ from flaxformer.data.questions import Question, file_fingerprint, read_labelled,
 from flaxformer.data.tokenizer import Tokenizer, encode_pair, read_tokenizer
 from flaxformer.parts.heads import LossSum
 from flaxformer.struct import UserError, static
-from flaxformer.tasks.base import Batch, model_length_problems, next_token_problems
+from flaxformer.tasks.base import Batch, Task, model_length_problems, next_token_problems
 from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores
-from flaxformer.tasks.overlap import Overlap
+from flaxformer.tasks.overlap import Overlap, windows_in_text
 
 
 class ChoiceData(EvaluationData):
@@ -209,8 +209,26 @@ class ChoiceEvaluation(Evaluation):
     def fingerprint(self) -> dict[str, object]:
         return file_fingerprint(self.file) | self.encoding.fingerprint | {"questions": len(self.questions())}
 
-    def overlap(self) -> Overlap:
-        return Overlap(len(self.questions()), 0, 0)
+    def overlap(self, training: Task | None = None) -> Overlap:
+        """Return the number of questions, and of those whose tokens stand in the training text with the right choice.
+
+        The tokens are those of the context, as far as the model reads it, and of the choice, one after another. If the
+        training data are no text with the same tokenizer, nothing is compared.
+        """
+        questions = self.questions()
+        texts = [] if training is None else training.training_tokens(self.tokenizer)
+        if not texts:
+            return Overlap(len(questions), 0, 0)
+        by_length: dict[int, list[tuple[int, ...]]] = {}
+        for one in questions:
+            example = self._example(one.context, one.choices[one.answer], one.line)
+            tokens = example.context + example.choice
+            by_length.setdefault(len(tokens), []).append(tokens)
+        found = 0
+        for windows in by_length.values():
+            hits = [windows_in_text(np.array(windows, np.int64), text.astype(np.int64)) for text in texts]
+            found += int(np.logical_or.reduce(hits).sum())
+        return Overlap(len(questions), found)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:

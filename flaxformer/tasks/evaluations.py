@@ -113,8 +113,12 @@ class Evaluation(Config):
         """Return digests and counts that identify the data on this machine, beyond the fields."""
         return {}
 
-    def overlap(self) -> Overlap:
-        """Return the number of examples, and of those that also occur in training, as far as that is known."""
+    def overlap(self, training: Task | None = None) -> Overlap:
+        """Return the number of examples, and of those that also occur in training, as far as that is known.
+
+        Args:
+          training: the task that is trained.
+        """
         return Overlap(0, 0, 0)
 
 
@@ -145,7 +149,7 @@ class EvaluationSet(Evaluation):
     def fingerprint(self) -> dict[str, object]:
         return self.task.fingerprint()
 
-    def overlap(self) -> Overlap:
+    def overlap(self, training: Task | None = None) -> Overlap:
         return self.task.overlap()
 
 

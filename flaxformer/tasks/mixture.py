@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer.config import ModelConfig
@@ -140,7 +141,10 @@ class Mixture(Task):
         for one in self.domains:
             yield from (f"domain '{one.name}': {problem}" for problem in one.task.problems_with(model))
             if getattr(one.task, "buckets", 1) > 1:
-                yield f"domain '{one.name}': task.buckets is {getattr(one.task, 'buckets', 1)}; expected 1 in a mixture"
+                yield (
+                    f"domain '{one.name}': task.buckets is {getattr(one.task, 'buckets', 1)}; expected 1 in a mixture, "
+                    "whose batches have examples of all domains, and so one length"
+                )
         vocabularies = {one.name: one.task.vocabulary for one in self.domains}
         if len(set(vocabularies.values())) > 1:
             yield f"domains have different vocabularies: {_listed(vocabularies)}; expected one, of the same tokenizer"
@@ -164,6 +168,25 @@ class Mixture(Task):
         return Overlap(
             sum(one.examples for one in found), sum(one.in_training for one in found), sum(drawn) if drawn else None
         )
+
+    def training_tokens(self, tokenizer: str | None) -> list[np.ndarray]:
+        return [text for task in self.tasks for text in task.training_tokens(tokenizer)]
+
+    def references(self) -> dict[str, float]:
+        """Return the losses of one simple model per domain, each on its own domain, over all evaluation targets.
+
+        They are those that every domain has, such as "bigram, one per domain".
+        """
+        found = [task.references() for task in self.tasks]
+        names = [name for name in found[0] if all(name in own for own in found)]
+        if not names:
+            return {}
+        counts = [float(jax.device_get(task.load().evaluation().weights).sum()) for task in self.tasks]
+        return {
+            f"{name}, one per domain": sum(own[name] * count for own, count in zip(found, counts, strict=True))
+            / sum(counts)
+            for name in names
+        }
 
 
 _Weights = tuple[tuple[Weight, ...], tuple[tuple[int | Int[Array, ""], tuple[Weight, ...]], ...]]

@@ -69,6 +69,10 @@ class TokenTask(Task):
         found = windows_in_text(np.asarray(validation)[starts + np.arange(self.length + 1)], train[:COUNTED])
         return Overlap(len(found), int(found.sum()), min(train.size, COUNTED) if train.size > COUNTED else None)
 
+    def training_tokens(self, tokenizer: str | None) -> list[np.ndarray]:
+        """Return the first 2²⁴ training tokens; none if they are those of another tokenizer."""
+        return [self.checked_tokens()[0][:COUNTED]] if getattr(self, "tokenizer", None) == tokenizer else []
+
     def references(self) -> dict[str, float]:
         evaluation = jax.device_get(self.load().evaluation())
         return count_model_losses(self.tokens()[0], evaluation.inputs, evaluation.targets, self.vocabulary)

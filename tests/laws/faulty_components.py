@@ -459,6 +459,24 @@ class BrokenComponent(Dense):
         return x @ weights.up
 
 
+class IgnoresEdit(Dense):
+    """Dense, which names its hidden vectors and goes on with others."""
+
+    def apply(self, weights, x, context):
+        context.edit("hidden", x)
+        return super().apply(weights, x, context)
+
+
+class OtherWhenEdited(Attention):
+    """Attention that computes something else if its weights are edited."""
+
+    def normalize(self, weights, logits, mask):
+        return super().normalize(weights, logits, mask)
+
+    def apply(self, weights, x, context):
+        return super().apply(weights, 1.01 * x if context.is_edited("weights") else x, context)
+
+
 class DeadTerm(LossTerm):
     strength: float = leaf(1.0)
 
@@ -527,6 +545,16 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "wrong in a group": ("group", "trial 0", {"feed_forward": WrongInGroup(d_ff=10)}),
     "loss of the whole batch": ("devices", "depends on the whole batch", {"feed_forward": BatchLoss(d_ff=10)}),
     "products in a hidden loop": ("operations", "while", {"feed_forward": HiddenLoop(d_ff=10)}),
+    "point that is not used": (
+        "edits",
+        "zeros at blocks/0/feed_forward/hidden (IgnoresEdit) do not change the output",
+        {"feed_forward": IgnoresEdit(d_ff=10)},
+    ),
+    "another result if edited": (
+        "edits",
+        "an edit of blocks/0/attention/weights (OtherWhenEdited) that returns its argument",
+        {"attention": OtherWhenEdited(heads=2)},
+    ),
     "loud head": ("start", "the initial loss is", {"head": LoudHead()}),
 }
 BIDIRECTIONAL: dict[str, tuple[str, str, dict[str, Any]]] = {

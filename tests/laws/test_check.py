@@ -60,6 +60,8 @@ DEFAULT = {
     "padding times zero",
     "number times zero",
     "float16 overflow",
+    "point that is not used",
+    "another result if edited",
 }
 
 
@@ -133,6 +135,17 @@ def assert_sound(run, laws=tuple(name for name in LAWS if name not in EXPENSIVE)
 )
 def test_correct_model_passes_every_law(model):
     assert_sound(run_of(**SOUND[model]), *([tuple(LAWS)] if model == "default" else []))
+
+
+@pytest.mark.parametrize(
+    "model", [name if name.startswith("pattern") else pytest.param(name, marks=pytest.mark.slow) for name in SOUND]
+)
+def test_edits_hold_for_correct_models(model):
+    assert_sound(run_of(**SOUND[model]), ("edits",))
+
+
+def test_zeros_at_queries_need_no_effect_where_each_token_attends_to_itself():
+    assert_sound(run_of(attention=Attention(heads=2, window=1)), ("edits",))
 
 
 @pytest.mark.slow

@@ -343,8 +343,8 @@ def test_the_same_shapes_are_compiled_once(params, prompt, monkeypatch):
     def refused(*_, **__):
         raise AssertionError("traced anew")
 
-    monkeypatch.setattr(decoding, "extend", refused)
-    monkeypatch.setattr(prefill, "run", refused)
+    monkeypatch.setattr(decoding, "extend_edited", refused)
+    monkeypatch.setattr(prefill, "extend_edited", refused)
     again = call((prompt + 1) % WORDS, 6, 0.7, 3, 0.4)
     assert (first.tokens != again.tokens).any()
     with pytest.raises(AssertionError, match="traced anew"):

@@ -12,7 +12,9 @@ from flaxformer import model
 from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, Rotary
 from flaxformer.data.questions import read_questions
 from flaxformer.struct import UserError
-from flaxformer.tasks import Copy, MultipleChoice, TextClassification
+from flaxformer.study import Study
+from flaxformer.study.evaluation_data import data_limits_of
+from flaxformer.tasks import Copy, Domain, Mixture, MultipleChoice, Overlap, TextClassification, TextFiles
 from flaxformer.tasks.choices import ChoiceData, accuracy_of
 from flaxformer.training import Run, start
 from flaxformer.training.evaluation import score_data
@@ -292,3 +294,31 @@ def test_a_model_that_cannot_score_choices_is_refused(path):
         with pytest.raises(UserError) as error:
             small.replace(model=small.model.replace(**changes), evaluations=(own,))
         assert message in str(error.value)
+
+
+def test_questions_with_their_answers_in_the_training_text_are_counted(path, tmp_path):
+    """Context and right choice must follow each other in the text; a wrong choice there does not count."""
+    text = (
+        "Then the fox is so very lazy. Two and three make 23; two and three make 24. It jumps over the lazy dog! "
+    )
+    (tmp_path / "a.txt").write_text(9 * text)
+    (tmp_path / "b.txt").write_text("nothing of these " * 40 + "éü" + " nothing of these" * 40)
+    own = MultipleChoice(name="facts", path=path, length=LENGTH)
+    first, second = (TextFiles(path=str(tmp_path / name), length=8) for name in ("a.txt", "b.txt"))
+    assert own.overlap(first) == Overlap(5, 1)
+    assert own.overlap(first.replace(validation_tenths=5)) == Overlap(5, 1)
+    both = Mixture(domains=(Domain(name="a", task=first), Domain(name="b", task=second)))
+    assert own.overlap(both) == Overlap(5, 2)
+    assert own.overlap(Copy()) == own.overlap() == Overlap(5, 0, 0)
+
+
+def test_an_overlap_with_questions_is_in_the_limits_of_a_study(path, tmp_path):
+    (tmp_path / "a.txt").write_text("the fox is so very lazy, " * 40)
+    run = Run(
+        model=MODEL,
+        task=TextFiles(path=str(tmp_path / "a.txt"), length=8),
+        evaluations=(MultipleChoice(name="facts", path=path, length=LENGTH),),
+    )
+    study = Study(name="s", question="?", baseline=run, axes=[], seeds=range(2), metric="facts_accuracy")
+    [limit] = data_limits_of(study)
+    assert limit.startswith("1 of 5 evaluation examples (20.0%) also occur in the training data")

@@ -287,3 +287,16 @@ def test_domains_with_other_fields_and_buckets_are_refused(files):
     own = Mixture(domains=(same(task=pairs), Domain(name="copy", task=Induction(symbols=5, length=length))))
     with pytest.raises(UserError, match=r"domains have batches with different fields: .*valid"):
         own.load()
+
+
+def test_references_are_those_of_one_simple_model_per_domain(files):
+    """Their losses are sums over the targets of all domains, of which these have equal numbers."""
+    tasks = {"x": text(files), "y": TextFiles(path=str(files / "two"), length=11)}
+    own = Mixture(domains=tuple(Domain(name=n, task=t) for n, t in tasks.items()), batch_size=3, evaluation_batches=2)
+    found, parts = own.references(), [task.references() for task in own.tasks]
+    assert list(found) == [f"{name}, one per domain" for name in parts[0]]
+    assert len(parts[0]) > 1
+    for name in parts[0]:
+        assert found[f"{name}, one per domain"] == pytest.approx((parts[0][name] + parts[1][name]) / 2)
+    assert parts[0] != parts[1]
+    assert mix(1, 2).references() == {}

@@ -1,0 +1,99 @@
+"""Law of edits: at every point of a model, the computation goes on with what an edit returns, and with nothing else."""
+
+from collections.abc import Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flaxformer import model
+from flaxformer.config import ModelConfig
+from flaxformer.laws.calls import ModelInputs
+from flaxformer.laws.inputs import Arguments
+from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, violated
+from flaxformer.laws.programs import fast_jit
+from flaxformer.laws.subject import Subject
+from flaxformer.model import Transformer
+from flaxformer.points import Edit
+
+
+@law("edits", "an edit that returns its argument changes nothing, and zeros at any point change the output")
+def edits(subject: Subject) -> Finding:
+    """Multiply the activation at each point by 1, and by 0, one point after another.
+
+    Zeros need not change the output where the activation is zero anyway, nor at queries, keys and logits where every
+    query attends to one key.
+    """
+    call = (subject.params, subject.config, subject.batch.inputs, subject.given)
+    found = _activations(*call)
+    return first_violated(_findings(subject, call, found))
+
+
+_Call = tuple[Transformer, ModelConfig, ModelInputs, Arguments]
+
+
+def _findings(subject: Subject, call: _Call, found: Mapping[str, PyTree]) -> Iterator[Finding]:
+    expected = np.asarray(subject.output())
+    factors = np.concatenate([1 - np.eye(len(found)), np.ones((1, len(found)))])  # zero at one point; at none
+    outputs = np.asarray(_scaled(*call, dict(zip(found, factors.T, strict=True))))
+    if difference(expected, outputs[-1]) > subject.tolerance:
+        for path in found:
+            words = f"outputs with an edit of {_place(subject.config, path)} that returns its argument, and without,"
+            yield compare(expected, np.asarray(_scaled(*call, {path: np.ones(1)}))[0], words, subject.tolerance)
+        words = "outputs with edits of all points that return their argument, and without,"
+        yield compare(expected, outputs[-1], words, subject.tolerance)
+    for path, output in zip(found, outputs[:-1], strict=True):
+        if np.array_equal(output, outputs[-1]) and not _may_have_no_effect(path, found):
+            yield violated(
+                f"zeros at {_place(subject.config, path)} do not change the output: it goes on with another array than "
+                "context.edit returns"
+            )
+    yield OK
+
+
+def _may_have_no_effect(path: str, found: Mapping[str, PyTree]) -> bool:
+    """True if zeros in place of an activation can leave the output as it is."""
+    if all(not np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(found[path])):
+        return True
+    branch, _, name = path.rpartition("/")
+    weights = found.get(f"{branch}/weights")
+    is_single = weights is not None and (np.asarray(weights) != 0).sum(-1).max() <= 1
+    return name in ("query", "key", "logits") and bool(is_single)
+
+
+def _place(config: ModelConfig, path: str) -> str:
+    """Return the path of a point, with the class of its branch."""
+    stack, is_layered, rest = path.partition("blocks/")
+    own = config.resolved_encoder if stack else config
+    if not is_layered or own is None:
+        return path
+    number, branch, _ = rest.split("/", 2)
+    return f"{path} ({type(dict(own.layer_configs[int(number)].branches())[branch]).__name__})"
+
+
+@fast_jit
+def _activations(params: Transformer, config: ModelConfig, inputs: ModelInputs, given: Arguments) -> dict[str, PyTree]:
+    return model.activations_at(params, config, jnp.asarray(inputs), "*", **given)
+
+
+@fast_jit
+def _scaled(
+    params: Transformer,
+    config: ModelConfig,
+    inputs: ModelInputs,
+    given: Arguments,
+    factors: Mapping[str, Float[Array | np.ndarray, "calls"]],
+) -> Float[Array, "calls ..."]:
+    """Return the outputs of calls in which the activation at each of these points is multiplied by a factor."""
+
+    def call(own: Mapping[str, Array]) -> Array:
+        edit = {path: _scale(factor) for path, factor in own.items()}
+        return model.apply(params, config, jnp.asarray(inputs), edit=edit, **given)
+
+    return jax.lax.map(call, factors)
+
+
+def _scale(factor: Float[Array, ""]) -> Edit:
+    """Return the edit that multiplies an activation; by 0, it gives zeros also in place of infinite numbers."""
+    return lambda x: jax.tree.map(lambda leaf: jnp.where(factor == 0, 0, leaf * factor).astype(leaf.dtype), x)
