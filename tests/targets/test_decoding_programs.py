@@ -10,6 +10,7 @@ import pytest
 
 from flaxformer.config import Attention, Dense, ModelConfig, Rotary
 from flaxformer.model import Sampling, decoding, init
+from flaxformer.model.decoding_edits import EditArguments
 from flaxformer.targets.program import Placement
 from flaxformer.targets.topology import PACKAGES, parse_target
 from flaxformer.targets.transfers import host_transfers
@@ -42,7 +43,7 @@ def compiled(target, function, *arguments, donate=()):
 
 def begin(parts):
     def function(params, prompt, valid):
-        return decoding._begin(params, CONFIG, prompt, valid, {}, CAPACITY, parts, None)
+        return decoding._begin(params, CONFIG, EditArguments(), prompt, valid, {}, CAPACITY, parts, None)
 
     return function
 
@@ -73,7 +74,9 @@ def test_a_chunk_of_tokens_updates_the_cache_in_place_without_the_host(target, t
     key = jax.eval_shape(lambda: jax.random.key(0))
 
     def function(params, state, key):
-        return decoding._decode_chunk(params, CONFIG, state, Sampling(temperature=temperature), 0, key, 32, None)
+        return decoding._decode_chunk(
+            params, CONFIG, EditArguments(), state, Sampling(temperature=temperature), 0, key, 32, None
+        )
 
     memory, text = compiled(target, function, params, state, key, donate=1)
     assert memory.alias_size_in_bytes >= CACHE
