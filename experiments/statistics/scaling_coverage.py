@@ -100,7 +100,7 @@ def truths(setting: Setting) -> dict[str, tuple[Functional, float, int]]:
 
 
 def coverage(setting: Setting, draws: int, random: np.random.Generator) -> dict[str, float]:
-    """Shares of simulated studies whose interval covers the true value, by score tests and (names with "delta") by delta."""
+    """Shares of studies whose interval covers the true value, by score tests and (names with "delta") by delta."""
     critical = scaling_tests.critical_t(setting.seeds)
     found: dict[str, list[bool]] = {}
     for _ in range(draws):
