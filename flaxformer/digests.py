@@ -5,13 +5,14 @@ deliberate changes. Nothing is ever unpickled or evaluated.
 """
 
 import errno
+import functools
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from flaxformer.files import flush, open_to_append, write_atomically
 
@@ -22,8 +23,32 @@ CHANGED_END = re.compile(rb'(?s), "digest": "[0-9a-f]{16}"\}.')
 LINE = re.compile(rb'(?s)(\{.*), "digest": "([0-9a-f]{16})"\}')
 
 
+READS = 10
+"""Number of times that a file which is replaced while it is read is read."""
+P, T = ParamSpec("P"), TypeVar("T")
+
+
 class DamagedError(ValueError):
     """The data that were read differ from those that were written."""
+
+
+def read_anew(read: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that reads a file, so that it begins again if the file is replaced or removed meanwhile.
+
+    A network file system may then report a stale handle (ESTALE), where a local one would go on with the old content.
+    """
+
+    @functools.wraps(read)
+    def repeated(*arguments: P.args, **options: P.kwargs) -> T:
+        for _ in range(READS - 1):
+            try:
+                return read(*arguments, **options)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+        return read(*arguments, **options)
+
+    return repeated
 
 
 def digest(data: bytes | memoryview, size: int = 8) -> str:
@@ -64,6 +89,7 @@ def append_line(path: Path, row: Mapping[str, object]) -> None:
         os.close(file)
 
 
+@read_anew
 def read_or_empty(path: Path) -> bytes:
     """The content of a file; nothing if there is none, if it is removed meanwhile, or if it is no file."""
     try:
@@ -72,6 +98,7 @@ def read_or_empty(path: Path) -> bytes:
         return b""
 
 
+@read_anew
 def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
     """The rows of a file's whole lines, and what is wrong with the lines that are no rows.
 
@@ -96,6 +123,7 @@ def iterate_lines(path: Path) -> Iterator[tuple[JsonObject | None, str]]:
 
     Raises:
       FileNotFoundError: the file is not there.
+      OSError: it cannot be read, or (ESTALE) is replaced meanwhile on a network file system.
     """
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -139,6 +167,7 @@ def write_document(path: Path, data: JsonObject) -> None:
     write_atomically(path, text.encode(errors="replace"))
 
 
+@read_anew
 def read_document(path: Path) -> JsonObject:
     """Read a document that `write_document` wrote.
 

@@ -64,8 +64,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
     Args:
       doing: activity of the process, for the error message of another one.
       patience: seconds to wait for another process to release the lock.
-      only_removes: the caller writes nothing, so that a full disk is no error; the lock then holds without
-        `.lock.holder`.
+      only_removes: nothing is written under the lock, so that a disk without room for `.lock.holder` is no error.
 
     Raises:
       UserError: another process holds the lock, or the folder cannot be written; or, at the end, another process has
@@ -81,7 +80,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
             if not _lock(descriptor, patience):
                 raise UserError(f"another process is {doing} in {folder}; wait for it, or give --output")
             holder, token = folder / ".lock.holder", secrets.token_hex(8).encode()
-            has_holder = _replace_holder(holder, token, only_removes)
+            is_noted = _replace_holder(holder, token, is_optional=only_removes)
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be locked: {error.strerror}; expected room on the disk, and a file system with flock"
@@ -92,17 +91,17 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
             with contextlib.suppress(OSError):
                 _release_holder(holder, token)
             raise
-        if has_holder and folder.exists() and not _release_holder(holder, token):
+        if is_noted and folder.exists() and not _release_holder(holder, token):
             raise UserError(f"{folder} was locked by two processes; expected a file system with flock between machines")
     finally:
         os.close(descriptor)
 
 
-def _replace_holder(path: Path, token: bytes, may_fail: bool) -> bool:
+def _replace_holder(path: Path, token: bytes, is_optional: bool) -> bool:
     """Write who holds a lock; this also makes a network file system list the folder anew, as `refresh` does.
 
     Returns:
-      True; or False if the disk is full, where that `may_fail`.
+      False if the disk has no room for it and it is optional.
     """
     path.unlink(missing_ok=True)  # of a process that was killed
     try:
@@ -113,10 +112,10 @@ def _replace_holder(path: Path, token: bytes, may_fail: bool) -> bool:
         finally:
             os.close(descriptor)
     except OSError as error:
-        path.unlink(missing_ok=True)  # an empty one, or a part
-        if may_fail and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return False
-        raise
+        if not is_optional or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path.unlink(missing_ok=True)
+        return False
     return True
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from flaxformer.digests import read_anew
 from flaxformer.errors import UserError
 from flaxformer.store.rows import Row
 
@@ -25,6 +26,7 @@ def check_file_name(group: str) -> str:
     return group
 
 
+@read_anew
 def check_characters(path: Path) -> None:
     """Raise UserError if a file of JSON holds a text that a terminal would obey, or that is none."""
     if found := CONTROL.search(path.read_bytes()):

@@ -4,6 +4,7 @@ A file is read in the columns that are asked for; its digest and its rows are ch
 disagreements are noted in the store.
 """
 
+import errno
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -221,6 +222,11 @@ def _rows_of_lines(store: Store, path: Path) -> Iterator[Row]:
             except ValueError as error:
                 wrong.append(error)
     except FileNotFoundError:  # it was merged meanwhile
+        return
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        yield from store._lines(path)  # it was replaced meanwhile; rows that are there twice count once
         return
     if wrong:
         store._note(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")

@@ -8,6 +8,7 @@ results are stored by trial, and are the same whichever process trained it.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from flaxformer.digests import read_anew
 from flaxformer.files import lock_folder
 from flaxformer.struct import UserError
 
@@ -66,6 +68,7 @@ def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
     return EXPIRY * (own if isinstance(own, int | float) and 0 < own <= 3600 else heartbeat)
 
 
+@read_anew
 def read_lease(path: Path) -> Lease | None:
     """Read a lease file; None if it does not exist. An unreadable one counts as a lease on all trials of its group."""
     group = NAME.fullmatch(path.name)
@@ -77,7 +80,9 @@ def read_lease(path: Path) -> Lease | None:
         whole = isinstance(trials, list) and all(isinstance(x, str) for x in (*trials, said.get("token")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ESTALE:
+            raise
         said, whole = {}, False
     return unknown | (said if whole else {}) | {"group": unknown["group"], "path": path, "mtime": about.st_mtime_ns}
 

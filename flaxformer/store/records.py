@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from flaxformer import digests
-from flaxformer.digests import DamagedError, JsonObject, digest
+from flaxformer.digests import DamagedError, JsonObject, digest, read_anew
 from flaxformer.files import write_atomically
 from flaxformer.store.rows import COLUMNS
 from flaxformer.struct import UserError
@@ -109,6 +109,7 @@ FileVersion = tuple[int, int, int]
 """Number, size and time of a file, which differ after the file is replaced."""
 
 
+@read_anew
 def _version_at(path: Path) -> FileVersion:
     """Version of the file that is there now; a network file system looks it up anew when a file is opened."""
     with path.open("rb") as file:
@@ -119,6 +120,7 @@ def _version(about: os.stat_result) -> FileVersion:
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
+@read_anew
 def check_table(path: Path) -> FileVersion:
     """Check the digest of a Parquet file, of which one part after another is in memory.
 

@@ -53,11 +53,14 @@ class Client:
         return entries
 
     def _find(self, path: str) -> Inode:
+        return self._walk(parts(path), path)
+
+    def _walk(self, names: tuple[str, ...], path: str) -> Inode:
         node = self.disk.root
-        for name in parts(path):
+        for name in names:
             if not node.is_folder:
                 fail(errno.ENOTDIR, path)
-            entries = self._entries(node)
+            entries = self._entries(node) if self.network else node.entries
             if name not in entries:
                 fail(errno.ENOENT, path)
             node = entries[name]
@@ -65,7 +68,7 @@ class Client:
 
     def _parent(self, path: str) -> tuple[Inode, str]:
         *folders, name = parts(path)
-        node = self._find("/".join(folders))
+        node = self._walk(tuple(folders), path)
         if not node.is_folder:
             fail(errno.ENOTDIR, path)
         return node, name

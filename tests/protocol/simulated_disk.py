@@ -5,6 +5,7 @@ Before that, each change of a name, and any part of the data, may or may not be 
 """
 
 import errno
+import functools
 import itertools
 import os
 import random
@@ -31,6 +32,7 @@ class Inode:
         self.changes: list[dict[str, Inode | None]] = []
         """Changes of names since the folder was flushed, each all or nothing."""
         self.links = 1
+        self._about: tuple[tuple[int, int, int], os.stat_result] | None = None
 
     def sync(self) -> None:
         self.synced = self.data
@@ -48,6 +50,13 @@ class Inode:
         self.mtime = int(now * 1e9)
 
     def stat(self) -> os.stat_result:
+        """Return what `os.stat` returns, from the last call if nothing of it changed."""
+        now = (self.mtime, self.links, len(self.data))
+        if self._about is None or self._about[0] != now:
+            self._about = now, self._stat()
+        return self._about[1]
+
+    def _stat(self) -> os.stat_result:
         kind = stat.S_IFDIR | 0o755 if self.is_folder else stat.S_IFREG | 0o644
         seconds = self.mtime // 10**9
         fields = (kind, self.number, 1, self.links, 0, 0, len(self.data), seconds, seconds, seconds)
@@ -60,6 +69,21 @@ class Disk:
 
     def __init__(self) -> None:
         self.root = Inode(is_folder=True, now=0.0)
+        self.room: int | None = None
+        """Bytes that can still be written; None for a disk that does not fill up."""
+
+    def fit(self, data: bytes) -> bytes:
+        """Return the part of data for which there is room, and take that room.
+
+        Raises:
+          OSError: the disk is full.
+        """
+        if self.room is not None and data:
+            data = data[: self.room]
+            if not data:
+                fail(errno.ENOSPC)
+            self.room -= len(data)
+        return data
 
     def find(self, path: str) -> Inode:
         node = self.root
@@ -112,5 +136,6 @@ def _lose(node: Inode, chance: random.Random, keep: float, seen: set[int]) -> No
     node.sync()
 
 
-def parts(path: str) -> list[str]:
-    return [name for name in str(path).removeprefix(ROOT).split("/") if name not in ("", ".")]
+@functools.lru_cache(1 << 16)
+def parts(path: str) -> tuple[str, ...]:
+    return tuple(name for name in str(path).removeprefix(ROOT).split("/") if name not in ("", "."))

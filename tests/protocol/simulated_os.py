@@ -6,6 +6,7 @@ Every call is a step of the calling process, before which it can be suspended or
 import contextlib
 import errno
 import fcntl
+import functools
 import glob
 import io
 import os
@@ -108,6 +109,12 @@ class Raw(io.RawIOBase):
             self.system.close(self.number)
 
 
+@functools.lru_cache(1000)
+def table_of(data):
+    """Return the table of a Parquet file with this content."""
+    return pl.read_parquet(io.BytesIO(data))
+
+
 class System:
     """The patched functions; `world` says which process calls, and lets it step."""
 
@@ -117,10 +124,10 @@ class System:
     def _path(self, path):
         """The path below `ROOT` as text; None for another path."""
         try:
-            text = os.fspath(path)
+            text = path if type(path) is str else os.fspath(path)
         except TypeError:
             return None
-        return text if isinstance(text, str) and (text == ROOT or text.startswith(ROOT + "/")) else None
+        return text if isinstance(text, str) and (text.startswith(f"{ROOT}/") or text == ROOT) else None
 
     def _file(self, number):
         files = self.world.process.files
@@ -201,7 +208,7 @@ class System:
             self.world.process.client.write(file, torn)
             self.world.process.client.send(file)
             self.world.die()
-        return self.world.process.client.write(file, bytes(data))
+        return self.world.process.client.write(file, self.world.disk.fit(bytes(data)))
 
     def fsync(self, number):
         if number < FIRST:
@@ -240,7 +247,7 @@ class System:
         if self._path(path) is None:
             return self.real["polars.scan_parquet"](path, **options)
         with self.io_open(path, "rb") as file:
-            return pl.read_parquet(io.BytesIO(file.read())).lazy()
+            return table_of(file.read()).lazy()
 
     # --- names -----------------------------------------------------------------------------------------------
 
@@ -303,7 +310,8 @@ class System:
     def disk_usage(self, path):
         if self._path(path) is None:
             return self.real["shutil.disk_usage"](path)
-        return shutil._ntuple_diskusage(2**40, 0, 2**40)
+        room = self.world.disk.room
+        return shutil._ntuple_diskusage(2**40, 0, 2**40 if room is None else room)
 
     @contextlib.contextmanager
     def patched(self):

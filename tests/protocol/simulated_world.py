@@ -31,6 +31,13 @@ class Killed(BaseException):
     """A kill of the process; no code catches it."""
 
 
+def baton():
+    """Return a lock that is held: whoever waits for it goes on when another thread releases it."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class Process:
     """A process of a machine, in a thread of its own unless it is the test's."""
 
@@ -39,20 +46,19 @@ class Process:
         self.number = 1000 + len(world.processes)
         self.files, self.leases = {}, []
         self.budget, self.wake, self.is_frozen, self.is_killed = 0, 0.0, False, False
-        self.pending = None
-        """The system call that it makes next."""
+        self.pending = self.until = None
+        """The system call that it makes next, and the kind of call before which it is suspended."""
         self.torn = None
         """How much of the data to write when it is killed there."""
         self.fails = frozenset()
         """Trials whose training raises an exception in this process."""
         self.is_done = work is None
         self.result = self.error = None
-        self.turn = threading.Semaphore(0)
+        self.turn = baton()
         self.thread = threading.Thread(target=self._run, daemon=True) if work else None
 
     def _run(self):
         self.turn.acquire()
-        self.world.local.process = self
         try:
             if not self.is_killed:
                 self.result = self.work(self)
@@ -106,18 +112,16 @@ class World:
         if not network:  # processes of one machine
             self.clients = dict.fromkeys(HOSTS, self.clients[HOSTS[0]])
         self.processes, self.counter, self.calls = [], 0, []
-        self.local, self.turn = threading.local(), threading.Semaphore(0)
+        self.turn, self.is_beating = baton(), False
         self.system = System(self)
-        self.observer = self.local.process = Process(self, HOSTS[0])
+        self.observer = Process(self, HOSTS[0])
         self.observer.client = Client("observer", self.disk, lambda: self.now)
+        self.process = self.observer
+        """The process whose code runs now."""
         self.watch = None
         """Called with each system call that changes something, for traces."""
 
     # --- for the simulated system --------------------------------------------------------------------------
-
-    @property
-    def process(self):
-        return getattr(self.local, "process", self.observer)
 
     def is_dead(self):
         return self.process.is_killed
@@ -131,9 +135,9 @@ class World:
         process = self.process
         if process.is_killed:
             raise Killed
-        if process.work is not None and threading.current_thread() is process.thread:
+        if process.work is not None and not self.is_beating:
             process.pending = (name, path)
-            if process.budget <= 0:
+            if process.budget <= 0 or name == process.until:
                 self._suspend(process)
             process.budget -= 1
             if process.is_killed:
@@ -156,7 +160,6 @@ class World:
         if process.is_killed:
             raise Killed
         process.wake, process.pending = self.now + seconds, ("sleep", "")
-        process.budget = 0
         self._suspend(process)
         if process.is_killed:
             raise Killed
@@ -177,8 +180,23 @@ class World:
         if process.wake > self.now:
             self.pass_time(process.wake - self.now)
         process.budget = calls
+        self._hand_over(process)
+
+    def step_to(self, process, call, limit=400):
+        """Let a process make one system call, and then go on until its next one is of a kind."""
+        self.step_process(process)
+        process.until = call
+        while limit > 1 and not process.is_done and process.pending[0] != call:
+            self.step_process(process, limit - 1)
+            limit = min(limit - 1, process.budget + 1)
+        process.until = None
+
+    def _hand_over(self, process):
+        """Let a process run until it is suspended or ends."""
+        former, self.process = self.process, process
         process.turn.release()
         self.turn.acquire()
+        self.process = former
 
     def run(self, process, limit=100_000):
         """Let a process come to its end."""
@@ -192,9 +210,8 @@ class World:
         """Kill a process before its next system call; of data that it was to write, a part may have been written."""
         if not process.is_done:
             process.is_killed, process.torn = True, torn
-            process.budget = 1
-            process.turn.release()
-            self.turn.acquire()
+            process.budget, process.until = 1, None
+            self._hand_over(process)
             process.is_killed = True
             process.thread.join()
 
@@ -219,11 +236,11 @@ class World:
 
     def beat(self, process, own):
         if own._lock.depth == 0:  # else the heartbeat thread waits for the main one
-            former, self.local.process = self.process, process
+            former, self.process, self.is_beating = self.process, process, True
             try:
                 own.beat()
             finally:
-                self.local.process = former
+                self.process, self.is_beating = former, False
 
     @contextlib.contextmanager
     def patched(self):

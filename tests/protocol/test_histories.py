@@ -10,6 +10,7 @@ from protocol.simulated_world import STORE, World
 
 from flaxformer.errors import UserError
 from flaxformer.store.leases import read_lease
+from flaxformer.store.status import status
 from flaxformer.store.store import Store
 
 ROOT = Path(STORE)
@@ -133,3 +134,33 @@ def test_locks_that_do_not_exclude_other_machines_are_reported():
         own.go_on(two, lambda name, path: path.endswith(".lease"))
         with pytest.raises(UserError, match="was locked by two processes; expected a file system with flock"):
             own.end(one)
+
+
+@pytest.mark.parametrize("file", ["study.json", ".jsonl", ".parquet", ".lease"])
+def test_file_that_is_replaced_on_nfs_while_it_is_read_is_read_anew(file):
+    """The reader has opened the file; then a worker merges rows and ends, and another one begins and ends."""
+    with history(network=True) as own:
+        own.end(own.world.start(worker(only=FIRST[:1])))
+        late = own.world.start(worker())
+        own.go_on(late, lambda *_: own.rows_of(late) == FIRST[1:2])
+        reader = own.world.start(lambda _: (Store(ROOT).rows(), status(Store(ROOT))), "two")
+        own.go_on(reader, lambda name, path: name == "read" and path.endswith(file))
+        own.end(late, own.world.start(worker()))
+        own.end(reader)
+        assert reader.result[1]["declared"] == len(TRIALS)
+
+
+def test_lease_is_released_on_a_full_disk():
+    """The disk is full before a worker's first row is merged; the worker ends with one message, and has no lease."""
+    with history() as own:
+        process = own.world.start(worker(), "one")
+        own.go_on(process, lambda *_: len(own.rows_of(process)) == len(FIRST))
+        own.world.disk.room = 0
+        own.world.run(process)
+        assert isinstance(process.error, UserError)
+        assert "No space left on device" in str(process.error)
+        assert not list(ROOT.glob("leases/*.lease"))
+        assert own.lost() == set()
+        own.world.disk.room = None
+        own.end(own.world.start(worker(), "two"))
+        assert Store(ROOT).rows().keys() == set(TRIALS)

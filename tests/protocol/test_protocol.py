@@ -64,7 +64,9 @@ class Protocol(RuleBasedStateMachine):
         type(self).count += 1
         expected()
         self.world = World(self.network, self.locks)
-        self.acknowledged, self.lost, self.damaged, self.readers = {}, set(), False, {}
+        self.acknowledged, self.lost, self.damaged, self.was_full = {}, set(), False, False
+        self.checked = None
+        """The files and the acknowledged rows when `acknowledged_rows_are_there` was last checked."""
         self.stack = contextlib.ExitStack()
         self.stack.enter_context(self.world.patched())
         self.stack.enter_context(study.patched(self.world, self.acknowledge))
@@ -131,11 +133,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(index=INDEX, call=st.sampled_from(("write", "fsync", "rename", "unlink", "read", "sleep")))
     def step_to(self, index, call):
         """Let a process go on until its next system call is of a kind."""
-        process = self.chosen(index)
-        for _ in range(400):
-            self.world.step_process(process)
-            if process.is_done or process.pending[0] == call:
-                break
+        self.world.step_to(self.chosen(index), call)
 
     @precondition(lambda self: self.alive())
     @rule(index=INDEX)
@@ -165,6 +163,15 @@ class Protocol(RuleBasedStateMachine):
 
     # --- faults --------------------------------------------------------------------------------------------
 
+    @rule(room=st.just(0) | st.integers(1, 6000))
+    def fill_disk(self, room):
+        self.world.disk.room, self.was_full = room, True
+
+    @precondition(lambda self: self.world.disk.room is not None)
+    @rule()
+    def free_disk(self):
+        self.world.disk.room = None
+
     @precondition(lambda self: self.power)
     @rule(seed=st.integers(0, 2**16))
     def lose_power(self, seed):
@@ -182,7 +189,8 @@ class Protocol(RuleBasedStateMachine):
         elif how == "cut":
             node.data = node.data[:at]
         elif node.data:
-            node.data = node.data[:at] + bytes([node.data[at] ^ 1]) + node.data[at + 1 :]
+            other = bytes([(node.data[at] + 1) % 256])  # a second change of one byte does not undo the first
+            node.data = node.data[:at] + other + node.data[at + 1 :]
         self.damaged = True
         store = Store(ROOT)
         now = self.rows(store)
@@ -208,6 +216,10 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def acknowledged_rows_are_there(self):
+        now = [(path, node.data) for path, node in self.world.disk.files()], dict(self.acknowledged), set(self.lost)
+        if now == self.checked:
+            return
+        self.checked = now
         store = Store(ROOT)
         self.check_rows(store.rows(), self.acknowledged)
         assert self.damaged or not store.corrupt_files, store.corrupt_files
@@ -231,7 +243,8 @@ class Protocol(RuleBasedStateMachine):
                 self.check_error(process.error)
 
     def check_error(self, error):
-        if not isinstance(error, UserError) or not (self.damaged or "another process is" in str(error)):
+        is_full = self.was_full and "No space left" in str(error)
+        if not isinstance(error, UserError) or not (self.damaged or is_full or "another process is" in str(error)):
             raise error
 
     def teardown(self):
@@ -243,6 +256,7 @@ class Protocol(RuleBasedStateMachine):
 
     def complete(self):
         """Let all come to their end; then one more worker has a complete and tidy folder."""
+        self.world.disk.room = None
         for client in self.world.clients.values():
             client.lose_reply = False
         for _ in range(2000):
