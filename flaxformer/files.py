@@ -112,10 +112,10 @@ def _replace_holder(path: Path, token: bytes, is_optional: bool) -> bool:
         finally:
             os.close(descriptor)
     except OSError as error:
-        path.unlink(missing_ok=True)  # an empty one, or a part
-        if is_optional and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return False
-        raise
+        if not is_optional or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path.unlink(missing_ok=True)
+        return False
     return True
 
 

@@ -16,7 +16,7 @@ from flaxformer.digests import DamagedError, iterate_lines
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial
 from flaxformer.store.records import POLARS_TYPES
-from flaxformer.store.rows import COLUMNS, Row
+from flaxformer.store.rows import COLUMNS, CURVE, INTEGER_LISTS, INTEGERS, Row
 from flaxformer.store.store import DISAGREEMENTS, STATUSES, Store, read_lines
 
 BATCH = 2048
@@ -25,6 +25,8 @@ SCALARS = [name for name, kind in POLARS_TYPES.items() if not isinstance(kind, p
 """Fixed columns with a short value."""
 NUMBER = "number: "
 """Prefix of a metric's column in `scalars`, so that no metric has the name of a label or of a fixed column."""
+WIDE = (pl.UInt64, pl.Int128)
+"""Types of integers that may be beyond 64 bits with a sign."""
 ColumnChoice = Callable[[pl.Schema], Mapping[str, pl.Expr]]
 """From the columns of a file to those to read, by name; `trial` and `status` are among them."""
 
@@ -78,7 +80,7 @@ def _rows(store: Store, trials: Collection[str]) -> list[Row]:
     tables = []
     for path in store._files("*.parquet"):
         found = _of_table(store, path, _everything, lambda table: table.filter(pl.col("trial").is_in(names.implode())))
-        tables += [Row.from_columns(columns) for columns in found.to_dicts()] if found is not None else []
+        tables += store._checked(path, found.to_dicts()) if found is not None else []
     return [*tables, *lines]
 
 
@@ -128,7 +130,12 @@ def _reason(wrong: pl.DataFrame) -> str:
 
 def _is_row(schema: pl.Schema) -> pl.Expr:
     """True for the rows that `Row.from_columns` accepts."""
-    checks = []
+    checks = [_has_none(name, kind) for name, kind in schema.items() if not _fits(name, kind)]
+    for name, kind in schema.items():
+        if isinstance(kind, pl.List) and kind.inner in WIDE:
+            checks += [_is_in_range(pl.col(name).list.min()), _is_in_range(pl.col(name).list.max())]
+        elif kind in WIDE:
+            checks.append(_is_in_range(pl.col(name)))
     for column in COLUMNS:
         kind = schema.get(column.name, pl.Null())
         if not _accepts(column.kind, kind):
@@ -151,6 +158,24 @@ def _accepts(kind: str, dtype: pl.DataType) -> bool:
     return dtype.is_integer() or dtype == pl.Boolean or (kind == "number" and dtype.is_float())
 
 
+def _fits(name: str, dtype: pl.DataType) -> bool:
+    """True if a Parquet column is a list of numbers where its name says so, and no other list."""
+    if isinstance(dtype, pl.List | pl.Array):
+        inner = dtype.inner
+        return inner == pl.Null or inner.is_integer() or (name not in INTEGER_LISTS and inner.is_float())
+    return not (name.endswith(CURVE) and (dtype == pl.String or _is_number(dtype)))
+
+
+def _has_none(name: str, dtype: pl.DataType) -> pl.Expr:
+    """True where a column has no value, or a list without one."""
+    own = pl.col(name)
+    return own.is_null() | (own.list.drop_nulls().list.len() == 0) if isinstance(dtype, pl.List) else own.is_null()
+
+
+def _is_in_range(integers: pl.Expr) -> pl.Expr:
+    return integers.is_null() | integers.is_between(INTEGERS.start, INTEGERS.stop - 1)
+
+
 def _is_number(dtype: pl.DataType) -> bool:
     return dtype.is_integer() or dtype.is_float() or dtype == pl.Boolean
 
@@ -165,8 +190,11 @@ def _everything(schema: pl.Schema) -> dict[str, pl.Expr]:
     """The columns that a `Row` holds."""
     own = {name: _typed(schema, name, kind) for name, kind in POLARS_TYPES.items()}
     for name, kind in schema.items():
-        is_curve = isinstance(kind, pl.List)
-        if name not in own and (kind == pl.String or _is_number(kind) or is_curve):
+        if name in POLARS_TYPES or not _fits(name, kind):
+            continue
+        if isinstance(kind, pl.List):
+            own[f"{name.removesuffix(CURVE)}{CURVE}"] = pl.col(name)
+        elif kind == pl.String or _is_number(kind):
             own[name] = pl.col(name)
     return own
 
@@ -174,11 +202,11 @@ def _everything(schema: pl.Schema) -> dict[str, pl.Expr]:
 def _typed(schema: pl.Schema, name: str, kind: pl.DataType) -> pl.Expr:
     """A column as one of this type; null where the file has none, or one of another kind."""
     dtype = schema.get(name, pl.Null())
-    is_list = isinstance(kind, pl.List)
-    fits = isinstance(dtype, pl.List) if is_list else dtype in (pl.String, pl.Categorical, pl.Enum)
-    if not is_list and kind != pl.String:
-        fits = _is_number(dtype)
-    return pl.col(name).cast(kind) if fits else pl.lit(None, dtype=kind)
+    if isinstance(kind, pl.List):
+        fits = isinstance(dtype, pl.List) and _fits(name, dtype)
+    else:
+        fits = dtype in (pl.String, pl.Categorical, pl.Enum) if kind == pl.String else _is_number(dtype)
+    return pl.col(name).cast(kind, strict=False) if fits else pl.lit(None, dtype=kind)
 
 
 def _rows_of_lines(store: Store, path: Path) -> Iterator[Row]:

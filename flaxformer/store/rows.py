@@ -97,9 +97,7 @@ class Row(Mapping[str, Any]):
                 raise ValueError(f"{column.name} is absent")
             if column.name in fixed and not isinstance(fixed[column.name], column.accepted):
                 raise ValueError(f"{column.name} is {fixed[column.name]!r}; expected {column.kind}")
-        for name, values in (*given.items(), *fixed.items()):
-            if isinstance(values, list) and not all(isinstance(value, int | float | None) for value in values):
-                raise ValueError(f"{name} is {values!r:.60}; expected a list of numbers")
+        given, fixed = ({name: _checked(name, value) for name, value in own.items()} for own in (given, fixed))
         if fixed["status"] not in get_args(RunStatus):
             raise ValueError(f"status is {fixed['status']!r}; expected one of {', '.join(get_args(RunStatus))}")
         return cls(
@@ -164,6 +162,39 @@ def _columns() -> Iterator[Column]:
 
 COLUMNS = tuple(_columns())
 """The columns of every row, in order; all others are labels, metrics and curves."""
+INTEGER_LISTS = frozenset(column.name for column in COLUMNS if column.kind == "list of integers")
+INTEGERS = range(-(2**63), 2**63)
+"""Integers that a column of a table can hold."""
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return a value as a column of this name in a table can hold it.
+
+    Raises:
+      ValueError: it can not.
+    """
+    if isinstance(value, list):
+        return _checked_list(name, value)
+    if name.endswith(CURVE) and isinstance(value, str | int | float):
+        raise ValueError(f"{name} is {value!r:.60}; expected a list of numbers")
+    if isinstance(value, int) and value not in INTEGERS:
+        raise ValueError(f"{name} is {value!r:.60}; expected an integer of 64 bits")
+    return value
+
+
+def _checked_list(name: str, values: list[Any]) -> list[int | float | None]:
+    """Return a list of integers alone, or else of floats; None may be in both."""
+    kinds = {*map(type, values)} - {type(None)}
+    integers = {kind for kind in kinds if issubclass(kind, int)}
+    if bool in kinds or not all(issubclass(kind, int | float) for kind in kinds):
+        raise ValueError(f"{name} is {values!r:.60}; expected a list of numbers")
+    if integers != kinds and name in INTEGER_LISTS:
+        raise ValueError(f"{name} is {values!r:.60}; expected list of integers")
+    if integers and any(isinstance(value, int) and value not in INTEGERS for value in values):
+        raise ValueError(f"{name} is {values!r:.60}; expected integers of 64 bits")
+    if not integers or integers == kinds:
+        return values
+    return [None if value is None else float(value) for value in values]
 
 
 def is_reserved(name: str) -> bool:

@@ -155,7 +155,7 @@ OVERRIDES = [
     ("task.batch_size", ["0", "-1", "10000000000", *HUGE]),
     ("training.steps", ["0", "-1", "7", "1.5", *HUGE]),
     ("training.precision", ["int8", "float", "0", ""]),
-    ("training.evaluate_every", ["0", "-1", "3", "x", *HUGE]),
+    ("training.evaluate_every", ["0", "-1", "5", "x", *HUGE]),
     ("seed", ["-1", "x", "1.5", *HUGE]),
     ("nothing", ["1"]),
     ("model.__class__", ["1"]),
@@ -180,6 +180,8 @@ PATHS = [
     *CONTROL,
     SURROGATE,
 ]
+READABLE = {"/", "../" * 40 + "etc/passwd"}
+"""Paths of texts, which `prepare` may read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +263,7 @@ def _path(rng: random.Random) -> list[str]:
     )
     words = [command, *POSITIONAL[command]]
     place = rng.randrange(1, len(words)) if command != "prepare" else 1
-    words[place] = rng.choice([path for path in PATHS if path != "/" or command != "prepare"])
+    words[place] = rng.choice([path for path in PATHS if command != "prepare" or path not in READABLE])
     return words
 
 

@@ -6,10 +6,11 @@ import math
 import polars as pl
 import pytest
 
+from flaxformer import digests
 from flaxformer.files import write_atomically
 from flaxformer.store import columns, records
 from flaxformer.store.records import write_table
-from flaxformer.store.rows import Row
+from flaxformer.store.rows import COLUMNS, Row
 from flaxformer.store.store import Store
 
 
@@ -140,6 +141,67 @@ def test_lists_are_read_where_they_are(folder):
     for own in table.iter_rows(named=True):
         for name in ("evaluated_at", "validation_loss_curve"):
             assert repr(own[name]) == repr(rows[own["trial"]].get(name))
+
+
+VALUES = [True, -1, 2**63, -(10**30), 1.5, -1e308, "", "done", [], [[]], {"x": 1}, [None], ["x"], [1, 2], [1.5, None]]
+VALUES += [[True], [True, 1.5], [1, 2.5], [2.5, 1], [2**63], [2**63, 1.5], [None, -(10**30)]]
+NAMES = [column.name for column in COLUMNS] + [
+    "norm",
+    "validation_loss",
+    "validation_loss_curve",
+    "other",
+    "other_curve",
+]
+
+
+def check_all_reads(folder):
+    """Each read by column succeeds, and has the trials and the damage of `Store.rows`."""
+    rows, corrupt, _ = found_by(folder, lambda store: store.rows())
+    for read in (columns.scalars, columns.everything, lambda own: columns.lists(own, "evaluated_at", "other_curve")):
+        table, noted, _ = found_by(folder, read)
+        assert (sorted(table["trial"]), noted.keys()) == (sorted(rows), corrupt.keys())
+    again, *_ = found_by(folder, lambda store: columns.rows_of(store, list(rows)))
+    assert again.keys() == rows.keys()
+    return rows
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_with_any_value_are_rows_or_damage(tmp_path, name):
+    store = Store(tmp_path)
+    with store.locked():
+        tables(store, ROWS[0])
+    path = store.groups / "g.jsonl"
+    for value in VALUES:
+        path.write_bytes(b"".join(digests.line(one) for one in (dict(ROWS[1]) | {name: value}, dict(ROWS[2]))))
+        rows = check_all_reads(tmp_path)
+        assert {"t0", "t2"} <= rows.keys()
+        with store.locked():
+            Store(tmp_path).finish("g")
+        assert Store(tmp_path).rows().keys() == rows.keys()
+        for left in (path, *store.groups.glob("*damaged*")):
+            left.unlink(missing_ok=True)
+        tables(store, ROWS[0])
+
+
+SERIES = [[None, None], ["a", None], [1, 2], [1.5, None], [True, None], [[1], []], [[1.5], [None]], [["a"], []]]
+SERIES += [[[True], None], [[[1]], []], [b"a", None], [{"a": 1}, None]]
+WIDE = [(pl.UInt64, [2**63, 1]), (pl.Int128, [10**30, None]), (pl.List(pl.UInt64), [[2**63], [1]]), (pl.Date, [1, 2])]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "trial"])
+def test_tables_with_any_column_are_rows_or_damage(tmp_path, name):
+    store = Store(tmp_path)
+    with store.locked():
+        lines(store, ROWS[0])
+    for own in [*(pl.Series(name, one) for one in SERIES), *(pl.Series(name, one, dtype=kind) for kind, one in WIDE)]:
+        write_table(store.groups / "h.parquet", records.frame_of(ROWS[1:3]).with_columns(own))
+        assert "t0" in check_all_reads(tmp_path)
+
+
+def test_a_list_of_integers_and_numbers_is_one_of_numbers():
+    found = Row.from_columns(dict(ROWS[0]) | {"loss_curve": [1, None, 2.5], "steps_curve": [1, None, 2]})
+    assert repr(found.curves["loss"]) == "[1.0, None, 2.5]"
+    assert repr(found.curves["steps"]) == "[1, None, 2]"
 
 
 def test_a_table_that_is_replaced_while_it_is_read_is_read_again(tmp_path):

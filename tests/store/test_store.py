@@ -66,10 +66,12 @@ def test_the_last_row_of_a_trial_counts(store):
     assert store.rows() == by_trial([ROWS[0] | {"loss": 7.0}, *ROWS[1:]])
 
 
-def test_a_file_cut_at_any_byte_gives_its_whole_lines_and_can_be_continued(store):
+@pytest.mark.parametrize("step", [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_a_file_cut_at_any_byte_gives_its_whole_lines_and_can_be_continued(store, step):
     path = filled(store)
     data, extra = path.read_bytes(), row("later")
-    for cut in range(len(data) + 1):
+    ends = {place + after for place, byte in enumerate(data) if byte == ord("\n") for after in (-1, 0, 1)}
+    for cut in sorted({*range(0, len(data) + 1, step)} | ends):
         path.write_bytes(data[:cut])
         whole = ROWS[: data[:cut].count(b"\n")]
         assert read_lines(path) == whole
