@@ -298,9 +298,7 @@ def test_a_model_that_cannot_score_choices_is_refused(path):
 
 def test_questions_with_their_answers_in_the_training_text_are_counted(path, tmp_path):
     """Context and right choice must follow each other in the text; a wrong choice there does not count."""
-    text = (
-        "Then the fox is so very lazy. Two and three make 23; two and three make 24. It jumps over the lazy dog! "
-    )
+    text = "Then the fox is so very lazy. Two and three make 23; two and three make 24. It jumps over the lazy dog! "
     (tmp_path / "a.txt").write_text(9 * text)
     (tmp_path / "b.txt").write_text("nothing of these " * 40 + "éü" + " nothing of these" * 40)
     own = MultipleChoice(name="facts", path=path, length=LENGTH)
