@@ -50,7 +50,9 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
     if curves := heads.lens_curves(analysis):
         found["lens"] = functools.partial(lens_figure, curves, analysis.study["unit"])
     for i, own in enumerate(maps.drawn_maps(analysis).values()):
-        found[f"maps{i + 1 if i else ''}"] = functools.partial(attention_figure, own)
+        found[f"maps{i + 1 if i else ''}"] = functools.partial(
+            attention_figure, own, is_ranked=maps.is_ranked(analysis)
+        )
     if len(analysis.arms) > MOST_DRAWN:
         return found
     found["curves"] = lambda width: curves_figure(analysis, width)

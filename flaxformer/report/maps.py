@@ -44,11 +44,22 @@ def _maps(numbers: dict[str, float]) -> Maps:
             index = tuple(int(match[axis]) for axis in ("head", "query", "key"))
             places.setdefault(match["path"], {})[index] = value
     found = {}
-    for path, values in places.items():
+    for path, values in sorted(places.items(), key=lambda item: _depth(item[0])):
         found[path] = np.zeros(np.max(list(values), axis=0) + 1)
         for index, value in values.items():
             found[path][index] = value
     return found
+
+
+def _depth(path: str) -> tuple[bool, int, str]:
+    """Return the place of a layer in the order of computation: an encoder's first, then by number."""
+    stack, _, rest = path.partition("blocks/")
+    return not stack, int(rest.partition("/")[0]), path
+
+
+def is_ranked(analysis: Analysis) -> bool:
+    """True if the heads are ranked in each seed, since an arm has several."""
+    return any(len(numbers_by_seed(analysis, arm)) > 1 for arm in analysis.arms)
 
 
 def mean_distances(weights: np.ndarray) -> np.ndarray:

@@ -137,7 +137,7 @@ def store_of_maps(tmp_path_factory):
 def test_maps_are_means_over_seeds_of_heads_ranked_by_distance(store_of_maps):
     [(name, found)] = maps.attention_maps(analyse(store_of_maps)).items()
     assert name == "baseline"
-    assert len(found) == 10
+    assert list(found) == [f"blocks/{layer}/attention/weights" for layer in range(10)]
     for layer in range(10):
         wanted = np.zeros((2, 3, 5))
         for own in MAPS[:, layer]:
