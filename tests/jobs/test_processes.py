@@ -118,14 +118,13 @@ def test_two_processes_train_what_one_does(tmp_path, alone, mesh):
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_a_mixture_what_one_does(tmp_path, alone):
+def test_two_processes_train_on_a_mixture_what_one_does(tmp_path):
     ended(launch(tmp_path, "one", 1, text=MIXTURE))
     ended(launch(tmp_path, "two", 2, "--mesh", "data=2", text=MIXTURE))
     found, wanted = numbers(tmp_path / "two-0"), numbers(tmp_path / "one")
     assert len(found[0]) == 8
     np.testing.assert_allclose(found[0], wanted[0], rtol=2e-5)
     np.testing.assert_allclose(found[1], wanted[1], rtol=2e-5)
-    assert not np.allclose(found[0], alone[0], rtol=1e-3)
     names = ("a_loss", "b_loss")
     for one, other in zip(*(evaluations(tmp_path / name) for name in ("two-0", "one")), strict=True):
         np.testing.assert_allclose([one[name] for name in names], [other[name] for name in names], rtol=2e-5)
