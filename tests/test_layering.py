@@ -123,7 +123,7 @@ INSIDE = {
         {"curves_figure"},
         {"sweep_figure", "scaling_figure", "lens_figure", "measured"},
         {"heads"},
-        {"descriptions", "heads_figure"},
+        {"descriptions", "heads_figure", "maps"},
         {"full_tables"},
         {"html", "terminal", "provenance_text"},
         {"figures"},

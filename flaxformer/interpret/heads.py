@@ -1,11 +1,12 @@
 """Heads of attention: their weights, their importance for the loss, and scores of what they attend to."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Unpack
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer import model
@@ -20,6 +21,8 @@ from flaxformer.training.run import Run
 
 HEADS = "*attention/heads"
 WEIGHTS = "*attention/weights"
+MOST_NUMBERS = 4096
+"""Largest number of attention weights that `named_maps` returns, each a column of the results."""
 Replaced = Literal["mean", "zero"]
 
 
@@ -28,6 +31,39 @@ def attention_maps(
 ) -> dict[str, Float[Array, "*batch N T S"]]:
     """Return the weights of every attention by the path of the point, such as "blocks/1/attention/weights"."""
     return model.activations_at(params, config, inputs, WEIGHTS, **given)
+
+
+def named_maps(
+    params: Transformer, run: Run, batches: Batch, at: str | Sequence[str] = WEIGHTS, *, positions: int = 16
+) -> dict[str, Float[Array, ""]]:
+    """Return the mean attention weights of every head as scalars by name, of which a report makes a figure per arm.
+
+    Names are "attention_map/blocks/1/attention/weights/HEAD/QUERY/KEY", for a study's `measure`.
+
+    Args:
+      batches: data [batches, B, …], over whose sequences the mean is; padding does not count as a query.
+      at: paths or patterns of attention weights.
+      positions: number of queries and keys, from the start of the sequence.
+
+    Raises:
+      UserError: a point that is no attention weights, or more than 4,096 numbers.
+    """
+    found = mean_activations(params, run, batches, at, per_position=True)
+    for path in found:
+        if not path.endswith("/weights"):
+            raise UserError(f"at has the point '{path}'; expected attention weights, such as '{WEIGHTS}'")
+    maps = {path: x[0, :, :positions, :positions] for path, x in found.items()}
+    count = sum(x.size for x in maps.values())
+    if count > MOST_NUMBERS:
+        raise UserError(
+            f"the attention maps have {count:,} numbers; expected at most {MOST_NUMBERS:,}: choose fewer layers by "
+            f"`at`, or fewer positions than {positions}"
+        )
+    return {
+        f"attention_map/{path}/{head}/{query}/{key}": x[head, query, key]
+        for path, x in maps.items()
+        for head, query, key in np.ndindex(*x.shape)
+    }
 
 
 def head_importance(

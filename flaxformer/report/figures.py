@@ -10,11 +10,11 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from flaxformer.files import write_atomically
-from flaxformer.report import costs, heads
+from flaxformer.report import costs, heads, maps
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
-from flaxformer.report.heads_figure import heads_figure
+from flaxformer.report.heads_figure import attention_figure, heads_figure
 from flaxformer.report.html import PageFigure
 from flaxformer.report.lens_figure import lens_figure
 from flaxformer.report.scaling_figure import scaling_figure
@@ -49,6 +49,10 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
         found["heads"] = functools.partial(heads_figure, grids)
     if curves := heads.lens_curves(analysis):
         found["lens"] = functools.partial(lens_figure, curves, analysis.study["unit"])
+    for i, own in enumerate(maps.drawn_maps(analysis).values()):
+        found[f"maps{i + 1 if i else ''}"] = functools.partial(
+            attention_figure, own, is_ranked=maps.is_ranked(analysis)
+        )
     if len(analysis.arms) > MOST_DRAWN:
         return found
     found["curves"] = lambda width: curves_figure(analysis, width)

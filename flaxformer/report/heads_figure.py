@@ -61,7 +61,11 @@ def _draw_grid(ax: Axes, grid: HeadGrid) -> None:
 
 
 def attention_figure(
-    maps: Mapping[str, np.ndarray], width: float = COLUMN, tokens: Sequence[str] | None = None
+    maps: Mapping[str, np.ndarray],
+    width: float = COLUMN,
+    tokens: Sequence[str] | None = None,
+    *,
+    is_ranked: bool = False,
 ) -> Figure | None:
     """Draw attention weights: a row of panels per layer, a panel per head, queries from top to bottom.
 
@@ -70,6 +74,7 @@ def attention_figure(
         `interpret.attention_maps` gives them for a batch.
       width: inches.
       tokens: texts of the tokens, as labels of queries and keys; None for positions.
+      is_ranked: True if the heads are in an order of their own in each seed.
 
     Raises:
       ValueError: weights of another number of axes.
@@ -89,7 +94,7 @@ def attention_figure(
                 ax.remove()
                 continue
             _draw_map(ax, weights[head], tokens)
-            ax.set_title(f"head {head}")
+            ax.set_title(f"rank {head + 1}" if is_ranked else f"head {head}")
             ax.set_ylabel(f"{_layer_name(path)}\nquery" if head == 0 else "")
             ax.tick_params(labelleft=head == 0)
             ax.set_xlabel("key" if path == list(maps)[-1] else "")

@@ -1,5 +1,6 @@
 """Numbers that were measured from kept weights after training: their columns, and their table by arm."""
 
+import re
 import statistics
 
 from flaxformer.report import phrasing
@@ -12,6 +13,10 @@ from flaxformer.study.statistics import estimate
 from flaxformer.wording import listed
 
 TITLE = "Measured after training"
+MAP = re.compile(
+    r"attention_map/(?P<path>(?:encoder/)?blocks/\d+/\w+/weights)/(?P<head>\d+)/(?P<query>\d+)/(?P<key>\d+)"
+)
+"""Name of one weight of a map, such as "attention_map/blocks/1/attention/weights/0/3/2": head, query and key."""
 
 
 def by_trial(analysis: Analysis) -> dict[str, dict[str, float]]:
@@ -24,12 +29,12 @@ def by_trial(analysis: Analysis) -> dict[str, dict[str, float]]:
 
 
 def table(analysis: Analysis) -> Table:
-    """The mean of every measured number of every arm, with its interval over the seeds."""
+    """The mean of every measured number of every arm, with its interval over the seeds; maps have a figure instead."""
     numbers, trials = by_trial(analysis), _trials_by_arm(analysis)
     rows = []
     for arm in analysis.arms if numbers else ():
         own = [numbers.get(trial, {}) for trial in trials[key_of(arm.labels)]]
-        for name in dict.fromkeys(name for values in own for name in values):
+        for name in dict.fromkeys(name for values in own for name in values if not MAP.fullmatch(name)):
             rows.append([*arm.labels.values(), name, *_cells(arm, name, own)])
     axes = [axis["name"] for axis in analysis.study["axes"]]
     return Table(TITLE, [*axes, "number", "mean [95 %]", "sd", "seeds"], rows, len(axes) + 1)

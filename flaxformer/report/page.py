@@ -13,6 +13,7 @@ from flaxformer.report import (
     descriptions,
     evaluation_tables,
     html,
+    maps,
     measured,
     phrasing,
     provenance_text,
@@ -71,6 +72,7 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
         html.section("Scaling", _scaling(analysis, drawn)),
         html.section("Learning curves", drawn.get("curves", "")),
         html.section("Heads", drawn.get("heads", "")),
+        html.section("Attention maps", "".join(own for name, own in drawn.items() if name.startswith("maps"))),
         html.section("Logit lens", drawn.get("lens", "")),
         html.section("Exploratory contrasts", _explorations(analysis)),
         html.section("Limits", html.bullet_list(analysis.limits)),
@@ -90,7 +92,8 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
 
 def _figure(analysis: Analysis, name: str, own: PageFigure) -> str:
     kind = name.rstrip("0123456789")
-    caption = CAPTIONS[kind] + (STOPPED if kind == "sweep" and len(analysis.stopped) else "")
+    caption = maps.caption(analysis, _number(name)) if kind == "maps" else CAPTIONS[kind]
+    caption += STOPPED if kind == "sweep" and len(analysis.stopped) else ""
     caption += thinned_remark(_sweep(analysis, name)) if kind == "sweep" else ""
     if max((len(arm.scores) for arm in [*analysis.arms, *analysis.quantities]), default=0) > MOST_DOTS:
         caption += f" Of more than {MOST_DOTS} seeds, {MOST_DOTS} have a dot, evenly spaced by rank."
@@ -109,6 +112,8 @@ def _description(analysis: Analysis, name: str, kind: str) -> str:
         return descriptions.describe_sweep(analysis, _sweep(analysis, name))
     if kind == "scaling":
         return descriptions.describe_scaling(analysis)
+    if kind == "maps":
+        return maps.description(analysis, _number(name))
     if kind in ("heads", "lens"):
         return descriptions.describe_heads(analysis) if kind == "heads" else descriptions.describe_lens(analysis)
     return descriptions.describe_scores(analysis, analysis.arms if kind == "arms" else analysis.quantities)
@@ -116,7 +121,12 @@ def _description(analysis: Analysis, name: str, kind: str) -> str:
 
 def _sweep(analysis: Analysis, name: str) -> Sweep:
     """The sweep of a figure."""
-    return analysis.sweeps[int(name.removeprefix("sweep") or 1) - 1]
+    return analysis.sweeps[_number(name)]
+
+
+def _number(name: str) -> int:
+    """Return the number from 0 of a figure of several, such as 1 for "sweep2"."""
+    return int(name.lstrip("abcdefghijklmnopqrstuvwxyz") or 1) - 1
 
 
 def _table(one: Table) -> str:

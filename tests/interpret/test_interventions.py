@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from grid import BASE, model_and_tokens
 
-from flaxformer.config import Attention
-from flaxformer.interpret import ablate, combine, means, patch, resample
-from flaxformer.model import activations_at, apply
+from flaxformer.config import Attention, ModelConfig
+from flaxformer.interpret import ablate, combine, means, named_maps, patch, resample
+from flaxformer.model import activations_at, apply, init
 from flaxformer.struct import UserError
+from flaxformer.tasks import Copy
+from flaxformer.training import Run
 
 CONFIG = BASE.replace(attention=Attention(heads=3, d_head=5, key_value_heads=1))
 PARAMS, TOKENS, _ = model_and_tokens(CONFIG)
@@ -154,3 +156,24 @@ def test_mistakes_are_one_message(name):
 def test_resampling_needs_two_sequences():
     with pytest.raises(UserError, match="resample of 'final' has 1 sequence; expected at least 2"):
         apply(PARAMS, CONFIG, TOKENS[:1], edit=resample("final", jax.random.key(0)))
+
+
+def test_named_maps_are_mean_weights_of_all_sequences_and_are_bounded():
+    """Every number is the mean over the sequences of one weight that `activations_at` gives."""
+    run = Run(
+        model=ModelConfig(vocabulary=6, layers=2, d_model=12, attention=Attention(heads=3)),
+        task=Copy(symbols=5, length=4, batch_size=3, evaluation_batches=2),
+    )
+    params, batches = init(jax.random.key(0), run.model), run.task.load().evaluation()
+    path = "blocks/1/attention/weights"
+    found = named_maps(params, run, batches, path, positions=5)
+    inputs = batches.inputs.reshape(-1, batches.inputs.shape[-1])
+    weights = np.asarray(activations_at(params, run.model, inputs, path)[path], np.float64).mean(0)
+    assert len(found) == 3 * 5 * 5
+    for head, query, key in ((0, 0, 0), (2, 4, 1), (1, 3, 3)):
+        np.testing.assert_allclose(found[f"attention_map/{path}/{head}/{query}/{key}"], weights[head, query, key], 1e-4)
+    with pytest.raises(UserError, match=r"at has the point 'final'; expected attention weights"):
+        named_maps(params, run, batches, "final")
+    wide = run.replace(model=run.model.replace(attention=Attention(heads=12)), task=run.task.replace(length=8))
+    with pytest.raises(UserError, match=r"have 6,144 numbers; expected at most 4,096: choose fewer layers"):
+        named_maps(init(jax.random.key(0), wide.model), wide, wide.task.load().evaluation())

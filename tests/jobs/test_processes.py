@@ -29,6 +29,18 @@ run = Run(
     training=Training(steps=STEPS, evaluate_every=4),
 )
 """
+MIXTURE = (
+    FILE.replace("import StandardLibrary", "import Domain, Mixture, MixtureStage, StandardLibrary")
+    .replace("run = Run(", "text = StandardLibrary(length=8)\nrun = Run(")
+    .replace(
+        "StandardLibrary(length=8, batch_size=8,",
+        """Mixture(
+        domains=(Domain(name="a", task=text, weight=0.7), Domain(name="b", task=text, weight=0.3)),
+        stages=(MixtureStage(start=3, weights=(0.2, 0.8)),),
+        batch_size=8,""",
+    )
+)
+"""The same run on a mixture of two domains, whose batches differ since random keys depend on the names."""
 TWO = ["--coordinator", "127.0.0.1:{port}", "--processes", "2", "--process", "{process}"]
 
 
@@ -38,10 +50,10 @@ def free_port():
         return asked.getsockname()[1]
 
 
-def launch(tmp_path, name, processes, *options, steps=8, devices=1):
+def launch(tmp_path, name, processes, *options, steps=8, devices=1, text=FILE):
     """The processes of a job, each with so many devices."""
     file = tmp_path / f"{name}.py"
-    file.write_text(FILE.replace("STEPS", str(steps)))
+    file.write_text(text.replace("STEPS", str(steps)))
     port, words = (
         free_port(),
         [sys.executable, "-m", "flaxformer.cli", "train", str(file), "--chunk-steps", "2", *options],
@@ -78,6 +90,10 @@ def numbers(folder):
     return losses, [line["validation_loss"] for line in lines if line["kind"] == "evaluation"]
 
 
+def evaluations(folder):
+    return [line for line in read(folder / "log.jsonl") if line["kind"] == "evaluation"]
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The numbers of the job in one process."""
@@ -99,6 +115,19 @@ def test_two_processes_train_what_one_does(tmp_path, alone, mesh):
     assert second == ""
     assert not (tmp_path / "two-1").exists()
     assert Checkpoints(tmp_path / "two-0").steps() == [4, 8]
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_a_mixture_what_one_does(tmp_path):
+    ended(launch(tmp_path, "one", 1, text=MIXTURE))
+    ended(launch(tmp_path, "two", 2, "--mesh", "data=2", text=MIXTURE))
+    found, wanted = numbers(tmp_path / "two-0"), numbers(tmp_path / "one")
+    assert len(found[0]) == 8
+    np.testing.assert_allclose(found[0], wanted[0], rtol=2e-5)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=2e-5)
+    names = ("a_loss", "b_loss")
+    for one, other in zip(*(evaluations(tmp_path / name) for name in ("two-0", "one")), strict=True):
+        np.testing.assert_allclose([one[name] for name in names], [other[name] for name in names], rtol=2e-5)
 
 
 @pytest.mark.slow

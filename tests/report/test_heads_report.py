@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 from study.tiny import fill, tiny
 
-from flaxformer.report import heads
+from flaxformer.report import heads, maps
 from flaxformer.report.colours import DARK
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE
 from flaxformer.report.figures import save
@@ -111,3 +111,48 @@ def test_cells_of_an_attention_map_are_as_opaque_as_their_weights():
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
     with pytest.raises(ValueError, match=r"have shape \[1, 1, 2, 2\]; expected \[heads, queries, keys\]"):
         attention_figure({"blocks/0/attention/weights": weights[None]})
+
+
+MAPS = np.tril(np.random.default_rng(3).dirichlet(np.ones(5), size=(SEEDS, 10, 2, 3)))
+"""Attention weights by seed, layer, head, query and key, for more layers than a figure has."""
+
+
+@pytest.fixture(scope="module")
+def store_of_maps(tmp_path_factory):
+    """A study of one arm whose runs have attention maps, in no order of heads, queries and keys."""
+    study = tiny(axes=(), claims=(), seeds=range(SEEDS))
+    store = fill(tmp_path_factory.mktemp("runs") / "study", study, lambda trial: 1.0)
+    rows = []
+    for row in store.rows().values():
+        own = {
+            f"attention_map/blocks/{layer}/attention/weights/{head}/{query}/{key}": float(value)
+            for (layer, head, query, key), value in reversed(list(np.ndenumerate(MAPS[row["seed"]])))
+        }
+        rows.append(dataclasses.replace(row, metrics={**row.metrics, **own}))
+    [path] = store.groups.glob("*")
+    write_table(path, rows)
+    return store
+
+
+def test_maps_are_means_over_seeds_of_heads_ranked_by_distance(store_of_maps):
+    [(name, found)] = maps.attention_maps(analyse(store_of_maps)).items()
+    assert name == "baseline"
+    assert list(found) == [f"blocks/{layer}/attention/weights" for layer in range(10)]
+    for layer in range(10):
+        wanted = np.zeros((2, 3, 5))
+        for own in MAPS[:, layer]:
+            distance = [sum(own[h, t, s] * abs(t - s) for t in range(3) for s in range(5)) for h in range(2)]
+            wanted += own[np.argsort(distance)] / SEEDS
+        np.testing.assert_allclose(found[f"blocks/{layer}/attention/weights"], wanted, rtol=1e-12)
+
+
+def test_the_report_shows_maps_of_some_layers_with_a_caption(store_of_maps):
+    write(store_of_maps)
+    page = (store_of_maps.root / "report.html").read_text()
+    assert "<h2>Attention maps</h2>" in page
+    assert "Attention weights of baseline" in page
+    assert "Of 10 layers, 8 are drawn." in page
+    assert "Attention maps of baseline. Mean distance from query to key per head: blocks/0/attention/weights" in page
+    drawn = maps.drawn_maps(analyse(store_of_maps))["baseline"]
+    assert len(drawn) == 8
+    assert {"blocks/0/attention/weights", "blocks/9/attention/weights"} <= drawn.keys()

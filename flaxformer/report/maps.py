@@ -1,0 +1,91 @@
+"""Attention maps among the metrics of a study, as `flaxformer.interpret.named_maps` calls them."""
+
+import numpy as np
+
+from flaxformer.report.heads import numbers_by_seed
+from flaxformer.report.measured import MAP
+from flaxformer.report.numbers import number
+from flaxformer.report.thinning import evenly
+from flaxformer.study.analysis import Analysis
+
+MOST_ARMS, MOST_LAYERS = 4, 8
+"""Largest numbers of arms, each a figure, and of layers that are drawn."""
+Maps = dict[str, np.ndarray]
+"""Weights [N, T, S] by the path of the point."""
+
+
+def attention_maps(analysis: Analysis) -> dict[str, Maps]:
+    """Return the mean over seeds of the attention maps of each arm that has some, by the arm's name.
+
+    With several seeds, the heads of each layer are put in the order of their mean distance Σ_s A[t, s] |t − s| in each
+    seed, the nearest first, since the order of heads has no meaning from seed to seed.
+    """
+    found = {}
+    for arm in analysis.arms:
+        seeds = [own for numbers in numbers_by_seed(analysis, arm) if (own := _maps(numbers))]
+        if seeds:
+            ordered = [{path: _by_distance(x) for path, x in own.items()} for own in seeds] if len(seeds) > 1 else seeds
+            name = ",".join(f"{axis}={label}" for axis, label in arm.labels.items()) or "baseline"
+            found[name] = {path: np.mean([own[path] for own in ordered], axis=0) for path in ordered[0]}
+    return found
+
+
+def drawn_maps(analysis: Analysis) -> dict[str, Maps]:
+    """Return the maps that the report draws: of at most `MOST_ARMS` arms, and `MOST_LAYERS` layers of each."""
+    shown = list(attention_maps(analysis).items())[:MOST_ARMS]
+    return {name: dict(evenly(list(own.items()), MOST_LAYERS)) for name, own in shown}
+
+
+def _maps(numbers: dict[str, float]) -> Maps:
+    """Return the maps of one run from its numbers by name."""
+    places: dict[str, dict[tuple[int, ...], float]] = {}
+    for name, value in numbers.items():
+        if match := MAP.fullmatch(name):
+            index = tuple(int(match[axis]) for axis in ("head", "query", "key"))
+            places.setdefault(match["path"], {})[index] = value
+    found = {}
+    for path, values in sorted(places.items(), key=lambda item: _depth(item[0])):
+        found[path] = np.zeros(np.max(list(values), axis=0) + 1)
+        for index, value in values.items():
+            found[path][index] = value
+    return found
+
+
+def _depth(path: str) -> tuple[bool, int, str]:
+    """Return the place of a layer in the order of computation: an encoder's first, then by number."""
+    stack, _, rest = path.partition("blocks/")
+    return not stack, int(rest.partition("/")[0]), path
+
+
+def is_ranked(analysis: Analysis) -> bool:
+    """True if the heads are ranked in each seed, since an arm has several."""
+    return any(len(numbers_by_seed(analysis, arm)) > 1 for arm in analysis.arms)
+
+
+def mean_distances(weights: np.ndarray) -> np.ndarray:
+    """Return the mean distance between query and key of each head, [N], of weights [N, T, S]."""
+    query, key = np.indices(weights.shape[1:])
+    return (weights * np.abs(query - key)).sum((1, 2)) / weights.shape[1]
+
+
+def _by_distance(weights: np.ndarray) -> np.ndarray:
+    return weights[np.argsort(mean_distances(weights), kind="stable")]
+
+
+def caption(analysis: Analysis, index: int) -> str:
+    """Return the caption of the figure of an arm, which names the arm and what is left out."""
+    found = attention_maps(analysis)
+    name, own = list(found.items())[index]
+    text = f"Attention weights of {name}, of the first positions of the evaluation data: mean over sequences and seeds."
+    if len(own) > MOST_LAYERS:
+        text += f" Of {len(own)} layers, {MOST_LAYERS} are drawn."
+    if index == 0 and len(found) > MOST_ARMS:
+        text += f" Of {len(found)} arms with maps, {MOST_ARMS} have a figure."
+    return text + " With several seeds, the heads of each layer are ranked by mean distance in each seed."
+
+
+def description(analysis: Analysis, index: int) -> str:
+    """Return the mean distance of the heads of each drawn layer, in words."""
+    name, own = list(drawn_maps(analysis).items())[index]
+    items = [f"{path} {', '.join(number(one) for one in mean_distances(x))}" for path, x in own.items()]
+    return f"Attention maps of {name}. Mean distance from query to key per head: {'; '.join(items)}."
