@@ -83,8 +83,8 @@ def _scaled(
     config: ModelConfig,
     inputs: ModelInputs,
     given: Arguments,
-    factors: Mapping[str, Float[Array | np.ndarray, "calls"]],
-) -> Float[Array, "calls ..."]:
+    factors: Mapping[str, Float[Array | np.ndarray, "n"]],
+) -> Float[Array, "n ..."]:
     """Return the outputs of calls in which the activation at each of these points is multiplied by a factor."""
 
     def call(own: Mapping[str, Array]) -> Array:

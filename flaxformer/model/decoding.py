@@ -146,7 +146,7 @@ def stream(
     edits = EditArguments.of(edit)
     mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row
     capacity = cache_capacity(config, tokens.shape[1] + steps)
-    state = _begin(params, config, edits, tokens, is_valid, given, capacity, prompt_chunk, mesh)
+    state = begin_decoding(params, config, edits, tokens, is_valid, given, capacity, prompt_chunk, mesh)
     return _decode_in_chunks(params, config, edits, state, sampling, end, key, steps, chunk, mesh)
 
 
@@ -191,7 +191,7 @@ def _decode_in_chunks(
 
 
 @functools.partial(jax.jit, static_argnums=(6, 7, 8))
-def _begin(
+def begin_decoding(
     params: Transformer,
     config: ModelConfig,
     edits: EditArguments,
@@ -214,7 +214,7 @@ def _begin(
     return shard_map_batch(begin, (params, config, edits), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
 
 
-def _decode_chunk(
+def decode_chunk(
     params: Transformer,
     config: ModelConfig,
     edits: EditArguments,
@@ -243,7 +243,7 @@ def _decode_chunk(
 
 
 # The state is donated, so that the cache, which is most of the memory, is updated in place.
-_continue = jax.jit(_decode_chunk, static_argnums=(7, 8), donate_argnums=3)
+_continue = jax.jit(decode_chunk, static_argnums=(7, 8), donate_argnums=3)
 
 
 def _step(

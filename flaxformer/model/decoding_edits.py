@@ -9,7 +9,7 @@ import fnmatch
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import flax.struct
 import jax
@@ -60,7 +60,7 @@ class EditArguments(Node):
 class _Static:
     """Structure of some edits, and their leaves that are no arrays; None in place of an array."""
 
-    structure: Any
+    structure: jax.tree_util.PyTreeDef
     others: "tuple[_Constant | None, ...]"
 
 
@@ -68,7 +68,7 @@ class _Static:
 class _Constant:
     """Path or function of an edit. Paths are equal by their text, functions if they are the same object."""
 
-    value: Any
+    value: object
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Constant):
@@ -172,7 +172,9 @@ def _check_each_token(function: Edit, pattern: str, path: str, own: PyTree, shor
             )
 
 
-def _edit_leaves(structure: Any, pattern: str, path: str, function: Edit, leaves: list[Array]) -> list[Array]:
+def _edit_leaves(
+    structure: jax.tree_util.PyTreeDef, pattern: str, path: str, function: Edit, leaves: list[Array]
+) -> list[Array]:
     """Return the leaves of an activation after an edit."""
     return jax.tree.leaves(checked_edit(function, pattern, path)(jax.tree.unflatten(structure, leaves)))
 

@@ -43,7 +43,7 @@ def compiled(target, function, *arguments, donate=()):
 
 def begin(parts):
     def function(params, prompt, valid):
-        return decoding._begin(params, CONFIG, EditArguments(), prompt, valid, {}, CAPACITY, parts, None)
+        return decoding.begin_decoding(params, CONFIG, EditArguments(), prompt, valid, {}, CAPACITY, parts, None)
 
     return function
 
@@ -74,7 +74,7 @@ def test_a_chunk_of_tokens_updates_the_cache_in_place_without_the_host(target, t
     key = jax.eval_shape(lambda: jax.random.key(0))
 
     def function(params, state, key):
-        return decoding._decode_chunk(
+        return decoding.decode_chunk(
             params, CONFIG, EditArguments(), state, Sampling(temperature=temperature), 0, key, 32, None
         )
 
