@@ -16,7 +16,7 @@ from flaxformer.digests import DamagedError, iterate_lines
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial
 from flaxformer.store.records import POLARS_TYPES
-from flaxformer.store.rows import COLUMNS, Row
+from flaxformer.store.rows import COLUMNS, CURVE, Row
 from flaxformer.store.store import DISAGREEMENTS, STATUSES, Store, read_lines
 
 BATCH = 2048
@@ -135,6 +135,9 @@ def _is_row(schema: pl.Schema) -> pl.Expr:
             checks.append(pl.col(column.name).is_null())
         if column.is_required:
             checks.append(pl.lit(value=False) if kind == pl.Null else pl.col(column.name).is_not_null())
+    for name, kind in schema.items():
+        if name.endswith(CURVE) and not isinstance(kind, pl.List) and kind != pl.Null:
+            checks.append(pl.col(name).is_null())
     if _accepts("text", schema.get("status", pl.Null())) and schema.get("status") not in (None, pl.Null):
         checks.append(pl.col("status").cast(pl.String).is_in(STATUSES))
     return pl.all_horizontal(checks).fill_null(value=False)
@@ -166,7 +169,8 @@ def _everything(schema: pl.Schema) -> dict[str, pl.Expr]:
     own = {name: _typed(schema, name, kind) for name, kind in POLARS_TYPES.items()}
     for name, kind in schema.items():
         is_curve = isinstance(kind, pl.List)
-        if name not in own and (kind == pl.String or _is_number(kind) or is_curve):
+        is_scalar = (kind == pl.String or _is_number(kind)) and not name.endswith(CURVE)
+        if name not in own and (is_scalar or is_curve):
             own[name] = pl.col(name)
     return own
 

@@ -98,7 +98,10 @@ class Row(Mapping[str, Any]):
             if column.name in fixed and not isinstance(fixed[column.name], column.accepted):
                 raise ValueError(f"{column.name} is {fixed[column.name]!r}; expected {column.kind}")
         for name, values in (*given.items(), *fixed.items()):
-            if isinstance(values, list) and not all(isinstance(value, int | float | None) for value in values):
+            is_list = isinstance(values, list)
+            if name.endswith(CURVE) and not is_list:
+                raise ValueError(f"{name} is {values!r:.60}; expected a list of numbers")
+            if is_list and not all(isinstance(value, int | float | None) for value in values):
                 raise ValueError(f"{name} is {values!r:.60}; expected a list of numbers")
         if fixed["status"] not in get_args(RunStatus):
             raise ValueError(f"status is {fixed['status']!r}; expected one of {', '.join(get_args(RunStatus))}")
