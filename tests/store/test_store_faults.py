@@ -94,11 +94,16 @@ def table_file(root):
     return sorted((root / "groups").glob("*.parquet"))[0]
 
 
+STEPS = [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("fault", ["cut", "flip"])
-def test_no_byte_of_a_line_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault):
+def test_no_byte_of_a_line_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault, step):
     written = lines_file(whole[2]).read_bytes().splitlines(keepends=True)[:2]
     data, path, rows = b"".join(written), tmp_path / "lines.jsonl", read_lines(lines_file(whole[2]))[:2]
-    for place in range(len(data)):
+    ends = {place + near for place in (len(written[0]), len(data)) for near in (-2, -1, 0) if place + near < len(data)}
+    for place in sorted({*range(0, len(data), step), *ends}):
         path.write_bytes(changed(data, place, fault))
         found, wrong = digests.lines(path)
         whole_lines = data[:place].count(b"\n")
@@ -108,9 +113,6 @@ def test_no_byte_of_a_line_can_be_lost_or_changed_unnoticed(whole, tmp_path, fau
             assert (found, len(wrong)) == ([], 1)
         else:
             assert found == rows[1 - whole_lines : 2 - whole_lines]
-
-
-STEPS = [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -188,7 +190,11 @@ def test_another_recipe_is_refused_when_the_declaration_is_lost(whole, tmp_path)
 # --- kills, at every write -----------------------------------------------------------------------------------
 
 
-def test_a_study_resumes_after_a_kill_at_any_write(whole, tmp_path, monkeypatch):
+KILLS = [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("step", KILLS)
+def test_a_study_resumes_after_a_kill_at_any_write(whole, tmp_path, monkeypatch, step):
     """What the disk holds before each system call that changes it is what a kill there would leave."""
     root, snapshots, one_at_a_time = tmp_path / "study", [], threading.RLock()  # leases are renewed by a thread
 
@@ -210,7 +216,7 @@ def test_a_study_resumes_after_a_kill_at_any_write(whole, tmp_path, monkeypatch)
     is_whole(root, whole)
     monkeypatch.setattr(leases, "owner_is_gone", lambda lease: True)
     assert len(snapshots) >= 3 * len(TRIALS) // 2
-    for snapshot in snapshots:
+    for snapshot in snapshots[::step]:
         before = results(snapshot)
         assert before.items() <= whole[1].items()
         assert set(trained(train(snapshot))) == set(TRIALS) - set(before)
