@@ -1,5 +1,6 @@
 """Types and relations of the plain data in a folder, which another program, or a person, may have written."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 from flaxformer.digests import DamagedError, JsonObject
@@ -28,6 +29,9 @@ CLAIM: Form = {
     "constant": NUMBER,
     "answers?": {"*": str},
 }
+SCALING: Form = {"axis": str, "against": str, "held_out": [str], "scales?": dict}
+SCALE = ("flops", "parameters", "tokens")
+"""Size of an arm of a scaling law."""
 TRIAL: Form = {"trial": str, "group": str, "labels": LABELS, "seed": int, "fingerprint": str}
 RECIPE: Form = {"run": dict, "code?": {"*": str}, "semantics?": int, "data?": dict, "until?": int}
 DECLARATION: Form = {
@@ -89,6 +93,21 @@ def check_declaration(data: JsonObject) -> None:
     _check_trials(data["trials"], axes, set(data["seeds"]), data["recipes"])
     for number, claim in enumerate(data["claims"]):
         _check_claim(f"claims.{number}", claim, axes)
+    if data.get("scaling") is not None:
+        _check_scaling(data["scaling"], axes, {trial["trial"].rpartition(",seed=")[0] for trial in data["trials"]})
+
+
+def _check_scaling(rule: JsonObject, axes: Mapping[str, set[str]], arms: Collection[str]) -> None:
+    """Check a scaling law: its rule, and the size of every arm."""
+    check_form("scaling", rule, SCALING)
+    _expect(rule["axis"] in axes, "scaling.axis", rule["axis"], f"one of the axes {', '.join(axes)}")
+    _expect(rule["against"] in SCALE, "scaling.against", rule["against"], " or ".join(SCALE))
+    for arm in arms:
+        scale = rule.get("scales", {}).get(arm)
+        is_size = isinstance(scale, dict) and all(
+            type(scale.get(name)) in (int, float) and 0 <= scale[name] < math.inf for name in SCALE
+        )
+        _expect(is_size, f"scaling.scales.{arm}", scale, f"numbers: {', '.join(SCALE)}")
 
 
 def _check_trials(
@@ -129,6 +148,8 @@ def check_entry(entry: JsonObject) -> None:
         check_form("", entry, INTERIM)
         return
     check_form("", entry, ENTRY)
+    if entry.get("scaling") is not None:
+        check_form("scaling", entry["scaling"], SCALING)
     for number, claim in enumerate(entry["claims"]):
         _check_claim(f"claims.{number}", claim, None)
 

@@ -153,7 +153,7 @@ def _overlaps(data: Mapping[str, JsonObject]) -> Iterator[str]:
     found: dict[tuple[int, int, int | None], list[str]] = {}
     for arm, own in data.items():
         if own["in_training"]:
-            found.setdefault((own["in_training"], own["examples"], own["compared"]), []).append(arm)
+            found.setdefault((own["in_training"], own["examples"], own.get("compared")), []).append(arm)
     for (shared, examples, compared), arms in found.items():
         named = ", ".join(f"'{arm}'" for arm in arms[:MOST_NAMED])
         more = f" and {len(arms) - MOST_NAMED} more" if len(arms) > MOST_NAMED else ""

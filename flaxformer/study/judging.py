@@ -14,6 +14,10 @@ from flaxformer.study.statistics import Judgement, with_verdicts
 Terms = list[tuple[float, Labels]]
 
 
+DECLARED = {"text", "kind", "by", "within", "unit", "terms", "constant", "answers"}
+"""Fields of a claim in a declaration; others, of another version, are ignored."""
+
+
 @dataclasses.dataclass(frozen=True)
 class JudgedClaim:
     """A declared claim with its differences per seed and the result of its test."""
@@ -78,7 +82,13 @@ def judge_claims(
     known = [claim if metric == study["metric"] else claim | {"terms": []} for claim, metric in claims]
     decided, contexts = with_context(known, differences_of, decided, arms.values(), exact)
     judged = [
-        JudgedClaim(**claim, differences=differences, judgement=judgement, context=context, declaration=declaration)
+        JudgedClaim(
+            **{"unit": study["unit"]} | {name: value for name, value in claim.items() if name in DECLARED},
+            differences=differences,
+            judgement=judgement,
+            context=context,
+            declaration=declaration,
+        )
         for (claim, _), differences, judgement, context, declaration in zip(
             claims, differences_of, decided, contexts, [*declarations, *[None] * len(withdrawn)], strict=True
         )

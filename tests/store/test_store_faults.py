@@ -95,11 +95,16 @@ def table_file(root):
     return sorted((root / "groups").glob("*.parquet"))[0]
 
 
+STEPS = [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("fault", ["cut", "flip"])
-def test_no_byte_of_a_line_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault):
+def test_no_byte_of_a_line_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault, step):
     written = lines_file(whole[2]).read_bytes().splitlines(keepends=True)[:2]
     data, path, rows = b"".join(written), tmp_path / "lines.jsonl", read_lines(lines_file(whole[2]))[:2]
-    for place in range(len(data)):
+    ends = {place + near for place in (len(written[0]), len(data)) for near in (-2, -1, 0) if place + near < len(data)}
+    for place in sorted({*range(0, len(data), step), *ends}):
         path.write_bytes(changed(data, place, fault))
         found, wrong = digests.lines(path)
         whole_lines = data[:place].count(b"\n")
@@ -109,9 +114,6 @@ def test_no_byte_of_a_line_can_be_lost_or_changed_unnoticed(whole, tmp_path, fau
             assert (found, len(wrong)) == ([], 1)
         else:
             assert found == rows[1 - whole_lines : 2 - whole_lines]
-
-
-STEPS = [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("step", STEPS)
