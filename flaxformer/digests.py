@@ -25,7 +25,8 @@ LINE = re.compile(rb'(?s)(\{.*), "digest": "([0-9a-f]{16})"\}')
 
 READS = 10
 """Number of times that a file which is replaced while it is read is read."""
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class DamagedError(ValueError):
