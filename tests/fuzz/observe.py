@@ -54,6 +54,8 @@ def _audit(event: str, arguments: tuple) -> None:
         return
     if event == "open" and arguments[2] & WRITING and not _is_inside(arguments[0]):
         watch.seen.append(f"{event} {arguments[0]!r}")
+    elif event == "os.mkdir" and Path(os.fsdecode(arguments[0])).parts[:2] == ("/", "proc"):
+        return  # no folder can be made there
     elif event in CHANGES:
         paths = [one for one in arguments[:2] if isinstance(one, str | bytes | os.PathLike)]
         watch.seen += [f"{event} {path!r}" for path in paths if not _is_inside(path, follows=False)]
