@@ -23,9 +23,10 @@ Command: flaxformer run experiments/studies/rates_over_depths.py --layout scanne
 Cost: 768 runs in 12 compiled programs, about 20 minutes of processor time.
 Expected: the third and the fourth claim supported, the others unclear after the pilot.
 Result: the fourth supported, the others inconclusive, at seeds 0 to 7. The slope is -0.23 (-0.45 to 0.17) under the
-standard parametrization and 0.127 (0.063 to 0.194, 90 %) under CompleteP, whose transfer cost is 0.010 (-0.004 to 0.045)
-and whose transferred loss is lower by 0.292 (0.248 to 0.408). Under depth-μP, the slope is 0.39 (0.29 to 0.50). No run
-diverged. The claims, which do not read depth-μP, were first judged before its last 109 runs; the verdicts are the same.
+standard parametrization and 0.127 (0.063 to 0.194, 90 %) under CompleteP, whose transfer cost is 0.010 (-0.004 to
+0.045) and whose transferred loss is lower by 0.292 (0.248 to 0.408). Under depth-μP, the slope is 0.39 (0.29 to 0.50).
+No run diverged. The claims, which do not read depth-μP, were first judged before its last 109 runs; the verdicts are
+the same.
 """
 
 import math
