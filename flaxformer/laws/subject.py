@@ -109,7 +109,8 @@ class Subject:
     @functools.cached_property
     def source(self) -> dict[str, PyTree]:
         """The source of an encoder and its padding; empty without an encoder."""
-        return {name: value for name, value in self.given.items() if name in ("source", "source_valid")}
+        own = {name: value for name, value in self.given.items() if name in ("source", "source_valid")}
+        return jax.tree.map(jnp.asarray, own)
 
     def other_inputs(self, seed: int = 1, batch: Batch | None = None) -> np.ndarray:
         """Return inputs of the same shape, with other contents everywhere."""

@@ -57,7 +57,10 @@ def test_norms_of_gradient_weights_and_update_equal_float64_loops(name):
     wanted = {"gradient_norm": gradient_of(run, after), "parameter_norm": before.params, "update_norm": change}
     for quantity, tree in wanted.items():
         norms, expected = getattr(found, quantity), loop_norms(tree)
-        assert norms.keys() == expected.keys()
+        untrained = norms.keys() - expected.keys()  # Adam has no moments of running statistics
+        assert expected.keys() <= norms.keys()
+        assert all("running" in place and quantity == "gradient_norm" for place in untrained)
+        assert not any(np.any(norms[place]) for place in untrained)
         for place, numbers in expected.items():
             close(np.atleast_1d(norms[place]), numbers, rtol=2e-4, atol=1e-7, err_msg=f"{quantity} {place}")
     close(found.loss, metrics["loss"])

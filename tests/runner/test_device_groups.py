@@ -301,7 +301,7 @@ def test_a_run_larger_than_memory_is_a_failed_row():
     baseline = replace_at(BASELINE, {"model.feed_forward.d_ff": 2**42})
     [group] = groups(tiny(baseline=baseline, axes=(), claims=(), seeds=[0]).trials())
     [row] = rows_of(execute([group], Execution(devices=1))).values()
-    assert row["cause"].startswith("out of memory with one run at a time (JaxRuntimeError: ")
+    assert row["cause"].startswith("out of memory with one run at a time (")
 
 
 @pytest.mark.slow
