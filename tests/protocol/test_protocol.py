@@ -11,7 +11,7 @@ history is a sequence of rules that hypothesis generates. In each history:
 
 The default is a short form. `FLAXFORMER_HISTORIES=5000 pytest tests/protocol` runs that many histories of each
 kind, with another random seed each time. Run so far: 2,000 histories (1,000 of `Damage`, 500 of each other kind) before
-full disks were among the rules, and 310 of `Protocol` since.
+full disks were among the rules, and 2,170 since (930 of `Protocol`, 620 of each other kind).
 """
 
 import contextlib
