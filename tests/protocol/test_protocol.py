@@ -14,6 +14,7 @@ kind, with another random seed each time. Run so far: 2,000 histories (1,000 of 
 full disks were among the rules, and 2,170 since (930 of `Protocol`, 620 of each other kind).
 """
 
+import collections
 import contextlib
 import functools
 import os
@@ -66,6 +67,7 @@ class Protocol(RuleBasedStateMachine):
         expected()
         self.world = World(self.network, self.locks)
         self.acknowledged, self.lost, self.damaged, self.was_full = {}, set(), False, False
+        self.losses = collections.Counter()
         self.checked = None
         """The files and the acknowledged rows when `acknowledged_rows_are_there` was last checked."""
         self.stack = contextlib.ExitStack()
@@ -108,7 +110,7 @@ class Protocol(RuleBasedStateMachine):
 
     def read(self, with_status, _process):
         """What a reader does: `flaxformer status`, or the rows of a report."""
-        before, may_be_late = dict(self.acknowledged), self.network
+        before, may_be_late, losses = dict(self.acknowledged), self.network, self.losses.copy()
         store, found = Store(ROOT), None
         try:
             found = status(store) if with_status else store.rows()
@@ -117,6 +119,8 @@ class Protocol(RuleBasedStateMachine):
                 raise
         if found is None:
             return
+        # A row that is damaged while a reader is suspended may be another one when it goes on.
+        before = {trial: state for trial, state in before.items() if self.losses[trial] == losses[trial]}
         if with_status:
             done = {trial for trial, state in before.items() if state == "done"} - self.lost
             assert may_be_late or found["done"] >= len(done), (found, done)
@@ -200,6 +204,7 @@ class Protocol(RuleBasedStateMachine):
         if gone and how == "flip":
             assert path.removeprefix(f"{STORE}/") in store.corrupt_files
         self.lost |= gone & self.acknowledged.keys()
+        self.losses.update(gone)
 
     # --- what must hold ------------------------------------------------------------------------------------
 
