@@ -11,8 +11,8 @@ history is a sequence of rules that hypothesis generates. In each history:
 
 The default is a short form. `FLAXFORMER_HISTORIES=5000 pytest tests/protocol` runs that many histories of each
 kind, with another random seed each time. Run so far: 2,000 histories (1,000 of `Damage`, 500 of each other kind) before
-full disks were among the rules, and since then 2,460 of `Protocol`, 2,150 of `Network` and 1,550 of `Damage` that passed.
-A further one of `Damage`, with a deleted and a changed file on a full disk, ended with a row missing and is not explained.
+full disks were among the rules, and since then 2,460 of `Protocol`, 2,150 of `Network` and 1,550 of `Damage`. These
+passed. One more of `Damage`, with a deleted and a changed file on a full disk, lost a row; it is not explained yet.
 """
 
 import collections
