@@ -1,4 +1,4 @@
-"""Law of edits: at every point of a model, the computation goes on with what an edit returns, and with nothing else."""
+"""Law of edits: at every point of a model, the rest of the computation uses what an edit returns, and nothing else."""
 
 from collections.abc import Iterator, Mapping
 
@@ -46,8 +46,8 @@ def _findings(subject: Subject, call: _Call, found: Mapping[str, PyTree]) -> Ite
     for path, output in zip(found, outputs[:-1], strict=True):
         if np.array_equal(output, outputs[-1]) and not _may_have_no_effect(path, found):
             yield violated(
-                f"zeros at {_place(subject.config, path)} do not change the output: it goes on with another array than "
-                "context.edit returns"
+                f"zeros at {_place(subject.config, path)} do not change the output: it is computed from another array "
+                "than context.edit returns"
             )
     yield OK
 

@@ -12,7 +12,8 @@ history is a sequence of rules that hypothesis generates. In each history:
 The default is a short form. `FLAXFORMER_HISTORIES=5000 pytest tests/protocol` runs that many histories of each
 kind, with another random seed each time. Run so far: 2,000 histories (1,000 of `Damage`, 500 of each other kind) before
 full disks were among the rules, and since then 2,460 of `Protocol`, 2,150 of `Network` and 1,550 of `Damage`. These
-passed. One more of `Damage`, with a deleted and a changed file on a full disk, lost a row; it is not explained yet.
+passed. Two of `Damage` failed, by gaps of this model: a reader that is suspended while a row is damaged and trained
+anew, and a table that is damaged before its merge removes the lines.
 """
 
 import collections
@@ -204,6 +205,8 @@ class Protocol(RuleBasedStateMachine):
         assert set(now) <= set(before)
         if gone and how == "flip":
             assert path.removeprefix(f"{STORE}/") in store.corrupt_files
+        if path.endswith(".parquet"):  # a merge that has written it may go on, and remove the lines with the same rows
+            gone |= {trial for trial, row in before.items() if row.group == Path(path).stem}
         self.lost |= gone & self.acknowledged.keys()
         self.losses.update(gone)
 
