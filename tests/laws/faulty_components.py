@@ -460,7 +460,7 @@ class BrokenComponent(Dense):
 
 
 class IgnoresEdit(Dense):
-    """Dense, which names its hidden vectors and goes on with others."""
+    """Dense, which names its hidden vectors and uses others."""
 
     def apply(self, weights, x, context):
         context.edit("hidden", x)
