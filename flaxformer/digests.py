@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -105,7 +106,7 @@ def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
 
     A last line without its end was cut short by a kill and does not count.
     """
-    if path.exists() and not path.is_file():
+    if _is_no_file(path):
         return [], ["it is no file"]
     rows, wrong = [], []
     try:
@@ -117,6 +118,14 @@ def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
     except (FileNotFoundError, NotADirectoryError):  # it may be removed meanwhile
         return [], []
     return rows, wrong
+
+
+def _is_no_file(path: Path) -> bool:
+    """True if there is something else than a file, such as a folder, or a pipe, whose end may never come."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def iterate_lines(path: Path) -> Iterator[tuple[JsonObject | None, str]]:
@@ -176,7 +185,7 @@ def read_document(path: Path) -> JsonObject:
       DamagedError: it is no JSON object, has no digest, or is not what was written.
       OSError: it cannot be read; FileNotFoundError if it is not there.
     """
-    if path.exists() and not path.is_file():  # reading a pipe would not end
+    if _is_no_file(path):
         raise DamagedError("it is no file")
     try:
         data = json.loads(path.read_bytes())

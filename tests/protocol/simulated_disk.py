@@ -25,7 +25,7 @@ class Inode:
     numbers = itertools.count(2)
 
     def __init__(self, is_folder: bool, now: float) -> None:
-        self.number, self.is_folder, self.mtime = next(self.numbers), is_folder, int(now * 1e9)
+        self.number, self.is_folder, self.created, self.mtime = next(self.numbers), is_folder, now, int(now * 1e9)
         self.data, self.synced = b"", b""
         self.entries: dict[str, Inode] = {}
         self.synced_entries: dict[str, Inode] = {}

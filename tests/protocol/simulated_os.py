@@ -140,7 +140,8 @@ class System:
     def open(self, path, flags, mode=0o777, *, dir_fd=None):
         if (own := self._path(path)) is None:
             return self.real["os.open"](path, flags, mode, dir_fd=dir_fd)
-        self.world.step("open", own, changes=bool(flags & os.O_CREAT))
+        creates = bool(flags & os.O_CREAT)
+        self.world.step("create" if creates else "open", own, changes=creates)
         file = self.world.process.client.open(own, flags)
         if flags & os.O_TRUNC:
             self.world.process.client.truncate(file, 0)

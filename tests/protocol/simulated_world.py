@@ -47,7 +47,7 @@ class Process:
         self.files, self.leases = {}, []
         self.budget, self.wake, self.is_frozen, self.is_killed = 0, 0.0, False, False
         self.pending = self.until = None
-        """The system call that it makes next, and the kind of call before which it is suspended."""
+        """The system call that it makes next; and those where it is suspended, as a name and an end of a path."""
         self.torn = None
         """How much of the data to write when it is killed there."""
         self.fails = frozenset()
@@ -74,6 +74,10 @@ class Process:
     @property
     def is_alive(self):
         return not (self.is_done or self.is_killed)
+
+    def is_at(self, call):
+        """True if its next system call has this name, and a path with this end; `call` is None for no call."""
+        return call is not None and self.pending[0] == call[0] and self.pending[1].endswith(call[1])
 
 
 class OwnLock:
@@ -137,7 +141,7 @@ class World:
             raise Killed
         if process.work is not None and not self.is_beating:
             process.pending = (name, path)
-            if process.budget <= 0 or name == process.until:
+            if process.budget <= 0 or process.is_at(process.until):
                 self._suspend(process)
             process.budget -= 1
             if process.is_killed:
@@ -175,18 +179,17 @@ class World:
 
     def step_process(self, process, calls=1):
         """Let a process make some system calls, or come to its end, or to the point where it waits."""
-        if process.is_done:
+        if process.is_done or not calls:
             return
         if process.wake > self.now:
             self.pass_time(process.wake - self.now)
         process.budget = calls
         self._hand_over(process)
 
-    def step_to(self, process, call, limit=400):
-        """Let a process make one system call, and then go on until its next one is of a kind."""
-        self.step_process(process)
-        process.until = call
-        while limit > 1 and not process.is_done and process.pending[0] != call:
+    def step_to(self, process, call, end="", limit=1000):
+        """Let a process go on until its next system call has this name, and a path with this end."""
+        process.until = (call, end)
+        while limit > 1 and process.is_alive and not (process.pending and process.is_at(process.until)):
             self.step_process(process, limit - 1)
             limit = min(limit - 1, process.budget + 1)
         process.until = None

@@ -89,7 +89,7 @@ def test_a_share_and_its_group_are_never_both_taken(first):
         one, two = own.world.start(worker(only=FIRST[:1])), own.world.start(worker(), "two")
         if first == "group":
             one, two = two, one
-        own.go_on(one, lambda name, path: name == "open" and path.endswith(".lease"))
+        own.go_on(one, lambda name, path: name == "create" and path.endswith(".lease"))
         for _ in range(400):
             own.world.step_process(two)
             if any(leases.own for leases in two.leases):
@@ -148,6 +148,28 @@ def test_file_that_is_replaced_on_nfs_while_it_is_read_is_read_anew(file):
         own.end(late, own.world.start(worker()))
         own.end(reader)
         assert reader.result[1]["declared"] == len(TRIALS)
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_a_merge_while_a_reader_is_suspended_hides_no_row_and_is_no_damage(network):
+    with history(network=network) as own:
+        late = own.world.start(worker(only=FIRST))
+        own.go_on(late, lambda name, path: name == "rename" and path.endswith(".parquet"))
+        readers = []
+        while not readers or not readers[-1].is_done:
+            readers.append(own.world.start(lambda _: read(Store(ROOT)), "two"))
+            own.world.step_process(readers[-1], len(readers))
+        assert len(readers) > 10
+        own.end(late)
+        for reader in readers:
+            own.end(reader)
+            trials, damage = reader.result
+            assert trials == set(FIRST) or (network and trials < set(FIRST))  # a listing may be a minute old
+            assert not damage
+
+
+def read(store):
+    return store.rows().keys(), store.corrupt_files
 
 
 def test_lease_is_released_on_a_full_disk():

@@ -19,6 +19,7 @@ anew, and a table that is damaged before its merge removes the lines.
 import collections
 import contextlib
 import functools
+import json
 import os
 from pathlib import Path
 
@@ -39,23 +40,46 @@ from protocol.simulated_world import HOSTS, STORE, World
 
 from flaxformer.errors import UserError
 from flaxformer.store import records
-from flaxformer.store.leases import Leases, read_lease
+from flaxformer.store.leases import EXPIRY, HEARTBEAT, Leases, read_lease
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
 
 HISTORIES = int(os.environ.get("FLAXFORMER_HISTORIES", "0"))
 INDEX = st.integers(0, 3)
+HOST = st.sampled_from(HOSTS)
 SHARE = st.none() | st.sets(st.sampled_from(TRIALS), min_size=1, max_size=3)
 ROOT = Path(STORE)
+SHARED = (
+    *(("create", ".lease"), ("unlink", ".lease"), ("scandir", "/leases"), ("flock", ".lock")),
+    *(("write", ".jsonl"), ("fsync", ".jsonl"), ("unlink", ".jsonl"), ("scandir", "/groups"), ("rename", ".parquet")),
+)
+"""System calls at which processes meet: a name, and an end of a path."""
+CALLS = (*SHARED, *((name, "") for name in ("write", "fsync", "rename", "unlink", "read", "sleep")))
+"""System calls before which a process is suspended or killed."""
+MEETING, CALL, TURN = st.sampled_from(SHARED), st.sampled_from(CALLS), st.integers(0, 60)
 
 
-@functools.cache
-def expected():
+def undisturbed():
     """The results of one worker that nothing disturbs."""
     world = World()
     with world.patched(), study.patched(world, lambda row: None):
         world.run(world.start(worker()))
         return results(Store(ROOT).rows())
+
+
+expected = functools.cache(undisturbed)
+"""The results that every history has to have."""
+
+
+def token_of(node):
+    """The token of a lease file; None if it is not written, or only in part."""
+    return json.loads(node.data)["token"] if node.data.endswith(b"}") else None
+
+
+def owned(leases):
+    """The leases of a process that are in force."""
+    found = [(token, read_lease(leases.folder / f"{name}.lease")) for name, token in leases._mine.items()]
+    return [lease for token, lease in found if lease is not None and lease["token"] == token]
 
 
 class Protocol(RuleBasedStateMachine):
@@ -68,6 +92,7 @@ class Protocol(RuleBasedStateMachine):
         type(self).count += 1
         expected()
         self.world = World(self.network, self.locks)
+        self.world.watch = self.check_removal
         self.acknowledged, self.lost, self.damaged, self.was_full = {}, set(), False, False
         self.losses = collections.Counter()
         self.checked = None
@@ -83,10 +108,12 @@ class Protocol(RuleBasedStateMachine):
 
     # --- processes -----------------------------------------------------------------------------------------
 
-    @initialize(shares=st.lists(SHARE, min_size=2, max_size=3))
-    def start_workers(self, shares):
+    @initialize(shares=st.lists(SHARE, min_size=2, max_size=3), call=st.none() | MEETING)
+    def start_workers(self, shares, call):
         for only, host in zip(shares, HOSTS, strict=False):
-            self.world.start(worker(only and sorted(only)), host)
+            process = self.world.start(worker(only and sorted(only)), host)
+            if call:
+                self.world.step_to(process, *call)
 
     def alive(self):
         return [process for process in self.world.processes if process.is_alive]
@@ -97,7 +124,7 @@ class Protocol(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.alive()) < 4)
     @rule(
-        host=st.sampled_from(HOSTS),
+        host=HOST,
         only=SHARE,
         retry=st.booleans(),
         fails=st.just(()) | st.sets(st.sampled_from(TRIALS), max_size=2),
@@ -106,7 +133,7 @@ class Protocol(RuleBasedStateMachine):
         self.world.start(worker(only and sorted(only), retry, fails=fails), host)
 
     @precondition(lambda self: len(self.alive()) < 4)
-    @rule(host=st.sampled_from(HOSTS), with_status=st.booleans())
+    @rule(host=HOST, with_status=st.booleans())
     def start_reader(self, host, with_status):
         self.world.start(functools.partial(self.read, with_status), host)
 
@@ -132,15 +159,57 @@ class Protocol(RuleBasedStateMachine):
         assert self.damaged or not store.corrupt_files, store.corrupt_files
 
     @precondition(lambda self: self.alive())
-    @rule(index=INDEX, calls=st.integers(1, 60))
+    @rule(index=INDEX, calls=st.integers(1, 200))
     def step(self, index, calls):
         self.world.step_process(self.chosen(index), calls)
 
     @precondition(lambda self: self.alive())
-    @rule(index=INDEX, call=st.sampled_from(("write", "fsync", "rename", "unlink", "read", "sleep")))
+    @rule(index=INDEX, call=CALL)
     def step_to(self, index, call):
-        """Let a process go on until its next system call is of a kind."""
-        self.world.step_to(self.chosen(index), call)
+        """Let a process make a system call, and then go on until its next one is of a kind."""
+        process = self.chosen(index)
+        self.world.step_process(process)
+        self.world.step_to(process, *call)
+
+    @precondition(lambda self: len(self.alive()) > 1)
+    @rule(index=INDEX, call=MEETING, other=st.none() | MEETING, turns=st.lists(TURN, max_size=5))
+    def meet(self, index, call, other, turns):
+        """Let two processes come to the same call, or to two; then let them go on in turns."""
+        pair = self.chosen(index), self.chosen(index + 1)
+        for process, where in zip(pair, (call, other or call), strict=True):
+            self.world.step_to(process, *where)
+        for turn, calls in enumerate(turns):
+            self.world.step_process(pair[turn % 2], calls)
+
+    @precondition(lambda self: len(self.alive()) in range(1, 4))
+    @rule(index=INDEX, calls=st.lists(MEETING, min_size=3, max_size=3), host=HOST, share=INDEX, turn=TURN)
+    def take_over(self, index, calls, host, share, turn):
+        """Suspend a process until another one has taken trials over from it; then both go on, past these calls."""
+        silent, (first, second, last) = self.chosen(index), calls
+        self.world.step_to(silent, *first)
+        held = sorted({trial for own in silent.leases for lease in owned(own) for trial in lease["trials"]})
+        if not held or silent.is_done:
+            return
+        silent.is_frozen = True
+        successor = self.world.start(worker(held[share:] or held), host)
+        self.world.step_to(successor, "sleep")
+        self.world.pass_time(130.0)
+        self.world.step_process(successor)
+        self.world.step_to(successor, *second)
+        self.world.step_to(silent, *last)
+        self.world.step_process(silent, turn)
+        self.world.step_process(successor, 60)
+
+    @precondition(lambda self: self.alive())
+    @rule(index=INDEX, host=HOST, with_status=st.booleans(), calls=TURN, call=MEETING, turn=TURN)
+    def read_meanwhile(self, index, host, with_status, calls, call, turn):
+        """Let a process write while a reader reads."""
+        reader, writer = self.world.start(functools.partial(self.read, with_status), host), self.chosen(index)
+        self.world.step_to(reader, "scandir", "/groups")
+        self.world.step_process(reader, calls)
+        self.world.step_to(writer, *call)
+        self.world.step_process(writer, turn)
+        self.world.step_process(reader, 3000)
 
     @precondition(lambda self: self.alive())
     @rule(index=INDEX)
@@ -150,9 +219,12 @@ class Protocol(RuleBasedStateMachine):
             self.world.step_process(process, 300)
 
     @precondition(lambda self: self.alive())
-    @rule(index=INDEX, torn=st.none() | st.floats(0, 1))
-    def kill(self, index, torn):
-        self.world.kill(self.chosen(index), torn)
+    @rule(index=INDEX, call=st.none() | CALL, torn=st.none() | st.floats(0, 1))
+    def kill(self, index, call, torn):
+        process = self.chosen(index)
+        if call:
+            self.world.step_to(process, *call)
+        self.world.kill(process, torn)
 
     @precondition(lambda self: self.alive())
     @rule(index=INDEX)
@@ -164,7 +236,7 @@ class Protocol(RuleBasedStateMachine):
     def pass_time(self, seconds):
         self.world.pass_time(seconds)
 
-    @rule(host=st.sampled_from(HOSTS), seconds=st.sampled_from((-1e9, -3600.0, 3600.0, 1e9)))
+    @rule(host=HOST, seconds=st.sampled_from((-1e9, -3600.0, 3600.0, 1e9)))
     def set_clock(self, host, seconds):
         self.world.wall[host] += seconds
 
@@ -240,11 +312,18 @@ class Protocol(RuleBasedStateMachine):
         owners = {}
         for process in self.alive():
             for own in process.leases:
-                for name, token in own._mine.items():
-                    lease = read_lease(own.folder / f"{name}.lease")
-                    if lease is not None and lease["token"] == token:
-                        for trial in lease["trials"]:
-                            assert owners.setdefault(trial, process) is process, f"two owners of {trial}"
+                for lease in owned(own):
+                    for trial in lease["trials"]:
+                        assert owners.setdefault(trial, process) is process, f"two owners of {trial}"
+
+    def check_removal(self, remover, name, path):
+        """Check that no process removes a lease of another living one that is younger than the time of its expiry."""
+        if name != "unlink" or not path.endswith(".lease") or self.damaged:
+            return
+        node = self.world.disk.find(path)
+        owners = [one for one in self.alive() for own in one.leases if token_of(node) in own._mine.values()]
+        if owners and owners != [remover]:
+            assert self.world.now - node.created >= EXPIRY * HEARTBEAT, f"{path} is removed, and its owner is alive"
 
     @invariant()
     def processes_end_in_order(self):
@@ -307,7 +386,7 @@ class Network(Protocol):
     network, power = True, False
 
     @precondition(lambda self: self.alive())
-    @rule(host=st.sampled_from(HOSTS))
+    @rule(host=HOST)
     def lose_reply(self, host):
         self.world.clients[host].lose_reply = True
 

@@ -49,12 +49,13 @@ def check_order(calls):
 
 
 def created(calls):
-    """Calls with "create" where a new name appears."""
+    """The calls, with "create" where a new name appears, and without those that open what exists."""
     names = set()
     for name, path in calls:
-        if name in ("open", "mkdir") and path not in names:
-            names.add(path)
-            yield "create", path
+        if name in ("create", "mkdir"):
+            if path not in names:
+                names.add(path)
+                yield "create", path
         else:
             if name == "unlink":
                 names.discard(path)
@@ -104,7 +105,7 @@ def traced(text, root):
         if not paths or int(result) < 0:
             continue
         if name == "openat" and "O_CREAT" in words:
-            yield "open", paths[-1]
+            yield "create", paths[-1]
         elif name in ("mkdir", "mkdirat"):
             yield "mkdir", paths[-1]
         elif name in ("write", "fsync"):
@@ -129,6 +130,6 @@ def test_real_system_calls_are_in_this_order(tmp_path):
     assert done.returncode == 0, done.stderr
     found = list(traced(trace.read_text(), str(tmp_path)))
     assert [name for name, _ in found].count("acknowledge") == 3
-    assert {"open", "mkdir", "write", "fsync", "rename", "unlink"} <= {name for name, _ in found}
+    assert {"create", "mkdir", "write", "fsync", "rename", "unlink"} <= {name for name, _ in found}
     check_order(created(found))
     assert [path.name for path in (root / "groups").iterdir()] == ["g.parquet"]
