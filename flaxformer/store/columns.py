@@ -79,7 +79,8 @@ def _rows(store: Store, trials: Collection[str]) -> list[Row]:
     lines = [row for path in store._line_files() for row in _rows_of_lines(store, path) if row.trial in wanted]
     tables = []
     for path in store._files("*.parquet"):
-        found = _of_table(store, path, _everything, lambda table: table.filter(pl.col("trial").is_in(names.implode())))
+        named = pl.col("trial").cast(pl.String, strict=False).is_in(names.implode())
+        found = _of_table(store, path, _everything, lambda table, named=named: table.filter(named))
         tables += store._checked(path, found.to_dicts()) if found is not None else []
     return [*tables, *lines]
 
@@ -104,7 +105,8 @@ def _of_table(
         schema = table.collect_schema()
         chosen = [own.alias(name) for name, own in choose(schema).items()]
         table = only(table) if "trial" in schema.names() else table
-        return table.select(*chosen, pl.lit(value=True).and_(_is_row(schema)).alias("is_row"))
+        is_row = pl.repeat(value=True, n=pl.len()).and_(_is_row(schema))  # as many as rows, also without a column
+        return table.select(*chosen, is_row.alias("is_row"))
 
     try:
         found = records.read_columns(path, select)

@@ -237,7 +237,8 @@ class Store:
             for trial in self.disagreements.keys() & rows.keys() - recorded:
                 line = {"trial": trial, "what": self.disagreements[trial]}
                 records.append_line(self.root / DISAGREEMENTS, line)
-            records.write_table(parquet, list(rows.values()))
+            if rows:  # a full disk may have left an empty file of lines
+                records.write_table(parquet, list(rows.values()))
             for path, size in sizes.items():
                 with unchanged(path, size) as is_merged:  # else its owner, long silent, has added a row
                     if is_merged and path.relative_to(self.root).as_posix() in self.corrupt_files:

@@ -162,6 +162,12 @@ class Analysis:
         measured = max((one.estimate.n for one in self.quantities), default=0)
         if (self.quantities or self.study["kind"] == "probe") and not self.missing and measured < n:
             found.append(f"Measurements at {n - measured} of {counted(n, 'seed')} are missing.")
+        found += [
+            f"'{one.labels[QUANTITY]}' has no finite value at {measured - one.estimate.n} of {counted(n, 'seed')}, which "
+            "its claims leave out."
+            for one in self.quantities
+            if one.estimate.n < measured
+        ]
         return found
 
     @property
@@ -266,11 +272,16 @@ def analyse_to_show(store: Store, reader: str) -> Analysis:
 
 
 def _quantities(study: JsonObject, store: Store) -> list[ArmSummary]:
-    """Return a summary per number that was measured or derived, over the declared seeds."""
+    """Return a summary per number that was measured or derived, over the declared seeds; NaN and ±∞ are no values."""
     rows = {row["seed"]: row for row in store.measurements(study)}
     own = [rows.get(seed) for seed in study["seeds"]]
     names = dict.fromkeys(name for row in own if row for name in row["values"])
+    nothing: list[None] = [None] * len(own)
     return [
-        ArmSummary({QUANTITY: name}, [row["values"].get(name) if row else None for row in own], [None] * len(own), 0)
+        ArmSummary({QUANTITY: name}, [_finite(row["values"].get(name)) if row else None for row in own], nothing, 0)
         for name in names
     ]
+
+
+def _finite(value: object) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None

@@ -26,7 +26,7 @@ from flaxformer.wording import counted
 
 NAMES = ("parameters", "tokens")
 FEWEST_SIZES = 6
-"""Number of different sizes below which no law is fitted: one more than it has parameters."""
+"""Number of different sizes below which a study has no joint law: one more than the law has parameters."""
 FEWEST_LEVELS = 3
 """Number of different N, and of different D, below which no law is fitted."""
 LEAST_RANGE = 4.0
@@ -84,7 +84,7 @@ def fit_jointly(labels: Labels, points: Sequence[JointPoint], declared: Sequence
 
     Args:
       labels: labels of the arm on the axes other than that over sizes.
-      points: its sizes.
+      points: its sizes, with at least `FEWEST_SIZES` different pairs of parameters and tokens.
       declared: seeds of the study.
       metric: range of the metric.
     """
@@ -118,11 +118,6 @@ def fit_jointly(labels: Labels, points: Sequence[JointPoint], declared: Sequence
 def _too_few(points: Sequence[JointPoint]) -> str:
     """The reason why sizes do not determine a law, whatever their runs give; else nothing."""
     pairs = {(point.size, point.tokens) for point in points}
-    if len(pairs) < FEWEST_SIZES:
-        return (
-            f"the fitted runs have {counted(len(pairs), 'different pair')} of parameters and tokens, and a law with "
-            f"{joint_law.PARAMETERS} parameters needs at least {FEWEST_SIZES}"
-        )
     for place, name in enumerate(NAMES):
         values = {pair[place] for pair in pairs}
         if len(values) < FEWEST_LEVELS:

@@ -12,7 +12,7 @@ from flaxformer.digests import JsonObject
 from flaxformer.study import scaling_law, scaling_tests
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels, arm_name
-from flaxformer.study.joint_fit import JointFit, JointPoint, fit_jointly
+from flaxformer.study.joint_fit import FEWEST_SIZES, JointFit, JointPoint, fit_jointly
 from flaxformer.study.scale import VARIABLE_NAMES, VARIABLES
 from flaxformer.study.scaling_fit import FARTHEST, LawEstimate, ScalingFit, SizePoint, fit_arm, range_of
 from flaxformer.study.scaling_law import Functional, LawAtSizes, Matrix, Vector
@@ -64,7 +64,7 @@ class ScalingAnalysis:
     other_fits: list[ScalingFit]
     """Laws against the other variables that vary along the axis."""
     joint_fits: list[JointFit]
-    """Joint law of each arm in parameters and tokens, if both vary along the axis."""
+    """Joint law of each arm in parameters and tokens, if both vary along the axis and there are at least 6 sizes."""
     effects: list[PredictedEffect]
     """Effect of each arm, other than the reference, at ten times the largest C."""
 
@@ -119,13 +119,18 @@ def analyse_scaling(study: JsonObject, arms: Sequence[ArmSummary]) -> ScalingAna
 
 
 def _joint_lines(rule: JsonObject, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[JointPoint]]]:
-    """The sizes of each combination of the other axes in which both parameters and tokens vary."""
+    """The sizes of each combination of the other axes in which parameters and tokens vary, if there are enough."""
 
     def joint(one: SizePoint) -> JointPoint:
         return JointPoint(**vars(one), tokens=float(rule["scales"][arm_name(one.arm.labels)]["tokens"]))
 
     lines = [(labels, [*map(joint, points)]) for labels, points in _lines(rule, "parameters", arms)]
-    return [own for own in lines if all(len({getattr(p, name) for p in own[1]}) > 1 for name in ("size", "tokens"))]
+    return [(labels, points) for labels, points in lines if _may_tell_apart(points)]
+
+
+def _may_tell_apart(points: Sequence[JointPoint]) -> bool:
+    pairs = {(point.size, point.tokens) for point in points if not point.is_held_out}
+    return len(pairs) >= FEWEST_SIZES and all(len(set(values)) > 1 for values in zip(*pairs, strict=True))
 
 
 def _lines(rule: JsonObject, variable: str, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[SizePoint]]]:

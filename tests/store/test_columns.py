@@ -198,6 +198,24 @@ def test_tables_with_any_column_are_rows_or_damage(tmp_path, name):
         assert "t0" in check_all_reads(tmp_path)
 
 
+FOREIGN = {
+    "no column": pl.DataFrame(),
+    "no row": pl.DataFrame({"other": []}),
+    "no known column": pl.DataFrame({"other": [1, 2]}),
+    "texts by number": records.frame_of(ROWS[1:3]).cast({"trial": pl.Categorical, "status": pl.Categorical}),
+    "trials by number": records.frame_of(ROWS[1:3]).with_columns(trial=pl.Series([1, 2])),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_any_table_has_rows_or_damage(tmp_path, case):
+    store = Store(tmp_path)
+    with store.locked():
+        lines(store, ROWS[0])
+    write_table(store.groups / "h.parquet", FOREIGN[case])
+    assert check_all_reads(tmp_path).keys() == {"t0"} | ({"t1", "t2"} if case == "texts by number" else set())
+
+
 def test_a_list_of_integers_and_numbers_is_one_of_numbers():
     found = Row.from_columns(dict(ROWS[0]) | {"loss_curve": [1, None, 2.5], "steps_curve": [1, None, 2]})
     assert repr(found.curves["loss"]) == "[1.0, None, 2.5]"

@@ -184,6 +184,15 @@ def test_finish_of_a_group_without_lines_changes_nothing(store):
     assert (store.groups / "g.parquet").read_bytes() == before
 
 
+@pytest.mark.parametrize("data", [b"", b'{"trial": "a", "see'])
+def test_finish_of_lines_without_a_row_writes_no_table(store, data):
+    """Such a file is what a full disk or a kill leaves of the first row."""
+    (store.groups / "g.jsonl").write_bytes(data)
+    store.finish("g")
+    assert not list(store.groups.iterdir())
+    assert store.rows() == {}
+
+
 @pytest.mark.parametrize("moment", ["replace", "unlink"])
 @pytest.mark.parametrize("earlier", [[], ROWS[:1]], ids=["new", "grown"])
 def test_a_kill_while_finishing_loses_nothing(store, monkeypatch, moment, earlier):

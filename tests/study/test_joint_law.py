@@ -131,7 +131,6 @@ def test_a_held_out_size_without_results_has_a_prediction(tmp_path):
 
 
 REASONS = {
-    "few sizes": ({"widths": (8, 24), "steps": (4, 64)}, {}, "4 different pairs of parameters and tokens"),
     "two widths": ({"widths": (8, 64)}, {}, "2 different numbers of parameters; expected at least 3"),
     "near widths": ({"widths": (8, 10, 12)}, {}, "times the parameters of the smallest; expected at least 4 times"),
     "together": ({"pairs": tuple(zip((8, 12, 16, 24, 32, 64), (4, 9, 16, 36, 64, 256), strict=True))}, {},
@@ -154,6 +153,8 @@ def test_a_law_that_is_not_identified_has_its_reason(tmp_path, case):
     assert f"not identified: {fit.reason}" in [row[0] for row in tables.scaling(analysis)[-2].rows]
 
 
-def test_a_study_in_which_one_of_the_two_is_constant_has_no_joint_law(tmp_path):
-    study = grid_study(widths=(8,), steps=(4, 16, 64, 256, 1024), scaling=Scaling("size", against="tokens"))
+@pytest.mark.parametrize("sizes", [{"widths": (8,), "steps": (4, 16, 64, 256, 512, 1024)}, {"steps": (4,)},
+                                   {"widths": (8, 24), "steps": (4, 64)}])  # fmt: skip
+def test_a_study_without_enough_sizes_of_both_has_no_joint_law(tmp_path, sizes):
+    study = grid_study(**sizes, scaling=Scaling("size", against="tokens", held_out=()))
     assert scaled(tmp_path, joint_scores(), **study).scaling.joint_fits == []

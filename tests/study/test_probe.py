@@ -45,6 +45,15 @@ def quantity(name):
     return {"quantity": name}
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_seed_without_a_finite_value_is_left_out_and_named(tmp_path, value):
+    claims = [Claim(f"{name} is above 1", higher=quantity(name), than=1) for name in ("two", "three")]
+    odd = {"measure": lambda seed: measure(seed) | ({"two": value} if seed == 3 else {}), "claims": claims}
+    two, three = (one.judgement.effect.n for one in judged(tmp_path, **odd)[0].claims)
+    assert (two, three) == (5, 6)
+    assert "'two' has no finite value at 1 of 6 seeds, which its claims leave out." in analyse(Store(tmp_path)).limits
+
+
 def test_a_claim_about_a_number_is_students_test_against_it(tmp_path):
     claims = [
         Claim("two is 2", equal=quantity("two"), to=2, within=0.5),
