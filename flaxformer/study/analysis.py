@@ -163,8 +163,8 @@ class Analysis:
         if (self.quantities or self.study["kind"] == "probe") and not self.missing and measured < n:
             found.append(f"Measurements at {n - measured} of {counted(n, 'seed')} are missing.")
         found += [
-            f"'{one.labels[QUANTITY]}' has no finite value at {measured - one.estimate.n} of {counted(n, 'seed')}, which "
-            "its claims leave out."
+            f"'{one.labels[QUANTITY]}' has no finite value at {measured - one.estimate.n} of {counted(n, 'seed')}, "
+            "which its claims leave out."
             for one in self.quantities
             if one.estimate.n < measured
         ]
