@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterable
 from typing import overload
 
-from flaxformer.struct import Config, UserError, qualified_name
+from flaxformer.errors import UserError
+from flaxformer.struct import Config, qualified_name
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 """Plain JSON data."""

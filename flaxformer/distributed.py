@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 T = TypeVar("T")
 TIMEOUT = 300

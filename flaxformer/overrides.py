@@ -7,14 +7,13 @@ import types
 import typing
 from collections.abc import Sequence
 
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.struct import (
     Config,
     ConfigT,
-    UserError,
     alternatives,
     check_field,
     choices,
-    did_you_mean,
     get_at,
     named_values,
     replace_at,

@@ -51,8 +51,8 @@ import jax.numpy as jnp
 from jax.tree_util import KeyPath
 from jaxtyping import Array, PyTree
 
+from flaxformer.errors import UserError
 from flaxformer.pytree import Node
-from flaxformer.struct import UserError
 
 
 class Parameters(Node):

@@ -29,8 +29,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, PyTree
 
+from flaxformer.errors import UserError
 from flaxformer.params import Parameters, ParametersT, path_name
-from flaxformer.struct import UserError
 from flaxformer.weight_axes import Axes, axes
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.normal_blocks import NormalArray, draw
 from flaxformer.params import (
     CONSTANTS,
@@ -21,7 +22,7 @@ from flaxformer.params import (
     path_name,
     rule_of,
 )
-from flaxformer.struct import UserError, alternatives, did_you_mean, type_hints
+from flaxformer.struct import alternatives, type_hints
 
 
 class ModelSizes(Protocol):

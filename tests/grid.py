@@ -40,11 +40,12 @@ from flaxformer.config import (
     Sinusoidal,
     Tokens,
 )
+from flaxformer.errors import UserError
 from flaxformer.model import init
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import lengths_to_valid
 from flaxformer.params import path_name
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 
 B, T, S, V = 2, 7, 5, 13  # distinct primes, so that a swapped axis fails
 BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))

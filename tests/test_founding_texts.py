@@ -39,13 +39,14 @@ from flaxformer.config import (
     Vectors,
     recurrent_model,
 )
+from flaxformer.errors import UserError
 from flaxformer.model import apply, apply_with_intermediates, extend, new_cache, specs
 from flaxformer.model.weights import Transformer
 from flaxformer.nn import Causal, dot_product_attention, layer_norm, sinusoidal
 from flaxformer.nn.attention import masked_softmax
 from flaxformer.nn.dot_product import dot_product_weights
 from flaxformer.params import CONSTANTS, count, table
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.tasks.synthetic import next_token
 from flaxformer.training import AdamW, Run, Training, start, train_chunk

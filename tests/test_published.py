@@ -6,11 +6,11 @@ import pytest
 from flaxformer import model, params
 from flaxformer.canonical import canonical, differences
 from flaxformer.config import PUBLISHED, ModelConfig, Xavier
+from flaxformer.errors import UserError
 from flaxformer.interop.huggingface import bert, gpt2, llama, t5
 from flaxformer.interop.huggingface.family import WIDTHS, read_attributes
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.overrides import override
-from flaxformer.struct import UserError
 from flaxformer.training import Run
 
 COUNTS = {

@@ -10,10 +10,10 @@ import pytest
 
 import flaxformer
 from flaxformer.config import Alibi, Attention, LeCun, ModelConfig, NoPositions, Residual, ReZero, Xavier
+from flaxformer.errors import UserError
 from flaxformer.model import apply, init
 from flaxformer.nn.masks import Explicit, Padding
 from flaxformer.pytree import Node
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, Reverse
 
 MASK = Padding(jnp.ones((2, 3), bool))

@@ -18,8 +18,9 @@ from flaxformer.config import (
     RMSNorm,
     Sinusoidal,
 )
+from flaxformer.errors import UserError
 from flaxformer.overrides import override
-from flaxformer.struct import Config, UserError, get_at, leaf, replace_at, static
+from flaxformer.struct import Config, get_at, leaf, replace_at, static
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run
 

@@ -10,10 +10,10 @@ import types
 import pytest
 from study.tiny import fill
 
+from flaxformer.errors import UserError
 from flaxformer.store import records
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study.analysis import analyse
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration

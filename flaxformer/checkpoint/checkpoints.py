@@ -26,7 +26,7 @@ from flaxformer.checkpoint.leaves import (
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.checkpoint.steps import read_arrays, read_marker, step_numbers, write_step
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 LOG = logging.getLogger(__name__)
 MARGIN = 16 * 2**20

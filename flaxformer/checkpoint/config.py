@@ -9,8 +9,9 @@ from typing import NotRequired, TypedDict, cast
 
 from flaxformer.canonical import Json, canonical, differences
 from flaxformer.digests import DamagedError, read_document, write_document
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.files import make_folder
-from flaxformer.struct import Config, UserError, alternatives, did_you_mean, qualified_name, type_hints
+from flaxformer.struct import Config, alternatives, qualified_name, type_hints
 from flaxformer.training.run import Run
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange

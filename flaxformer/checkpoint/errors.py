@@ -1,6 +1,6 @@
 """Errors of checkpoints."""
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 
 class DamagedStepError(Exception):

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.files import find_experiment
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load
 from flaxformer.study.probe import Probe

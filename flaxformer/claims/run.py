@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.claims.case import Case, Evidence
+from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.report.write import write
 from flaxformer.runner.execute import Execution
@@ -19,7 +20,6 @@ from flaxformer.runner.progress import follow
 from flaxformer.store.provenance import provenance
 from flaxformer.store.records import append_line
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.probe import Probe
 from flaxformer.user_code.changes import OnCodeChange

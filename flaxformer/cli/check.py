@@ -14,12 +14,12 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Check
 from flaxformer.cli.arguments.options import FAILED
+from flaxformer.errors import UserError
 from flaxformer.files import declares
 from flaxformer.laws import LAWS, Subject, check_names, check_subject, distinct_models, scales
 from flaxformer.overrides import override
 from flaxformer.report import tables
 from flaxformer.report.terminal import fitted
-from flaxformer.struct import UserError
 from flaxformer.study.load import load, load_study
 from flaxformer.training import Run
 from flaxformer.training.memory import check_memory

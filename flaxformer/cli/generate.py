@@ -16,6 +16,7 @@ from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.cli.arguments import Generate
 from flaxformer.data.tokenizer import Tokenizer, decode_stream
+from flaxformer.errors import UserError
 from flaxformer.jobs.decoding_memory import check_decoding
 from flaxformer.jobs.samples import text_of
 from flaxformer.jobs.translation import ROWS, longest_target, stream_translation, translate
@@ -24,7 +25,6 @@ from flaxformer.model.call import PrefixInputs
 from flaxformer.model.weights import Transformer
 from flaxformer.sharding import Devices, replicated
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
 from flaxformer.study.load import load_run
 from flaxformer.study.seeds import LAST

@@ -16,6 +16,7 @@ from flaxformer.cli.arguments import Replicate
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.parsing import parse
 from flaxformer.cli.study import exit_code, show_paths
+from flaxformer.errors import UserError
 from flaxformer.report import phrasing, replication, terminal
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
@@ -23,7 +24,6 @@ from flaxformer.runner.launch import missing, run
 from flaxformer.runner.progress import follow
 from flaxformer.runner.stages import remaining_work
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import UserError
 from flaxformer.study.analysis import analyse
 from flaxformer.study.claim_history import seeds_in_words
 from flaxformer.study.declare import Study

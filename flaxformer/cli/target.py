@@ -9,6 +9,7 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.study import load as load_study
+from flaxformer.errors import UserError
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.kernels import KernelChoice
 from flaxformer.overrides import override
@@ -16,7 +17,7 @@ from flaxformer.report.tables import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.runner.stages import resolve_study
 from flaxformer.sharding import Devices, parse_devices
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.plan import ProgramGroup, groups

@@ -19,6 +19,7 @@ from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
 from flaxformer.cli.remat import remat_table
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.jobs import (
     Diverged,
     Evaluated,
@@ -38,7 +39,6 @@ from flaxformer.report.numbers import number
 from flaxformer.report.tables import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.sharding import Devices, parse_devices
-from flaxformer.struct import UserError
 from flaxformer.study.load import load
 from flaxformer.study.program_cost import Cost, cost_of_run, slow_decoding
 from flaxformer.training import Run

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from flaxformer.errors import UserError
 from flaxformer.parts.attention import Attention
 from flaxformer.parts.heads import NoHead
 from flaxformer.parts.inputs import Tokens
@@ -10,7 +11,6 @@ from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.parametrizations import ByRole
 from flaxformer.parts.positions import Rotary
 from flaxformer.parts.residuals import DeepNorm
-from flaxformer.struct import UserError
 
 
 def problems(config: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer.data.compressed import matching, read_bytes
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 MODULES = """
 _collections_abc _pydecimal _pyio _strptime _weakrefset abc argparse ast base64 bdb bisect bz2 cProfile calendar cmd

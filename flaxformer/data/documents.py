@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flaxformer.data.compressed import matching, open_bytes, read_size, suffix_of
 from flaxformer.data.corpus import tenth
+from flaxformer.errors import UserError
 from flaxformer.extras import library
-from flaxformer.struct import UserError
 
 PIECE = 2**20
 """Bytes of a text file in memory at a time; a piece ends at the end of a line, if it has one."""

@@ -20,7 +20,7 @@ from flaxformer.data.token_files import (
 )
 from flaxformer.data.tokenizer import Tokenizer, make_character_file, read_tokenizer, token_dtype, train_bpe
 from flaxformer.digests import write_document
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 
 def prepare(

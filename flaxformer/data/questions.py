@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flaxformer.data.compressed import read_bytes
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.errors import UserError, did_you_mean
 
 
 class Question(NamedTuple):

@@ -17,7 +17,7 @@ from typing import TypedDict, cast
 import numpy as np
 
 from flaxformer.digests import read_document
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 FORMAT = "flaxformer tokens 2"
 SIDES = ("train", "validation")

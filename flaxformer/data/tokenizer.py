@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from flaxformer.errors import UserError
 from flaxformer.extras import library
-from flaxformer.struct import UserError
 
 PIECE = 2**20
 """Number of characters that are encoded at a time; a piece ends at the end of a line."""

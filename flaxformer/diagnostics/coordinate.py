@@ -12,7 +12,8 @@ from jaxtyping import Array
 from flaxformer.config import ModelConfig
 from flaxformer.diagnostics.activations import magnitude, measure_activations, measure_output
 from flaxformer.diagnostics.places import split_layers
-from flaxformer.struct import Config, UserError, replace_at
+from flaxformer.errors import UserError
+from flaxformer.struct import Config, replace_at
 from flaxformer.tasks.base import Source, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, apply_gradients, backward, start

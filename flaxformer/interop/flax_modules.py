@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from flaxformer.canonical import classes_in
 from flaxformer.component import Component, Context
 from flaxformer.config import Attention, LayerNorm, LeCun, ModelConfig, NoPositions
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.model import ForwardInputs, specs
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout
@@ -23,7 +24,7 @@ from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Causal, Explicit, Mask
 from flaxformer.params import Parameters, Spec, path_name, table
 from flaxformer.parts.cache import KeysValues, write
-from flaxformer.struct import UserError, did_you_mean, qualified_name
+from flaxformer.struct import qualified_name
 from flaxformer.weight_axes import trained_mask
 from flaxformer.weight_specs import Declared, declarations, initialise
 

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from flaxformer.canonical import canonical, flatten
 from flaxformer.config import Embeddings, ModelConfig, NoHead, NoPositions, NormPlacement
-from flaxformer.errors import not_supported
+from flaxformer.errors import UserError, did_you_mean, not_supported
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.nn.activations import ACTIVATIONS
-from flaxformer.struct import REQUIRED, UserError, did_you_mean, get_at, replace_at
+from flaxformer.struct import REQUIRED, get_at, replace_at
 
 
 class Argument(NamedTuple):

@@ -4,7 +4,7 @@ import dataclasses
 
 from flaxformer.component import Component
 from flaxformer.config import ModelConfig
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 
 def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from flaxformer import model
 from flaxformer.component import Context
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.blocks import BranchActivations, ResidualParams
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.context import stack_context
@@ -19,7 +20,6 @@ from flaxformer.parts.attention import Attention
 from flaxformer.parts.heads import LanguageModel
 from flaxformer.parts.norms import Affine, LayerNorm, RMSNorm
 from flaxformer.parts.residuals import DeepNorm, DepthScaled, LayerScale, Residual, ReZero
-from flaxformer.struct import UserError
 
 RULES = (Residual, ReZero, LayerScale, DepthScaled, DeepNorm)
 """Residual rules that are linear in the stream and in the update."""

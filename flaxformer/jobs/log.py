@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flaxformer import digests
+from flaxformer.errors import UserError
 from flaxformer.files import set_aside, write_atomically
-from flaxformer.struct import UserError
 
 LOG = logging.getLogger(__name__)
 NAME = "log.jsonl"

@@ -28,10 +28,10 @@ from urllib.parse import urlsplit
 
 from flaxformer.canonical import canonical_text
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.extras import library
 from flaxformer.files import digest_of, write_atomically
 from flaxformer.jobs.log import LogLine
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.training import Run
 
 T = TypeVar("T")

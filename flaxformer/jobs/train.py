@@ -17,6 +17,7 @@ from flaxformer.canonical import classes_in
 from flaxformer.checkpoint import Checkpoints, Stop, write_config
 from flaxformer.checkpoint.config import NAME as CONFIG
 from flaxformer.checkpoint.config import check_config, supersede
+from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
 from flaxformer.jobs import trackers
 from flaxformer.jobs.events import Diverged, Evaluated, FinalScores, JobEvent, Sampled, Saved, Started, StepsTaken
@@ -25,7 +26,6 @@ from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
 from flaxformer.sharding import Devices
-from flaxformer.struct import UserError
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.tasks.base import Source

@@ -8,8 +8,8 @@ from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
 from flaxformer.data.tokenizer import decode_stream
+from flaxformer.errors import UserError
 from flaxformer.model import Sampling, Transformer, beam_search, generate, stream
-from flaxformer.struct import UserError
 from flaxformer.tasks.pairs import PairTask
 
 ROWS = 32

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study.arm import Trial
 from flaxformer.study.plan import ProgramGroup
 

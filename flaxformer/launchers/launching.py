@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.launchers import local, ray, slurm
 from flaxformer.launchers.division import Jobs, Options, names
 from flaxformer.launchers.payload import Payload, private
 from flaxformer.runner.launch import declare, missing, store_of
 from flaxformer.runner.stages import is_staged
 from flaxformer.store.provenance import code
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flaxformer.errors import UserError
 from flaxformer.interrupts import raise_if_interrupted
 from flaxformer.launchers.division import EVERYTHING, Jobs, Options, assign, shares
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import DONE, FAILED
-from flaxformer.struct import UserError
 from flaxformer.study.plan import ProgramGroup
 
 POLL = 0.2

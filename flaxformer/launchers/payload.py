@@ -7,11 +7,11 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import OnError
 from flaxformer.sharding import parse_devices
-from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.seeds import parse_seeds

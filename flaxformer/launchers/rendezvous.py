@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from flaxformer import distributed
+from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
-from flaxformer.struct import UserError
 
 SIOCGIFADDR = 0x8915
 """Linux request number (ioctl) for the address of a network interface."""

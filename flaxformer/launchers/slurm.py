@@ -19,6 +19,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from flaxformer.errors import UserError
 from flaxformer.extras import library
 from flaxformer.interrupts import interrupt
 from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
@@ -28,7 +29,6 @@ from flaxformer.launchers.resubmit import job_state
 from flaxformer.launchers.work import work
 from flaxformer.startup.compilation_cache import keep_compiled_programs
 from flaxformer.startup.cpu_devices import one_cpu_device_per_core
-from flaxformer.struct import UserError
 from flaxformer.study.plan import ProgramGroup
 
 MOST_JOBS = 1000

@@ -12,6 +12,7 @@ import numpy as np
 
 import flaxformer
 from flaxformer.diagnostics import diagnose
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.laws import (
     decoding,
     edits,
@@ -27,7 +28,6 @@ from flaxformer.laws import (
 from flaxformer.laws.law import Finding, Law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.training import Run
 
 LAWS: dict[str, Law[Subject]] = {

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.laws.inputs import NO_MASKS
 from flaxformer.laws.law import Finding, compare, first_violated, law, not_applicable
 from flaxformer.laws.programs import fast_jit
@@ -17,7 +18,6 @@ from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
 from flaxformer.model.cache import Cache
 from flaxformer.model.weights import with_layout
-from flaxformer.struct import UserError
 
 CHUNK = 3
 """Number of tokens that are read at once, where it is not 1."""

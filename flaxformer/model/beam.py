@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding import cache_capacity, log_softmax
@@ -19,7 +20,6 @@ from flaxformer.model.prompt import check_prompt
 from flaxformer.model.weights import Transformer
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
-from flaxformer.struct import UserError
 
 TreeT = TypeVar("TreeT")
 Shared = tuple[Transformer, ModelConfig, Int[Array, ""] | None, Float[Array, ""]]

@@ -5,8 +5,8 @@ from typing import TypedDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.nn.masks import Mask
-from flaxformer.struct import UserError, did_you_mean
 
 
 class PrefixInputs(TypedDict, total=False):

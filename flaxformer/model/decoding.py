@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding_edits import EditArguments, check_edits
@@ -24,7 +25,6 @@ from flaxformer.model.weights import Transformer
 from flaxformer.points import Edit
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
-from flaxformer.struct import UserError
 
 CAPACITY_MULTIPLE = 32
 """Divisor of the capacity of a cache, so that similar lengths share a compiled loop."""

@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.call import PrefixInputs
-from flaxformer.struct import UserError
 
 
 def check_prompt(

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.component import Aux, Component, Context
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.cache import BlockState, Cache
 from flaxformer.model.call import ForwardInputs, check_inputs, check_memory
@@ -23,7 +24,6 @@ from flaxformer.params import fold_in_name
 from flaxformer.parts.cache import InputHistory
 from flaxformer.points import Edits
 from flaxformer.sharding import all_gather_fsdp
-from flaxformer.struct import UserError
 
 
 def encode(

@@ -8,10 +8,10 @@ import polars as pl
 
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
+from flaxformer.errors import UserError
 from flaxformer.model.weights import Transformer
 from flaxformer.report.full_tables import results
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.kept_trials import kept_weights_folder

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.report import measured, tables
 from flaxformer.report.full_tables import write_full_tables
 from flaxformer.report.page import render
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis, analyse_to_show
 from flaxformer.study.claim import QUANTITY
 

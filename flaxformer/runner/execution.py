@@ -6,10 +6,10 @@ from pathlib import Path
 
 import jax
 
+from flaxformer.errors import UserError
 from flaxformer.model.layout import Layout
 from flaxformer.sharding import Devices
 from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
-from flaxformer.struct import UserError
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.wording import counted
 

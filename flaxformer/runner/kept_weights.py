@@ -20,13 +20,13 @@ from jaxtyping import Array
 from flaxformer import distributed, files
 from flaxformer.checkpoint import Checkpoints, SaveError, write_config
 from flaxformer.checkpoint.steps import step_numbers
+from flaxformer.errors import UserError
 from flaxformer.model.weights import Transformer
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import CodeByArm
 from flaxformer.store.checks import is_finished
 from flaxformer.store.store import Store
 from flaxformer.store.weights import WeightsToKeep, weights_folder
-from flaxformer.struct import UserError
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import on_validation

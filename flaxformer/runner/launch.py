@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError
 from flaxformer.files import refresh
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Finished, Message, StudyEvent, execute
@@ -31,7 +32,6 @@ from flaxformer.store.leases import Leases
 from flaxformer.store.provenance import provenance
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store, check_file_name
-from flaxformer.struct import UserError
 from flaxformer.study.arm import Trial
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Study

@@ -12,10 +12,10 @@ from typing import Concatenate, ParamSpec
 import jax
 
 from flaxformer import distributed
+from flaxformer.errors import UserError
 from flaxformer.runner.execute import StudyEvent, execute, only
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.stages import check_alone
-from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import groups
 

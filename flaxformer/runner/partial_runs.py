@@ -23,8 +23,8 @@ from jaxtyping import Array, PyTree
 from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints, SaveError
 from flaxformer.diagnostics import Diagnostics
+from flaxformer.errors import UserError
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study.arm import Trial
 from flaxformer.study.identity import digest, recipe
 from flaxformer.study.plan import ProgramGroup

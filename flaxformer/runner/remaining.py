@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.runner.execution import Execution
 from flaxformer.store import declarations
 from flaxformer.store.columns import statuses
 from flaxformer.store.store import LOCK_PATIENCE, Store
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup, declaration, groups

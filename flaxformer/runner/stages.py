@@ -12,12 +12,12 @@ A round of a search adds the points that it suggests to the study, which is then
 import dataclasses
 from collections.abc import Generator, Iterator, Mapping
 
+from flaxformer.errors import UserError
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
 from flaxformer.store import records
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, RUNGS, Store
-from flaxformer.struct import UserError
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import score

@@ -13,13 +13,13 @@ from flaxformer import files
 from flaxformer.checkpoint.steps import read_marker, step_numbers
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError
 from flaxformer.store import trial_measurements
 from flaxformer.store.checks import is_finished
 from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import Launch, TrialMeasurement
 from flaxformer.store.weights import WEIGHTS, weights_folder
-from flaxformer.struct import UserError
 from flaxformer.study.load import load_module, load_run
 from flaxformer.study.probe import measured_by
 from flaxformer.study.user_functions import calling, numbers

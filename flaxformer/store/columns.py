@@ -74,13 +74,12 @@ def rows_of(store: Store, trials: Collection[str]) -> dict[str, Row]:
 
 def _rows(store: Store, trials: Collection[str]) -> list[Row]:
     """All rows of these trials, in the order in which they count."""
-    names = pl.Series(list(trials), dtype=pl.String)
-    wanted = set(trials)
+    names, wanted = pl.Series(list(trials), dtype=pl.String), set(trials)
+    is_wanted = pl.col("trial").cast(pl.String, strict=False).is_in(names.implode())
     lines = [row for path in store._line_files() for row in _rows_of_lines(store, path) if row.trial in wanted]
     tables = []
     for path in store._files("*.parquet"):
-        named = pl.col("trial").cast(pl.String, strict=False).is_in(names.implode())
-        found = _of_table(store, path, _everything, lambda table, named=named: table.filter(named))
+        found = _of_table(store, path, _everything, lambda table: table.filter(is_wanted))
         tables += store._checked(path, found.to_dicts()) if found is not None else []
     return [*tables, *lines]
 

@@ -18,12 +18,12 @@ from typing import Literal, get_args
 
 import flaxformer
 from flaxformer.digests import JsonObject, digest, line, parse_line, read_or_empty
+from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.store import columns, records
 from flaxformer.store.rows import Row
 from flaxformer.store.schema import check_entry
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 
 NAME = "declarations.jsonl"
 FIRST = "0" * 32

@@ -6,13 +6,13 @@ from collections.abc import Collection
 
 from flaxformer.canonical import differences
 from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.errors import UserError
 from flaxformer.files import make_folder
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.compact import compact
 from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange
 

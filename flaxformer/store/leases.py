@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from flaxformer.digests import read_anew
+from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
-from flaxformer.struct import UserError
 
 HEARTBEAT = 10.0
 """Seconds between two heartbeats."""

@@ -13,9 +13,9 @@ import polars as pl
 
 from flaxformer import digests
 from flaxformer.digests import DamagedError, JsonObject, digest, read_anew
+from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.store.rows import COLUMNS
-from flaxformer.struct import UserError
 
 SEAL = re.compile(rb"flaxformer:[0-9a-f]{32}")
 """Place of a Parquet file's digest in its metadata; the digest is of the file with zeros there."""

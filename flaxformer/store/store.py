@@ -28,13 +28,13 @@ from typing import get_args
 
 from flaxformer import digests
 from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.errors import UserError
 from flaxformer.files import flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.compact import expand
 from flaxformer.store.rows import Row, RunStatus
 from flaxformer.store.schema import check_declaration
-from flaxformer.struct import UserError
 from flaxformer.wording import counted, printable
 
 FORMAT = 4
@@ -235,8 +235,7 @@ class Store:
             rows = self.rows(group)
             recorded = {line.get("trial") for line in read_lines(self.root / DISAGREEMENTS)}
             for trial in self.disagreements.keys() & rows.keys() - recorded:
-                line = {"trial": trial, "what": self.disagreements[trial]}
-                records.append_line(self.root / DISAGREEMENTS, line)
+                records.append_line(self.root / DISAGREEMENTS, {"trial": trial, "what": self.disagreements[trial]})
             if rows:  # a full disk may have left an empty file of lines
                 records.write_table(parquet, list(rows.values()))
             for path, size in sizes.items():

@@ -4,7 +4,8 @@ import dataclasses
 import functools
 
 from flaxformer.canonical import canonical_parts
-from flaxformer.struct import UserError, replace_at
+from flaxformer.errors import UserError
+from flaxformer.struct import replace_at
 from flaxformer.study.claim import Labels, arm_name
 from flaxformer.training.run import Run
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from flaxformer.canonical import canonical_text
+from flaxformer.errors import UserError
 from flaxformer.store.rows import is_reserved
-from flaxformer.struct import UserError, get_at, replace_at
+from flaxformer.struct import get_at, replace_at
 from flaxformer.study.claim import QUANTITY
 from flaxformer.training.run import Run
 from flaxformer.wording import check_text

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.wording import check_text
 
 Labels = dict[str, str]

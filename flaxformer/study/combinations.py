@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Labels
 from flaxformer.training.run import Run

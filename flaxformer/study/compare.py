@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from flaxformer.canonical import differences
 from flaxformer.digests import JsonObject
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study.analysis import Analysis, ArmSummary
 from flaxformer.study.claim import Labels
 from flaxformer.study.judging import JudgedClaim

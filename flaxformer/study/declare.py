@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from jax import Array
 
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.store.rows import Row
 from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
-from flaxformer.struct import Config, UserError, did_you_mean, get_at, replace_at
+from flaxformer.struct import Config, get_at, replace_at
 from flaxformer.study.arm import Arm, Trial, distinct
 from flaxformer.study.axis import Axis, Number
 from flaxformer.study.checks import check_functions, check_name, check_texts

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study.axis import Number
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from flaxformer.errors import did_you_mean
-from flaxformer.struct import UserError, get_at, replace_at
+from flaxformer.errors import UserError, did_you_mean
+from flaxformer.struct import get_at, replace_at
 from flaxformer.training.cost import parameter_counts, run_cost
 from flaxformer.training.run import Run
 from flaxformer.wording import counted, with_prefix

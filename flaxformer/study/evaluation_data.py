@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from flaxformer.digests import JsonObject
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.errors import UserError, did_you_mean
 
 Goal = Literal["lower", "higher"]
 GOALS: tuple[Goal, ...] = ("lower", "higher")

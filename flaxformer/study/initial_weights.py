@@ -16,9 +16,9 @@ from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.leaves import copy_to_host
 from flaxformer.checkpoint.steps import read_marker
 from flaxformer.checkpoint.weights import read_weights
+from flaxformer.errors import UserError
 from flaxformer.interop.huggingface.files import read_safetensors
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
 from flaxformer.study.load import load_run
 from flaxformer.training.initial_weights import From, InitialWeights, place

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from flaxformer.checkpoint.steps import step_numbers
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError
 from flaxformer.store.store import Store
 from flaxformer.store.weights import weights_folder
-from flaxformer.struct import UserError
 from flaxformer.wording import listed
 
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from flaxformer.checkpoint import read_config
 from flaxformer.checkpoint.config import source_of
+from flaxformer.errors import UserError
 from flaxformer.files import digest_of, find_experiment
 from flaxformer.overrides import override
 from flaxformer.store.weights import WEIGHTS
-from flaxformer.struct import UserError
 from flaxformer.study.declare import Study
 from flaxformer.training.run import Run
 from flaxformer.user_code import remember_sources

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.study.divergence import TEST, is_test_metric, on_validation
 from flaxformer.study.halving import Goal, is_accuracy
 from flaxformer.tasks.evaluations import ERROR

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flaxformer import model, params
 from flaxformer.canonical import Known
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.files import safe_name
 from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import FORMAT
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.axis import Axis

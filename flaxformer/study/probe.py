@@ -7,9 +7,9 @@ from pathlib import Path
 
 import flaxformer
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.files import digest_of
 from flaxformer.store.store import FORMAT
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.checks import check_functions, check_name, check_texts
 from flaxformer.study.claim import QUANTITY, Claim, Labels
 from flaxformer.study.declare import Number

@@ -8,9 +8,9 @@ from scipy import special
 
 from flaxformer.canonical import differences
 from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError
 from flaxformer.store import columns
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.seeds import LAST

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
-from flaxformer.struct import did_you_mean
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.study.axis import Axis
 from flaxformer.study.scale import VARIABLES, ScaleVariable
 

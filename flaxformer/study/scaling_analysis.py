@@ -125,10 +125,10 @@ def _joint_lines(rule: JsonObject, arms: Sequence[ArmSummary]) -> list[tuple[Lab
         return JointPoint(**vars(one), tokens=float(rule["scales"][arm_name(one.arm.labels)]["tokens"]))
 
     lines = [(labels, [*map(joint, points)]) for labels, points in _lines(rule, "parameters", arms)]
-    return [(labels, points) for labels, points in lines if _may_tell_apart(points)]
+    return [(labels, points) for labels, points in lines if _has_enough_sizes(points)]
 
 
-def _may_tell_apart(points: Sequence[JointPoint]) -> bool:
+def _has_enough_sizes(points: Sequence[JointPoint]) -> bool:
     pairs = {(point.size, point.tokens) for point in points if not point.is_held_out}
     return len(pairs) >= FEWEST_SIZES and all(len(set(values)) > 1 for values in zip(*pairs, strict=True))
 

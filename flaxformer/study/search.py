@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer.canonical import canonical_text
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.study.axis import Axis, Number, is_number
 from flaxformer.study.distributions import Distribution
 

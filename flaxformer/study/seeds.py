@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 LAST = 2**31 - 1
 MOST = 1_000_000

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flaxformer import digests
+from flaxformer.errors import UserError
 from flaxformer.extras import library
 from flaxformer.files import write_atomically
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import UserError
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.distributions import Choice, Distribution, Integer, LogUniform

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError, did_you_mean
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse
 from flaxformer.study.divergence import is_test_metric
 from flaxformer.study.halving import Goal, goal_of, mean, ranked

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from scipy import special
 
 from flaxformer.digests import JsonObject
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels
 from flaxformer.study.declare import Study

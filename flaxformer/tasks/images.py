@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.extras import library
-from flaxformer.struct import UserError, static
+from flaxformer.struct import static
 from flaxformer.tasks.base import Batch, Task
 from flaxformer.tasks.examples import ExampleSource, permute
 

@@ -12,7 +12,8 @@ from jaxtyping import Array, Int, UInt
 
 from flaxformer.data.corpus import Corpus, count_model_losses, read_text_files, standard_library
 from flaxformer.data.tokenizer import read_tokenizer
-from flaxformer.struct import UserError, static
+from flaxformer.errors import UserError
+from flaxformer.struct import static
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.examples import scale_weights
 from flaxformer.tasks.overlap import SAMPLE, Overlap, windows_in_text

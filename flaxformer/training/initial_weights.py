@@ -10,10 +10,11 @@ from jaxtyping import Array, Bool
 
 from flaxformer import model, params
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.weights import Transformer
 from flaxformer.params import path_name
 from flaxformer.pytree import Node
-from flaxformer.struct import Config, UserError, part, static
+from flaxformer.struct import Config, part, static
 from flaxformer.training.patterns import matches, unmatched, without_numbers
 
 

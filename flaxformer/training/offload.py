@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jaxtyping import Array, PyTree
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.training.run import Run
 
 T = TypeVar("T", bound=PyTree)

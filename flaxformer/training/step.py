@@ -12,13 +12,13 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer import model
 from flaxformer.component import Aux, replace_weights
+from flaxformer.errors import UserError
 from flaxformer.model.layout import Layout
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer, with_layout
 from flaxformer.params import fold_in_name
 from flaxformer.pytree import Node
 from flaxformer.sharding import cuts_batch_alone
-from flaxformer.struct import UserError
 from flaxformer.tasks.base import AnyBatch, Batch, Source, concat_parts
 from flaxformer.training.adapters import adapt, merge
 from flaxformer.training.initial_weights import InitialWeights, overlay

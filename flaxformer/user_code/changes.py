@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypedDict
 
-from flaxformer.struct import UserError, did_you_mean
+from flaxformer.errors import UserError, did_you_mean
 
 OnCodeChange = Literal["refuse", "keep", "retrain"]
 DECISIONS = ("refuse", "keep", "retrain")

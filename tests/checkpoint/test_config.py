@@ -21,7 +21,8 @@ from flaxformer.config import (
     recurrent_model,
 )
 from flaxformer.digests import read_document, write_document
-from flaxformer.struct import UserError, qualified_name, replace_at
+from flaxformer.errors import UserError
+from flaxformer.struct import qualified_name, replace_at
 from flaxformer.tasks import Copy, ModularAddition, TwoTargetAverage
 from flaxformer.training import AdamW, Run
 

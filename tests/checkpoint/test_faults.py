@@ -18,7 +18,7 @@ from flaxformer import files
 from flaxformer.checkpoint import Checkpoints, SaveError, storage
 from flaxformer.checkpoint.errors import DamagedStepError
 from flaxformer.checkpoint.marker import Marker
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 # If Orbax fails midway, its other tasks end in threads whose event loop no longer exists.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -8,7 +8,7 @@ import pytest
 from flaxformer.claims import Case
 from flaxformer.claims.case import find_cases
 from flaxformer.cli import main
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study import Claim, Probe
 
 FILE = '''

@@ -4,7 +4,8 @@ import pytest
 from study.tiny import BASELINE, NORM, fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.struct import UserError, replace_at
+from flaxformer.errors import UserError
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Claim
 from flaxformer.study.analysis import analyse
 from flaxformer.study.compare import compare

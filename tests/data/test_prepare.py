@@ -14,7 +14,7 @@ from flaxformer.data.corpus import read_text_files, split_by_file_name
 from flaxformer.data.documents import Texts
 from flaxformer.data.tokenizer import make_character_file
 from flaxformer.digests import write_document
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 
 POEM = "Ä rose is a rose;\n" * 31
 LINES = [f"line {i}: " + "abc"[i % 3] * (i % 7) for i in range(60)]

@@ -9,9 +9,9 @@ import pytest
 from flaxformer.config import LSTM, NO_NORM, Attention, Dense, ModelConfig, NoPositions, Normal, Tokens, recurrent_model
 from flaxformer.diagnostics import CoordinateCheck, coordinate_check
 from flaxformer.diagnostics.coordinate import activation_sizes, at_width
+from flaxformer.errors import UserError
 from flaxformer.model import apply
 from flaxformer.params import fold_in_name
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Constant, Run, start
 

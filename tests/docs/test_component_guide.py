@@ -14,10 +14,11 @@ from jaxtyping import Array, Float
 
 from flaxformer.component import Aux
 from flaxformer.config import FeedForward, Head, ModelConfig, TokenMixer, Vectors
+from flaxformer.errors import UserError
 from flaxformer.model import apply, extend, init, new_cache, run
 from flaxformer.overrides import override
 from flaxformer.params import Parameters, param
-from flaxformer.struct import UserError, leaf, static
+from flaxformer.struct import leaf, static
 from flaxformer.tasks import Batch, ScaledIndex
 from flaxformer.training import AdamW, Run, Training, learning_rate, start, train_step
 from flaxformer.training.step import loss

@@ -28,13 +28,13 @@ from flaxformer.config import (
     Tokens,
     recurrent_model,
 )
+from flaxformer.errors import UserError
 from flaxformer.interop import linen as in_linen
 from flaxformer.interop import nnx as in_nnx
 from flaxformer.model import apply, init, run, specs
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import Explicit
 from flaxformer.params import count, param, path_name
-from flaxformer.struct import UserError
 
 B, T, S, V = 2, 7, 5, 13
 DECODER = ModelConfig(vocabulary=V, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))

@@ -29,6 +29,7 @@ from flaxformer.config import (
     Sinusoidal,
     Tokens,
 )
+from flaxformer.errors import UserError
 from flaxformer.interop import load, save
 from flaxformer.interop.huggingface import FAMILIES
 from flaxformer.interop.huggingface.family import read_attributes, write_attributes
@@ -36,7 +37,7 @@ from flaxformer.model import apply, init, specs
 from flaxformer.model.decoding import generate
 from flaxformer.model.weights import with_layout
 from flaxformer.params import count
-from flaxformer.struct import UserError, get_at, replace_at
+from flaxformer.struct import get_at, replace_at
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "huggingface"
 CASES = sorted(folder.name for folder in GOLDEN.iterdir())

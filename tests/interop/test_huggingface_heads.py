@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from flaxformer.config import Classifier, NoHead
+from flaxformer.errors import UserError
 from flaxformer.interop import load, save
 from flaxformer.model import apply
-from flaxformer.struct import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "huggingface"
 

@@ -34,12 +34,13 @@ from flaxformer.config import (
     TokenMixer,
     Tokens,
 )
+from flaxformer.errors import UserError
 from flaxformer.interop.torch_arguments import CONSTRUCTORS
 from flaxformer.interop.torch_modules import arguments_of, config_of, from_torch, to_torch
 from flaxformer.model.blocks import block
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import Explicit
-from flaxformer.struct import REQUIRED, UserError, replace_at
+from flaxformer.struct import REQUIRED, replace_at
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PLACES = {"pre": True, "post": False}

@@ -21,6 +21,7 @@ from flaxformer.config import (
     ReZero,
     RMSNorm,
 )
+from flaxformer.errors import UserError
 from flaxformer.interpret import (
     ablate,
     direct_logit_attribution,
@@ -39,7 +40,6 @@ from flaxformer.interpret import (
 )
 from flaxformer.model import activations_at, apply
 from flaxformer.model.weights import with_layout
-from flaxformer.struct import UserError
 from flaxformer.tasks import Induction
 from flaxformer.training import Run, evaluate
 

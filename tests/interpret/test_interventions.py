@@ -7,9 +7,9 @@ import pytest
 from grid import BASE, model_and_tokens
 
 from flaxformer.config import Attention, ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.interpret import ablate, combine, means, named_maps, patch, resample
 from flaxformer.model import activations_at, apply, init
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run
 

@@ -17,9 +17,9 @@ from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main, train
 from flaxformer.data import prepare
 from flaxformer.data.tokenizer import make_character_file
+from flaxformer.errors import UserError
 from flaxformer.files import digest_files, lock_folder
 from flaxformer.jobs import log
-from flaxformer.struct import UserError
 from flaxformer.study.program_cost import Cost
 
 

@@ -15,8 +15,8 @@ from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.config import FORMAT
 from flaxformer.digests import read_document, write_document
+from flaxformer.errors import UserError
 from flaxformer.jobs.log import read
-from flaxformer.struct import UserError
 
 FILE = """
 from flaxformer.config import ModelConfig, Attention, Dense

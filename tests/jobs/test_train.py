@@ -18,11 +18,12 @@ from flaxformer.cli import main
 from flaxformer.cli.train import Price, follow
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data import prepare
+from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
 from flaxformer.jobs import Diverged, Evaluated, FinalScores, Job, Sampled, Saved, Started, StepsTaken, train
 from flaxformer.jobs.log import Log, read
 from flaxformer.sharding import Devices
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study.program_cost import Cost
 from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, evaluate, evaluation_params, start

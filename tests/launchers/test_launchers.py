@@ -17,6 +17,7 @@ from study.tiny import FILE, tiny
 from flaxformer.cli import launcher, main
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.parsing import with_set
+from flaxformer.errors import UserError
 from flaxformer.launchers import (
     LAUNCHERS,
     Options,
@@ -33,7 +34,6 @@ from flaxformer.launchers import (
 from flaxformer.runner.execution import Execution
 from flaxformer.sharding import Devices
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
 

@@ -48,8 +48,8 @@ from flaxformer.config import (
     Rotary,
     Tokens,
 )
+from flaxformer.errors import UserError
 from flaxformer.laws import LAWS, check, distinct_models
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, Digits
 from flaxformer.training import Run, Training, ZLoss
 

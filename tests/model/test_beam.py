@@ -9,11 +9,11 @@ import pytest
 import scipy.special
 
 from flaxformer.config import Attention, Dense, ModelConfig, Rotary
+from flaxformer.errors import UserError
 from flaxformer.model import apply, specs
 from flaxformer.model.beam import beam_search
 from flaxformer.model.decoding import generate
 from flaxformer.model.weights import with_layout
-from flaxformer.struct import UserError
 
 V, SHORT, STEPS, S, END = 5, 3, 5, 7, 2
 CONFIG = ModelConfig(

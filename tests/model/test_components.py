@@ -23,11 +23,12 @@ from flaxformer.config import (
     RMSNorm,
     TokenMixer,
 )
+from flaxformer.errors import UserError
 from flaxformer.model import apply, apply_with_intermediates, extend, generate, init, new_cache, specs
 from flaxformer.model.weights import with_layout
 from flaxformer.overrides import override
 from flaxformer.params import Parameters, param, table
-from flaxformer.struct import UserError, choices, leaf, replace_at, static
+from flaxformer.struct import choices, leaf, replace_at, static
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Schedule, Training, ZLoss, start, train_step
 from flaxformer.training.step import backward, loss, summed_loss

@@ -31,11 +31,12 @@ from flaxformer.config import (
     Sinusoidal,
     Vectors,
 )
+from flaxformer.errors import UserError
 from flaxformer.model import apply, decoding, extend, new_cache, prefill, specs
 from flaxformer.model.decoding import generate, stream
 from flaxformer.model.sampling import Sampling, filter_logits, most_probable, sample
 from flaxformer.model.weights import with_layout
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 
 B, T, V = 2, 7, 13
 BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))

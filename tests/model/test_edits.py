@@ -10,6 +10,7 @@ from grid import BASE, encoder_decoder, grid, model_and_tokens, rows, sparse_gri
 from jaxtyping import Array, Float
 
 from flaxformer.config import GRU, Attention, Block, FeedForward, Rotary
+from flaxformer.errors import UserError
 from flaxformer.model import (
     activations_at,
     apply,
@@ -23,7 +24,7 @@ from flaxformer.nn.linear import linear
 from flaxformer.params import Parameters, param
 from flaxformer.parts.residuals import Residual
 from flaxformer.points import Edits
-from flaxformer.struct import UserError, static
+from flaxformer.struct import static
 
 STEPS = ("logits", "weights")
 """Points that are computed without a fused kernel."""

@@ -9,9 +9,10 @@ import pytest
 from jaxtyping import Array, Float
 
 from flaxformer.config import Attention, Classifier, Head, Inputs, ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model import apply, generate, init
 from flaxformer.params import Parameters, param
-from flaxformer.struct import UserError, static
+from flaxformer.struct import static
 from flaxformer.tasks import Copy, Digits, ScaledIndex
 from flaxformer.training import Run, Training, evaluate, start, train_step
 

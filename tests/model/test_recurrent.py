@@ -33,11 +33,11 @@ from flaxformer.config import (
     Vectors,
     recurrent_model,
 )
+from flaxformer.errors import UserError
 from flaxformer.model.decoding import generate
 from flaxformer.model.weights import with_layout
 from flaxformer.nn import Causal, layer_norm
 from flaxformer.params import stack, table
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
 from flaxformer.weight_axes import decay_mask

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from flaxformer.config import Attention, ModelConfig, Rotary
+from flaxformer.errors import UserError
 from flaxformer.nn.positions import rotate, sinusoidal
-from flaxformer.struct import UserError
 
 B, T, S, N, H = 2, 5, 7, 3, 10
 SPLIT = [*range(0, H, 2), *range(1, H, 2)]

@@ -5,9 +5,9 @@ import pytest
 from rich.console import Console
 from study.tiny import INTERACTION, LOWER, fill, tiny
 
+from flaxformer.errors import UserError
 from flaxformer.report import phrasing, qualifications, tables, terminal, verdicts
 from flaxformer.report.write import write
-from flaxformer.struct import UserError
 from flaxformer.study import Axis, Claim
 from flaxformer.study.analysis import analyse
 

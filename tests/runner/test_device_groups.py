@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
 
+from flaxformer.errors import UserError
 from flaxformer.runner import program
 from flaxformer.runner.execute import Compiled, Execution, Finished, Message, execute
 from flaxformer.runner.program import MemoryFittedProgram, Program
 from flaxformer.sharding import Devices
 from flaxformer.store.rows import Row
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup

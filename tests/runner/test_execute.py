@@ -11,13 +11,14 @@ from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, result
 
 from flaxformer.config import LayerNorm, RMSNorm
 from flaxformer.diagnostics import diagnose, summary
+from flaxformer.errors import UserError
 from flaxformer.params import fold_in_name
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
 from flaxformer.runner.launch import missing, run
 from flaxformer.runner.program import Program
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
 from flaxformer.training import evaluate, start, train_chunk

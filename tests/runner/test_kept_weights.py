@@ -17,11 +17,12 @@ from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.config import source_of
 from flaxformer.checkpoint.steps import read_marker
 from flaxformer.cli import main
+from flaxformer.errors import UserError
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study import Halving
 from flaxformer.training import evaluate
 

@@ -8,6 +8,7 @@ import pytest
 from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
 
 from flaxformer import files
+from flaxformer.errors import UserError
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Execution, Finished, Message, Progressed
 from flaxformer.runner.launch import run
@@ -15,7 +16,7 @@ from flaxformer.runner.partial_runs import PartialRun
 from flaxformer.runner.program import MemoryFittedProgram, Stopped
 from flaxformer.sharding import Devices
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study.plan import groups
 
 RUN = replace_at(

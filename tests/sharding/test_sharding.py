@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.config import LSTM, Attention, BatchNorm, Dense, ModelConfig, recurrent_model
+from flaxformer.errors import UserError
 from flaxformer.params import Parameters, param, path_name
 from flaxformer.sharding import (
     Devices,
@@ -26,7 +27,6 @@ from flaxformer.sharding import (
     shardings_of,
     weight_spec,
 )
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training import Adafactor, Muon, Run, Training, evaluate, evaluation_params, start, train_chunk

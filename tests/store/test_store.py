@@ -7,13 +7,14 @@ import polars as pl
 import pytest
 from study.tiny import BASELINE, NORM, tiny
 
+from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.store import declaration_log
 from flaxformer.store.declarations import declare
 from flaxformer.store.records import write_table
 from flaxformer.store.rows import COLUMNS, Row, is_reserved
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import declaration
 

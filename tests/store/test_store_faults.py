@@ -19,6 +19,7 @@ from flaxformer import digests
 from flaxformer.cli import main
 from flaxformer.cli import run as commands
 from flaxformer.config import POST, PRE
+from flaxformer.errors import UserError
 from flaxformer.report.write import write
 from flaxformer.runner import launch
 from flaxformer.runner.execute import Finished, Message
@@ -26,7 +27,7 @@ from flaxformer.store import leases, records
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
 

@@ -8,7 +8,8 @@ import pytest
 from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
 from flaxformer.config import POST, PRE, LanguageModel, Regressor
-from flaxformer.struct import UserError, replace_at
+from flaxformer.errors import UserError
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.study.analysis import analyse
 from flaxformer.study.claim import Contrast

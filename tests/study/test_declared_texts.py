@@ -5,7 +5,7 @@ import math
 import pytest
 from study.tiny import RATE, tiny
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study import Axis, Claim, Probe
 
 CLAIM = {"lower": {"quantity": "size"}, "than": 1.0}

@@ -8,8 +8,9 @@ from study.tiny import BASELINE, NORM, RATE, tiny
 
 from flaxformer.canonical import canonical
 from flaxformer.config import Dense, FeedForward, Gated
+from flaxformer.errors import UserError
 from flaxformer.params import Parameters, param
-from flaxformer.struct import UserError, replace_at, static
+from flaxformer.struct import replace_at, static
 from flaxformer.study import Axis, EqualCost, Halving
 from flaxformer.study.equal_cost import QUANTITIES, describe_matches, match, nearest
 from flaxformer.study.plan import declaration, groups

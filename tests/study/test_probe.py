@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 from study.tiny import RATE, tiny
 
+from flaxformer.errors import UserError
 from flaxformer.report.write import write
 from flaxformer.runner.execute import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
 from flaxformer.study.plan import declaration

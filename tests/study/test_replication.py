@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from study.tiny import LOWER, RATE, fill, tiny
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study.analysis import analyse
 from flaxformer.study.replication import (
     check_fresh,

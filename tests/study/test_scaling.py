@@ -8,10 +8,10 @@ from study.scaling_studies import LAWS, SEEDS, SIZES, STEPS, law, scaled, scores
 from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
 import flaxformer
+from flaxformer.errors import UserError
 from flaxformer.report import scaling_text, tables
 from flaxformer.store.declaration_log import read
 from flaxformer.store.records import write_table
-from flaxformer.struct import UserError
 from flaxformer.study import Axis, Claim, Halving, Points, Scaling, ScalingClaim
 from flaxformer.study.analysis import analyse
 from flaxformer.study.plan import declaration

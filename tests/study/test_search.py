@@ -14,6 +14,7 @@ from scipy.stats import qmc
 from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, tiny
 
 from flaxformer.cli import main
+from flaxformer.errors import UserError
 from flaxformer.report import index
 from flaxformer.report import write as report_module
 from flaxformer.runner import launch, stages
@@ -22,7 +23,7 @@ from flaxformer.runner.execution import Execution
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError, get_at
+from flaxformer.struct import get_at
 from flaxformer.study import (
     Axis,
     Choice,

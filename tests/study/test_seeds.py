@@ -2,7 +2,7 @@
 
 import pytest
 
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study.seeds import parse_seeds
 
 

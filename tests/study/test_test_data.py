@@ -6,11 +6,11 @@ import pytest
 from study.tiny import BASELINE, NORM, fill, tiny
 
 from flaxformer.config import Classifier, Patches
+from flaxformer.errors import UserError
 from flaxformer.report import tables
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study import Halving, LogUniform, Search, tuned
 from flaxformer.study.analysis import analyse
 from flaxformer.study.divergence import score

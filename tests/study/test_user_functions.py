@@ -4,10 +4,10 @@ import pytest
 from study.tiny import LOWER, RATE, fill, tiny
 
 from flaxformer.cli import main
+from flaxformer.errors import UserError
 from flaxformer.runner.launch import derived
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.store import Store
-from flaxformer.struct import UserError
 from flaxformer.study import Claim, Probe
 from flaxformer.study.plan import check_measured
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, fill, tiny
 
+from flaxformer.errors import UserError
 from flaxformer.report import tables
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.study import Axis, variance_of_seeds
 from flaxformer.study.analysis import analyse
 from flaxformer.study.identity import fingerprint, recipe

@@ -10,8 +10,9 @@ import pytest
 
 from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
 from flaxformer.diagnostics import diagnose
+from flaxformer.errors import UserError
 from flaxformer.params import fold_in_name
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.tasks import PairedFiles, PairedTokens
 from flaxformer.tasks.base import concat_parts
 from flaxformer.training import Run, Training, start, train_chunk

@@ -11,7 +11,7 @@ from tasks.every import WORDS, word_tokenizer
 from flaxformer import model
 from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, Rotary
 from flaxformer.data.questions import read_questions
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.study import Study
 from flaxformer.study.evaluation_data import data_limits_of
 from flaxformer.tasks import Copy, Domain, Mixture, MultipleChoice, Overlap, TextClassification, TextFiles

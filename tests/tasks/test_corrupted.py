@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer import model
 from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.tasks import MaskedTokens, SpanCorruption, TextFiles, TokenFiles
 from flaxformer.training import Run
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from flaxformer.config import Classifier, ModelConfig, Patches
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.tasks import Digits, Images
 from flaxformer.tasks.images import digits
 from flaxformer.training import Run

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.params import fold_in_name
-from flaxformer.struct import UserError
 from flaxformer.tasks import (
     Copy,
     Domain,

@@ -10,7 +10,7 @@ from tasks.every import WORDS
 
 from flaxformer import model
 from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens, TextPair, TokenFiles
 from flaxformer.tasks.examples import take_rows
 

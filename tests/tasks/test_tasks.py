@@ -20,7 +20,8 @@ from flaxformer.config import (
     Tokens,
     Vectors,
 )
-from flaxformer.struct import UserError, choices, type_hints
+from flaxformer.errors import UserError
+from flaxformer.struct import choices, type_hints
 from flaxformer.tasks import (
     Batch,
     Copy,

@@ -10,7 +10,7 @@ from tasks.every import TEXT, WORDS, word_tokenizer
 from flaxformer.config import ModelConfig
 from flaxformer.data.corpus import count_model_losses, split_by_file_name, standard_library
 from flaxformer.data.tokenizer import PIECE, read_tokenizer, token_dtype
-from flaxformer.struct import UserError
+from flaxformer.errors import UserError
 from flaxformer.tasks import StandardLibrary, TextFiles
 from flaxformer.training import Run
 

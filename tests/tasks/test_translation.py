@@ -13,10 +13,10 @@ from flaxformer.checkpoint import write_config
 from flaxformer.cli import main
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data.tokenizer import BYTES, decode_stream
+from flaxformer.errors import UserError
 from flaxformer.jobs import translation
 from flaxformer.jobs.translation import stream_translation, translate
 from flaxformer.model import Sampling, apply, init
-from flaxformer.struct import UserError
 from flaxformer.study.load import load
 from flaxformer.tasks import PairedFiles, TextFiles
 from flaxformer.training import Run

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
-from flaxformer.struct import UserError, replace_at
+from flaxformer.errors import UserError
+from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training, start, train_step
 from flaxformer.training.step import backward, summed_loss

@@ -7,9 +7,9 @@ import pytest
 
 from flaxformer import model
 from flaxformer.config import GRU, Attention, Block, Gated, LanguageModel, ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.weights import with_layout
 from flaxformer.params import AdaptedWeight, path_name
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import (
     SGD,

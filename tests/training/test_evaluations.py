@@ -10,6 +10,7 @@ import pytest
 from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
 
 from flaxformer.checkpoint import Stop
+from flaxformer.errors import UserError
 from flaxformer.jobs import Job, train
 from flaxformer.jobs.log import read
 from flaxformer.parts.heads import LossSum
@@ -18,7 +19,7 @@ from flaxformer.runner.execution import Execution
 from flaxformer.runner.program import MemoryFittedProgram, Stopped
 from flaxformer.sharding import Devices
 from flaxformer.store.rows import RESERVED_PREFIXES
-from flaxformer.struct import UserError, leaf
+from flaxformer.struct import leaf
 from flaxformer.study import Axis
 from flaxformer.study.evaluation_data import evaluation_data
 from flaxformer.study.metrics import metrics_of

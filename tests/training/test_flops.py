@@ -20,9 +20,10 @@ from flaxformer.config import (
     Tokens,
     Vectors,
 )
+from flaxformer.errors import UserError
 from flaxformer.jobs.peak import model_flops
 from flaxformer.params import Parameters, param
-from flaxformer.struct import UserError, replace_at, static
+from flaxformer.struct import replace_at, static
 from flaxformer.study.program_cost import cost_of_run
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, AdamW, Muon, Run, Training

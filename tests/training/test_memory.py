@@ -7,8 +7,8 @@ import pytest
 
 from flaxformer import params
 from flaxformer.config import Attention, Block, Dense, ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model import specs
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, memory, start
 

@@ -10,11 +10,11 @@ import pytest
 from jaxtyping import Array, Float
 
 from flaxformer.config import LSTM, Attention, Dense, ModelConfig, recurrent_model
+from flaxformer.errors import UserError
 from flaxformer.model import init
 from flaxformer.model.weights import with_layout
 from flaxformer.overrides import override
 from flaxformer.params import Parameters, param, path_name, subtree
-from flaxformer.struct import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import (
     SGD,

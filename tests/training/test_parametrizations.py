@@ -28,9 +28,10 @@ from flaxformer.config import (
 )
 from flaxformer.diagnostics import coordinate_check
 from flaxformer.diagnostics.coordinate import at_width
+from flaxformer.errors import UserError
 from flaxformer.laws.programs import fast_jit
 from flaxformer.params import param, path_name, table
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, AdamW, Constant, Lamb, Lion, Muon, Run, ScheduleFree, start, train_chunk
 from flaxformer.training.step import loss

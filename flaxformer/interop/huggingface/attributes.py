@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer.config import ModelConfig
-from flaxformer.struct import REQUIRED, UserError, get_at
+from flaxformer.errors import UserError
+from flaxformer.struct import REQUIRED, get_at
 
 Attributes = Mapping[str, Any]
 """Content of a config.json."""

@@ -7,11 +7,12 @@ import numpy as np
 
 from flaxformer.canonical import canonical, differences
 from flaxformer.config import Classifier, LearnedPositions, ModelConfig, NoHead, RelativeBuckets, Tokens, Xavier
+from flaxformer.errors import UserError, did_you_mean
 from flaxformer.interop.huggingface.attributes import FIXED, IGNORED, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.parts.heads import Head
-from flaxformer.struct import UserError, did_you_mean, replace_at
+from flaxformer.struct import replace_at
 
 StateDict = dict[str, np.ndarray]
 """Tensors by name."""

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import numpy as np
 
+from flaxformer.errors import UserError
 from flaxformer.files import replacing, write_atomically
 from flaxformer.interop.huggingface.attributes import Attributes
-from flaxformer.struct import UserError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 

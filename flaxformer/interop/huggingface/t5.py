@@ -16,11 +16,12 @@ from flaxformer.config import (
     RMSNorm,
     Tokens,
 )
+from flaxformer.errors import UserError
 from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, Attributes, Fields, choice, number, rate
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, within
 from flaxformer.interop.widths import encoder_of
-from flaxformer.struct import UserError, replace_at
+from flaxformer.struct import replace_at
 
 SELF_ATTENTION = tuple(
     TensorRow(f"{there}.weight", (here,), MATRIX)
