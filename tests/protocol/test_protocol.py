@@ -39,7 +39,7 @@ from protocol.simulated_study import TRIALS, results, worker
 from protocol.simulated_world import HOSTS, STORE, World
 
 from flaxformer.errors import UserError
-from flaxformer.store import records
+from flaxformer.store import columns, records
 from flaxformer.store.leases import EXPIRY, HEARTBEAT, Leases, read_lease
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
@@ -69,6 +69,16 @@ def undisturbed():
 
 expected = functools.cache(undisturbed)
 """The results that every history has to have."""
+
+
+def read_tables(store):
+    """Read what a report reads: columns of all rows, and whole rows of some trials."""
+    assert columns.scalars(store).height <= len(TRIALS) >= columns.everything(store).height
+    return columns.rows_of(store, TRIALS)
+
+
+READERS = {"status": status, "rows": Store.rows, "report": read_tables}
+READER = st.sampled_from([*READERS])
 
 
 def token_of(node):
@@ -133,24 +143,24 @@ class Protocol(RuleBasedStateMachine):
         self.world.start(worker(only and sorted(only), retry, fails=fails), host)
 
     @precondition(lambda self: len(self.alive()) < 4)
-    @rule(host=HOST, with_status=st.booleans())
-    def start_reader(self, host, with_status):
-        self.world.start(functools.partial(self.read, with_status), host)
+    @rule(host=HOST, kind=READER)
+    def start_reader(self, host, kind):
+        self.world.start(functools.partial(self.read, kind), host)
 
-    def read(self, with_status, _process):
-        """What a reader does: `flaxformer status`, or the rows of a report."""
+    def read(self, kind, _process):
+        """What a reader of a kind does."""
         before, may_be_late, losses = dict(self.acknowledged), self.network, self.losses.copy()
         store, found = Store(ROOT), None
         try:
-            found = status(store) if with_status else store.rows()
+            found = READERS[kind](store)
         except UserError as error:
-            if not with_status or not (self.damaged or "holds no study" in str(error)):
+            if kind != "status" or not (self.damaged or "holds no study" in str(error)):
                 raise
         if found is None:
             return
         # A row that is damaged while a reader is suspended may be another one when it goes on.
         before = {trial: state for trial, state in before.items() if self.losses[trial] == losses[trial]}
-        if with_status:
+        if kind == "status":
             done = {trial for trial, state in before.items() if state == "done"} - self.lost
             assert may_be_late or found["done"] >= len(done), (found, done)
             assert found["declared"] == len(TRIALS)
@@ -201,10 +211,10 @@ class Protocol(RuleBasedStateMachine):
         self.world.step_process(successor, 60)
 
     @precondition(lambda self: self.alive())
-    @rule(index=INDEX, host=HOST, with_status=st.booleans(), calls=TURN, call=MEETING, turn=TURN)
-    def read_meanwhile(self, index, host, with_status, calls, call, turn):
+    @rule(index=INDEX, host=HOST, kind=READER, calls=TURN, call=MEETING, turn=TURN)
+    def read_meanwhile(self, index, host, kind, calls, call, turn):
         """Let a process write while a reader reads."""
-        reader, writer = self.world.start(functools.partial(self.read, with_status), host), self.chosen(index)
+        reader, writer = self.world.start(functools.partial(self.read, kind), host), self.chosen(index)
         self.world.step_to(reader, "scandir", "/groups")
         self.world.step_process(reader, calls)
         self.world.step_to(writer, *call)
