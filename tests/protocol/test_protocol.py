@@ -149,7 +149,8 @@ class Protocol(RuleBasedStateMachine):
 
     def read(self, kind, _process):
         """What a reader of a kind does."""
-        before, may_be_late, losses = dict(self.acknowledged), self.network, self.losses.copy()
+        before = {trial: state for trial, state in self.acknowledged.items() if trial not in self.lost}
+        may_be_late, losses = self.network, self.losses.copy()
         store, found = Store(ROOT), None
         try:
             found = READERS[kind](store)
