@@ -30,6 +30,7 @@ from flaxformer.store import declarations
 from flaxformer.store.checks import is_finished
 from flaxformer.store.leases import Leases
 from flaxformer.store.provenance import provenance
+from flaxformer.store.repair import repair
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store, check_file_name
 from flaxformer.study.arm import Trial
@@ -108,7 +109,7 @@ def _run_stage(
         check_file_name(group.name)
     with store.locked(LOCK_PATIENCE):
         entry = declarations.declare(store, declared, on_code_change)["declaration"]
-        store.repair()
+        repair(store)
         launch["code"] = copy_sources(store.root / "code", user_modules(study.file))
         store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
     if changed:

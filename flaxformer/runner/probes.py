@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from flaxformer.digests import JsonObject
 from flaxformer.store.declarations import declare
+from flaxformer.store.repair import repair
 from flaxformer.store.store import Store
 from flaxformer.study.probe import Probe, check_quantities
 from flaxformer.study.user_functions import calling, numbers
@@ -24,7 +25,7 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
     """
     with store.locked():
         declaration = declare(store, probe.declaration(), on_code_change)
-        store.repair()
+        repair(store)
         done = {row["seed"] for row in store.measurements(declaration)}
         for seed in probe.seeds:
             if seed in done:

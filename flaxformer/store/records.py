@@ -14,7 +14,7 @@ import polars as pl
 from flaxformer import digests
 from flaxformer.digests import DamagedError, JsonObject, digest, read_anew
 from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
+from flaxformer.files import replacing
 from flaxformer.store.rows import COLUMNS
 
 SEAL = re.compile(rb"flaxformer:[0-9a-f]{32}")
@@ -59,7 +59,11 @@ def write_document(path: Path, data: JsonObject) -> None:
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]] | pl.DataFrame) -> None:
-    """Write rows, other flat mappings, or a table as one Parquet file with its digest."""
+    """Write rows, other flat mappings, or a table as one Parquet file with its digest, which is read back.
+
+    Raises:
+      UserError: it cannot be written, or what is read back is damaged; `path` is then as it was.
+    """
     table = rows if isinstance(rows, pl.DataFrame) else frame_of(rows)
     buffer = io.BytesIO()
     table.write_parquet(buffer, metadata={"digest": UNSEALED.decode()})
@@ -67,8 +71,9 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]] | pl.DataFrame) ->
     footer = _footer(len(data), bytes(data[-8:]))
     seal = b"flaxformer:" + digest(data, 16).encode()
     data[footer:] = bytes(data[footer:]).replace(UNSEALED, seal)
-    with writing(path):
-        write_atomically(path, data)
+    with writing(path), replacing(path) as temporary:
+        temporary.write_bytes(data)
+        check_table(temporary)
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
@@ -167,7 +172,8 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
+    except (OSError, DamagedError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{path} cannot be written: {error.strerror or error}; finished runs are kept: mend this, and run again"
+            f"{path} cannot be written: {reason}; finished runs are kept: mend this, and run again"
         ) from error

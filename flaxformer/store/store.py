@@ -236,7 +236,7 @@ class Store:
             recorded = {line.get("trial") for line in read_lines(self.root / DISAGREEMENTS)}
             for trial in self.disagreements.keys() & rows.keys() - recorded:
                 records.append_line(self.root / DISAGREEMENTS, {"trial": trial, "what": self.disagreements[trial]})
-            if rows:  # a full disk may have left an empty file of lines
+            if rows:  # a full disk may have left a file of lines without a row
                 records.write_table(parquet, list(rows.values()))
             for path, size in sizes.items():
                 with unchanged(path, size) as is_merged:  # else its owner, long silent, has added a row
@@ -273,28 +273,3 @@ class Store:
     def record_launch(self, launch: JsonObject) -> None:
         """Add one launch to the provenance."""
         records.append_line(self.root / "launches.jsonl", launch)
-
-    def repair(self) -> None:
-        """Repair the folder, under the lock: remove unfinished lines and half-written files, set damaged files aside.
-
-        Files of workers are left alone, since a worker may be writing: an unfinished line is not read, and no other
-        process adds to it.
-        """
-        plain = [path for path, name in self._line_files().items() if not name["worker"]]
-        for path in (self.root / "measurements.jsonl", self.root / "launches.jsonl", *plain):
-            if path.is_symlink():
-                self.set_aside(path, "it is a symbolic link")
-            data = digests.read_or_empty(path)
-            rows, wrong = digests.lines(path)
-            if wrong:
-                self.set_aside(path, wrong[0])
-                data = b"".join(map(digests.line, rows))
-            if wrong or (data and not data.endswith(b"\n")):
-                with records.writing(path):
-                    write_atomically(path, data[: data.rfind(b"\n") + 1])
-        for path in self._files("*.parquet"):
-            self._table(path)
-            if path.exists() and (what := self.corrupt_files.get(path.relative_to(self.root).as_posix())):
-                self.set_aside(path, what)
-        for path in self.groups.glob(".*.tmp"):
-            path.unlink(missing_ok=True)

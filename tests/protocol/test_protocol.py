@@ -288,8 +288,9 @@ class Protocol(RuleBasedStateMachine):
         assert set(now) <= set(before)
         if gone and how == "flip":
             assert path.removeprefix(f"{STORE}/") in store.corrupt_files
-        if path.endswith(".parquet"):  # a merge that has written it may go on, and remove the lines with the same rows
-            gone |= {trial for trial, row in before.items() if row.group == Path(path).stem}
+        if ".parquet" in path:  # a merge that has written it may go on, and remove the lines with the same rows
+            group = Path(path).name.removeprefix(".").partition(".parquet")[0]
+            gone |= {trial for trial, row in before.items() if row.group == group}
         self.lost |= gone & self.acknowledged.keys()
         self.losses.update(gone)
 

@@ -12,6 +12,7 @@ from flaxformer.files import write_atomically
 from flaxformer.store import declaration_log
 from flaxformer.store.declarations import declare
 from flaxformer.store.records import write_table
+from flaxformer.store.repair import repair
 from flaxformer.store.rows import COLUMNS, Row, is_reserved
 from flaxformer.store.store import Store, read_lines
 from flaxformer.struct import replace_at
@@ -77,7 +78,7 @@ def test_a_file_cut_at_any_byte_gives_its_whole_lines_and_can_be_continued(store
         whole = ROWS[: data[:cut].count(b"\n")]
         assert read_lines(path) == whole
         assert store.rows() == by_trial(whole)
-        store.repair()
+        repair(store)
         store.append("g", extra)
         assert read_lines(path) == [*whole, extra]
 
@@ -192,6 +193,24 @@ def test_finish_of_lines_without_a_row_writes_no_table(store, data):
     store.finish("g")
     assert not list(store.groups.iterdir())
     assert store.rows() == {}
+
+
+def test_a_table_that_is_damaged_while_it_is_written_gets_no_name(store, monkeypatch):
+    filled(store, ROWS[:1])
+    store.finish("g")
+    filled(store, ROWS[1:])
+    before = {path.name: path.read_bytes() for path in store.groups.iterdir()}
+    write = Path.write_bytes
+
+    def damaged(path, data):
+        write(path, bytes(data[:9]) + bytes([data[9] ^ 1]) + bytes(data[10:]))
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"g.parquet cannot be written: its digest"):
+        patch.setattr(Path, "write_bytes", damaged)
+        store.finish("g")
+    assert {path.name: path.read_bytes() for path in store.groups.iterdir()} == before
+    store.finish("g")
+    assert store.rows() == by_trial(ROWS)
 
 
 @pytest.mark.parametrize("moment", ["replace", "unlink"])

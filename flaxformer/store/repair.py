@@ -1,0 +1,32 @@
+"""Repair of a folder of results before a process works in it."""
+
+from flaxformer import digests
+from flaxformer.files import write_atomically
+from flaxformer.store import records
+from flaxformer.store.store import Store
+
+
+def repair(store: Store) -> None:
+    """Repair the folder, under the lock: remove unfinished lines and half-written files, set damaged files aside.
+
+    Files of workers are left alone, since a worker may be writing: an unfinished line is not read, and no other
+    process adds to it.
+    """
+    plain = [path for path, name in store._line_files().items() if not name["worker"]]
+    for path in (store.root / "measurements.jsonl", store.root / "launches.jsonl", *plain):
+        if path.is_symlink():
+            store.set_aside(path, "it is a symbolic link")
+        data = digests.read_or_empty(path)
+        rows, wrong = digests.lines(path)
+        if wrong:
+            store.set_aside(path, wrong[0])
+            data = b"".join(map(digests.line, rows))
+        if wrong or (data and not data.endswith(b"\n")):
+            with records.writing(path):
+                write_atomically(path, data[: data.rfind(b"\n") + 1])
+    for path in store._files("*.parquet"):
+        store._table(path)
+        if path.exists() and (what := store.corrupt_files.get(path.relative_to(store.root).as_posix())):
+            store.set_aside(path, what)
+    for path in store.groups.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
