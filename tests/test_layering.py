@@ -70,7 +70,7 @@ INSIDE = {
         {"rows", "leases", "provenance", "weights", "schema"},
         {"records", "checks", "compact"},
         {"store"},
-        {"columns"},
+        {"columns", "repair"},
         {"declaration_log", "status", "trial_measurements"},
         {"declarations"},
     ],
