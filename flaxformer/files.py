@@ -1,6 +1,5 @@
 """Durable writes, folder locks, digests of files, and safe removal of folders."""
 
-import ast
 import contextlib
 import errno
 import fcntl
@@ -12,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flaxformer.errors import UserError
@@ -21,10 +20,17 @@ ABANDONED = 86_400.0
 """Age in seconds from which on a temporary file has no writer any more."""
 
 
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Replace a file: after a crash or power loss, it has either the old content or the new, never a part of it."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(data)
+def write_atomically(path: Path, data: bytes | memoryview, check: Callable[[Path], object] | None = None) -> None:
+    """Replace a file: after a crash or power loss, it has either the old content or the new, never a part of it.
+
+    Args:
+      check: called with the new file before it gets its name; if it raises an exception, `path` is as it was.
+    """
+    with replacing(path) as temporary:
+        with temporary.open("wb") as file:
+            file.write(data)
+        if check:
+            check(temporary)
 
 
 @contextlib.contextmanager
@@ -181,32 +187,6 @@ def unchanged(path: Path, size: int) -> Iterator[bool]:
         yield _lock(file, 0.0) and os.fstat(file).st_size == size
     finally:
         os.close(file)
-
-
-def find_experiment(path: Path) -> Path:
-    """Return the path if it exists, or else the package's own file or folder below `experiments/`, if it has one.
-
-    The studies, claims and benchmarks of the package are in `experiments/`, beside the package in a clone and inside it
-    in an installed wheel. With this, `flaxformer run experiments/norm_and_scale.py` works in any folder.
-    """
-    package = Path(__file__).resolve().parent
-    if path.exists() or path.parts[:1] != ("experiments",):
-        return path
-    return next((own for folder in (package, package.parent) if (own := folder / path).exists()), path)
-
-
-def declares(file: Path, name: str) -> bool:
-    """True if a file assigns a name at its top level; nothing is executed."""
-    path = find_experiment(file)
-    if not path.is_file():  # a device or a pipe may have no end
-        return False
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
 
 def safe_name(text: str, distinct: str) -> str:

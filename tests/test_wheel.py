@@ -14,7 +14,7 @@ import pytest
 
 from flaxformer.bench.choose import find
 from flaxformer.claims.case import find_cases
-from flaxformer.files import find_experiment
+from flaxformer.python_files import find_experiment
 from flaxformer.user_code.source import is_user_file
 
 ROOT = Path(__file__).parents[1]

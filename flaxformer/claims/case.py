@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flaxformer.errors import UserError, did_you_mean
-from flaxformer.files import find_experiment
+from flaxformer.python_files import find_experiment
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load
 from flaxformer.study.probe import Probe

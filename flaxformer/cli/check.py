@@ -15,9 +15,9 @@ from rich.text import Text
 from flaxformer.cli.arguments import Check
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.errors import UserError
-from flaxformer.files import declares
 from flaxformer.laws import LAWS, Subject, check_names, check_subject, distinct_models, scales
 from flaxformer.overrides import override
+from flaxformer.python_files import declares
 from flaxformer.report import tables
 from flaxformer.report.terminal import fitted
 from flaxformer.study.load import load, load_study

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from flaxformer.cli.arguments import New
 from flaxformer.errors import UserError
-from flaxformer.files import declares, find_experiment
+from flaxformer.python_files import declares, find_experiment
 
 
 def main(arguments: New, console: Console) -> int:

@@ -14,7 +14,7 @@ import polars as pl
 from flaxformer import digests
 from flaxformer.digests import DamagedError, JsonObject, digest, read_anew
 from flaxformer.errors import UserError
-from flaxformer.files import replacing
+from flaxformer.files import write_atomically
 from flaxformer.store.rows import COLUMNS
 
 SEAL = re.compile(rb"flaxformer:[0-9a-f]{32}")
@@ -71,9 +71,8 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]] | pl.DataFrame) ->
     footer = _footer(len(data), bytes(data[-8:]))
     seal = b"flaxformer:" + digest(data, 16).encode()
     data[footer:] = bytes(data[footer:]).replace(UNSEALED, seal)
-    with writing(path), replacing(path) as temporary:
-        temporary.write_bytes(data)
-        check_table(temporary)
+    with writing(path):
+        write_atomically(path, data, check=check_table)
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

@@ -13,8 +13,9 @@ from typing import TypeVar
 from flaxformer.checkpoint import read_config
 from flaxformer.checkpoint.config import source_of
 from flaxformer.errors import UserError
-from flaxformer.files import digest_of, find_experiment
+from flaxformer.files import digest_of
 from flaxformer.overrides import override
+from flaxformer.python_files import find_experiment
 from flaxformer.store.weights import WEIGHTS
 from flaxformer.study.declare import Study
 from flaxformer.training.run import Run

@@ -11,8 +11,8 @@ from study.tiny import fill
 
 from flaxformer import cli
 from flaxformer.cli.parsing import parse
-from flaxformer.files import declares
 from flaxformer.overrides import override
+from flaxformer.python_files import declares
 from flaxformer.report.write import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run

@@ -9,7 +9,7 @@ from study.tiny import BASELINE, NORM, tiny
 
 from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
-from flaxformer.store import declaration_log
+from flaxformer.store import declaration_log, records
 from flaxformer.store.declarations import declare
 from flaxformer.store.records import write_table
 from flaxformer.store.repair import repair
@@ -200,13 +200,16 @@ def test_a_table_that_is_damaged_while_it_is_written_gets_no_name(store, monkeyp
     store.finish("g")
     filled(store, ROWS[1:])
     before = {path.name: path.read_bytes() for path in store.groups.iterdir()}
-    write = Path.write_bytes
 
-    def damaged(path, data):
-        write(path, bytes(data[:9]) + bytes([data[9] ^ 1]) + bytes(data[10:]))
+    def check_after_damage(path):
+        data = path.read_bytes()
+        if path.suffix == ".tmp":
+            path.write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])
+        return check_table(path)
 
+    check_table = records.check_table
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", damaged)
+        patch.setattr(records, "check_table", check_after_damage)
         with pytest.raises(UserError, match=r"g.parquet cannot be written: its digest differs"):
             store.finish("g")
     assert {path.name: path.read_bytes() for path in store.groups.iterdir()} == before

@@ -1,0 +1,30 @@
+"""Python files of studies, jobs and benchmarks: where they are, and what they declare."""
+
+import ast
+from pathlib import Path
+
+
+def find_experiment(path: Path) -> Path:
+    """Return the path if it exists, or else the package's own file or folder below `experiments/`, if it has one.
+
+    The studies, claims and benchmarks of the package are in `experiments/`, beside the package in a clone and inside it
+    in an installed wheel. With this, `flaxformer run experiments/norm_and_scale.py` works in any folder.
+    """
+    package = Path(__file__).resolve().parent
+    if path.exists() or path.parts[:1] != ("experiments",):
+        return path
+    return next((own for folder in (package, package.parent) if (own := folder / path).exists()), path)
+
+
+def declares(file: Path, name: str) -> bool:
+    """True if a file assigns a name at its top level; nothing is executed."""
+    path = find_experiment(file)
+    if not path.is_file():  # a device or a pipe may have no end
+        return False
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
