@@ -201,6 +201,14 @@ def digest_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder, by name; nothing if it is no folder, or if another process removes it meanwhile."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def flush(path: Path) -> None:
     """Write the content of a file, or the list of names of a folder, from the cache to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -16,9 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flaxformer
 from flaxformer.bench import Benchmark, Way, Work
 
 HERE = Path(__file__).parent
+CODE = Path(flaxformer.__file__).resolve().parents[1]
+"""Folder of the package that runs."""
 COMMANDS = {"plan": ["FILE"], "status": ["DIR"], "report": ["DIR"]}
 
 
@@ -28,7 +31,7 @@ def study_folder(work: Work, checkout: Path) -> Path:
     folder = work.scratch.parent / name
     if not folder.exists():
         arms, seeds = work["shape"].split("x")
-        for part, code in (("declare", checkout), ("fill", HERE.parents[1])):
+        for part, code in (("declare", checkout), ("fill", CODE)):
             command = [sys.executable, str(HERE / "large_study.py"), part, f"{folder}.part", arms, seeds]
             subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(code)})
         Path(f"{folder}.part").rename(folder)
@@ -39,7 +42,7 @@ def command(name: str, before: bool = False) -> Callable[[Work], dict[str, Any]]
     """A command on the filled folder, or on the study."""
 
     def measure(work: Work) -> dict[str, Any]:
-        checkout = Path(work["checkout"]).resolve() if before else HERE.parents[1]
+        checkout = Path(work["checkout"]).resolve() if before else CODE
         folder = study_folder(work, checkout) if name in COMMANDS else work.scratch
         file = work.scratch / "study.py"
         arms, seeds = work["shape"].split("x")

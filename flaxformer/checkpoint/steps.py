@@ -19,7 +19,7 @@ STATE = "state"
 
 def step_numbers(folder: Path, published: bool) -> list[int]:
     """Return the steps in a folder with, or without, a marker, in order; symbolic links do not count."""
-    paths = folder.iterdir() if folder.is_dir() else ()
+    paths = files.entries(folder)
     own = [path for path in paths if path.name.isdecimal() and path.name.isascii()]
     own = [path for path in own if str(int(path.name)) == path.name and path.is_dir() and not path.is_symlink()]
     return sorted(int(path.name) for path in own if (path / MARKER).exists() == published)

@@ -29,7 +29,7 @@ from typing import get_args
 from flaxformer import digests
 from flaxformer.digests import DamagedError, JsonObject
 from flaxformer.errors import UserError
-from flaxformer.files import flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
+from flaxformer.files import entries, flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.compact import expand
@@ -115,7 +115,7 @@ class Store:
           UserError: another process holds it, or a folder in it is a symbolic link.
         """
         with lock_folder(self.root, "writing the study", patience):
-            kept = (folder for pattern in ("*", "*/*") for folder in self.unfinished.glob(pattern))
+            kept = [one for folder in entries(self.unfinished) for one in (folder, *entries(folder))]
             for folder in (self.groups, self.leases, self.unfinished, *kept):
                 if folder.is_symlink():
                     raise UserError(f"{folder} is a symbolic link; expected a folder of its own")

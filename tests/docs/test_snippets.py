@@ -54,10 +54,8 @@ def as_in_a_users_program():
     jax.config.update("jax_numpy_rank_promotion", before)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """An empty folder with the repository's experiments, a text, a checkpoint of GPT-2's kind, and the pages' files."""
-    root = tmp_path_factory.mktemp("pages")
+def with_files_of_pages(root):
+    """A folder with the repository's experiments, a text, and the pages' files."""
     (root / "experiments").symlink_to(ROOT / "experiments")
     (root / "my_text.txt").write_text("To be, or not to be, that is the question. " * 100)
     for page in PAGES.values():
@@ -65,6 +63,11 @@ def folder(tmp_path_factory):
             if block.title:
                 (root / block.title).write_text(block.text)
     return root
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return with_files_of_pages(tmp_path_factory.mktemp("pages"))
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +178,9 @@ def shortened(line):
 
 
 @pytest.mark.slow
-def test_every_command_runs(folder, monkeypatch, capsys):
+def test_every_command_runs(tmp_path, monkeypatch, capsys):
     """Pages in the order of the navigation, each command in the order of its page, in one folder."""
+    folder = with_files_of_pages(tmp_path)
     monkeypatch.chdir(folder)
     (folder / "experts.py").write_text(
         "\n".join(block.text for block in blocks(PAGES["components"]) if block.language == "python")

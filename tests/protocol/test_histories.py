@@ -172,6 +172,16 @@ def read(store):
     return store.rows().keys(), store.corrupt_files
 
 
+def test_a_partial_run_that_is_removed_while_another_process_begins_is_no_error():
+    """The second process lists the partial runs, to refuse links, when the first one removes those of its group."""
+    with history() as own:
+        first, second = own.world.start(worker(only=FIRST)), own.world.start(worker(only=TRIALS[-1:]))
+        own.go_on(first, lambda name, path: name == "rmdir" and path.endswith(GROUPS[0].name))
+        own.go_on(second, lambda name, path: name == "scandir" and path.endswith(GROUPS[0].name))
+        own.world.step_process(first)
+        own.end(second, first)
+
+
 def test_lease_is_released_on_a_full_disk():
     """The disk is full before a worker's first row is merged; the worker ends with one message, and has no lease."""
     with history() as own:

@@ -193,10 +193,14 @@ class Protocol(RuleBasedStateMachine):
             self.world.step_process(pair[turn % 2], calls)
 
     @precondition(lambda self: len(self.alive()) in range(1, 4))
-    @rule(index=INDEX, calls=st.lists(MEETING, min_size=3, max_size=3), host=HOST, share=INDEX, turn=TURN)
-    def take_over(self, index, calls, host, share, turn):
+    @rule(index=INDEX, rows=st.integers(0, 2), calls=st.lists(MEETING, min_size=3, max_size=3), host=HOST, share=INDEX,
+          turn=TURN)  # fmt: skip
+    def take_over(self, index, rows, calls, host, share, turn):
         """Suspend a process until another one has taken trials over from it; then both go on, past these calls."""
         silent, (first, second, last) = self.chosen(index), calls
+        for _ in range(rows):
+            self.world.step_to(silent, "write", ".jsonl")
+            self.world.step_process(silent)
         self.world.step_to(silent, *first)
         held = sorted({trial for own in silent.leases for lease in owned(own) for trial in lease["trials"]})
         if not held or silent.is_done:

@@ -60,10 +60,12 @@ def named(params):
     return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def assert_close(one, other, rtol=1e-5, atol=1e-6):
+def assert_close(one, other, rtol=1e-5, atol=1e-6, but="none"):
     one, other = named(one), named(other)
     assert one.keys() == other.keys()
     for path in one:
+        if path.endswith(but):
+            continue
         np.testing.assert_allclose(one[path], other[path], rtol=rtol, atol=atol, err_msg=path)
 
 
@@ -83,7 +85,8 @@ def roles(config):
 def test_at_the_base_width_training_is_that_of_the_standard_parametrization(kind, optimizer):
     own, standard = (run_at(BASE, one, optimizer=optimizer) for one in (kind, Parametrization()))
     np.testing.assert_array_equal(named(start(own).params)["head/matrix"], named(start(standard).params)["head/matrix"])
-    assert_close(trained(own), trained(standard))
+    # A bias of keys changes no attention: its gradient is the rounding error, which Adam divides by its own size.
+    assert_close(trained(own), trained(standard), but="key_bias")
 
 
 @pytest.mark.parametrize("initializer", [LeCun(), Xavier(), Normal(deviation=0.1)])
