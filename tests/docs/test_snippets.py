@@ -76,9 +76,14 @@ def finished(folder):
     for name in ("induction", "rates"):
         study = load_study(folder / f"{name}.py")
         write(fill(folder / "runs" / name, study, lambda trial: 1.0 + 0.1 * trial.seed / (1 + trial.seed)))
+    train_with_weights(folder)
+    gpt2(folder / "gpt2")
+
+
+def train_with_weights(folder):
+    """Train a small study whose weights are kept, which several pages read."""
     small = load_study(folder / "induction.py", [*SMALL["induction.py"], *FEW], seeds=[0])
     list(run(small, Execution(output=folder / "runs" / "induction_kept", devices=1, keep="final")))
-    gpt2(folder / "gpt2")
 
 
 def gpt2(folder):
@@ -181,6 +186,7 @@ def shortened(line):
 def test_every_command_runs(tmp_path, monkeypatch, capsys):
     """Pages in the order of the navigation, each command in the order of its page, in one folder."""
     folder = with_files_of_pages(tmp_path)
+    train_with_weights(folder)
     monkeypatch.chdir(folder)
     (folder / "experts.py").write_text(
         "\n".join(block.text for block in blocks(PAGES["components"]) if block.language == "python")
