@@ -103,7 +103,7 @@ class Protocol(RuleBasedStateMachine):
         expected()
         self.world = World(self.network, self.locks)
         self.world.watch = self.check_removal
-        self.acknowledged, self.lost, self.damaged, self.was_full = {}, set(), False, False
+        self.acknowledged, self.lost, self.spoilt, self.damaged, self.was_full = {}, set(), set(), False, False
         self.losses = collections.Counter()
         self.checked = None
         """The files and the acknowledged rows when `acknowledged_rows_are_there` was last checked."""
@@ -115,6 +115,9 @@ class Protocol(RuleBasedStateMachine):
         if self.acknowledged.get(row.trial) != "done" or row.trial in self.lost:
             self.acknowledged[row.trial] = row.status
         self.lost.discard(row.trial)
+        if row.trial in self.spoilt:  # it was damaged after it was written, and before it was acknowledged
+            self.spoilt.remove(row.trial)
+            self.lost.add(row.trial)
 
     # --- processes -----------------------------------------------------------------------------------------
 
@@ -296,6 +299,7 @@ class Protocol(RuleBasedStateMachine):
             group = Path(path).name.removeprefix(".").partition(".parquet")[0]
             gone |= {trial for trial, row in before.items() if row.group == group}
         self.lost |= gone & self.acknowledged.keys()
+        self.spoilt |= gone - self.acknowledged.keys()
         self.losses.update(gone)
 
     # --- what must hold ------------------------------------------------------------------------------------
