@@ -67,11 +67,10 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]] | pl.DataFrame) ->
     table = rows if isinstance(rows, pl.DataFrame) else frame_of(rows)
     buffer = io.BytesIO()
     table.write_parquet(buffer, metadata={"digest": UNSEALED.decode()})
-    data = buffer.getbuffer()
-    footer = _footer(len(data), bytes(data[-8:]))
-    seal = b"flaxformer:" + digest(data, 16).encode()
-    data[footer:] = bytes(data[footer:]).replace(UNSEALED, seal)
-    with writing(path):
+    with buffer.getbuffer() as data, writing(path):  # released early: CPython 3.12.1 crashes when it collects one
+        footer = _footer(len(data), bytes(data[-8:]))
+        seal = b"flaxformer:" + digest(data, 16).encode()
+        data[footer:] = bytes(data[footer:]).replace(UNSEALED, seal)
         write_atomically(path, data, check=check_table)
 
 
