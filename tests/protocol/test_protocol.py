@@ -45,7 +45,7 @@ from flaxformer.store.status import status
 from flaxformer.store.store import Store
 
 HISTORIES = int(os.environ.get("FLAXFORMER_HISTORIES", "0"))
-INDEX = st.integers(0, 3)
+INDEX, ROWS = st.integers(0, 3), st.integers(0, 2)
 HOST = st.sampled_from(HOSTS)
 SHARE = st.none() | st.sets(st.sampled_from(TRIALS), min_size=1, max_size=3)
 ROOT = Path(STORE)
@@ -56,6 +56,7 @@ SHARED = (
 """System calls at which processes meet: a name, and an end of a path."""
 CALLS = (*SHARED, *((name, "") for name in ("write", "fsync", "rename", "unlink", "read", "sleep")))
 """System calls before which a process is suspended or killed."""
+PROGRESS = st.sampled_from((("create", ".lease"), ("write", ".jsonl"), ("rename", ".parquet"), ("unlink", ".jsonl")))
 MEETING, CALL, TURN = st.sampled_from(SHARED), st.sampled_from(CALLS), st.integers(0, 60)
 
 
@@ -196,15 +197,18 @@ class Protocol(RuleBasedStateMachine):
             self.world.step_process(pair[turn % 2], calls)
 
     @precondition(lambda self: len(self.alive()) in range(1, 4))
-    @rule(index=INDEX, rows=st.integers(0, 2), calls=st.lists(MEETING, min_size=3, max_size=3), host=HOST, share=INDEX,
-          turn=TURN)  # fmt: skip
-    def take_over(self, index, rows, calls, host, share, turn):
-        """Suspend a process until another one has taken trials over from it; then both go on, past these calls."""
-        silent, (first, second, last) = self.chosen(index), calls
+    @rule(
+        index=INDEX, rows=st.integers(0, 2), at=MEETING, host=HOST, share=st.integers(0, 2), until=PROGRESS, turn=TURN
+    )
+    def take_over(self, index, rows, at, host, share, until, turn):
+        """Suspend a process until another one has taken trials over from it; then both go on."""
+        silent = self.chosen(index)
+        if not any(own._mine for own in silent.leases):
+            self.world.step_to(silent, "write", ".lease")
         for _ in range(rows):
             self.world.step_to(silent, "write", ".jsonl")
             self.world.step_process(silent)
-        self.world.step_to(silent, *first)
+        self.world.step_to(silent, *at)
         held = sorted({trial for own in silent.leases for lease in owned(own) for trial in lease["trials"]})
         if not held or silent.is_done:
             return
@@ -213,8 +217,7 @@ class Protocol(RuleBasedStateMachine):
         self.world.step_to(successor, "sleep")
         self.world.pass_time(130.0)
         self.world.step_process(successor)
-        self.world.step_to(successor, *second)
-        self.world.step_to(silent, *last)
+        self.world.step_to(successor, *until)
         self.world.step_process(silent, turn)
         self.world.step_process(successor, 60)
 
