@@ -202,7 +202,7 @@ def digest_of(data: bytes) -> str:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder, by name; nothing if it is no folder, or if another process removes it meanwhile."""
+    """Paths in a folder, by name; none if it is no folder, or if another process removes it meanwhile."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

@@ -180,6 +180,7 @@ def test_a_partial_run_that_is_removed_while_another_process_begins_is_no_error(
         own.go_on(second, lambda name, path: name == "scandir" and path.endswith(GROUPS[0].name))
         own.world.step_process(first)
         own.end(second, first)
+        assert Store(ROOT).rows().keys() == {*FIRST, TRIALS[-1]}
 
 
 def test_lease_is_released_on_a_full_disk():
