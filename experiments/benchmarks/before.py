@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from flaxformer.bench import Benchmark, Way, Work
@@ -30,7 +29,7 @@ def of_checkout(here: bool) -> Callable[[Work], dict[str, Any]]:
     """One benchmark, by this checkout or the other."""
 
     def measure(work: Work) -> dict[str, Any]:
-        checkout = Path(__file__).parents[2] if here else Path(work["checkout"]).resolve()
+        checkout = work.code(is_other=not here)
         output = work.scratch / "before"
         shutil.rmtree(output, ignore_errors=True)
         environment = os.environ | {"PYTHONPATH": str(checkout)}

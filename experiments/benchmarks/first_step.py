@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import flaxformer
 from flaxformer.bench import Benchmark, Way, Work
 
 HERE = Path(__file__).resolve()
@@ -26,7 +25,7 @@ def start(is_before: bool = False, is_cached: bool = False) -> Callable[[Work], 
     """A process to its first step, by this checkout or the other."""
 
     def measure(work: Work) -> dict[str, Any]:
-        checkout = Path(work["checkout"]).resolve() if is_before else Path(flaxformer.__file__).resolve().parents[1]
+        checkout = work.code(is_before)
         environment = os.environ | {"PYTHONPATH": str(checkout)}
         if is_cached:
             environment |= {

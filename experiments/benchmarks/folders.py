@@ -16,12 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import flaxformer
 from flaxformer.bench import Benchmark, Way, Work
 
 HERE = Path(__file__).parent
-CODE = Path(flaxformer.__file__).resolve().parents[1]
-"""Folder of the package that runs."""
 COMMANDS = {"plan": ["FILE"], "status": ["DIR"], "report": ["DIR"]}
 
 
@@ -31,7 +28,7 @@ def study_folder(work: Work, checkout: Path) -> Path:
     folder = work.scratch.parent / name
     if not folder.exists():
         arms, seeds = work["shape"].split("x")
-        for part, code in (("declare", checkout), ("fill", CODE)):
+        for part, code in (("declare", checkout), ("fill", work.code(is_other=False))):
             command = [sys.executable, str(HERE / "large_study.py"), part, f"{folder}.part", arms, seeds]
             subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(code)})
         Path(f"{folder}.part").rename(folder)
@@ -42,7 +39,7 @@ def command(name: str, before: bool = False) -> Callable[[Work], dict[str, Any]]
     """A command on the filled folder, or on the study."""
 
     def measure(work: Work) -> dict[str, Any]:
-        checkout = Path(work["checkout"]).resolve() if before else CODE
+        checkout = work.code(before)
         folder = study_folder(work, checkout) if name in COMMANDS else work.scratch
         file = work.scratch / "study.py"
         arms, seeds = work["shape"].split("x")

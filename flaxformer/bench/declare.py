@@ -37,6 +37,10 @@ class Work:
     def __getitem__(self, name: str) -> Any:
         return self.point[name]
 
+    def code(self, is_other: bool) -> Path:
+        """Folder of the code that a process runs, for PYTHONPATH: of `checkout`, or else of the package that runs."""
+        return Path(self["checkout"]).resolve() if is_other else Path(__file__).resolve().parents[2]
+
     def since_start(self) -> float:
         """Seconds since the process was started, with imports."""
         return time.monotonic() - self.began
