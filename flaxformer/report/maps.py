@@ -1,5 +1,7 @@
 """Attention maps among the metrics of a study, as `flaxformer.interpret.named_maps` calls them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from flaxformer.report.heads import numbers_by_seed
@@ -7,6 +9,7 @@ from flaxformer.report.measured import MAP
 from flaxformer.report.numbers import number
 from flaxformer.report.thinning import evenly
 from flaxformer.study.analysis import Analysis
+from flaxformer.study.arms import ArmSummary
 
 MOST_ARMS, MOST_LAYERS = 4, 8
 """Largest numbers of arms, each a figure, and of layers that are drawn."""
@@ -14,14 +17,23 @@ Maps = dict[str, np.ndarray]
 """Weights [N, T, S] by the path of the point."""
 
 
-def attention_maps(analysis: Analysis) -> dict[str, Maps]:
-    """Return the mean over seeds of the attention maps of each arm that has some, by the arm's name.
+def arms_with_maps(analysis: Analysis) -> list[ArmSummary]:
+    """Return the arms that have attention maps in some run."""
+    return [
+        arm
+        for arm in analysis.arms
+        if any(MAP.fullmatch(name) for numbers in numbers_by_seed(analysis, arm) for name in numbers)
+    ]
+
+
+def attention_maps(analysis: Analysis, arms: Sequence[ArmSummary] | None = None) -> dict[str, Maps]:
+    """Return the mean over seeds of the attention maps of each arm that has some, or of some arms, by the arm's name.
 
     With several seeds, the heads of each layer are put in the order of their mean distance Σ_s A[t, s] |t − s| in each
     seed, the nearest first, since the order of heads has no meaning from seed to seed.
     """
     found = {}
-    for arm in analysis.arms:
+    for arm in analysis.arms if arms is None else arms:
         seeds = [own for numbers in numbers_by_seed(analysis, arm) if (own := _maps(numbers))]
         if seeds:
             ordered = [{path: _by_distance(x) for path, x in own.items()} for own in seeds] if len(seeds) > 1 else seeds
@@ -32,8 +44,8 @@ def attention_maps(analysis: Analysis) -> dict[str, Maps]:
 
 def drawn_maps(analysis: Analysis) -> dict[str, Maps]:
     """Return the maps that the report draws: of at most `MOST_ARMS` arms, and `MOST_LAYERS` layers of each."""
-    shown = list(attention_maps(analysis).items())[:MOST_ARMS]
-    return {name: dict(evenly(list(own.items()), MOST_LAYERS)) for name, own in shown}
+    shown = attention_maps(analysis, arms_with_maps(analysis)[:MOST_ARMS])
+    return {name: dict(evenly(list(own.items()), MOST_LAYERS)) for name, own in shown.items()}
 
 
 def _maps(numbers: dict[str, float]) -> Maps:
@@ -74,13 +86,13 @@ def _by_distance(weights: np.ndarray) -> np.ndarray:
 
 def caption(analysis: Analysis, index: int) -> str:
     """Return the caption of the figure of an arm, which names the arm and what is left out."""
-    found = attention_maps(analysis)
-    name, own = list(found.items())[index]
+    arms = arms_with_maps(analysis)
+    [(name, own)] = attention_maps(analysis, [arms[index]]).items()
     text = f"Attention weights of {name}, of the first positions of the evaluation data: mean over sequences and seeds."
     if len(own) > MOST_LAYERS:
         text += f" Of {len(own)} layers, {MOST_LAYERS} are drawn."
-    if index == 0 and len(found) > MOST_ARMS:
-        text += f" Of {len(found)} arms with maps, {MOST_ARMS} have a figure."
+    if index == 0 and len(arms) > MOST_ARMS:
+        text += f" Of {len(arms)} arms with maps, {MOST_ARMS} have a figure."
     return text + " With several seeds, the heads of each layer are ranked by mean distance in each seed."
 
 
