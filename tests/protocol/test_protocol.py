@@ -58,6 +58,7 @@ SHARED = (
 CALLS = (*SHARED, *((name, "") for name in ("write", "fsync", "rename", "unlink", "read", "sleep")))
 """System calls before which a process is suspended or killed."""
 PROGRESS = st.sampled_from((("create", ".lease"), ("write", ".jsonl"), ("rename", ".parquet"), ("unlink", ".jsonl")))
+"""System calls of a process that takes trials over, from its lease to the end of its merge."""
 MEETING, CALL, TURN = st.sampled_from(SHARED), st.sampled_from(CALLS), st.integers(0, 60)
 
 
@@ -105,7 +106,9 @@ class Protocol(RuleBasedStateMachine):
         expected()
         self.world = World(self.network, self.locks)
         self.world.watch = self.check_removal
-        self.acknowledged, self.lost, self.spoilt, self.damaged, self.was_full = {}, set(), set(), False, False
+        self.acknowledged, self.lost, self.damaged, self.was_full = {}, set(), False, False
+        self.lost_early = set()
+        """Trials whose row was damaged after it was written, and before it was acknowledged."""
         self.losses = collections.Counter()
         self.checked = None
         """The files and the acknowledged rows when `acknowledged_rows_are_there` was last checked."""
@@ -117,8 +120,8 @@ class Protocol(RuleBasedStateMachine):
         if self.acknowledged.get(row.trial) != "done" or row.trial in self.lost:
             self.acknowledged[row.trial] = row.status
         self.lost.discard(row.trial)
-        if row.trial in self.spoilt:  # it was damaged after it was written, and before it was acknowledged
-            self.spoilt.remove(row.trial)
+        if row.trial in self.lost_early:
+            self.lost_early.remove(row.trial)
             self.lost.add(row.trial)
 
     # --- processes -----------------------------------------------------------------------------------------
@@ -198,9 +201,7 @@ class Protocol(RuleBasedStateMachine):
             self.world.step_process(pair[turn % 2], calls)
 
     @precondition(lambda self: len(self.alive()) in range(1, 4))
-    @rule(
-        index=INDEX, rows=st.integers(0, 2), at=MEETING, host=HOST, share=st.integers(0, 2), until=PROGRESS, turn=TURN
-    )
+    @rule(index=INDEX, rows=ROWS, at=MEETING, host=HOST, share=ROWS, until=PROGRESS, turn=TURN)
     def take_over(self, index, rows, at, host, share, until, turn):
         """Suspend a process until another one has taken trials over from it; then both go on."""
         silent = self.chosen(index)
@@ -303,7 +304,7 @@ class Protocol(RuleBasedStateMachine):
             group = Path(path).name.removeprefix(".").partition(".parquet")[0]
             gone |= {trial for trial, row in before.items() if row.group == group}
         self.lost |= gone & self.acknowledged.keys()
-        self.spoilt |= gone - self.acknowledged.keys()
+        self.lost_early |= gone - self.acknowledged.keys()
         self.losses.update(gone)
 
     # --- what must hold ------------------------------------------------------------------------------------

@@ -26,21 +26,26 @@ VALUES = np.random.default_rng(0).normal(size=(SEEDS, LAYERS, HEADS))
 LENS = np.random.default_rng(1).uniform(1, 3, size=(SEEDS, LAYERS + 1))
 
 
+def study_with(folder, metrics):
+    """The results of a study of one arm; `metrics(seed)` are added to those of a run."""
+    store = fill(folder / "study", tiny(axes=(), claims=(), seeds=range(SEEDS)), lambda trial: 1.0)
+    rows = store.rows().values()
+    [path] = store.groups.glob("*")
+    write_table(path, [dataclasses.replace(row, metrics={**row.metrics, **metrics(row["seed"])}) for row in rows])
+    return store
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """A study of one arm whose runs have a number per head, and the losses of the logit lens."""
-    study = tiny(axes=(), claims=(), seeds=range(SEEDS))
-    store = fill(tmp_path_factory.mktemp("runs") / "study", study, lambda trial: 1.0)
-    rows = []
-    for row in store.rows().values():
-        own = {f"score/blocks/{layer}/attention/heads/{head}": float(VALUES[row["seed"], layer, head])
+
+    def metrics(seed):
+        own = {f"score/blocks/{layer}/attention/heads/{head}": float(VALUES[seed, layer, head])
                for layer in range(LAYERS) for head in range(HEADS)}  # fmt: skip
         own |= {f"initial_{name}": 0.0 for name in own}
-        own |= {f"logit_lens/loss/{depth}": float(LENS[row["seed"], depth]) for depth in range(LAYERS + 1)}
-        rows.append(dataclasses.replace(row, metrics={**row.metrics, **own}))
-    [path] = store.groups.glob("*")
-    write_table(path, rows)
-    return store
+        return own | {f"logit_lens/loss/{depth}": float(LENS[seed, depth]) for depth in range(LAYERS + 1)}
+
+    return study_with(tmp_path_factory.mktemp("runs"), metrics)
 
 
 def test_grids_are_means_over_seeds_of_ranked_heads(store):
@@ -120,18 +125,14 @@ MAPS = np.tril(np.random.default_rng(3).dirichlet(np.ones(5), size=(SEEDS, 10, 2
 @pytest.fixture(scope="module")
 def store_of_maps(tmp_path_factory):
     """A study of one arm whose runs have attention maps, in no order of heads, queries and keys."""
-    study = tiny(axes=(), claims=(), seeds=range(SEEDS))
-    store = fill(tmp_path_factory.mktemp("runs") / "study", study, lambda trial: 1.0)
-    rows = []
-    for row in store.rows().values():
-        own = {
+
+    def metrics(seed):
+        return {
             f"attention_map/blocks/{layer}/attention/weights/{head}/{query}/{key}": float(value)
-            for (layer, head, query, key), value in reversed(list(np.ndenumerate(MAPS[row["seed"]])))
+            for (layer, head, query, key), value in reversed(list(np.ndenumerate(MAPS[seed])))
         }
-        rows.append(dataclasses.replace(row, metrics={**row.metrics, **own}))
-    [path] = store.groups.glob("*")
-    write_table(path, rows)
-    return store
+
+    return study_with(tmp_path_factory.mktemp("runs"), metrics)
 
 
 def test_maps_are_means_over_seeds_of_heads_ranked_by_distance(store_of_maps):
