@@ -276,11 +276,12 @@ def _quantities(study: JsonObject, store: Store) -> list[ArmSummary]:
     rows = {row["seed"]: row for row in store.measurements(study)}
     own = [rows.get(seed) for seed in study["seeds"]]
     names = dict.fromkeys(name for row in own if row for name in row["values"])
-    nothing: list[None] = [None] * len(own)
-    return [
-        ArmSummary({QUANTITY: name}, [_finite(row["values"].get(name)) if row else None for row in own], nothing, 0)
-        for name in names
-    ]
+
+    def summary(name: str) -> ArmSummary:
+        scores = [_finite(row["values"].get(name)) if row else None for row in own]
+        return ArmSummary({QUANTITY: name}, scores, [None] * len(own), 0)
+
+    return [*map(summary, names)]
 
 
 def _finite(value: object) -> float | None:
