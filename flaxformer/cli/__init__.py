@@ -15,7 +15,7 @@ from flaxformer.cli.arguments.options import FAILED, INTERRUPTED, USER_ERROR
 from flaxformer.cli.mistakes import check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
 from flaxformer.cli.terminal import safe_console
-from flaxformer.interrupts import interrupt_on_signals
+from flaxformer.interrupts import interrupt_on_signals, interrupted
 
 WITHOUT_JAX = ("new", "completion")
 """Commands that are ready before JAX would be imported."""
@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         errors.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
         return USER_ERROR
+    finally:
+        interrupted.clear()  # a process may run another command, or a study, after one that was interrupted
 
 
 def import_without_collections(name: str) -> ModuleType:

@@ -9,7 +9,7 @@ from study.tiny import FILE, cache_folder, kept_programs, tiny
 
 from flaxformer.checkpoint import stop_on_signals
 from flaxformer.cli import main, train
-from flaxformer.interrupts import SIGNALS, interrupt_on_signals
+from flaxformer.interrupts import SIGNALS, interrupt_on_signals, raise_if_interrupted
 from flaxformer.jobs import Started, StepsTaken
 from flaxformer.runner import progress
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, execute
@@ -95,6 +95,7 @@ def test_a_signal_ends_a_study_with_130(tmp_path, monkeypatch, capsys, number):
     monkeypatch.setattr("flaxformer.cli.run.run", stopped)
     assert main(["run", "tiny.py"]) == 130
     assert "run the same command again" in " ".join(capsys.readouterr().err.split())
+    raise_if_interrupted()  # the next study of this process is not interrupted
 
 
 def test_an_ignored_signal_stays_ignored():
