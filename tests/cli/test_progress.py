@@ -110,6 +110,7 @@ def test_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 def test_another_recipe_is_refused_before_anything_is_counted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.py").write_text(FILE)

@@ -1,6 +1,9 @@
 """`flaxformer run --track`: each trial becomes one run of the tracker, once, whatever is resumed."""
 
+import contextlib
+import shutil
 import struct
+from pathlib import Path
 
 import pytest
 from study.tiny import FILE, cache_folder, kept_programs, tiny
@@ -18,18 +21,27 @@ def _compiled_once(tmp_path_factory):
         yield
 
 
+def run(*words):
+    """Run the tiny study into the folder `out` of the working folder."""
+    assert main(["run", "tiny.py", "--output", "out", *words]) == 0
+
+
+@pytest.fixture(scope="module")
+def first_seed(tmp_path_factory):
+    """A folder in which one seed was trained without a tracker."""
+    folder = tmp_path_factory.mktemp("first_seed")
+    with contextlib.chdir(folder):
+        Path("tiny.py").write_text(FILE)
+        run("--seeds", "1")
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the tiny study into the folder `out`; returns what is printed."""
+def trained(first_seed, tmp_path, monkeypatch):
+    """A copy of that folder, in which the test runs; returns its store."""
+    shutil.copytree(first_seed, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    (tmp_path / "tiny.py").write_text(FILE)
-
-    def call(*words):
-        assert main(["run", "tiny.py", "--output", "out", *words]) == 0
-        return capsys.readouterr().out
-
-    return call
+    return Store(tmp_path / "out")
 
 
 def scalars(folder):
@@ -46,11 +58,10 @@ def scalars(folder):
     return found
 
 
-def test_tensorboard_has_the_curves_of_every_trial_by_arm_and_seed(run, tmp_path):
+def test_tensorboard_has_the_curves_of_every_trial_by_arm_and_seed(trained):
     pytest.importorskip("tensorboardX")
-    run("--seeds", "1")  # without a tracker: the next launch writes these trials too
-    run("--seeds", "2", "--track", "tensorboard")
-    board, rows = tmp_path / "out" / "tensorboard", Store(tmp_path / "out").rows()
+    run("--seeds", "2", "--track", "tensorboard")  # the trials before, without a tracker, are written too
+    board, rows = trained.root / "tensorboard", trained.rows()
     assert len(rows) == 8
     assert len(list(board.rglob("events.*"))) == 8
     for trial in tiny(seeds=range(2)).trials():
@@ -64,7 +75,8 @@ def test_tensorboard_has_the_curves_of_every_trial_by_arm_and_seed(run, tmp_path
         ]
 
 
-def test_a_resumed_study_writes_no_trial_twice(run, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_resumed_study_writes_no_trial_twice(trained, monkeypatch):
     pytest.importorskip("tensorboardX")
     opened = []
 
@@ -74,7 +86,7 @@ def test_a_resumed_study_writes_no_trial_twice(run, tmp_path, monkeypatch):
             super().__init__(folder, config, trial)
 
     monkeypatch.setitem(trackers.BACKENDS, "tensorboard", Counted)
-    for seeds in ("1", "1", "2"):
+    for seeds in ("1", "2"):
         run("--seeds", seeds, "--track", "tensorboard")
     assert sorted(opened) == sorted((trial.arm.name, trial.seed) for trial in tiny(seeds=range(2)).trials())
 
@@ -95,11 +107,10 @@ class Recorded:
         pass
 
 
-def test_trials_are_grouped_by_study_and_arm_with_their_recipe(run, tmp_path, monkeypatch):
+def test_trials_are_grouped_by_study_and_arm_with_their_recipe(trained, monkeypatch):
     monkeypatch.setattr(Recorded, "made", ())
     monkeypatch.setitem(trackers.BACKENDS, "wandb", Recorded)
-    run("--seeds", "1")
-    list(track((), Store(tmp_path / "out"), ["wandb"]))
+    list(track((), trained, ["wandb"]))
     assert {one.trial.study for one in Recorded.made} == {"tiny"}
     assert sorted(one.trial.arm for one in Recorded.made) == sorted(arm.name for arm in tiny().arms())
     rates = {one.trial.arm: one.config["optimizer"]["learning_rate"] for one in Recorded.made}
@@ -109,28 +120,24 @@ def test_trials_are_grouped_by_study_and_arm_with_their_recipe(run, tmp_path, mo
     assert steps == sorted(steps)
 
 
-def test_a_tracker_that_fails_is_reported_once_and_training_continues(run, tmp_path, monkeypatch):
+def test_a_tracker_that_fails_is_reported_once_and_training_continues(trained, monkeypatch):
     def fails(*arguments):
         raise OSError("no network")
 
-    run("--seeds", "1")
     monkeypatch.setitem(trackers.BACKENDS, "wandb", fails)
-    store = Store(tmp_path / "out")
-    events = [Finished("group", row) for row in store.rows().values()]
-    found = list(track(events, store, ["wandb"]))
+    events = [Finished("group", row) for row in trained.rows().values()]
+    found = list(track(events, trained, ["wandb"]))
     (message,) = [event.text for event in found if isinstance(event, Message)]
     assert message.startswith("wandb has failed and is not used any more (OSError: no network)")
     assert [event for event in found if isinstance(event, Finished)] == events
 
 
-def test_failed_runs_and_other_studies_rows_are_left_out(run, tmp_path, monkeypatch):
+def test_failed_runs_and_other_studies_rows_are_left_out(trained, monkeypatch):
     monkeypatch.setattr(Recorded, "made", ())
     monkeypatch.setitem(trackers.BACKENDS, "wandb", Recorded)
-    run("--seeds", "1")
-    store = Store(tmp_path / "out")
-    row = next(iter(store.rows().values()))
+    row = next(iter(trained.rows().values()))
     rung, failed = row | {"fingerprint": "0" * 16}, row | {"status": "failed"}
-    own = study_trackers.StudyTrackers(store, ["wandb"])
+    own = study_trackers.StudyTrackers(trained, ["wandb"])
     assert [*own.write(rung), *own.write(failed)] == []
     assert Recorded.made == ()
 

@@ -238,6 +238,7 @@ def test_generating_from_no_run_gets_one_clear_message(command):
     assert err.startswith("error: runs/nothing holds no run")
 
 
+@pytest.mark.slow
 def test_samples_and_trackers_are_shown_and_change_no_number(command, tmp_path):
     tracked = ("--track", "tensorboard") if importlib.util.find_spec("tensorboardX") else ()
     code, out, _ = command("train", "tiny.py", "--samples", "6", *tracked, "--output", "tracked")

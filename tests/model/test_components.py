@@ -282,6 +282,7 @@ def test_component_losses_are_added_in_training_only():
     assert not np.allclose(*router, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_loss_terms_do_not_depend_on_micro_batches():
     task = Copy(symbols=V - 1, length=3, batch_size=4, evaluation_batches=2)
     run = Run(

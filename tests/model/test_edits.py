@@ -131,6 +131,7 @@ SCANNED = {
     "name",
     ["pattern", *(pytest.param(name, marks=pytest.mark.slow) for name in SCANNED if name != "pattern")],
 )
+@pytest.mark.slow
 def test_scanned_layers_are_edited_one_by_one(name):
     """The body of a scan computes several layers; only those that the path names change."""
     config = SCANNED[name]

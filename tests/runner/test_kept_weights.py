@@ -94,6 +94,7 @@ def test_no_weights_are_kept_unless_asked_for(tmp_path):
         flaxformer.results(tmp_path).weights({"rate": "low"})
 
 
+@pytest.mark.slow
 def test_finished_runs_without_weights_are_reported(tmp_path):
     train(tmp_path)
     text = "4 finished runs without kept weights are not trained again; give another --output to train all with --keep"
@@ -197,6 +198,7 @@ def test_an_unknown_rule_is_refused():
         tiny(keep="last")
 
 
+@pytest.mark.slow
 def test_halving_keeps_the_weights_of_the_arms_that_reach_the_end(tmp_path):
     study = dataclasses.replace(STUDY, halving=Halving(factor=2, first=4))
     train(tmp_path, study, keep="final")
@@ -207,6 +209,7 @@ def test_halving_keeps_the_weights_of_the_arms_that_reach_the_end(tmp_path):
     assert not list((tmp_path / "rungs").rglob("weights"))
 
 
+@pytest.mark.slow
 def test_generate_continues_a_prompt_with_kept_weights_of_a_user_class(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     own = "\n\nclass Own(Dense):\n    pass\n"

@@ -43,12 +43,17 @@ def study_folder(folder):
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, launch):
-    """A folder in which the study ran without interruption."""
+    """A folder in which the longer study ran without interruption."""
     folder = study_folder(tmp_path_factory.mktemp("reference"))
-    process = launch(folder, "run", "tiny.py", *LONGER)
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert f"{RUNS} runs" in out
+    assert f"{RUNS} runs" in finish(launch, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory, launch):
+    """A folder in which the study ran, with few steps."""
+    folder = study_folder(tmp_path_factory.mktemp("short"))
+    assert f"{RUNS} runs" in finish(launch, folder, words=())
     return folder
 
 
@@ -94,9 +99,9 @@ def kill(process, number):
     return err
 
 
-def finish(launch, folder, *more):
+def finish(launch, folder, *more, words=LONGER):
     """Run once more, to the end; returns what was printed."""
-    process = launch(folder, "run", "tiny.py", *LONGER, *more)
+    process = launch(folder, "run", "tiny.py", *words, *more)
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert "Traceback" not in out + err
@@ -202,17 +207,17 @@ def test_stopped_before_anything_is_trained_leaves_a_folder_to_run_again(launch,
     same_results(folder, reference)
 
 
-def test_a_complete_study_is_not_trained_again(launch, reference):
-    groups = reference / "runs" / "tiny" / "groups"
+def test_a_complete_study_is_not_trained_again(launch, short):
+    groups = short / "runs" / "tiny" / "groups"
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in groups.iterdir()}
-    results = table(reference)
-    assert "0 runs" in finish(launch, reference)
+    results = table(short)
+    assert "0 runs" in finish(launch, short, words=())
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in groups.iterdir()} == before
-    assert table(reference).equals(results)
+    assert table(short).equals(results)
 
 
-def test_the_report_needs_the_folder_alone(launch, reference, tmp_path):
-    moved = shutil.copytree(reference / "runs" / "tiny", tmp_path / "elsewhere")
+def test_the_report_needs_the_folder_alone(launch, short, tmp_path):
+    moved = shutil.copytree(short / "runs" / "tiny", tmp_path / "elsewhere")
     made = ["results.parquet", "report.html", "figures"]
     shutil.rmtree(moved / "figures")
     (moved / "results.parquet").unlink()
@@ -226,4 +231,4 @@ def test_the_report_needs_the_folder_alone(launch, reference, tmp_path):
     assert "Does it run?" in out
     assert not (tmp_path / "imported").exists()
     assert all((moved / name).exists() for name in made)
-    assert pl.read_parquet(moved / "results.parquet").equals(table(reference))
+    assert pl.read_parquet(moved / "results.parquet").equals(table(short))

@@ -44,6 +44,7 @@ def test_two_devices_trace_the_functions_of_a_group_once(measured):
     assert len(traced) == 2 * alone
 
 
+@pytest.mark.slow
 def test_functions_are_freed_with_the_last_program(measured):
     group, _ = measured
     functions = weakref.ref(functions_of(group.example, 1, "auto", group.measure))

@@ -181,6 +181,7 @@ def test_whatever_shows_unfinished_results_records_an_interim_analysis(tmp_path,
     assert [entry.get("reader") for entry in entries(tmp_path)] == [None, reader]
 
 
+@pytest.mark.slow
 def test_an_unfinished_report_is_an_interim_analysis(tmp_path):
     own = study(HIGH)
     store = fill(tmp_path, own, loss)

@@ -103,6 +103,7 @@ def test_a_component_drops_the_same_entries_in_any_number_of_micro_batches():
     assert abs(float(whole[0] - plain[0])) > 1e-4
 
 
+@pytest.mark.slow
 def test_micro_batches_have_different_random_keys():
     run = RUN.replace(model=RUN.model.replace(feed_forward=Jittered(d_ff=5)))
     key = jax.random.key(0)

@@ -44,6 +44,7 @@ def trained(run, stack_size, chunks=(2, 4)):
     return jax.device_get(numbers), compiled
 
 
+@pytest.mark.slow
 def test_a_stack_of_one_has_the_bits_of_the_run_alone():
     alone, compiled = trained(RUN, None)
     stack, _ = trained(stacked([RUN]), 1, chunks=(3, 3))
