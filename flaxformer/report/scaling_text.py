@@ -158,6 +158,7 @@ def findings(analysis: Analysis) -> list[str]:
         *(_law(fit) for fit in scaling.fits),
         *(_held_out(fit, one) for fit in scaling.fits for one in fit.held_out),
         *(_joint_law(fit) for fit in scaling.joint_fits if not fit.reason),
+        *(_held_out(fit, one) for fit in scaling.joint_fits for one in fit.held_out),
         *(_effect(one, variable, analysis.study) for one in scaling.effects if one.effect is not None),
     ]
 
@@ -181,10 +182,11 @@ def _joint_law(fit: JointFit) -> str:
     return f"{_where(fit)}: L∞ + A·N^(−α) + B·D^(−β) with {own} (best N ∝ C^a)"
 
 
-def _held_out(fit: ScalingFit, one: HeldOut) -> str:
+def _held_out(fit: ScalingFit | JointFit, one: HeldOut) -> str:
     place = {True: ", inside", False: ", outside", None: ""}[one.is_inside]
     observed = "no result yet" if math.isnan(one.observed) else f"observed {_observed(one)}{place}"
-    return f"{_where(fit)}, held-out {one.point.label}: predicted {interval(one.predicted)}, {observed}"
+    law = " by the joint law" if isinstance(fit, JointFit) else ""
+    return f"{_where(fit)}, held-out {one.point.label}: predicted {interval(one.predicted)}{law}, {observed}"
 
 
 def _effect(one: PredictedEffect, variable: str, study: JsonObject) -> str:

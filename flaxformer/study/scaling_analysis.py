@@ -78,14 +78,16 @@ def limits_of_scaling(scaling: ScalingAnalysis | None) -> list[str]:
     """Return sentences on what the laws do not show."""
     if scaling is None:
         return []
+    form = "L∞ + A·C^(−α)" + (" or L∞ + A·N^(−α) + B·D^(−β)" if scaling.joint_fits else "")
     found = [
-        "Intervals of scaling laws cover the seeds, and assume the form L∞ + A·C^(−α); outside the sizes that were "
-        "trained, nothing else supports it."
+        f"Intervals of scaling laws cover the seeds, and assume the form {form}; outside the sizes that were trained, "
+        "nothing else supports it."
     ]
     found += [
-        f"The law does not describe {_named(fit.labels)} to the precision of the seeds (Hotelling's T², "
+        f"The {law} does not describe {_named(fit.labels)} to the precision of the seeds (Hotelling's T², "
         f"p {fit.misfit_p:.2g}): its intervals are too narrow."
-        for fit in scaling.fits
+        for law, fits in (("law", scaling.fits), ("joint law", scaling.joint_fits))
+        for fit in fits
         if fit.misfit_p < MISFIT
     ]
     name = VARIABLE_NAMES[scaling.variable]

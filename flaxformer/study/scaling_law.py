@@ -59,10 +59,11 @@ def law_at(*x: Vector) -> LawAtSizes:
     return functools.partial(curves, x=x)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # steps that overflow are rejected
 def minimise(residuals: Residuals, start: Vector, hypothesis: Hypothesis | None = None, most: int = 60) -> Vector:
     """Return a local minimum of the sum of squares, by the method of Levenberg and Marquardt.
 
-    Every step keeps the hypothesis.
+    Every step keeps the hypothesis. The result is NaN where the Jacobian overflows.
 
     Args:
       residuals: residuals and their Jacobian.
@@ -74,6 +75,8 @@ def minimise(residuals: Residuals, start: Vector, hypothesis: Hypothesis | None 
     r, jacobian = residuals(theta)
     for _ in range(most):
         size = np.sqrt((jacobian**2).sum(0)) + 1e-300
+        if not np.isfinite(size).all():
+            return np.full_like(theta, math.nan)
         scaled = jacobian / size
         inverse = np.linalg.inv(scaled.T @ scaled + damping * np.eye(len(theta))) / np.outer(size, size)
         tried = theta - inverse @ (jacobian.T @ r)

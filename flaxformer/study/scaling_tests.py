@@ -19,7 +19,7 @@ from flaxformer.study.scaling_law import Functional, Hypothesis, LawAtSizes, Mat
 
 
 def changes_by_seed(theta: Vector, law: LawAtSizes, scores: Matrix, gradient: Vector) -> Vector:
-    """Return for each seed the change of ψ that its residuals ask for, gᵀ(JᵀJ)⁻¹Jᵀ(y − μ).
+    """Return for each seed the change of ψ that its residuals ask for, gᵀ(JᵀJ)⁻¹Jᵀ(y − μ); NaN where J or g overflows.
 
     Args:
       theta: parameters of the law.
@@ -28,6 +28,8 @@ def changes_by_seed(theta: Vector, law: LawAtSizes, scores: Matrix, gradient: Ve
       gradient: gradient g of ψ.
     """
     mu, jacobian = law(theta)
+    if not (np.isfinite(jacobian).all() and np.isfinite(gradient).all()):
+        return np.full(len(scores), math.nan)
     return (scores - mu) @ np.linalg.lstsq(jacobian.T, gradient, rcond=None)[0]
 
 

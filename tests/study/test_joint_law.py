@@ -119,7 +119,18 @@ def test_each_arm_has_its_joint_law_and_its_prediction_of_the_held_out_size(tmp_
     laws, held_out = tables.scaling(analysis)[-2:]
     assert [row[:2] for row in laws.rows] == [["pre", "identified"], ["post", "identified"]]
     assert [row[-1] for row in held_out.rows] == ["yes", "yes"]
-    assert sum("B·D^(−β)" in line for line in scaling_text.findings(analysis)) == 2
+    lines = scaling_text.findings(analysis)
+    assert sum("B·D^(−β)" in line for line in lines) == 2
+    assert sum("by the joint law, observed" in line and line.endswith(", inside") for line in lines) == 2
+    assert not [limit for limit in analysis.limits if "does not describe" in limit]
+
+
+def test_a_joint_law_that_does_not_describe_the_sizes_is_a_limit(tmp_path):
+    own = joint_scores()
+    odd = {"norm": "post", "size": "24 32"}
+    analysis = scaled(tmp_path, lambda trial: own(trial) + 0.1 * (trial.arm.labels == odd), **grid_study(axes=(NORM,)))
+    [limit] = [limit for limit in analysis.limits if "does not describe" in limit]
+    assert limit.startswith("The joint law does not describe norm post to the precision of the seeds")
 
 
 def test_a_held_out_size_without_results_has_a_prediction(tmp_path):

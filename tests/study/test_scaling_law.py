@@ -125,6 +125,20 @@ def test_seeds_that_agree_exactly_have_no_interval():
     assert np.isnan(scaling_tests.interval_of(scaling_law.exponent_of, LAW, scores, theta)).all()
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_scores_without_a_law_have_intervals_without_a_warning(seed):
+    chance = np.random.default_rng(seed)
+    x = np.sort(chance.uniform(-4, 4, chance.integers(4, 10)))
+    scores = chance.normal(size=(8, len(x))) * 10 ** chance.uniform(-8, 8) + chance.choice([0, 1e3])
+    scores[:, chance.integers(len(x))] *= chance.choice([1.0, 1e6])
+    theta = scaling_law.fit(x, scores.mean(0))
+    amplitude = functools.partial(scaling_law.log_amplitude_of, log_unit=20.0)
+    later = functools.partial(scaling_law.value_at, x=x[-1] + math.log(10))
+    for functional in (scaling_law.exponent_of, scaling_law.limit_of, amplitude, later):
+        low, high = scaling_tests.interval_of(functional, scaling_law.law_at(x), scores, theta)
+        assert low <= high or math.isnan(low + high)
+
+
 def test_the_misfit_is_hotellings():
     [scores, _], _ = noisy(7)
     theta = scaling_law.fit(X, scores.mean(0))
