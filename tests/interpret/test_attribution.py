@@ -280,6 +280,7 @@ def test_importance_is_the_increase_of_the_loss_without_each_head(evaluated):
         np.testing.assert_allclose(found[f"blocks/{layer}/attention/heads"][head], want, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["scanned", pytest.param("unrolled", marks=pytest.mark.slow)])
 def test_importance_by_means_is_that_of_the_same_edit(evaluated, layout):
     params, batches = evaluated

@@ -158,6 +158,7 @@ def test_resampling_needs_two_sequences():
         apply(PARAMS, CONFIG, TOKENS[:1], edit=resample("final", jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_named_maps_are_mean_weights_of_all_sequences_and_are_bounded():
     """Every number is the mean over the sequences of one weight that `activations_at` gives."""
     run = Run(

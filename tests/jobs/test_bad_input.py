@@ -314,6 +314,7 @@ def test_a_full_disk(command, runs, finished, monkeypatch):
     assert (runs / "4" / "published.json").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_for_the_log(command, runs, monkeypatch):
     shutil.rmtree(runs / "4")
 

@@ -98,6 +98,7 @@ class OnTestData:
         self.evaluation = source.test
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, 6, 10, 12])
 def test_a_stopped_job_saves_and_resumes_bit_for_bit(whole, tmp_path, steps):
     events = trained(tmp_path, stop_after=steps)

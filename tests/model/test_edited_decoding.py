@@ -147,6 +147,7 @@ def test_positions_count_padding_and_the_output_is_edited(prompt_chunk):
     assert (other.log_probabilities != result.log_probabilities).any()
 
 
+@pytest.mark.slow
 def test_activations_of_another_prompt_are_patched_and_a_continuation_follows():
     params, prompt = weights(SMALL), prompt_of()
     path = "blocks/0/attention/stream"

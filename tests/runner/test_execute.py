@@ -51,6 +51,7 @@ def whole(tmp_path_factory):
     return functools.cache(lambda devices: train(STUDY, tmp_path_factory.mktemp("whole"), devices=devices)[1])
 
 
+@pytest.mark.slow
 def test_the_number_of_devices_changes_no_bit(whole):
     assert results(whole(1)) == results(whole(2))
     assert set(whole(1)) == set(TRIALS)
@@ -101,6 +102,7 @@ def test_runs_trained_together_are_the_same_up_to_rounding(whole, pairs):
             np.testing.assert_allclose(row[key], whole(1)[name][key], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_not_full_gives_one_row_per_trial(pairs):
     rows = finished(PRE[:3], group_size=2)
     assert results(rows) == {name: row for name, row in results(pairs).items() if name in rows}

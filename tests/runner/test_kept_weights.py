@@ -128,6 +128,7 @@ def test_an_interrupted_study_keeps_the_same_weights(tmp_path, monkeypatch, whic
     assert digests(tmp_path / "parts") == digests(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_weights_before_a_resumed_step_are_reported_as_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(partial_runs, "MIN_SECONDS_TO_SAVE", 0.0)
     steps = 0

@@ -257,6 +257,7 @@ def test_a_claim_changed_in_study_json_alone_is_exploratory(tmp_path):
     assert claim.is_exploratory
 
 
+@pytest.mark.slow
 def test_a_last_line_that_a_kill_cut_short_is_dropped(tmp_path):
     store = fill(tmp_path, study(LOWER), loss)
     whole = (tmp_path / NAME).read_bytes()

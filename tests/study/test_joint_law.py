@@ -82,6 +82,7 @@ def test_numbers_that_need_exponents_above_0_say_so_without_them():
     assert np.isnan(joint_law.allocation_of(theta)[0])
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_true_value_in_95_of_100_studies_up_to_the_error_of_200_draws():
     shares = coverage.coverage(SETTING, 200, np.random.default_rng(11))
     low, high = stats.binom.ppf([0.001, 0.999], 200, 0.95) / 200

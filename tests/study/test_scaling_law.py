@@ -158,6 +158,7 @@ def covered(draws, seed, setting):
     return {name: found[name] for name in coverage.NUMBERS}
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_in_95_of_100_studies_up_to_the_error_of_200_draws():
     shares = covered(200, 11, coverage.Setting(noise=0.003))
     low, high = stats.binom.ppf([0.001, 0.999], 200, 0.95) / 200

@@ -39,6 +39,7 @@ def learn(model, task, steps):
     return {name: float(value) for name, value in trained(jax.tree.map(jnp.asarray, run), task.load(), steps).items()}
 
 
+@pytest.mark.slow
 def test_encoder_decoder_learns_to_reverse():
     model = TINY.with_encoder(positions=LearnedPositions(max_length=5))
     found = learn(model, Reverse(symbols=7, length=5, form="paired", **SIZES), steps=200)

@@ -62,6 +62,7 @@ def test_runs_of_a_stack_are_those_trained_alone_up_to_rounding():
             np.testing.assert_allclose(own, other[i], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_compile_compiles_what_training_calls():
     compiled = CompiledRun(RUN, DeviceGroup.of(None), diagnose=lambda state, run, source: state.step)
     compiled.compile(RUN, 3)

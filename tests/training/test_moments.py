@@ -50,6 +50,7 @@ def test_losses_follow_those_of_float32_moments(name):
     assert np.abs(narrow - wide).max() < 0.02 * (wide[0] - wide[-1])
 
 
+@pytest.mark.slow
 def test_every_moment_is_stored_in_bfloat16_and_no_weight():
     state = trained("AdamW", "bfloat16")[0]
     nodes = jax.tree.leaves(state.optimizer, is_leaf=lambda node: isinstance(node, Parameters))
