@@ -58,6 +58,7 @@ def scalars(folder):
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_curves_of_every_trial_by_arm_and_seed(trained):
     pytest.importorskip("tensorboardX")
     run("--seeds", "2", "--track", "tensorboard")  # the trials before, without a tracker, are written too

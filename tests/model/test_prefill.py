@@ -36,6 +36,7 @@ VALID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", VALID)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MODELS])
 def test_a_prompt_in_parts_gives_the_same_logits_cache_and_tokens(name, padding):

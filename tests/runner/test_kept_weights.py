@@ -111,6 +111,7 @@ def digests(root):
     return {str(path.relative_to(root)): read_marker(path.parent, int(path.name)).digests for path in folders}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["final", "best", "all"])
 @pytest.mark.parametrize("stop_at", [2, 4, 6, 10])
 def test_an_interrupted_study_keeps_the_same_weights(tmp_path, monkeypatch, which, stop_at):
@@ -142,6 +143,7 @@ def test_weights_before_a_resumed_step_are_reported_as_missing(tmp_path, monkeyp
     assert check_trials(tmp_path)["rate=low,seed=3"] == [8, 12]
 
 
+@pytest.mark.slow
 def test_weights_of_another_run_are_set_aside(tmp_path):
     train(tmp_path, keep="final")
     former = flaxformer.results(tmp_path).weights_folder({"rate": "low"}, 3)

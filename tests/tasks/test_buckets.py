@@ -105,6 +105,7 @@ def padded(parts):
     return parts[0].replace(**found, prefix=jnp.concatenate([part.prefix for part in parts]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [pytest.param("paired", marks=pytest.mark.slow), "joined"])
 def test_loss_and_gradient_of_parts_equal_those_of_one_batch(files, form):
     run = replace_at(bucketed(files, form, batch_size=12), {"training.label_smoothing": 0.1})

@@ -82,6 +82,7 @@ def roles(config):
         pytest.param(Muon(), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_at_the_base_width_training_is_that_of_the_standard_parametrization(kind, optimizer):
     own, standard = (run_at(BASE, one, optimizer=optimizer) for one in (kind, Parametrization()))
     np.testing.assert_array_equal(named(start(own).params)["head/matrix"], named(start(standard).params)["head/matrix"])
@@ -136,6 +137,7 @@ def test_learning_rates_of_mup_are_those_of_table_3(optimizer, rates, reads):
         np.testing.assert_allclose(decay_with_scales[path], decay_without[path] * decay, rtol=1e-5, err_msg=path)
 
 
+@pytest.mark.slow
 def test_folded_multipliers_train_as_multipliers_in_the_forward_pass():
     """SGD on w with W = m^−½ w, as the neural tangent parametrization is defined, gives the same W."""
     width, m = 4 * BASE, 4
@@ -222,6 +224,7 @@ def test_numbers_of_a_parametrization_are_leaves_that_share_a_program():
     assert named(params)["head/matrix"].shape[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponent", [1.0, 0.5])
 def test_depth_scaled_residual_multiplies_each_update(exponent):
     own = MODEL.replace(layers=3, residual=DepthScaled(exponent=exponent, base_layers=2))
