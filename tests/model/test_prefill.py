@@ -28,7 +28,6 @@ MODELS = {
     "window": BASE.replace(attention=Attention(heads=3, window=3)),
     "recurrent": recurrent_model(LSTM(), layers=2, d_model=12).replace(vocabulary=V),
 }
-SLOW = {"learned positions", "window"}
 VALID = {
     "none": np.ones((B, T), bool),
     "left": np.arange(T)[None] >= np.array([[0], [4], [T - 1]]),
@@ -38,7 +37,7 @@ VALID = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padding", VALID)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MODELS])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_prompt_in_parts_gives_the_same_logits_cache_and_tokens(name, padding):
     config, valid = MODELS[name], VALID[padding]
     params = jax.tree.map(lambda x: x * 3, init(jax.random.key(4), config))

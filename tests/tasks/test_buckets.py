@@ -106,7 +106,7 @@ def padded(parts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [pytest.param("paired", marks=pytest.mark.slow), "joined"])
+@pytest.mark.parametrize("form", ["paired", "joined"])
 def test_loss_and_gradient_of_parts_equal_those_of_one_batch(files, form):
     run = replace_at(bucketed(files, form, batch_size=12), {"training.label_smoothing": 0.1})
     split = replace_at(run, {"training.micro_batches": 2})

@@ -88,7 +88,7 @@ SCORE = jax.jit(score_data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [3, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch_size", [3, 32])
 def test_scores_are_those_of_one_text_at_a_time(path, params, batch_size):
     own = MultipleChoice(name="facts", path=path, length=LENGTH, batch_size=batch_size, unconditional="Answer:")
     found = SCORE(params, RUN, own.load())
