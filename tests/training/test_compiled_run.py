@@ -97,10 +97,10 @@ def drawn_alone(run):
     return jax.tree_util.tree_map_with_path(draw, own, is_leaf=lambda node: isinstance(node, Declared))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "devices"), [("unrolled", None), ("scanned", Devices(data=2)), ("unrolled", Devices(fsdp=2))]
 )
-@pytest.mark.slow
 def test_initial_weights_have_the_bits_of_weights_drawn_alone(layout, devices):
     run = RUN.replace(model=RUN.model.replace(layers=3, initializer=LeCun(gain=0.7)), seed=5)
     params = CompiledRun(run, DeviceGroup.of(devices), layout).start(run).params

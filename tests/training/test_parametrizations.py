@@ -73,16 +73,9 @@ def roles(config):
     return {path: spec.role for path, spec in table(model.specs(config))}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        AdamW(weight_decay=0.1, clip=1.0),
-        pytest.param(SGD(weight_decay=0.1), marks=pytest.mark.slow),
-        pytest.param(Muon(), marks=pytest.mark.slow),
-    ],
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+@pytest.mark.parametrize("optimizer", [AdamW(weight_decay=0.1, clip=1.0), SGD(weight_decay=0.1), Muon()])
 def test_at_the_base_width_training_is_that_of_the_standard_parametrization(kind, optimizer):
     own, standard = (run_at(BASE, one, optimizer=optimizer) for one in (kind, Parametrization()))
     np.testing.assert_array_equal(named(start(own).params)["head/matrix"], named(start(standard).params)["head/matrix"])
