@@ -9,31 +9,25 @@ import functools
 import jax
 import numpy as np
 import pytest
-from study.tiny import NORM, RATE, results, tiny
+from study.tiny import results, tiny
 
 from flaxformer.diagnostics import diagnose, summary
 from flaxformer.params import fold_in_name
 from flaxformer.runner.execute import Execution, Finished, execute
-from flaxformer.runner.launch import run
-from flaxformer.store.store import Store
 from flaxformer.study.plan import groups
 from flaxformer.training import evaluate, start, train_chunk
 
 STUDY = tiny()
 TRIALS = {trial.name: trial for trial in STUDY.trials()}
+GROUPS = groups(STUDY.trials())
+GROUP_OF = {trial.name: number for number, group in enumerate(GROUPS) for trial in group.trials}
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The whole study's rows, on one device or on two."""
-
-    @functools.cache
-    def rows(devices):
-        folder = tmp_path_factory.mktemp("whole")
-        list(run(STUDY, Execution(output=folder, devices=devices, chunk_steps=3)))
-        return Store(folder).rows()
-
-    return rows
+@functools.cache
+def rows_of_group(number, devices):
+    """The rows of one group of the study by trial, computed on one device or on two."""
+    events = execute([GROUPS[number]], Execution(devices=devices, chunk_steps=3))
+    return {event.row.trial: event.row for event in events if isinstance(event, Finished)}
 
 
 @functools.cache
@@ -56,23 +50,20 @@ def alone(name):
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", TRIALS)
-def test_a_run_of_a_study_has_the_bits_of_the_run_alone(whole, name, devices):
-    row = whole(devices)[name]
+def test_a_run_of_a_study_has_the_bits_of_the_run_alone(name, devices):
+    row = rows_of_group(GROUP_OF[name], devices)[name]
     assert {key: row[key] for key in alone(name)} == alone(name)
 
 
 @pytest.mark.slow
-def test_diagnostics_are_of_the_next_step_and_change_no_result(whole):
+def test_diagnostics_are_of_the_next_step_and_change_no_result():
     name = "norm=post,rate=high,seed=1"
-    study = tiny(axes=(NORM, RATE), claims=())
-    [group] = [group for group in groups(study.trials()) if any(trial.name == name for trial in group.trials)]
-    group = dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name == name))
+    group = dataclasses.replace(GROUPS[GROUP_OF[name]], trials=(TRIALS[name],))
     events = execute([group], Execution(devices=1, chunk_steps=3, diagnostics=True))
     [row] = [event.row for event in events if isinstance(event, Finished)]
     row = dict(row)
     looks = {column: row.pop(column) for column in list(row) if column.startswith("diagnostics/")}
-    expected, found = results({name: whole(1)[name]})[name], results({name: row})[name]
-    expected.pop("fingerprint")  # which the rows of the store have
+    expected, found = results({name: rows_of_group(GROUP_OF[name], 1)[name]})[name], results({name: row})[name]
     assert {key for key in expected if expected[key] != found.get(key)} == set(), row.get("error")
     run = TRIALS[name].run
     source = run.task.load()
