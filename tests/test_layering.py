@@ -30,7 +30,7 @@ LAYERS = [
     {"model.transformer"},
     {"model.interface"},
     {"model.sampling", "model.prompt", "model.prefill", "model.decoding_edits"},
-    {"model.decoding"},
+    {"model.decoding", "model.mapped_edits"},
     {"model.beam"},
     {"model"},
     {"data"},

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -18,11 +18,13 @@ from flaxformer.cli.arguments import Generate
 from flaxformer.data.tokenizer import Tokenizer, decode_stream
 from flaxformer.errors import UserError
 from flaxformer.jobs.decoding_memory import check_decoding
+from flaxformer.jobs.edits import load_edits
 from flaxformer.jobs.samples import text_of
 from flaxformer.jobs.translation import ROWS, longest_target, stream_translation, translate
 from flaxformer.model import Sampling, beam_search, stream
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.weights import Transformer
+from flaxformer.points import Edit
 from flaxformer.sharding import Devices, replicated
 from flaxformer.store.store import Store
 from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
@@ -96,6 +98,11 @@ def _sampling(arguments: Generate) -> Sampling:
     return Sampling(temperature=arguments.temperature, top_k=arguments.top_k, top_p=arguments.top_p)
 
 
+def _edits(arguments: Generate, params: Transformer, run: Run) -> Mapping[str, Edit] | None:
+    """Edits of the file that the command line names."""
+    return None if arguments.edit is None else load_edits(arguments.edit, params, run)
+
+
 def utf8(text: str) -> bytes:
     """Return a text of the command line in UTF-8.
 
@@ -109,14 +116,14 @@ def utf8(text: str) -> bytes:
 
 
 def _pieces(arguments: Generate, params: Transformer, run: Run, read: np.ndarray) -> Iterator[jax.Array]:
-    """Tokens that follow those that were read, as they are generated."""
+    """Tokens that follow those that were read, as they are generated; arguments are checked at once."""
     steps = DEFAULT_TOKENS if arguments.tokens is None else arguments.tokens
+    edit = _edits(arguments, params, run)
     if arguments.beams is not None:
-        yield beam_search(params, run.model, read, steps=steps, beams=arguments.beams).tokens[0, 0]
-        return
-    key = jax.random.key(arguments.seed)
-    for piece in stream(params, run.model, read, steps=steps, sampling=_sampling(arguments), key=key):
-        yield piece.tokens[0]
+        return iter([beam_search(params, run.model, read, steps=steps, beams=arguments.beams, edit=edit).tokens[0, 0]])
+    key, sampling = jax.random.key(arguments.seed), _sampling(arguments)
+    pieces = stream(params, run.model, read, steps=steps, sampling=sampling, key=key, edit=edit)
+    return (piece.tokens[0] for piece in pieces)
 
 
 def _translate(arguments: Generate, console: Console, run: Run, task: PairTask) -> int:
@@ -131,15 +138,27 @@ def _translate(arguments: Generate, console: Console, run: Run, task: PairTask) 
     given = cast(PrefixInputs, {name: prompts[name] for name in ("source", "source_valid") if name in prompts})
     rows = (arguments.beams or 1) * (1 if arguments.input is None else min(ROWS, len(lines)))
     check_decoding(params, run.model, 1, steps or longest_target(task), rows, given)
+    edit = _edits(arguments, params, run)
     if arguments.input is None and arguments.beams is None:
-        pieces = stream_translation(params, run.model, task, lines[0], steps=steps, sampling=sampling, key=key)
+        pieces = stream_translation(
+            params, run.model, task, lines[0], steps=steps, sampling=sampling, key=key, edit=edit
+        )
         return print_pieces(console, pieces)
     # Each device has a copy of the weights, which it reads for every token: it should have at least 4 lines.
     mesh = Devices(data=math.gcd(ROWS // 4, jax.device_count())).mesh()
     with jax.set_mesh(mesh):
         params = jax.device_put(params, replicated(mesh))
         for line in translate(
-            params, run.model, task, lines, beams=arguments.beams, name=name, steps=steps, sampling=sampling, key=key
+            params,
+            run.model,
+            task,
+            lines,
+            beams=arguments.beams,
+            name=name,
+            steps=steps,
+            sampling=sampling,
+            key=key,
+            edit=edit,
         ):
             print(line, file=console.file, flush=True)
     return 0

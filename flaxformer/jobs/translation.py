@@ -1,6 +1,6 @@
 """Translation of lines of text by a model that was trained on pairs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -10,6 +10,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.data.tokenizer import decode_stream
 from flaxformer.errors import UserError
 from flaxformer.model import Sampling, Transformer, beam_search, generate, stream
+from flaxformer.points import Edit
 from flaxformer.tasks.pairs import PairTask
 
 ROWS = 32
@@ -27,6 +28,7 @@ def translate(
     sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
     beams: int | None = None,
     key: Array | None = None,
+    edit: Mapping[str, Edit] | None = None,
     name: str = "lines",
 ) -> Iterator[str]:
     """Translate lines, and yield the translations in order; that of an empty line is empty.
@@ -42,6 +44,7 @@ def translate(
       steps: largest number of tokens to generate, including the end; by default as many as the longest target has.
       sampling, key: those of `generate`; the key of a line depends on its place in its batch.
       beams: if given, use beam search with this number of beams, and yield the best translation.
+      edit: functions of activations by path, as for `generate`; those of a batch are edited together.
       name: name of the lines in error messages.
 
     Raises:
@@ -49,7 +52,7 @@ def translate(
     """
     sources = [encode_line(task, line, f"line {number} of {name}") for number, line in enumerate(lines, 1)]
     steps, key = steps or longest_target(task), jax.random.key(0) if key is None else key
-    return _translate_batches(params, model, task, sources, steps, sampling, beams, key)
+    return _translate_batches(params, model, task, sources, steps, sampling, beams, key, edit)
 
 
 def _translate_batches(
@@ -61,6 +64,7 @@ def _translate_batches(
     sampling: Sampling,
     beams: int | None,
     key: Array,
+    edit: Mapping[str, Edit] | None,
 ) -> Iterator[str]:
     rows = min(ROWS, len(sources)) or 1
     for first in range(0, len(sources), rows):
@@ -69,10 +73,12 @@ def _translate_batches(
         if beams is None:
             batch_key = jax.random.fold_in(key, first)
             output = generate(
-                params, model, **prompts, steps=steps, sampling=sampling, end=task.end, key=batch_key
+                params, model, **prompts, steps=steps, sampling=sampling, end=task.end, key=batch_key, edit=edit
             ).tokens
         else:
-            output = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end).tokens[:, 0]
+            output = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end, edit=edit).tokens[
+                :, 0
+            ]
         for source, tokens in zip(own, jax.device_get(output), strict=False):
             yield task.encoding.decode(tokens).translate(ONE_LINE) if source.size else ""
 
@@ -86,6 +92,7 @@ def stream_translation(
     steps: int | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
     key: Array | None = None,
+    edit: Mapping[str, Edit] | None = None,
 ) -> Iterator[str]:
     """Translate one line, and yield the new text as it is generated.
 
@@ -96,7 +103,8 @@ def stream_translation(
     if not source.size:
         raise UserError("prompt is empty; expected a line to translate")
     steps = steps or longest_target(task)
-    pieces = stream(params, model, **task.prompts([source]), steps=steps, sampling=sampling, end=task.end, key=key)
+    prompt = task.prompts([source])
+    pieces = stream(params, model, **prompt, steps=steps, sampling=sampling, end=task.end, key=key, edit=edit)
     for text in decode_stream(task.encoding.decode, (piece.tokens[0].tolist() for piece in pieces)):
         yield text.translate(ONE_LINE)
 

@@ -1,7 +1,7 @@
 """Beam search: the most probable continuations of a prompt."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar, Unpack
 
 import jax
@@ -14,16 +14,19 @@ from flaxformer.errors import UserError
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding import cache_capacity, log_softmax
-from flaxformer.model.interface import extend
+from flaxformer.model.decoding_edits import EditArguments, check_edits
+from flaxformer.model.interface import extend_edited
+from flaxformer.model.mapped_edits import AXIS, map_edits
 from flaxformer.model.prefill import read_prompt
 from flaxformer.model.prompt import check_prompt
 from flaxformer.model.weights import Transformer
+from flaxformer.points import Edit
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
 
 TreeT = TypeVar("TreeT")
-Shared = tuple[Transformer, ModelConfig, Int[Array, ""] | None, Float[Array, ""]]
-"""Weights, config, end token and length penalty, the same for all prompts."""
+Shared = tuple[Transformer, ModelConfig, EditArguments, Int[Array, ""] | None, Float[Array, ""]]
+"""Weights, config, edits, end token and length penalty, the same for all prompts."""
 
 
 class Beams(Node):
@@ -59,6 +62,7 @@ def beam_search(
     end: int | None = None,
     length_penalty: float = 1.0,
     valid: Bool[ArrayLike, "B T"] | None = None,
+    edit: Mapping[str, Edit] | None = None,
     **given: Unpack[PrefixInputs],
 ) -> Beams:
     """Return the best continuations of each prompt that a search with `beams` hypotheses finds.
@@ -76,6 +80,9 @@ def beam_search(
       params, config, prompt, steps, valid, end, given: as for `generate`.
       beams: number of hypotheses, and of continuations returned.
       length_penalty: 0 compares probabilities, 1 their geometric means; larger values favour long continuations.
+      edit: as for `generate`: scores are those of `apply` with the same edits. A function gets the activations of all
+        prompts, as in `generate`; of each new token, it is applied to the first hypotheses of all prompts, then to the
+        second, and so on.
 
     Raises:
       UserError: an invalid argument.
@@ -83,14 +90,17 @@ def beam_search(
     tokens, is_valid = check_prompt(config, prompt, valid, steps, end, given)
     if beams < 1:
         raise UserError(f"beams is {beams}; expected at least 1")
-    mesh = mesh_for_rows(len(tokens))
-    return _search(params, config, tokens, is_valid, given, end, length_penalty, steps, beams, mesh)
+    check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, given)
+    edits = EditArguments.of(edit)
+    mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row
+    return _search(params, config, edits, tokens, is_valid, given, end, length_penalty, steps, beams, mesh)
 
 
-@functools.partial(jax.jit, static_argnums=(7, 8, 9))
+@functools.partial(jax.jit, static_argnums=(8, 9, 10))
 def _search(
     params: Transformer,
     config: ModelConfig,
+    edits: EditArguments,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: PrefixInputs,
@@ -104,9 +114,11 @@ def _search(
     capacity = cache_capacity(config, prompt.shape[-1] + steps)
 
     def search_one(shared: Shared, own: tuple[Array, Array, PrefixInputs]) -> Beams:
-        (params, config, end, penalty), (prompt, valid, given) = shared, own
+        (params, config, edits, end, penalty), (prompt, valid, given) = shared, own
         fill = 0 if end is None else end
-        cache, logits = read_prompt(params, config, prompt, valid, given, capacity)
+        # A batch of one, so that components have an axis of the batch here as everywhere.
+        prompt, valid, given = jax.tree.map(lambda x: x[None], (prompt, valid, given))
+        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, edits=map_edits(edits.edits()))
         cache = _map_hypotheses(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache)
         logits = jnp.tile(logits, (beams, 1))
         tokens, none = jnp.full((beams, steps), fill, jnp.int32), jnp.full(beams, -jnp.inf)
@@ -119,7 +131,7 @@ def _search(
             best=Beams(tokens, jnp.zeros(beams, jnp.int32), none),
             done=jnp.bool_(False),
         )
-        step = functools.partial(_step, params, config, end, penalty)
+        step = functools.partial(_step, (params, config, edits, end, penalty))
         search, _ = jax.lax.scan(step, search, jnp.arange(steps))
         scores = jnp.where(search.done, -jnp.inf, _score(search.totals, steps, penalty))
         best = _merge_beams(search.best, Beams(search.tokens, jnp.full(beams, steps), scores))
@@ -128,19 +140,13 @@ def _search(
             tokens=jnp.where(found[:, None], best.tokens, fill), lengths=jnp.where(found, best.lengths, 0)
         )
 
-    search_all = jax.vmap(search_one, in_axes=(None, 0))
-    return shard_map_batch(search_all, (params, config, end, penalty), (prompt, valid, given), mesh)
+    search_all = jax.vmap(search_one, in_axes=(None, 0), axis_name=AXIS)
+    return shard_map_batch(search_all, (params, config, edits, end, penalty), (prompt, valid, given), mesh)
 
 
-def _step(
-    params: Transformer,
-    config: ModelConfig,
-    end: Int[Array, ""] | None,
-    penalty: Float[Array, ""],
-    search: _Search,
-    step: Array,
-) -> tuple[_Search, None]:
-    """Extend every hypothesis by one token."""
+def _step(shared: Shared, search: _Search, step: Int[Array, ""]) -> tuple[_Search, None]:
+    """Extend every hypothesis of a prompt by one token."""
+    params, config, edits, end, penalty = shared
     beams, vocabulary = search.logits.shape
     extended = (search.totals[:, None] + log_softmax(search.logits)).reshape(-1)
     # At most one extension of each hypothesis ends, so that of twice the beams, enough do not end.
@@ -157,10 +163,14 @@ def _step(
     tokens, origin = tokens[chosen], origin[chosen]
     cache = _map_hypotheses(lambda x: x[origin], search.cache)
     axes = jax.tree.map(lambda x: 0 if x.ndim else None, cache)
-    extend_one = functools.partial(extend, params, config)
-    logits, cache = jax.vmap(extend_one, in_axes=(0, axes), out_axes=(0, axes))(token[chosen][:, None], cache)
+
+    def extend_one(token: Array, cache: Cache) -> tuple[Array, Cache]:
+        return extend_edited(params, config, token[None, None], {}, cache, map_edits(edits.edits()))
+
+    extend_all = jax.vmap(extend_one, in_axes=(0, axes), out_axes=(0, axes))
+    logits, cache = extend_all(token[chosen], cache)
     done = search.done | (best.scores.min() >= _score(totals, step + 1, penalty).max())
-    return _Search(cache, logits[:, 0], tokens, totals, best, done), None
+    return _Search(cache, logits[:, 0, 0], tokens, totals, best, done), None
 
 
 def _map_hypotheses(f: Callable[[Array], Array], cache: TreeT) -> TreeT:

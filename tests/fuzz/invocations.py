@@ -115,6 +115,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--step", ["3", "-1", *HUGE]),
         ("--prompt", ["", SURROGATE, "ab" * 200_000]),
         ("--input", ["text.txt", "none.txt"]),
+        ("--edit", ["none.py", "text.txt", "job", "study.py"]),
     ],
     "prepare": [
         ("--tokenizer", ["words", "none.json", "study.py", ""]),

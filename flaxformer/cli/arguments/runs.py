@@ -101,6 +101,7 @@ class Generate:
       flaxformer generate runs/de-en --prompt "Guten Tag" --beams 4
       flaxformer generate runs/de-en --input test.de > test.en
       flaxformer generate runs/study --arm norm=pre --trial-seed 3
+      flaxformer generate runs/book --edit without_head.py
     """
 
     directory: Annotated[Path, tyro.conf.Positional, positional("DIR", "the output folder of 'train' or of 'run'")]
@@ -123,6 +124,10 @@ class Generate:
         None
     )
     beams: Annotated[int | None, option("N", "none", "beam search with N beams instead of sampling")] = None
+    edit: Annotated[
+        Path | None,
+        option("FILE", "none", "intervene in the model: FILE defines edit, functions of activations by path"),
+    ] = None
     seed: Annotated[int, option("N", "0", "seed of the samples")] = 0
     step: Annotated[
         int | None, option("N", "the best, else the newest; of a study the newest", "step of the checkpoint")
