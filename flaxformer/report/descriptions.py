@@ -55,6 +55,12 @@ def describe_scaling(analysis: Analysis) -> str:
     return f"{phrasing.metric(analysis.study)} against size: {_shortened(scaling_text.findings(analysis))}"
 
 
+def describe_joint_laws(analysis: Analysis) -> str:
+    """Joint law of each arm, and predictions of held-out sizes."""
+    found = scaling_text.joint_findings(analysis)
+    return f"{phrasing.metric(analysis.study)} against training tokens, per number of parameters: {_shortened(found)}"
+
+
 def describe_heads(analysis: Analysis) -> str:
     """Largest mean of each layer, for every quantity."""
     grids = heads.head_grids(analysis)

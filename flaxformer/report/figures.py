@@ -16,6 +16,7 @@ from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
 from flaxformer.report.heads_figure import attention_figure, heads_figure
 from flaxformer.report.html import PageFigure
+from flaxformer.report.joint_law_figure import joint_law_figure
 from flaxformer.report.lens_figure import lens_figure
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
@@ -45,6 +46,7 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
         found[f"sweep{i + 1 if i else ''}"] = functools.partial(sweep_figure, analysis, sweep)
     if analysis.scaling is not None:
         found["scaling"] = lambda width: scaling_figure(analysis, width)
+        found["joint_law"] = lambda width: joint_law_figure(analysis, width)
     if grids := heads.head_grids(analysis):
         found["heads"] = functools.partial(heads_figure, grids)
     if curves := heads.lens_curves(analysis):

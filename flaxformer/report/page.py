@@ -49,6 +49,8 @@ CAPTIONS = {
     "95 % t-intervals.",
     "scaling": "Means over seeds with 95 % t-intervals against size, held-out sizes hollow; the fitted laws, dashed "
     "beyond the fitted sizes, up to ten times the largest size; bands are pointwise 95 % intervals of the laws.",
+    "joint_law": "The joint law of each arm in parameters N and tokens D: means over seeds with 95 % t-intervals, "
+    "held-out sizes hollow; the fitted law at each N, dashed where no run was fitted.",
 }
 MOST_TRACEBACKS = 5
 STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is no final result."
@@ -112,6 +114,8 @@ def _description(analysis: Analysis, name: str, kind: str) -> str:
         return descriptions.describe_sweep(analysis, _sweep(analysis, name))
     if kind == "scaling":
         return descriptions.describe_scaling(analysis)
+    if kind == "joint_law":
+        return descriptions.describe_joint_laws(analysis)
     if kind == "maps":
         return maps.description(analysis, _number(name))
     if kind in ("heads", "lens"):
@@ -154,9 +158,9 @@ def _sweeps(analysis: Analysis, drawn: dict[str, str]) -> list[str]:
 
 
 def _scaling(analysis: Analysis, drawn: dict[str, str]) -> str:
-    """The figure of the scaling laws, and their tables; empty for a study without any."""
+    """The figures of the scaling laws, and their tables; empty for a study without any."""
     shown = [f"<h3>{escape(one.title)}</h3>{_body(one)}" for one in tables.scaling(analysis) if one.rows]
-    return drawn.get("scaling", "") + "".join(shown)
+    return drawn.get("scaling", "") + drawn.get("joint_law", "") + "".join(shown)
 
 
 def _worst_verdict(analysis: Analysis) -> str:

@@ -149,17 +149,25 @@ def _one_crossing(one: Crossing, low: str, high: str) -> str:
 
 
 def findings(analysis: Analysis) -> list[str]:
-    """The law of each arm and the effects that follow from the laws, in a sentence each."""
+    """The law of each arm and the effects that follow from the laws, in a sentence each; joint laws come first."""
     scaling = analysis.scaling
     if scaling is None:
         return []
     variable = VARIABLE_NAMES[scaling.variable]
     return [
+        *joint_findings(analysis),
         *(_law(fit) for fit in scaling.fits),
         *(_held_out(fit, one) for fit in scaling.fits for one in fit.held_out),
-        *(_joint_law(fit) for fit in scaling.joint_fits if not fit.reason),
-        *(_held_out(fit, one) for fit in scaling.joint_fits for one in fit.held_out),
         *(_effect(one, variable, analysis.study) for one in scaling.effects if one.effect is not None),
+    ]
+
+
+def joint_findings(analysis: Analysis) -> list[str]:
+    """The joint law of each arm, and its predictions of held-out sizes, in a sentence each."""
+    fits = analysis.scaling.joint_fits if analysis.scaling is not None else []
+    return [
+        *(_joint_law(fit) for fit in fits if not fit.reason),
+        *(_held_out(fit, one) for fit in fits for one in fit.held_out),
     ]
 
 

@@ -74,6 +74,12 @@ class JointFit:
         """Sizes of the fit."""
         return [point for point in self.points if not point.is_held_out]
 
+    def curve_at(self, size: float, tokens: Vector) -> Vector:
+        """Return the fitted law at N = size and some D."""
+        assert self.theta is not None, "no law was fitted"
+        x = np.full(len(tokens), math.log(size / self.units[0]))
+        return joint_law.law_at(x, np.log(tokens / self.units[1]))(self.theta)[0]
+
     def law_of(self, points: Sequence[JointPoint]) -> LawAtSizes:
         """Return the law at some sizes."""
         return joint_law.law_at(*_places(self, points))

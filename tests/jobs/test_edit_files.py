@@ -66,7 +66,10 @@ MISTAKES = {
     ),
     "shape": ("edit = {'final': lambda x: x[..., 0]}", "edit['final'] returns float32[1, 8] at final; expected"),
     "raises": ("edit = {'final': lambda x: x.nothing}", "change.py, line 1, in <lambda>"),
-    "raises of weights": ("def edit(params, run):\n    return 1 / 0", "change.py, line 2, in edit: ZeroDivisionError: division by zero"),
+    "raises of weights": (
+        "def edit(params, run):\n    return 1 / 0",
+        "change.py, line 2, in edit: ZeroDivisionError: division by zero",
+    ),
     "file": ("edit = ", "change.py, line 1: invalid syntax"),
     "last position": (
         "from flaxformer.interpret import ablate\nedit = ablate('final', positions=[-1])",
