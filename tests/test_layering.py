@@ -63,7 +63,7 @@ INSIDE = {
         {"subject"},
         {"where"},
         {"sequences", "token_mixing", "decoding", "edits"},
-        {"initial_loss", "weights", "fields", "precision", "equivalence", "execution"},
+        {"initial_loss", "weights", "fields", "precision", "equivalence", "execution", "training"},
         {"check"},
     ],
     "store": [

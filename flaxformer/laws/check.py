@@ -23,6 +23,7 @@ from flaxformer.laws import (
     precision,
     sequences,
     token_mixing,
+    training,
     weights,
 )
 from flaxformer.laws.law import Finding, Law, not_applicable, violated
@@ -44,6 +45,9 @@ LAWS: dict[str, Law[Subject]] = {
         weights.weights,
         fields.fields,
         weights.gradients,
+        training.data,
+        training.loss,
+        training.rate,
         precision.precision,
         equivalence.repetition,
         equivalence.layout,

@@ -1,10 +1,14 @@
-"""Law of fields: every field of the model's config changes something."""
+"""Law of fields: every field of a model's config, of loss terms, and of user-defined optimizers changes something."""
 
 import dataclasses
+import inspect
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
@@ -18,11 +22,12 @@ from flaxformer.model import Transformer
 from flaxformer.struct import Config, get_at, replace_at
 from flaxformer.tasks.base import Batch
 from flaxformer.training import Run
-from flaxformer.training.step import forward, start
+from flaxformer.training.schedule import learning_rate
+from flaxformer.training.step import forward, optimizer_chain, start
 from flaxformer.training.step import loss as loss_of
 
 
-@law("fields", "every field of the model's config changes something")
+@law("fields", "every field of the model and of loss terms changes something, and of a user-defined optimizer")
 def fields(subject: Subject) -> Finding:
     """Change each number, and each static field of user-defined components."""
     before = _results(subject.params, subject.run, subject.batch, random_key())
@@ -30,6 +35,7 @@ def fields(subject: Subject) -> Finding:
     choices = _field_paths(subject.run, ("model",), False)
     idle = [path for path in numbers if not _number_matters(subject, path, before)]
     idle += [path for path in choices if not _choice_matters(subject, path, before)]
+    idle += _idle_optimizer_fields(subject)
     return OK if not idle else violated(f"changing {', '.join(idle)} changes nothing")
 
 
@@ -154,6 +160,68 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
             if program_text(jax.make_jaxpr(start)(run)) != program_text(jax.make_jaxpr(start)(subject.run)):
                 return True
     return not has_valid
+
+
+def _idle_optimizer_fields(subject: Subject) -> list[str]:
+    """Return the paths of fields that user-defined optimizers and schedules declare, and that change no update."""
+    own = {"optimizer": subject.run.optimizer, "optimizer.decay": subject.run.optimizer.decay}
+    paths = [f"{place}.{name}" for place, config in own.items() for name in _declared_fields(config)]
+    before = _updates(subject, subject.run) if paths else None
+    return [path for path in paths if not _optimizer_field_matters(subject, path, before)]
+
+
+def _declared_fields(config: Config) -> list[str]:
+    """Return the names of fields that classes outside the package declare."""
+    classes = [one for one in type(config).__mro__ if one.__module__.partition(".")[0] != "flaxformer"]
+    declared = {name for one in classes for name in inspect.get_annotations(one)}
+    return [field.name for field in dataclasses.fields(config) if field.name in declared]
+
+
+def _optimizer_field_matters(subject: Subject, path: str, before: PyTree) -> bool:
+    """True if another value of a field changes an update, or if there is no other value."""
+    value, has_valid = get_at(subject.run, path), False
+    [field] = [
+        f for f in dataclasses.fields(get_at(subject.run, path.rpartition(".")[0])) if f.name == path.split(".")[-1]
+    ]
+    is_number = field.metadata["pytree_node"] and isinstance(value, int | float) and not isinstance(value, bool)
+    others = _other_numbers(value) if is_number else _other_choices(value, field.metadata["choices"])
+    for other in others:
+        try:
+            run = replace_at(subject.run, {path: other})
+        except ValueError:
+            continue
+        has_valid = True
+        if _differs(before, _updates(subject, run)):
+            return True
+    return not has_valid
+
+
+UPDATES = 3
+"""Number of consecutive updates: running means act from the second on."""
+
+
+def _updates(subject: Subject, run: Run) -> PyTree:
+    """Return learning rates, and weights after some updates with random gradients, early and late in the training."""
+    random, weights, steps = np.random.default_rng(0), subject.started.params, run.training.steps
+    gradients = jax.tree.map(lambda x: random.standard_normal((UPDATES, *x.shape)).astype(x.dtype), weights)
+    with jax.enable_x64(False):
+        return [_updated(weights, run, gradients, first) for first in sorted({0, steps // 2, max(0, steps - UPDATES)})]
+
+
+@fast_jit
+def _updated(weights: Transformer, run: Run, gradients: Transformer, first: Array) -> PyTree:
+    """Return the learning rates of the steps from `first` on, and the weights after their updates."""
+
+    def update(carry: PyTree, own: tuple[Array, Transformer]) -> tuple[PyTree, Array]:
+        (params, state), (step, gradient) = carry, own
+        rate = learning_rate(run.optimizer, step, run.training.steps)
+        chain = optimizer_chain(run, params, jnp.float32(1e-2))  # a rate of 0 would hide the direction
+        updates, state = chain.update(gradient, state, params)
+        return (optax.apply_updates(params, updates), state), rate
+
+    start = (weights, optimizer_chain(run, weights, 0.0).init(weights))
+    (weights, _), rates = jax.lax.scan(update, start, (first + jnp.arange(UPDATES), gradients))
+    return weights, rates
 
 
 def _structure(traced: ClosedJaxpr) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:

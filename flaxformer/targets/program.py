@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PyTree
 
+from flaxformer.errors import UserError
 from flaxformer.model.layout import Layout
 from flaxformer.nn.kernels import KernelChoice, recording
 from flaxformer.sharding import Devices, replicated, shardings_of
@@ -145,8 +146,14 @@ def compile_step(
       steps: number of steps of the program, a chunk as training calls it; its collectives are those of all.
 
     Raises:
-      UserError: the target's compiler is not installed.
+      UserError: the target's compiler is not installed; it cannot compile a step that calls Python, or on a GPU an
+        optimizer whose state is on the host.
     """
+    if run.training.offload_optimizer and placement.target.device.platform == "gpu":
+        raise UserError(
+            f"training.offload_optimizer is True, which JAX cannot compile for {placement.target} without the device; "
+            "expected False, or a TPU"
+        )
     began = time.perf_counter()
     source = run.task.load() if source is None else source
     with placement.compiling(), recording() as choices:
@@ -159,7 +166,7 @@ def compile_step(
         weights, moments, stored = (sum(map(_bytes, jax.tree.leaves(part))) for part in parts)
         logits = _logits(traced.jaxpr.jaxpr, run, placement.mesh)
         with tempfile.TemporaryDirectory() as folder:
-            compiled, error = _compile(traced.lower(), folder)
+            compiled, error = _compile(traced.lower(), folder, str(placement.target))
             text = _text(Path(folder))
     seconds, available = time.perf_counter() - began, placement.target.memory
     held, chosen = weights + moments + stored, tuple(dict.fromkeys(choices))
@@ -179,10 +186,21 @@ def compile_step(
     return CompiledStep(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
 
 
-def _compile(lowered: jax.stages.Lowered, folder: str) -> tuple[jax.stages.Compiled | None, str]:
-    """Return the compiled program, whose text is written to a folder, or None and the message that memory ran out."""
+def _compile(lowered: jax.stages.Lowered, folder: str, target: str) -> tuple[jax.stages.Compiled | None, str]:
+    """Return the compiled program, whose text is written to a folder, or None and the message that memory ran out.
+
+    Raises:
+      UserError: the program calls Python, and the target's compiler cannot compile that without the device.
+    """
     try:
         return lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True}), ""
+    except TypeError as error:
+        if "host_callbacks" not in str(error):
+            raise
+        raise UserError(
+            "the training step calls Python (jax.debug.print, pure_callback or io_callback), which cannot be compiled "
+            f"for {target} without the device; expected a step without such calls"
+        ) from None
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -67,7 +67,7 @@ def training_sums(params: Transformer, run: Run, outcome: ModelOutput, batch: Ba
         smoothing = run.training.label_smoothing
         total, count = head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, smoothing)
     else:
-        total, count = _split_sums(params, run, outcome.projection, batch, split)
+        total, count = split_sums(params, run, outcome.projection, batch, split)
         terms = tuple(term for term in terms if not term.can_split)
     for component_loss in outcome.aux.losses.values():
         total = total + count * component_loss
@@ -81,7 +81,7 @@ def _add_term(total: Array, count: Array, term: LossTerm, found: LossSum) -> Flo
     return total + term.weight * value * count / jnp.maximum(size, 1)
 
 
-def _split_sums(params: Transformer, run: Run, projection: OutputProjection, batch: Batch, split: Split) -> LossSum:
+def split_sums(params: Transformer, run: Run, projection: OutputProjection, batch: Batch, split: Split) -> LossSum:
     """Return the head's loss, with those terms that need no outputs of other tokens, from chunks of tokens."""
     terms = tuple(term for term in run.loss_terms if term.can_split)
     shared = (projection.replace(features=None), run.training.label_smoothing, terms)

@@ -1,11 +1,12 @@
 """Faulty components, each with the law that catches it."""
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float
 
 from flaxformer.component import Aux
@@ -24,8 +25,8 @@ from flaxformer.config import (
 from flaxformer.nn.masks import Causal
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
-from flaxformer.tasks import Copy, MaskedTokens, StandardLibrary
-from flaxformer.training import LossTerm, Run, Training
+from flaxformer.tasks import Copy, MaskedTokens, StandardLibrary, SyntheticTask, next_token
+from flaxformer.training import AdamW, LossTerm, Optimizer, Run, Schedule, Training
 
 BASE = ModelConfig(vocabulary=6, layers=2, d_model=12, attention=Attention(heads=2), feed_forward=Dense(d_ff=10))
 
@@ -573,3 +574,126 @@ def run_with(fault: str) -> Run:
     if fault in BIDIRECTIONAL:
         return bidirectional(**BIDIRECTIONAL[fault][2])
     return run_of(**FAULTS[fault][2])
+
+
+# --- data, loss, optimizer ---------------------------------------------------------------------------------
+
+
+class Symbols(SyntheticTask):
+    """Five random tokens."""
+
+    batch_size: int = static(4, at_least=1)
+    evaluation_batches: int = static(2, at_least=1)
+    vocabulary: ClassVar[int] = 6
+    sequence_length: ClassVar[int] = 5
+
+    def tokens(self, key):
+        return jax.random.randint(key, 6, 0, 6)
+
+    def example(self, key):
+        tokens = self.tokens(key)
+        return next_token(tokens, scored=tokens >= 0)
+
+
+class DrawnByNumPy(Symbols):
+    def tokens(self, key):
+        return jnp.asarray(np.random.randint(0, 6, 6))
+
+
+class SameExample(Symbols):
+    def tokens(self, key):
+        return jnp.arange(6)
+
+
+class BeyondVocabulary(Symbols):
+    def tokens(self, key):
+        return 1 + jax.random.randint(key, 6, 0, 6)
+
+
+class NothingScored(Symbols):
+    def example(self, key):
+        tokens = self.tokens(key)
+        return next_token(tokens, scored=tokens < 0)
+
+
+class ReadsUnscored(LanguageModel):
+    """Smooths targets by those of all tokens."""
+
+    def training_loss(self, output, aux, targets, weights, label_smoothing=None):
+        total, count = super().training_loss(output, aux, targets, weights, label_smoothing)
+        return total + 0.1 * targets.mean(), count
+
+
+class MeanOfOutputs(LanguageModel):
+    by_token: ClassVar[bool] = True
+
+    def training_loss(self, output, aux, targets, weights, label_smoothing=None):
+        output = output - output.mean(tuple(range(output.ndim - 1)), keepdims=True)
+        return super().training_loss(output, aux, targets, weights, label_smoothing)
+
+
+class SquaredMean(LossTerm):
+    def value(self, params, outcome, batch):
+        return jnp.square((outcome.output.max(-1) * batch.weights).mean()), jnp.ones(())
+
+
+class MeanOfChunk(LossTerm):
+    def of_outputs(self, output, targets, weights):
+        return jnp.square(output.mean()) * weights.sum(), weights.sum()
+
+
+class BelowZero(Schedule):
+    def fraction(self, progress, ratio):
+        return 1 - 1.5 * progress
+
+
+class Undefined(Schedule):
+    def fraction(self, progress, ratio):
+        return jnp.sqrt(0.5 - progress)
+
+
+class IdleBeta(Optimizer):
+    beta: float = leaf(0.9, at_least=0, below=1)
+    used: float = leaf(0.9, at_least=0, below=1)
+    nesterov: bool = static(False)
+
+    def direction(self):
+        return optax.trace(decay=self.used)
+
+
+class IdleShare(Schedule):
+    share: float = leaf(0.5)
+
+    def fraction(self, progress, ratio):
+        return 1 - progress
+
+
+TRAINING: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "NumPy draws the data": ("data", "inputs differs between two draws", {"task": DrawnByNumPy()}),
+    "same example at every step": ("data", "batches of steps 0 to 3 are equal", {"task": SameExample()}),
+    "token beyond the vocabulary": ("data", "hold 6; expected ids from 0 to 5", {"task": BeyondVocabulary()}),
+    "nothing is scored": ("data", "expected at least one scored target", {"task": NothingScored()}),
+    "loss of unscored targets": ("loss", "with other targets of weight 0", {"head": ReadsUnscored()}),
+    "by_token reads other outputs": ("loss", "from one token at a time", {"head": MeanOfOutputs()}),
+    "square of a mean": (
+        "loss",
+        "loss term SquaredMean of a batch and that from its rows",
+        {"loss_terms": (SquaredMean(),)},
+    ),
+    "of_outputs reads other outputs": ("loss", "from one token at a time", {"loss_terms": (MeanOfChunk(weight=1.0),)}),
+    "negative rate": ("rate", "(BelowZero)", {"optimizer": AdamW(decay=BelowZero())}),
+    "rate that is no number": ("rate", "is nan (Undefined)", {"optimizer": AdamW(decay=Undefined())}),
+    "optimizer numbers without effect": (
+        "fields",
+        "changing optimizer.beta, optimizer.nesterov, optimizer.decay.share changes nothing",
+        {"optimizer": IdleBeta(decay=IdleShare())},
+    ),
+}
+"""Faults of other parts of a run than its model: law, words of the finding, and changes."""
+
+
+def trained_with(fault: str) -> Run:
+    """Return the run with a fault of its training."""
+    changes = dict(TRAINING[fault][2])
+    model = {name: changes.pop(name) for name in ("head",) if name in changes}
+    return run_of(**model).replace(training=Training(steps=20), **changes)

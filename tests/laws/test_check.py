@@ -10,6 +10,7 @@ import pytest
 from faulty_components import (
     BIDIRECTIONAL,
     FAULTS,
+    TRAINING,
     BatchMixing,
     DeadTerm,
     DecayingSum,
@@ -18,6 +19,7 @@ from faulty_components import (
     bidirectional,
     run_of,
     run_with,
+    trained_with,
 )
 
 from flaxformer.cli import main
@@ -63,6 +65,7 @@ DEFAULT = {
     "point that is not used",
     "another result if edited",
 }
+TRAINED_BY_DEFAULT = {"NumPy draws the data", "by_token reads other outputs", "optimizer numbers without effect"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -79,6 +82,17 @@ def programs_are_dropped():
 def test_every_faulty_component_violates_its_law(fault):
     law, words, _ = (FAULTS | BIDIRECTIONAL)[fault]
     [result] = check(run_with(fault), [law])
+    assert result.finding.is_violated, result
+    assert words in result.finding.words
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(name, marks=() if name in TRAINED_BY_DEFAULT else pytest.mark.slow) for name in TRAINING],
+)
+def test_every_fault_of_training_violates_its_law(fault):
+    law, words, _ = TRAINING[fault]
+    [result] = check(trained_with(fault), [law])
     assert result.finding.is_violated, result
     assert words in result.finding.words
 

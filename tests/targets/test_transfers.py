@@ -10,6 +10,7 @@ import pytest
 from flaxformer.cli.target import transfers_line
 from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data import prepare
+from flaxformer.errors import UserError
 from flaxformer.sharding import Devices
 from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
 from flaxformer.targets.topology import PACKAGES, parse_target
@@ -116,8 +117,15 @@ def test_a_chunk_of_data_from_the_host_exchanges_nothing_either(target, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["v5e", "h200"])
 def test_transfers_that_a_user_asks_for_are_found(target):
-    printing = chunk(RUN.replace(loss_terms=(Printed(),)), target)
-    assert set(printing.transfers) & {"Python callback", "send to the host"}
-    away = chunk(RUN.replace(training=RUN.training.replace(offload_optimizer=True)), target)
+    printing = RUN.replace(loss_terms=(Printed(),))
+    offloading = RUN.replace(training=RUN.training.replace(offload_optimizer=True))
+    if target == "h200":
+        with pytest.raises(UserError, match=r"calls Python .*jax\.debug\.print.* for h200 without the device"):
+            chunk(printing, target)
+        with pytest.raises(UserError, match="offload_optimizer is True, which JAX cannot compile for h200 without"):
+            chunk(offloading, target)
+        return
+    assert set(chunk(printing, target).transfers) & {"Python callback", "send to the host"}
+    away = chunk(offloading, target)
     assert set(away.transfers) == {"copy to the host", "copy from the host"}
     assert away.memory.moments < 1000 < chunk(RUN, target).memory.moments

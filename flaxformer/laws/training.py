@@ -1,0 +1,198 @@
+"""Laws of training: the data, the loss and its terms, and the learning rate."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flaxformer.component import Aux
+from flaxformer.laws.calls import random_key
+from flaxformer.laws.law import OK, Finding, compare, first_violated, law, not_applicable, violated
+from flaxformer.laws.programs import fast_jit
+from flaxformer.laws.subject import Subject
+from flaxformer.parts.heads import LossSum
+from flaxformer.tasks.base import Batch, Source, concat_parts
+from flaxformer.training import Run
+from flaxformer.training.schedule import learning_rate
+from flaxformer.training.split_loss import Split, split_sums, training_sums
+from flaxformer.training.step import forward
+
+STEPS = 4
+"""Number of batches that the law of data compares."""
+MOST_RATES = 4096
+"""Largest number of steps whose learning rates are computed."""
+
+
+@law("data", "batches are a function of the random key and the step, and hold what the model reads and predicts")
+def data(subject: Subject) -> Finding:
+    """Draw batches several times, at several steps, from several traces; check tokens, targets and weights."""
+    run = subject.run
+    with jax.enable_x64(False):
+        first, again = _drawn(run), _drawn(run)
+        if (place := _first_difference(first, again)) is not None:
+            return violated(
+                f"{place} differs between two draws with the same random key and step; expected a pure function, "
+                "without NumPy's random numbers or a state"
+            )
+        batches, evaluation = first
+        if len(batches) > 1 and all(_first_difference(batches[0], own) is None for own in batches[1:]):
+            return violated(
+                f"the training batches of steps 0 to {len(batches) - 1} are equal; expected draws with the random key "
+                "of `example(key)`, or of `batch(key, step)`"
+            )
+        checked = [(f"the batch of step {i}", own) for i, own in enumerate(batches)] + [
+            ("the evaluation set", evaluation)
+        ]
+        return first_violated(_check_contents(name, own, run) for name, own in checked)
+
+
+def _drawn(run: Run) -> tuple[list[Batch], Batch]:
+    """Return the first training batches and the evaluation set, from functions that are traced anew."""
+    source = run.task.load()
+
+    def batch(source: Source, key: Array, step: Array) -> Batch:
+        return concat_parts(source.batch(key, step))
+
+    call: Callable[..., Batch] = batch if source.on_host else fast_jit(batch)
+    batches = [call(source, run.data_key, i if source.on_host else jnp.int32(i)) for i in range(STEPS)]
+    return jax.device_get((batches, source.evaluation()))
+
+
+def _first_difference(one: PyTree, two: PyTree) -> str | None:
+    """Return the name of the first array that differs between two trees; None if none does."""
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(two), strict=True):
+        if np.shape(a) != np.shape(b) or not np.array_equal(
+            a, b, equal_nan=np.issubdtype(np.asarray(a).dtype, np.inexact)
+        ):
+            return jax.tree_util.keystr(path[-1:], simple=True) or "a batch"
+    return None
+
+
+def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
+    """Check that weights are weights, and that token ids and targets are in range."""
+    weights = np.asarray(batch.weights)
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+        return violated(f"weights of {name} are not finite, negative, or all 0; expected at least one scored target")
+    model = run.model
+    outputs = model.head.outputs(model.vocabulary)
+    kinds = [("targets", batch.targets, outputs, weights > 0)] if model.head.predicts in ("tokens", "classes") else []
+    if model.inputs.reads == "tokens":
+        kinds.append(("inputs", batch.inputs, model.vocabulary, None if batch.valid is None else batch.valid))
+    for what, ids, most, counted in kinds:
+        own = np.asarray(ids) if counted is None else np.asarray(ids)[np.asarray(counted)]
+        if own.size and not (own.min() >= 0 and own.max() < most):
+            found = own.min() if own.min() < 0 else own.max()
+            return violated(f"{what} of {name} hold {found}; expected ids from 0 to {most - 1}")
+    return OK
+
+
+@law("loss", "the loss depends on scored targets alone, and any division of a batch gives the same loss")
+def loss(subject: Subject) -> Finding:
+    """Change targets of weight 0; compute the losses of a batch from its rows, and from chunks of tokens."""
+    batch, run = subject.batch, subject.run
+    scored = _with_unscored(batch)
+    if scored is None:
+        return not_applicable("the batch has one target, which cannot be divided")
+    weights = jax.tree.map(jnp.asarray, subject.params)
+    find = fast_jit(lambda own, rows: _losses(weights, run, own, rows))
+    rows = jnp.arange(len(batch.weights))
+    one, two = find(scored, rows), find(_with_other_targets(scored), rows)
+    found = [_compare(name, one[name], two[name], "with other targets of weight 0", subject) for name in one]
+    found += _compare_chunks(subject, scored)
+    if not subject.mixes_batch and len(rows) > 1:
+        whole = find(batch, rows)
+        parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1]) for i in rows]
+        found += [
+            _compare(name, own, _joined(parts, name), "from its rows one by one", subject)
+            for name, own in whole.items()
+        ]
+    return first_violated(found)
+
+
+def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array) -> dict[str, LossSum]:
+    """Return the losses of the head and every loss term in training, as (sum, count).
+
+    Args:
+      rows: index of each example in the batch that dropout is drawn for.
+    """
+    outcome, head = forward(weights, run, batch, random_key(), rows=rows), run.model.head
+    smoothing = run.training.label_smoothing
+    found = {
+        "loss": head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, smoothing),
+        "validation loss": head.loss(outcome.output, batch.targets, batch.weights),
+    }
+    terms = {f"loss term {type(term).__name__}": term.value(weights, outcome, batch) for term in run.loss_terms}
+    return found | terms
+
+
+def _mean(found: LossSum) -> Float[Array, ""]:
+    total, count = found
+    return total / jnp.maximum(count, 1)
+
+
+def _joined(parts: Sequence[dict[str, LossSum]], name: str) -> LossSum:
+    """Return a loss of a batch as a training step computes it from parts: their means, times their scored targets."""
+    counts = [part["loss"][1] for part in parts]
+    return sum(_mean(part[name]) * count for part, count in zip(parts, counts, strict=True)), sum(counts)
+
+
+def _compare(name: str, one: LossSum, two: LossSum, how: str, subject: Subject) -> Finding:
+    return compare(_mean(one), _mean(two), f"the {name} of a batch and that {how}", subject.tolerance)
+
+
+def _with_unscored(batch: Batch) -> Batch | None:
+    """Return the batch with every second target not scored; None if no target would be left."""
+    places = np.indices(batch.weights.shape).sum(0) if batch.weights.ndim else np.zeros(())
+    weights = np.where(places % 2, 0.0, batch.weights)
+    return batch.replace(weights=weights) if weights.any() and (weights == 0).any() else None
+
+
+def _with_other_targets(batch: Batch) -> Batch:
+    """Return the batch with other targets where the weight is 0."""
+    targets = np.asarray(batch.targets)
+    other = np.where(targets > 0, 0, 1) if np.issubdtype(targets.dtype, np.integer) else targets + 100.0
+    is_scored = batch.weights.reshape(*batch.weights.shape, *(1,) * (targets.ndim - batch.weights.ndim)) > 0
+    return batch.replace(targets=np.where(is_scored, targets, other))
+
+
+def _compare_chunks(subject: Subject, batch: Batch) -> Iterator[Finding]:
+    """Compare the loss that a large batch has, from chunks of tokens, with that of all outputs."""
+    terms = tuple(term for term in subject.run.loss_terms if term.can_split)
+    run = subject.run.replace(loss_terms=terms)
+
+    def both(weights: PyTree, batch: Batch) -> tuple[Array, Array] | None:
+        outcome = forward(weights, run, batch, random_key(), rows=jnp.arange(len(batch.weights)))
+        if outcome.projection is None or outcome.projection.features.shape[:-1] != batch.weights.shape:
+            return None
+        split = Split(batch.weights.shape, shards=1, count=batch.weights.size)
+        chunked = split_sums(weights, run, outcome.projection, batch, split)
+        whole = training_sums(weights, run, outcome.replace(aux=Aux(), projection=None), batch)
+        return _mean(whole), _mean(chunked)
+
+    found = fast_jit(both)(subject.params, batch)
+    if found is not None:
+        words = "with all its outputs at once and from one token at a time"
+        result = compare(*found, f"the loss of a batch {words}", subject.tolerance)
+        reason = " (a head with by_token, or a term with of_outputs, reads outputs of other tokens)"
+        yield violated(f"{result.words}{reason}") if result.is_violated else result
+
+
+@law("rate", "the learning rate is finite and not negative at every step")
+def rate(subject: Subject) -> Finding:
+    """Compute the learning rate of each step, or of some of a long run."""
+    run = subject.given_run
+    steps = np.unique(np.linspace(0, run.training.steps - 1, min(run.training.steps, MOST_RATES)).astype(np.int32))
+    with jax.enable_x64(False):
+        rates = np.asarray(
+            fast_jit(jax.vmap(lambda step: learning_rate(run.optimizer, step, run.training.steps)))(steps)
+        )
+    wrong = ~(np.isfinite(rates) & (rates >= 0))
+    if wrong.any():
+        at = int(wrong.argmax())
+        kind = type(run.optimizer.decay).__name__
+        return violated(
+            f"the learning rate of step {steps[at]:,} of {run.training.steps:,} is {rates[at]:.3g} ({kind})"
+        )
+    return OK
