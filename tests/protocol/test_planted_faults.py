@@ -4,6 +4,7 @@ import contextlib
 import os
 from unittest import mock
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -11,7 +12,7 @@ from protocol.test_protocol import Damage, Network, Protocol, expected, undistur
 
 from flaxformer import digests, files
 from flaxformer.checkpoint import checkpoints
-from flaxformer.store import leases, store
+from flaxformer.store import columns, leases, store
 
 HISTORIES = 3000
 """Histories after which a fault counts as not found."""
@@ -64,6 +65,13 @@ def tables_before_lines(self, group=None):
     return store.by_trial([*tables, *written], self.disagreements)
 
 
+def columns_of_tables_before_lines(store, choose, types):
+    tables = [columns._of_table(store, path, choose) for path in store._files("*.parquet")]
+    lines = [frame for path in store._line_files() for frame in columns._of_lines(store, path, choose)]
+    parts = [part for part in (*tables, *lines) if part is not None and part.height]
+    return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
+
+
 def write_in_place(path, data):
     path.write_bytes(data)
 
@@ -88,6 +96,7 @@ FAULTS = {
     "the lock of leases excludes nobody": (Protocol, (leases, "lock_folder", lock_nothing)),
     "a lease is removed without comparing its token": (Protocol, (leases.Leases, "_remove", remove_any)),
     "a reader reads tables before lines": (Protocol, (store.Store, "rows", tables_before_lines)),
+    "a status reads tables before lines": (Protocol, (columns, "_read", columns_of_tables_before_lines)),
     "a document is written in place": (Protocol, (digests, "write_atomically", write_in_place)),
     "a failed row replaces a result": (Protocol, (store, "by_trial", last_row)),
     "a partial run is resumed with other weights": (Protocol, (checkpoints, "read_arrays", other_weights)),
