@@ -209,7 +209,7 @@ def _updates(subject: Subject, run: Run) -> PyTree:
 
 
 @fast_jit
-def _updated(weights: Transformer, run: Run, gradients: Transformer, first: Array) -> PyTree:
+def _updated(weights: Transformer, run: Run, gradients: Transformer, first: int | Array) -> PyTree:
     """Return the learning rates of the steps from `first` on, and the weights after their updates."""
 
     def update(carry: PyTree, own: tuple[Array, Transformer]) -> tuple[PyTree, Array]:

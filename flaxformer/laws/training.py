@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer.component import Aux
 from flaxformer.laws.calls import random_key
-from flaxformer.laws.law import OK, Finding, compare, first_violated, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.parts.heads import LossSum
@@ -33,8 +34,8 @@ def data(subject: Subject) -> Finding:
         first, again = _drawn(run), _drawn(run)
         if (place := _first_difference(first, again)) is not None:
             return violated(
-                f"{place} differs between two draws with the same random key and step; expected a pure function, "
-                "without NumPy's random numbers or a state"
+                f"the {place} of a batch differ between two draws with the same random key and step; expected a pure "
+                "function, without NumPy's random numbers or a state"
             )
         batches, evaluation = first
         if len(batches) > 1 and all(_first_difference(batches[0], own) is None for own in batches[1:]):
@@ -42,15 +43,13 @@ def data(subject: Subject) -> Finding:
                 f"the training batches of steps 0 to {len(batches) - 1} are equal; expected draws with the random key "
                 "of `example(key)`, or of `batch(key, step)`"
             )
-        checked = [(f"the batch of step {i}", own) for i, own in enumerate(batches)] + [
-            ("the evaluation set", evaluation)
-        ]
-        return first_violated(_check_contents(name, own, run) for name, own in checked)
+        checked = {f"the batch of step {i}": own for i, own in enumerate(batches)} | {"the evaluation set": evaluation}
+        return first_violated(_check_contents(name, own, run) for name, own in checked.items())
 
 
 def _drawn(run: Run) -> tuple[list[Batch], Batch]:
     """Return the first training batches and the evaluation set, from functions that are traced anew."""
-    source = run.task.load()
+    source = run.task.load().with_numbers(run.task)
 
     def batch(source: Source, key: Array, step: Array) -> Batch:
         return concat_parts(source.batch(key, step))
@@ -63,23 +62,23 @@ def _drawn(run: Run) -> tuple[list[Batch], Batch]:
 def _first_difference(one: PyTree, two: PyTree) -> str | None:
     """Return the name of the first array that differs between two trees; None if none does."""
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(two), strict=True):
-        if np.shape(a) != np.shape(b) or not np.array_equal(
-            a, b, equal_nan=np.issubdtype(np.asarray(a).dtype, np.inexact)
-        ):
-            return jax.tree_util.keystr(path[-1:], simple=True) or "a batch"
+        if np.shape(a) != np.shape(b) or difference(a, b) > 0:
+            return jax.tree_util.keystr(path[-1:], simple=True) or "entries"
     return None
 
 
 def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
-    """Check that weights are weights, and that token ids and targets are in range."""
+    """Check that weights are finite, not negative and not all 0, and that token ids and targets are in range."""
     weights = np.asarray(batch.weights)
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
         return violated(f"weights of {name} are not finite, negative, or all 0; expected at least one scored target")
     model = run.model
     outputs = model.head.outputs(model.vocabulary)
-    kinds = [("targets", batch.targets, outputs, weights > 0)] if model.head.predicts in ("tokens", "classes") else []
+    kinds: list[tuple[str, Array, int, ArrayLike | None]] = []
+    if model.head.predicts in ("tokens", "classes"):
+        kinds.append(("targets", batch.targets, outputs, weights > 0))
     if model.inputs.reads == "tokens":
-        kinds.append(("inputs", batch.inputs, model.vocabulary, None if batch.valid is None else batch.valid))
+        kinds.append(("inputs", batch.inputs, model.vocabulary, batch.valid))
     for what, ids, most, counted in kinds:
         own = np.asarray(ids) if counted is None else np.asarray(ids)[np.asarray(counted)]
         if own.size and not (own.min() >= 0 and own.max() < most):
@@ -135,7 +134,8 @@ def _mean(found: LossSum) -> Float[Array, ""]:
 def _joined(parts: Sequence[dict[str, LossSum]], name: str) -> LossSum:
     """Return a loss of a batch as a training step computes it from parts: their means, times their scored targets."""
     counts = [part["loss"][1] for part in parts]
-    return sum(_mean(part[name]) * count for part, count in zip(parts, counts, strict=True)), sum(counts)
+    totals = [_mean(part[name]) * count for part, count in zip(parts, counts, strict=True)]
+    return jnp.stack(totals).sum(), jnp.stack(counts).sum()
 
 
 def _compare(name: str, one: LossSum, two: LossSum, how: str, subject: Subject) -> Finding:

@@ -669,7 +669,7 @@ class IdleShare(Schedule):
 
 
 TRAINING: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "NumPy draws the data": ("data", "inputs differs between two draws", {"task": DrawnByNumPy()}),
+    "NumPy draws the data": ("data", "inputs of a batch differ between two draws", {"task": DrawnByNumPy()}),
     "same example at every step": ("data", "batches of steps 0 to 3 are equal", {"task": SameExample()}),
     "token beyond the vocabulary": ("data", "hold 6; expected ids from 0 to 5", {"task": BeyondVocabulary()}),
     "nothing is scored": ("data", "expected at least one scored target", {"task": NothingScored()}),
