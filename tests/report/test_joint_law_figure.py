@@ -11,11 +11,17 @@ from flaxformer.report.colours import GREY
 from flaxformer.report.drawing import COLUMN, MARKERS, PAGE, STYLE
 from flaxformer.report.joint_law_figure import joint_law_figure
 from flaxformer.report.write import write
+from flaxformer.study.analysis import analyse
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("grid"), sized(**grid_study(axes=(NORM,))), joint_scores())
 
 
 @pytest.mark.parametrize("width", [COLUMN, PAGE])
-def test_the_figure_has_a_panel_per_arm_and_a_line_per_number_of_parameters(tmp_path, width):
-    analysis = scaled(tmp_path, joint_scores(), **grid_study(axes=(NORM,)))
+def test_the_figure_has_a_panel_per_arm_and_a_line_per_number_of_parameters(store, width):
+    analysis = analyse(store)
     with mpl.rc_context(STYLE):
         figure = joint_law_figure(analysis, width)
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["pre", "post"]
@@ -47,10 +53,9 @@ def test_without_a_joint_law_there_is_no_figure(tmp_path):
     assert joint_law_figure(scaled(tmp_path)) is None
 
 
-def test_the_page_has_the_figure_and_joint_laws_come_first(tmp_path):
-    store = fill(tmp_path, sized(**grid_study(axes=(NORM,))), joint_scores())
+def test_the_page_has_the_figure_and_joint_laws_come_first(store):
     found = write(store)
-    page = (tmp_path / "report.html").read_text()
-    assert (tmp_path / "figures/joint_law.svg").exists()
+    page = (store.root / "report.html").read_text()
+    assert (store.root / "figures/joint_law.svg").exists()
     assert "per number of parameters: " in page
     assert "B·D^(−β)" in scaling_text.findings(found)[0]
