@@ -121,7 +121,7 @@ INSIDE = {
         {"cost_tables", "evaluation_tables", "qualifications", "verdicts"},
         {"tables", "claims_figure", "scores_figure"},
         {"curves_figure"},
-        {"sweep_figure", "scaling_figure", "lens_figure", "measured"},
+        {"sweep_figure", "scaling_figure", "joint_law_figure", "lens_figure", "measured"},
         {"heads"},
         {"descriptions", "heads_figure", "maps"},
         {"full_tables"},

@@ -79,20 +79,20 @@ def _rows(store: Store, trials: Collection[str]) -> list[Row]:
     lines = [row for path in store._line_files() for row in _rows_of_lines(store, path) if row.trial in wanted]
     tables = []
     for path in store._files("*.parquet"):
-        found = _of_table(store, path, _everything, lambda table: table.filter(is_wanted))
+        found = columns_of_table(store, path, _everything, lambda table: table.filter(is_wanted))
         tables += store._checked(path, found.to_dicts()) if found is not None else []
     return [*tables, *lines]
 
 
 def _read(store: Store, choose: ColumnChoice, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The chosen columns of all rows of all files, in the order in which they count."""
-    lines = [frame for path in store._line_files() for frame in _of_lines(store, path, choose)]  # before a merge
-    tables = [_of_table(store, path, choose) for path in store._files("*.parquet")]
+    lines = [frame for path in store._line_files() for frame in columns_of_lines(store, path, choose)]  # before a merge
+    tables = [columns_of_table(store, path, choose) for path in store._files("*.parquet")]
     parts = [part for part in (*tables, *lines) if part is not None and part.height]
     return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
 
 
-def _of_table(
+def columns_of_table(
     store: Store,
     path: Path,
     choose: ColumnChoice,
@@ -233,7 +233,8 @@ def _rows_of_lines(store: Store, path: Path) -> Iterator[Row]:
         store._note(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
 
 
-def _of_lines(store: Store, path: Path, choose: ColumnChoice) -> Iterator[pl.DataFrame]:
+def columns_of_lines(store: Store, path: Path, choose: ColumnChoice) -> Iterator[pl.DataFrame]:
+    """The chosen columns of the rows of a file of lines, some rows at a time."""
     rows = _rows_of_lines(store, path)
     while batch := list(itertools.islice(rows, BATCH)):
         table = records.frame_of(batch)

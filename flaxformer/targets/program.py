@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from flaxformer.model.layout import Layout
 from flaxformer.nn.kernels import KernelChoice, recording
 from flaxformer.sharding import Devices, replicated, shardings_of
 from flaxformer.targets.collectives import Collective, collectives_of
+from flaxformer.targets.compiler import compile_lowered, optimized_text, parse_bytes_needed
 from flaxformer.targets.topology import Target
 from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks.base import Source
@@ -31,14 +31,6 @@ from flaxformer.training.compiled_run import functions_of
 from flaxformer.training.offload import HOST, host_shardings
 from flaxformer.training.run import Run
 from flaxformer.training.step import start
-
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_NEEDED = (
-    (re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of"), False),
-    (re.compile(r"total memory required[^(]*temporaries \(([\d.]+)([KMGT]?)\)"), True),
-    (re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds"), False),
-)
-"""Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
 
 
 class TargetMemory(NamedTuple):
@@ -166,8 +158,8 @@ def compile_step(
         weights, moments, stored = (sum(map(_bytes, jax.tree.leaves(part))) for part in parts)
         logits = _logits(traced.jaxpr.jaxpr, run, placement.mesh)
         with tempfile.TemporaryDirectory() as folder:
-            compiled, error = _compile(traced.lower(), folder, str(placement.target))
-            text = _text(Path(folder))
+            compiled, error = compile_lowered(traced.lower(), folder, str(placement.target))
+            text = optimized_text(Path(folder))
     seconds, available = time.perf_counter() - began, placement.target.memory
     held, chosen = weights + moments + stored, tuple(dict.fromkeys(choices))
     if compiled is None:
@@ -184,41 +176,6 @@ def compile_step(
     found = tuple(collectives_of(text, len(placement.devices))) if placement.mesh is not None else ()
     fits = needed <= available
     return CompiledStep(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
-
-
-def _compile(lowered: jax.stages.Lowered, folder: str, target: str) -> tuple[jax.stages.Compiled | None, str]:
-    """Return the compiled program, whose text is written to a folder, or None and the message that memory ran out.
-
-    Raises:
-      UserError: the program calls Python, and the target's compiler cannot compile that without the device.
-    """
-    try:
-        return lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True}), ""
-    except TypeError as error:
-        if "host_callbacks" not in str(error):
-            raise
-        raise UserError(
-            "the training step calls Python (jax.debug.print, pure_callback or io_callback), which cannot be compiled "
-            f"for {target} without the device; expected a step without such calls"
-        ) from None
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return None, str(error).partition("\n")[0]
-
-
-def _text(folder: Path) -> str:
-    """Return the text of a compiled program, which `as_text` does not give for some programs of TPUs."""
-    files = [*folder.glob("*after_optimizations.txt")]
-    return max(files, key=lambda file: file.stat().st_size).read_text() if files else ""
-
-
-def parse_bytes_needed(error: str, held: int) -> int:
-    """Return the bytes that the compiler says it needs, or 0."""
-    for form, is_temporary in _NEEDED:
-        if match := form.search(error):
-            return int(float(match[1]) * UNITS[match[2]]) + (held if is_temporary else 0)
-    return 0
 
 
 def _arguments(

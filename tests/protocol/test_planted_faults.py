@@ -65,9 +65,9 @@ def tables_before_lines(self, group=None):
     return store.by_trial([*tables, *written], self.disagreements)
 
 
-def columns_of_tables_before_lines(store, choose, types):
-    tables = [columns._of_table(store, path, choose) for path in store._files("*.parquet")]
-    lines = [frame for path in store._line_files() for frame in columns._of_lines(store, path, choose)]
+def tables_before_lines_of_columns(self, choose, types):
+    tables = [columns.columns_of_table(self, path, choose) for path in self._files("*.parquet")]
+    lines = [frame for path in self._line_files() for frame in columns.columns_of_lines(self, path, choose)]
     parts = [part for part in (*tables, *lines) if part is not None and part.height]
     return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
 
@@ -96,7 +96,7 @@ FAULTS = {
     "the lock of leases excludes nobody": (Protocol, (leases, "lock_folder", lock_nothing)),
     "a lease is removed without comparing its token": (Protocol, (leases.Leases, "_remove", remove_any)),
     "a reader reads tables before lines": (Protocol, (store.Store, "rows", tables_before_lines)),
-    "a status reads tables before lines": (Protocol, (columns, "_read", columns_of_tables_before_lines)),
+    "a status reads tables before lines": (Protocol, (columns, "_read", tables_before_lines_of_columns)),
     "a document is written in place": (Protocol, (digests, "write_atomically", write_in_place)),
     "a failed row replaces a result": (Protocol, (store, "by_trial", last_row)),
     "a partial run is resumed with other weights": (Protocol, (checkpoints, "read_arrays", other_weights)),

@@ -7,8 +7,9 @@ from flaxformer.config import Attention, ModelConfig
 from flaxformer.nn.kernels import KernelChoice
 from flaxformer.sharding import Devices
 from flaxformer.targets.collectives import Collective
+from flaxformer.targets.compiler import parse_bytes_needed
 from flaxformer.targets.limits import COMPILATIONS, Largest, largest
-from flaxformer.targets.program import CompiledStep, TargetMemory, parse_bytes_needed
+from flaxformer.targets.program import CompiledStep, TargetMemory
 from flaxformer.targets.roofline import roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import parse_target

@@ -1,0 +1,51 @@
+"""The compiler of a target: the compiled program and its text, or the bytes that it says it needs."""
+
+import re
+from pathlib import Path
+
+import jax
+
+from flaxformer.errors import UserError
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_NEEDED = (
+    (re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of"), False),
+    (re.compile(r"total memory required[^(]*temporaries \(([\d.]+)([KMGT]?)\)"), True),
+    (re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds"), False),
+)
+"""Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
+
+
+def compile_lowered(lowered: jax.stages.Lowered, folder: str, target: str) -> tuple[jax.stages.Compiled | None, str]:
+    """Return the compiled program, whose text is written to a folder, or None and the message that memory ran out.
+
+    Raises:
+      UserError: the program calls Python, and the target's compiler cannot compile that without the device.
+    """
+    try:
+        return lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True}), ""
+    except TypeError as error:
+        if "host_callbacks" not in str(error):
+            raise
+        raise UserError(
+            "the training step calls Python (jax.debug.print, pure_callback or io_callback), which cannot be compiled "
+            f"for {target} without the device; expected a step without such calls"
+        ) from None
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return None, str(error).partition("\n")[0]
+
+
+def optimized_text(folder: Path) -> str:
+    """Return the text of a compiled program, which `as_text` does not give for some programs of TPUs."""
+    files = [*folder.glob("*after_optimizations.txt")]
+    return max(files, key=lambda file: file.stat().st_size).read_text() if files else ""
+
+
+def parse_bytes_needed(error: str, held: int) -> int:
+    """Return the bytes that the compiler says it needs, or 0."""
+    for form, is_temporary in _NEEDED:
+        if match := form.search(error):
+            return int(float(match[1]) * UNITS[match[2]]) + (held if is_temporary else 0)
+    return 0
