@@ -179,19 +179,17 @@ def _declared_fields(config: Config) -> list[str]:
 
 def _optimizer_field_matters(subject: Subject, path: str, before: PyTree) -> bool:
     """True if another value of a field changes an update, or if there is no other value."""
+    owner, _, name = path.rpartition(".")
+    [field] = [field for field in dataclasses.fields(get_at(subject.run, owner)) if field.name == name]
     value, has_valid = get_at(subject.run, path), False
-    [field] = [
-        f for f in dataclasses.fields(get_at(subject.run, path.rpartition(".")[0])) if f.name == path.split(".")[-1]
-    ]
     is_number = field.metadata["pytree_node"] and isinstance(value, int | float) and not isinstance(value, bool)
-    others = _other_numbers(value) if is_number else _other_choices(value, field.metadata["choices"])
-    for other in others:
+    for other in _other_numbers(value) if is_number else _other_choices(value, field.metadata.get("choices")):
         try:
-            run = replace_at(subject.run, {path: other})
-        except ValueError:
+            after = _updates(subject, replace_at(subject.run, {path: other}))
+        except Exception:  # the value is invalid
             continue
         has_valid = True
-        if _differs(before, _updates(subject, run)):
+        if _differs(before, after):
             return True
     return not has_valid
 

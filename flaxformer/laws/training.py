@@ -22,6 +22,7 @@ from flaxformer.training.step import forward
 
 STEPS = 4
 """Number of batches that the law of data compares."""
+DEPENDS = " (a loss, a loss term or a draw of a component depends on the whole batch)"
 MOST_RATES = 4096
 """Largest number of steps whose learning rates are computed."""
 
@@ -103,10 +104,9 @@ def loss(subject: Subject) -> Finding:
     if not subject.mixes_batch and len(rows) > 1:
         whole = find(batch, rows)
         parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1]) for i in rows]
-        found += [
-            _compare(name, own, _joined(parts, name), "from its rows one by one", subject)
-            for name, own in whole.items()
-        ]
+        for name, own in whole.items():
+            result = _compare(name, own, _joined(parts, name), "from its rows one by one", subject)
+            found.append(violated(f"{result.words}{DEPENDS}") if result.is_violated else result)
     return first_violated(found)
 
 
