@@ -26,9 +26,9 @@ from flaxformer.training import AdamW, Run, Training
 class GatedLinearAttention(TokenMixer):
     """y_t = (norm(q_t S_t) ⊙ silu(x_t W_g)) W_O, with the state S_t = diag(α_t) S_{t−1} + k_tᵀ v_t of each head.
 
-    The decay α_t = σ(x_t W_α + b_α)^(1/temperature) has one entry per row of S; gated=False sets it to 1. The states of
-    all tokens are computed in parallel, by an associative scan, and stored for the backward pass. Padding does not
-    change the state.
+    The decay α_t = σ(x_t W_α + b_α)^(1/temperature) has one entry per row of S; without a temperature it is 1. The
+    states of all tokens are computed in parallel, by an associative scan, and stored for the backward pass. Padding
+    does not change the state.
     """
 
     class Weights(Parameters):
@@ -46,8 +46,12 @@ class GatedLinearAttention(TokenMixer):
     heads: int = static(4, at_least=1)
     d_key: int = static(8, at_least=1)
     d_value: int = static(16, at_least=1)
-    gated: bool = static(True)
-    temperature: float = leaf(16.0, above=0)
+    temperature: float | None = leaf(16.0, above=0)
+
+    @property
+    def gated(self) -> bool:
+        """True if the state decays."""
+        return self.temperature is not None
 
     def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: Any) -> Array:
         return jnp.zeros((*batch, self.heads, self.d_key, self.d_value), jnp.promote_types(dtype, jnp.float32))
@@ -62,7 +66,7 @@ class GatedLinearAttention(TokenMixer):
         x = jnp.where(valid[..., None], x, 0)  # k = 0 at padding, so that the state does not change
         query, key, value = (linear(x, matrix, wide=True) for matrix in (weights.query, weights.key, weights.value))
         decay = jnp.ones_like(key)
-        if self.gated:
+        if self.temperature is not None:
             decay = jax.nn.sigmoid(linear(x, weights.decay, weights.decay_bias, wide=True)) ** (1 / self.temperature)
             decay = jnp.where(valid[..., None, None], decay, 1)
 
@@ -79,7 +83,7 @@ class GatedLinearAttention(TokenMixer):
 
 MIXERS = {
     "softmax": Attention(heads=4),
-    "linear": GatedLinearAttention(gated=False),
+    "linear": GatedLinearAttention(temperature=None),
     "gated linear": GatedLinearAttention(),
 }
 study = Study(
