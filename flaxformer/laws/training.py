@@ -22,7 +22,7 @@ from flaxformer.training.step import forward
 
 STEPS = 4
 """Number of batches that the law of data compares."""
-DEPENDS = " (a loss, a loss term or a draw of a component depends on the whole batch)"
+DEPENDS = " (a loss or a loss term depends on the whole batch)"
 MOST_RATES = 4096
 """Largest number of steps whose learning rates are computed."""
 
@@ -91,32 +91,42 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
 @law("loss", "the loss depends on scored targets alone, and any division of a batch gives the same loss")
 def loss(subject: Subject) -> Finding:
     """Change targets of weight 0; compute the losses of a batch from its rows, and from chunks of tokens."""
-    batch, run = subject.batch, subject.run
+    batch, run = subject.batch, _without_dropout(subject.run)
     scored = _with_unscored(batch)
     if scored is None:
         return not_applicable("the batch has one target, which cannot be divided")
     weights = jax.tree.map(jnp.asarray, subject.params)
-    find = fast_jit(lambda own, rows: _losses(weights, run, own, rows))
-    rows = jnp.arange(len(batch.weights))
-    one, two = find(scored, rows), find(_with_other_targets(scored), rows)
+    find = fast_jit(lambda own, rows, key: _losses(weights, run, own, rows, key))
+    rows, key, other_key = jnp.arange(len(batch.weights)), *jax.random.split(random_key())
+    one, two = find(scored, rows, key), find(_with_other_targets(scored), rows, key)
     found = [_compare(name, one[name], two[name], "with other targets of weight 0", subject) for name in one]
     found += _compare_chunks(subject, scored)
-    if not subject.mixes_batch and len(rows) > 1:
-        whole = find(batch, rows)
-        parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1]) for i in rows]
+    whole = find(batch, rows, key)
+    # A component that draws random numbers may draw others for each part of a batch.
+    draws = _first_difference(whole, find(batch, rows, other_key)) is not None
+    if not subject.mixes_batch and not draws and len(rows) > 1:
+        parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1], key) for i in rows]
         for name, own in whole.items():
             result = _compare(name, own, _joined(parts, name), "from its rows one by one", subject)
             found.append(violated(f"{result.words}{DEPENDS}") if result.is_violated else result)
     return first_violated(found)
 
 
-def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array) -> dict[str, LossSum]:
+def _without_dropout(run: Run) -> Run:
+    """Return the run without dropout in its model and its encoder."""
+    encoder = run.model.encoder
+    own = None if encoder is None else encoder.replace(dropout=None)
+    return run.replace(model=run.model.replace(dropout=None, encoder=own))
+
+
+def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array, key: Array) -> dict[str, LossSum]:
     """Return the losses of the head and every loss term in training, as (sum, count).
 
     Args:
-      rows: index of each example in the batch that dropout is drawn for.
+      rows: index of each example in the whole batch.
+      key: random key of the whole batch.
     """
-    outcome, head = forward(weights, run, batch, random_key(), rows=rows), run.model.head
+    outcome, head = forward(weights, run, batch, key, rows=rows), run.model.head
     smoothing = run.training.label_smoothing
     found = {
         "loss": head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, smoothing),
