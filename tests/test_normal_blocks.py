@@ -105,7 +105,7 @@ def test_a_further_stacked_layer_adds_slices_alone_to_the_compiled_code():
 
         return len(jax.jit(stacks).lower(KEY).compile().as_text().splitlines())
 
-    more_weights = 2 * (23 - 3)
+    more_weights = 2 * (23 - 3)  # at 8.3 lines each with jax 0.11, after which the bound was set
     assert code(23) - code(3) <= 10 * more_weights
     assert code(3) > 500
 

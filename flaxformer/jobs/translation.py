@@ -76,9 +76,8 @@ def _translate_batches(
                 params, model, **prompts, steps=steps, sampling=sampling, end=task.end, key=batch_key, edit=edit
             ).tokens
         else:
-            output = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end, edit=edit).tokens[
-                :, 0
-            ]
+            found = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end, edit=edit)
+            output = found.tokens[:, 0]
         for source, tokens in zip(own, jax.device_get(output), strict=False):
             yield task.encoding.decode(tokens).translate(ONE_LINE) if source.size else ""
 

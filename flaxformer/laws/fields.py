@@ -26,6 +26,9 @@ from flaxformer.training.schedule import learning_rate
 from flaxformer.training.step import forward, optimizer_chain, start
 from flaxformer.training.step import loss as loss_of
 
+UPDATES = 3
+"""Number of consecutive updates of an optimizer: running means act from the second on."""
+
 
 @law("fields", "every field of the model and of loss terms changes something, and of a user-defined optimizer")
 def fields(subject: Subject) -> Finding:
@@ -192,10 +195,6 @@ def _optimizer_field_matters(subject: Subject, path: str, before: PyTree) -> boo
         if _differs(before, after):
             return True
     return not has_valid
-
-
-UPDATES = 3
-"""Number of consecutive updates: running means act from the second on."""
 
 
 def _updates(subject: Subject, run: Run) -> PyTree:

@@ -1,6 +1,6 @@
 """Laws of training: the data, the loss and its terms, and the learning rate."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ from flaxformer.training.step import forward
 
 STEPS = 4
 """Number of batches that the law of data compares."""
-DEPENDS = " (a loss or a loss term depends on the whole batch)"
 MOST_RATES = 4096
 """Largest number of steps whose learning rates are computed."""
 
@@ -39,9 +38,9 @@ def data(subject: Subject) -> Finding:
                 "function, without NumPy's random numbers or a state"
             )
         batches, evaluation = first
-        if len(batches) > 1 and all(_first_difference(batches[0], own) is None for own in batches[1:]):
+        if all(_first_difference(batches[0], own) is None for own in batches[1:]):
             return violated(
-                f"the training batches of steps 0 to {len(batches) - 1} are equal; expected draws with the random key "
+                f"the training batches of steps 0 to {STEPS - 1} are equal; expected draws with the random key "
                 "of `example(key)`, or of `batch(key, step)`"
             )
         checked = {f"the batch of step {i}": own for i, own in enumerate(batches)} | {"the evaluation set": evaluation}
@@ -100,7 +99,7 @@ def loss(subject: Subject) -> Finding:
     rows, key, other_key = jnp.arange(len(batch.weights)), *jax.random.split(random_key())
     one, two = find(scored, rows, key), find(_with_other_targets(scored), rows, key)
     found = [_compare(name, one[name], two[name], "with other targets of weight 0", subject) for name in one]
-    found += _compare_chunks(subject, scored)
+    found.append(_compare_chunks(subject, scored))
     whole = find(batch, rows, key)
     # A component that draws random numbers may draw others for each part of a batch.
     draws = _first_difference(whole, find(batch, rows, other_key)) is not None
@@ -108,7 +107,7 @@ def loss(subject: Subject) -> Finding:
         parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1], key) for i in rows]
         for name, own in whole.items():
             result = _compare(name, own, _joined(parts, name), "from its rows one by one", subject)
-            found.append(violated(f"{result.words}{DEPENDS}") if result.is_violated else result)
+            found.append(_explained(result, "a loss or a loss term depends on the whole batch"))
     return first_violated(found)
 
 
@@ -154,8 +153,7 @@ def _compare(name: str, one: LossSum, two: LossSum, how: str, subject: Subject) 
 
 def _with_unscored(batch: Batch) -> Batch | None:
     """Return the batch with every second target not scored; None if no target would be left."""
-    places = np.indices(batch.weights.shape).sum(0) if batch.weights.ndim else np.zeros(())
-    weights = np.where(places % 2, 0.0, batch.weights)
+    weights = np.where(np.indices(batch.weights.shape).sum(0) % 2, 0.0, batch.weights)
     return batch.replace(weights=weights) if weights.any() and (weights == 0).any() else None
 
 
@@ -167,7 +165,12 @@ def _with_other_targets(batch: Batch) -> Batch:
     return batch.replace(targets=np.where(is_scored, targets, other))
 
 
-def _compare_chunks(subject: Subject, batch: Batch) -> Iterator[Finding]:
+def _explained(finding: Finding, reason: str) -> Finding:
+    """Return a finding with the reason of its violation, if it is violated."""
+    return violated(f"{finding.words} ({reason})") if finding.is_violated else finding
+
+
+def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
     """Compare the loss that a large batch has, from chunks of tokens, with that of all outputs."""
     terms = tuple(term for term in subject.run.loss_terms if term.can_split)
     run = subject.run.replace(loss_terms=terms)
@@ -182,11 +185,11 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Iterator[Finding]:
         return _mean(whole), _mean(chunked)
 
     found = fast_jit(both)(subject.params, batch)
-    if found is not None:
-        words = "with all its outputs at once and from one token at a time"
-        result = compare(*found, f"the loss of a batch {words}", subject.tolerance)
-        reason = " (a head with by_token, or a term with of_outputs, reads outputs of other tokens)"
-        yield violated(f"{result.words}{reason}") if result.is_violated else result
+    if found is None:
+        return OK
+    what = "the loss of a batch with all its outputs at once and from one token at a time"
+    reason = "a head with by_token, or a term with of_outputs, reads outputs of other tokens"
+    return _explained(compare(*found, what, subject.tolerance), reason)
 
 
 @law("rate", "the learning rate is finite and not negative at every step")

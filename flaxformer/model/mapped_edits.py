@@ -18,8 +18,6 @@ from flaxformer.points import Edit, Edits, edit_after
 
 Call = Callable[[EditArguments, PyTree], PyTree]
 """Function of an edit and the activations of all prompts; the edit is an argument because its arrays may be traced."""
-
-
 AXIS = "prompts"
 """Name of the axis of the `vmap` over prompts."""
 
