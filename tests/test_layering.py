@@ -122,6 +122,7 @@ INSIDE = {
         {"tables", "claims_figure", "scores_figure"},
         {"curves_figure"},
         {"sweep_figure", "scaling_figure", "joint_law_figure", "lens_figure", "measured"},
+        {"run_numbers"},
         {"heads"},
         {"descriptions", "heads_figure", "maps"},
         {"full_tables"},

@@ -4,17 +4,16 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-from flaxformer.report import measured
 from flaxformer.report.numbers import number
 from flaxformer.report.phrasing import half_width
+from flaxformer.report.run_numbers import numbers_by_arm
 from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
-from flaxformer.study.judging import key_of
+from flaxformer.study.claim import arm_name
 from flaxformer.study.statistics import Estimate, estimate
 
 HEAD = re.compile(r"(?P<quantity>(?!initial_)[^/]+)/(?P<layer>(?:encoder/)?blocks/\d+/\w+)/\w+/(?P<head>\d+)")
 """Name of a number of one head, such as "head_importance/blocks/1/attention/heads/0"."""
-LENS = re.compile(r"logit_lens/loss/(?P<depth>\d+)")
+LENS = re.compile(r"logit_lens/loss/\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +37,14 @@ class HeadGrid:
 
 def head_grids(analysis: Analysis) -> list[HeadGrid]:
     """Return the grids of the first arm, one per quantity that its runs give for every head."""
-    if not analysis.arms:
-        return []
-    seeds = [numbers for numbers in numbers_by_seed(analysis, analysis.arms[0]) if numbers]
+    seeds = next((numbers for _, numbers in numbers_by_arm(analysis, HEAD, analysis.arms[:1])), [])
     found: dict[str, dict[str, list[list[float]]]] = {}
     for numbers in seeds:
         own: dict[str, dict[str, list[float]]] = {}
         for name, value in numbers.items():
-            if match := HEAD.fullmatch(name):
-                own.setdefault(match["quantity"], {}).setdefault(match["layer"], []).append(value)
+            match = HEAD.fullmatch(name)
+            assert match is not None
+            own.setdefault(match["quantity"], {}).setdefault(match["layer"], []).append(value)
         for quantity, layers in own.items():
             for layer, values in layers.items():
                 ranked = sorted(values, reverse=True) if len(seeds) > 1 else values
@@ -62,23 +60,10 @@ def _estimates(layers: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, lis
 def lens_curves(analysis: Analysis) -> dict[str, list[Estimate]]:
     """Return the loss of the logit lens by depth, for every arm that has it, by the arm's name."""
     found = {}
-    for arm in analysis.arms:
-        rows = [numbers for numbers in numbers_by_seed(analysis, arm) if numbers]
-        depths = sorted({int(match["depth"]) for row in rows for name in row if (match := LENS.fullmatch(name))})
-        if depths:
-            name = ",".join(f"{axis}={label}" for axis, label in arm.labels.items()) or "baseline"
-            names = [f"logit_lens/loss/{depth}" for depth in depths]
-            found[name] = [estimate([row[one] for row in rows if one in row]) for one in names]
+    for arm, rows in numbers_by_arm(analysis, LENS):
+        names = sorted({name for row in rows for name in row}, key=lambda name: int(name.rpartition("/")[2]))
+        found[arm_name(arm.labels)] = [estimate([row[one] for row in rows if one in row]) for one in names]
     return found
-
-
-def numbers_by_seed(analysis: Analysis, arm: ArmSummary) -> list[dict[str, float]]:
-    """Return the metrics at the end of training, and the numbers measured from kept weights, of each run of an arm."""
-    after = measured.by_trial(analysis)
-    trials = [trial["trial"] for trial in analysis.study["trials"] if key_of(trial["labels"]) == key_of(arm.labels)]
-    by_name = {row.trial: row for row in arm.rows if row is not None}
-    ended = [(trial, by_name[trial]) for trial in trials if trial in by_name and by_name[trial].status == "done"]
-    return [dict(row.metrics) | after.get(trial, {}) for trial, row in ended]
 
 
 def _text(one: Estimate) -> str:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flaxformer.report.heads import numbers_by_seed
 from flaxformer.report.measured import MAP
 from flaxformer.report.numbers import number
+from flaxformer.report.run_numbers import numbers_by_arm
 from flaxformer.report.thinning import evenly
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
+from flaxformer.study.claim import arm_name
 
 MOST_ARMS, MOST_LAYERS = 4, 8
 """Largest numbers of arms, each a figure, and of layers that are drawn."""
@@ -19,11 +20,7 @@ Maps = dict[str, np.ndarray]
 
 def arms_with_maps(analysis: Analysis) -> list[ArmSummary]:
     """Return the arms that have attention maps in some run."""
-    return [
-        arm
-        for arm in analysis.arms
-        if any(MAP.fullmatch(name) for numbers in numbers_by_seed(analysis, arm) for name in numbers)
-    ]
+    return [arm for arm, _ in numbers_by_arm(analysis, MAP)]
 
 
 def attention_maps(analysis: Analysis, arms: Sequence[ArmSummary] | None = None) -> dict[str, Maps]:
@@ -33,12 +30,10 @@ def attention_maps(analysis: Analysis, arms: Sequence[ArmSummary] | None = None)
     seed, the nearest first, since the order of heads has no meaning from seed to seed.
     """
     found = {}
-    for arm in analysis.arms if arms is None else arms:
-        seeds = [own for numbers in numbers_by_seed(analysis, arm) if (own := _maps(numbers))]
-        if seeds:
-            ordered = [{path: _by_distance(x) for path, x in own.items()} for own in seeds] if len(seeds) > 1 else seeds
-            name = ",".join(f"{axis}={label}" for axis, label in arm.labels.items()) or "baseline"
-            found[name] = {path: np.mean([own[path] for own in ordered], axis=0) for path in ordered[0]}
+    for arm, runs in numbers_by_arm(analysis, MAP, arms):
+        seeds = [_maps(numbers) for numbers in runs]
+        ordered = [{path: _by_distance(x) for path, x in own.items()} for own in seeds] if len(seeds) > 1 else seeds
+        found[arm_name(arm.labels)] = {path: np.mean([own[path] for own in ordered], axis=0) for path in ordered[0]}
     return found
 
 
@@ -52,9 +47,10 @@ def _maps(numbers: dict[str, float]) -> Maps:
     """Return the maps of one run from its numbers by name."""
     places: dict[str, dict[tuple[int, ...], float]] = {}
     for name, value in numbers.items():
-        if match := MAP.fullmatch(name):
-            index = tuple(int(match[axis]) for axis in ("head", "query", "key"))
-            places.setdefault(match["path"], {})[index] = value
+        match = MAP.fullmatch(name)
+        assert match is not None
+        index = tuple(int(match[axis]) for axis in ("head", "query", "key"))
+        places.setdefault(match["path"], {})[index] = value
     found = {}
     for path, values in sorted(places.items(), key=lambda item: _depth(item[0])):
         found[path] = np.zeros(np.max(list(values), axis=0) + 1)
@@ -71,7 +67,7 @@ def _depth(path: str) -> tuple[bool, int, str]:
 
 def is_ranked(analysis: Analysis) -> bool:
     """True if the heads are ranked in each seed, since an arm has several."""
-    return any(len(numbers_by_seed(analysis, arm)) > 1 for arm in analysis.arms)
+    return any(len(runs) > 1 for _, runs in numbers_by_arm(analysis, MAP))
 
 
 def mean_distances(weights: np.ndarray) -> np.ndarray:

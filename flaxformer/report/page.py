@@ -24,6 +24,7 @@ from flaxformer.report import (
 from flaxformer.report.html import PageFigure
 from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.report.thinning import MOST_DOTS, thinned_remark
+from flaxformer.store.rows import Row
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.claim_history import seeds_in_words
 from flaxformer.study.sweep import Sweep
@@ -189,8 +190,12 @@ def _failures(analysis: Analysis) -> str:
     """The causes with the number of runs of each, and a traceback of each of the first."""
     if not analysis.failed:
         return ""
-    by_cause = {row.cause: row for row in reversed(analysis.failed)}
-    shown = [by_cause[cause] for cause, _ in Counter(row.cause for row in analysis.failed).most_common(MOST_TRACEBACKS)]
+    first: dict[str | None, Row] = {}
+    runs: Counter[str | None] = Counter()
+    for row in analysis.failed:
+        first.setdefault(row.cause, row)
+        runs[row.cause] += 1
+    shown = [first[cause] for cause, _ in runs.most_common(MOST_TRACEBACKS)]
     tracebacks = [f"<p>{escape(row.trial)}</p>{html.code(str(row.error))}" for row in shown]
     return "".join([html.bullet_list(phrasing.failures(analysis)), *tracebacks])
 

@@ -1,7 +1,7 @@
 """Results of a study's declared trials by column; whole rows, with curves, are read only where they are asked for."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
 import numpy as np
@@ -35,6 +35,7 @@ class TrialResults:
         self.statuses: list[str | None] = self.table["status"].to_list()
         self._scores: dict[tuple[str, tuple[str, ...]], list[float | None]] = {}
         self._curves: dict[str, tuple[list[list[int] | None], list[list[float] | None]]] = {}
+        self._kept: dict[str, Row | None] = {}
 
     def _aligned(self, found: pl.DataFrame) -> pl.DataFrame:
         names = pl.DataFrame({"trial": self.trials}, schema={"trial": pl.String})
@@ -46,6 +47,11 @@ class TrialResults:
             if own in self.table.columns:
                 return self.table[own]
         return pl.Series(name, [None] * len(self.trials), dtype=pl.Float64)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics that some trial has."""
+        return [name.removeprefix(NUMBER) for name in self.table.columns if name.startswith(NUMBER)]
 
     def everything(self) -> pl.DataFrame:
         """One row per trial with all columns; of nulls, besides its name, where it has no result."""
@@ -123,9 +129,22 @@ class TrialResults:
         return columns.rows_of(self._store, self.trials)
 
     def read(self, places: Sequence[int]) -> list[Row | None]:
-        """The whole rows of trials by their places in the order of declaration; None where there is none."""
+        """The whole rows of trials by their places in the order of declaration; None where there is none.
+
+        The last few that were asked for are kept: a file is checked and scanned for any one of its rows.
+        """
         names = [self.trials[place] for place in places]
-        found = self._all if len(self.trials) <= FEW else columns.rows_of(self._store, names)
+        if len(self.trials) <= FEW:
+            found: Mapping[str, Row | None] = self._all
+        elif len(names) > FEW:
+            found = columns.rows_of(self._store, names)
+        else:
+            if lacking := [name for name in names if name not in self._kept]:
+                if len(self._kept) + len(lacking) > FEW:
+                    self._kept, lacking = {}, names
+                read = columns.rows_of(self._store, lacking)
+                self._kept |= {name: read.get(name) for name in lacking}
+            found = self._kept
         return [found.get(name) for name in names]
 
     def _each(self, places: Sequence[int]) -> Iterator[tuple[int, Row | None]]:

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import polars as pl
 import pytest
@@ -12,8 +13,10 @@ from study.tiny import NORM, fill, tiny
 
 from flaxformer.report import table, tables
 from flaxformer.report.write import write
+from flaxformer.store import records
+from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.study import Axis, trials
+from flaxformer.study import Axis, Claim, trials
 from flaxformer.study.analysis import analyse
 from flaxformer.study.divergence import curve_of, is_diverged, score
 from flaxformer.study.statistics import estimate, judge_difference, judge_differences, with_verdicts
@@ -115,6 +118,25 @@ def test_claims_judged_together_are_judged_as_alone():
     for one, other in zip(with_verdicts(together), with_verdicts(alone), strict=True):
         assert (one.verdict, one.qualifications) == (other.verdict, other.qualifications)
         assert [one.p, one.effect.low] == pytest.approx([other.p, other.effect.low], nan_ok=True, rel=1e-12)
+
+
+def test_reads_of_files_do_not_grow_with_arms_or_failures(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "FEW", 50)
+    claim = Claim("pre is lower", lower={"norm": "pre"}, than={"norm": "post"}, where={"dropout": "0"})
+    reads = []
+    for values in (6, 12):
+        dropout = Axis("model.dropout", {f"{i}": 0.01 * i + 0.01 for i in range(values)}, name="dropout")
+        store = fill(tmp_path / str(values), tiny(axes=(NORM, dropout), seeds=range(5), claims=[claim]), loss)
+        failed = [name for name in store.rows() if name.endswith("seed=4")]
+        store.remove_rows(failed)
+        group = store.declaration["trials"][0]["group"]
+        columns = {"group": group, "seed": 4, "status": "failed", "cause": "no", "error": "Traceback"}
+        for name in failed:
+            store.append("again", Row.from_columns({"trial": name} | columns))
+        with mock.patch.object(records, "read_columns", wraps=records.read_columns) as read:
+            write(Store(store.root))
+        reads.append(read.call_count)
+    assert reads[0] == reads[1] > 0
 
 
 def peak(code, *words):

@@ -1,0 +1,31 @@
+"""Numbers of each run whose names match a pattern, such as those per head or per depth."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from flaxformer.report import measured
+from flaxformer.study.analysis import Analysis
+from flaxformer.study.arms import ArmSummary
+
+
+def numbers_by_arm(
+    analysis: Analysis, pattern: re.Pattern[str], arms: Sequence[ArmSummary] | None = None
+) -> Iterator[tuple[ArmSummary, list[dict[str, float]]]]:
+    """Yield each arm, of all or of some, with the numbers of each of its finished runs that has any.
+
+    Args:
+      pattern: of whole names. Numbers are metrics at the end of training, and those measured from kept weights.
+    """
+    results, after = analysis.results, measured.by_trial(analysis)
+    metrics = [name for name in results.metrics if pattern.fullmatch(name)]
+    if not metrics and not any(pattern.fullmatch(name) for own in after.values() for name in own):
+        return
+    for arm in analysis.arms if arms is None else arms:
+        ended = [place for place, status in zip(arm.places, arm.statuses, strict=True) if status == "done"]
+        rows = []
+        for place, *values in zip(ended, *(results.numbers(name)[ended] for name in metrics), strict=True):
+            own = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
+            own |= {name: v for name, v in after.get(results.trials[place], {}).items() if pattern.fullmatch(name)}
+            rows.append(own)
+        if found := [own for own in rows if own]:
+            yield arm, found
