@@ -1,10 +1,11 @@
 """Declaration of a study: a baseline, the axes to vary, the seeds, and the claims to test."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from jax import Array
 
@@ -127,6 +128,12 @@ class Study:
                     f"arm '{arm.name}' has {own}, so that its {len(self.seeds)} seeds are the same run; expected None "
                     "for at least one, or one seed"
                 )
+
+    def in_file(self, file: Path) -> Self:
+        """Return the same study with its file; its arms are not declared and checked again."""
+        found = copy.copy(self)
+        object.__setattr__(found, "file", file)
+        return found
 
     @property
     def unit(self) -> str:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 def load_study(file: Path, overrides: Sequence[str] = (), seeds: Sequence[int] | None = None) -> Study:
     """Return the `study` of a file (see `load`), with overrides of its baseline and with other seeds if given."""
-    study = dataclasses.replace(load(file, "study", Study), file=find_experiment(file))
+    study = load(file, "study", Study).in_file(find_experiment(file))
     if overrides:
         study = dataclasses.replace(study, baseline=override(study.baseline, overrides))
     return study if seeds is None else dataclasses.replace(study, seeds=seeds)
