@@ -25,7 +25,7 @@ def ours(layout: Any, cached: bool) -> Callable[[Work], dict[str, Any]]:
 
     def measure(work: Work) -> dict[str, Any]:
         import jax
-        from ours import run_of, trainer
+        from our_runs import run_of, trainer
 
         if cached:
             jax.config.update("jax_enable_compilation_cache", True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from decoding_bytes import step_bytes
 from flax import nnx
 from nnx_model import Block, Model
-from ours import run_of
+from our_runs import run_of
 from sizes import Size
 
 from flaxformer.model import apply, init

@@ -60,7 +60,8 @@ def run(words: Sequence[str], checkout: Path, limit: float) -> dict[str, Any]:
     """Run a command of a checkout, for at most so many seconds; return its cost."""
     began = time.perf_counter()
     line = [sys.executable, "-m", "flaxformer.cli", *words]
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(checkout)})
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    process = subprocess.Popen(line, cwd=checkout, stdout=subprocess.DEVNULL, env=environment)
     clock = threading.Timer(limit, process.kill)
     clock.start()
     _, status, used = os.wait4(process.pid, 0)

@@ -48,7 +48,7 @@ def one_device(work: Work) -> dict[str, Any]:
     """Training on one device; on axis "trials", a study."""
     size = size_of(work)
     import jax
-    from ours import run_of, trainer
+    from our_runs import run_of, trainer
 
     if work["axis"] == "trials":
         return trials(work, size)
@@ -59,7 +59,7 @@ def mesh(work: Work) -> dict[str, Any]:
     """Training on a host device a core."""
     size = size_of(work)
     import jax
-    from ours import run_of, split, trainer
+    from our_runs import run_of, split, trainer
 
     from flaxformer.sharding import Devices
 

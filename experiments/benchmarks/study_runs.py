@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from ours import run_of
+from our_runs import run_of
 from sizes import SIZES, Size
 
 from flaxformer.study import Axis, Study

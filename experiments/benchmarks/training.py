@@ -20,7 +20,8 @@ MATRIX = {"float32": 2048, "bfloat16": 8192}
 
 def as_it_is(work: Work) -> dict[str, Any]:
     """`flaxformer train` without a word about devices: on a CPU, over a host device a core where that pays."""
-    from ours import run_of, split, train
+    from our_runs import run_of, split
+    from ours import train
 
     from flaxformer.training.device_group import default_devices
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Interval, Measurement, conclusions, lines
 from flaxformer.files import write_atomically
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 
 UNITS = {"_bytes": 1e6, "flops_per_second": 1e9}
 """Divisor of a shown number by the end of its name: MB and GFLOP/s."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from flaxformer.claims.record import Record, Statement, totals
 from flaxformer.report import html, index
 from flaxformer.report.numbers import duration
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.write import report_path
 from flaxformer.store.store import Store
 from flaxformer.wording import counted

@@ -1,12 +1,10 @@
 """The command `flaxformer`: see `flaxformer --help`."""
 
-import gc
 import importlib
 import importlib.metadata
 import platform
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from rich.text import Text
 
@@ -15,6 +13,7 @@ from flaxformer.cli.arguments.options import FAILED, INTERRUPTED, USER_ERROR
 from flaxformer.cli.mistakes import check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
 from flaxformer.cli.terminal import safe_console
+from flaxformer.garbage import without_collections
 from flaxformer.interrupts import interrupt_on_signals, interrupted
 
 WITHOUT_JAX = ("new", "completion")
@@ -39,8 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = parse(words)
         interrupt_on_signals()
         if words[0] not in WITHOUT_JAX:
-            import_without_collections("flaxformer.startup").set_up(keep_programs=arguments is None)
-        return import_without_collections(f"flaxformer.cli.{words[0]}").main(command, console)
+            with without_collections():
+                startup = importlib.import_module("flaxformer.startup")
+            startup.set_up(keep_programs=arguments is None)
+        with without_collections():
+            module = importlib.import_module(f"flaxformer.cli.{words[0]}")
+        return module.main(command, console)
     except KeyboardInterrupt:
         errors.print("Stopped. What is finished or saved is kept; run the same command again to continue.")
         return INTERRUPTED
@@ -55,17 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USER_ERROR
     finally:
         interrupted.clear()  # a process may run another command, or a study, after one that was interrupted
-
-
-def import_without_collections(name: str) -> ModuleType:
-    """Import a module without garbage collections, which take part of the time and find next to nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(name)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def versions() -> str:

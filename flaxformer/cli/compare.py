@@ -10,7 +10,7 @@ from flaxformer.cli.arguments import Compare
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import exact, number, numbers
 from flaxformer.report.reading import join
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted, marked_verdict
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store

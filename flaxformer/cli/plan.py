@@ -15,7 +15,7 @@ from flaxformer.cli.remat import remat_table
 from flaxformer.cli.study import load
 from flaxformer.config import ModelConfig
 from flaxformer.params import Spec
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import store_of

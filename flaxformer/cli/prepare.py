@@ -9,7 +9,7 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Prepare
 from flaxformer.data import prepare
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 
 

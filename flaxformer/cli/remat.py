@@ -1,7 +1,7 @@
 """Table of the rematerialisations of a run, for `plan --remat` and `train --plan --remat`."""
 
 from flaxformer.model.remat import REMATS
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.study.memory import memory_by_remat
 from flaxformer.training import Run
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Status
 from flaxformer.report import phrasing
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.terminal import STYLES, fitted
 from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
 from flaxformer.store.store import Store

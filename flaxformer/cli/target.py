@@ -13,7 +13,7 @@ from flaxformer.errors import UserError
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.kernels import KernelChoice
 from flaxformer.overrides import override
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.runner.stages import resolve_study
 from flaxformer.sharding import Devices, parse_devices

@@ -19,8 +19,8 @@ from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
 from flaxformer.cli.remat import remat_table
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.jobs import (
+    Compiled,
     Diverged,
     Evaluated,
     FinalScores,
@@ -36,7 +36,7 @@ from flaxformer.jobs import (
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.overrides import override
 from flaxformer.report.numbers import number
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.sharding import Devices, parse_devices
 from flaxformer.study.load import load
@@ -66,16 +66,15 @@ def main(arguments: Train, console: Console) -> int:
     elif too_much := excess(run):
         console.print(f"{counted(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
         return 0
-    console.print("compiling and timing one step", style="dim")
     price = Price.of(run, devices)
     price.show(console, run)
     if arguments.plan:
+        console.print("compiling and timing one step", style="dim")
+        price.show_measured(console, run, cost_of_run(run))
         if arguments.remat:
             console.print()
             console.print(fitted(remat_table(run), console.width))
         return 0
-    if price.step.excess and price.devices.count == 1:  # a mesh divides what one device cannot hold
-        raise UserError(f"the run {price.step.excess}; expected a smaller model, batch or length")
     with stop_on_signals() as stop:
         diverged = follow(train(run, job, stop), console, run, price)
     if stop.by is not None:
@@ -89,9 +88,8 @@ def main(arguments: Train, console: Console) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """Cost of a run on its devices."""
+    """Work of a run, and the devices that do it."""
 
-    step: Cost
     flops: int
     """FLOPs of the matrix products of one step, 3 × those of the forward pass."""
     device: str
@@ -101,32 +99,35 @@ class Price:
 
     @classmethod
     def of(cls, run: Run, devices: Devices | None = None) -> "Price":
-        """Return the cost of a run on these devices."""
+        """Return the price of a run on these devices; nothing is compiled."""
         kind, devices = jax.devices()[0].device_kind, devices or Devices()
         one = peak(kind, run.training.precision)
-        return cls(cost_of_run(run), model_flops(run), kind, devices, None if one is None else one * devices.count)
+        return cls(model_flops(run), kind, devices, None if one is None else one * devices.count)
 
     def show(self, console: Console, run: Run) -> None:
-        """Print parameters, FLOPs, memory, steps, tokens and time; and before them the modules."""
+        """Print the modules; then parameters, FLOPs, steps, tokens and devices."""
         console.print(fitted(modules_table(run.model), console.width))
         console.print()
         steps, tokens, parts = run.training.steps, run.tokens_per_step, micro_batches(run)
-        seconds = self.step.seconds_per_step * steps / self.devices.count + self.step.compile_seconds
         split = f", in {parts} micro-batches" if parts > 1 else ""
-        count, is_shared = self.devices.count, self.devices.count > 1
         peak_rate = "" if self.peak is None else f", with a peak of {self.peak / 1e12:,.0f} TFLOP/s"
         lines = (
-            counted(self.step.parameters, "parameter"),
+            counted(parameters(run.model), "parameter"),
             f"{with_prefix(self.flops / tokens, 'FLOP')} per token, "
             f"{with_prefix(self.flops, 'FLOP')} per step, in matrix products",
-            f"{with_prefix(self.step.bytes_per_member, 'B')} of memory per step{' on one device' * is_shared}",
             f"{counted(steps, 'step')} of {tokens:,} tokens{split}: {steps * tokens:,} tokens",
-            f"{_about(seconds, is_shared)}, without evaluations, on {count} of "
-            f"{counted(jax.device_count(), f'{self.device} device')}{peak_rate}",
+            f"on {self.devices.count} of {counted(jax.device_count(), f'{self.device} device')}{peak_rate}",
             *slow_decoding([run.model]),
         )
         for line in lines:
             console.print(line, highlight=False)
+
+    def show_measured(self, console: Console, run: Run, step: Cost) -> None:
+        """Print the memory of a step on one device, and the time of the run."""
+        is_shared = self.devices.count > 1
+        seconds = step.seconds_per_step * run.training.steps / self.devices.count + step.compile_seconds
+        memory = f"{with_prefix(step.bytes_per_member, 'B')} of memory per step{' on one device' * is_shared}"
+        console.print(f"{memory}; {_about(seconds, is_shared)}, without evaluations", highlight=False)
 
     def describe(self, steps_per_second: float) -> str:
         """The FLOP/s of the model at a number of steps per second, and their share of the peak (MFU)."""
@@ -170,6 +171,10 @@ def follow(events: Iterable[JobEvent], console: Console, run: Run, price: Price)
                     progress.update(bar, completed=step)
                     begins = f"resuming after step {step:,}" if step else "starting"
                     progress.console.print(f"{begins}; compiling", style="dim", highlight=False)
+                case Compiled(seconds, used):
+                    memory = f"; a step needs {with_prefix(used, 'B')} of memory on a device" if used else ""
+                    line = f"compiled in {duration(seconds)}{memory}"
+                    progress.console.print(line, style="dim", highlight=False)
                 case StepsTaken(step, loss, steps, seconds):
                     rate = steps / max(seconds, 1e-9)
                     now = f"loss {loss:.4f}  {rate * run.tokens_per_step:,.0f} tokens/s"

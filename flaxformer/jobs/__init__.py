@@ -1,10 +1,21 @@
 """Training jobs: one run with checkpoints, a log, samples, and bitwise resumption."""
 
-from flaxformer.jobs.events import Diverged, Evaluated, FinalScores, JobEvent, Sampled, Saved, Started, StepsTaken
+from flaxformer.jobs.events import (
+    Compiled,
+    Diverged,
+    Evaluated,
+    FinalScores,
+    JobEvent,
+    Sampled,
+    Saved,
+    Started,
+    StepsTaken,
+)
 from flaxformer.jobs.samples import text_of
 from flaxformer.jobs.train import Job, check, train
 
 __all__ = [
+    "Compiled",
     "Diverged",
     "Evaluated",
     "FinalScores",

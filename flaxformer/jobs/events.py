@@ -11,6 +11,14 @@ class Started:
 
 
 @dataclasses.dataclass(frozen=True)
+class Compiled:
+    """The programs of the run are compiled; `bytes` is what the largest needs on a device, 0 if that is unknown."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class StepsTaken:
     """Some steps were taken."""
 
@@ -59,4 +67,4 @@ class Diverged:
     step: int
 
 
-JobEvent = Started | StepsTaken | Evaluated | FinalScores | Sampled | Saved | Diverged
+JobEvent = Started | Compiled | StepsTaken | Evaluated | FinalScores | Sampled | Saved | Diverged

@@ -20,7 +20,17 @@ from flaxformer.checkpoint.config import check_config, supersede
 from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
 from flaxformer.jobs import trackers
-from flaxformer.jobs.events import Diverged, Evaluated, FinalScores, JobEvent, Sampled, Saved, Started, StepsTaken
+from flaxformer.jobs.events import (
+    Compiled,
+    Diverged,
+    Evaluated,
+    FinalScores,
+    JobEvent,
+    Sampled,
+    Saved,
+    Started,
+    StepsTaken,
+)
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.layout import Layout
@@ -148,20 +158,25 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
       UserError: another process trains in the folder, it holds another run, or a checkpoint could not be saved; or the
         run needs more memory than there is.
     """
+    code, modules = _code(run, job), user_modules(job.file)
+    declared = run
     with contextlib.ExitStack() as held:
 
-        def begin() -> None:
+        def claim() -> bool:
             check(run, job)
             check_memory(run)
             held.enter_context(lock_folder(job.output, "training"))
             if job.restart:
                 supersede(job.output)
-            code, modules = _code(run, job), user_modules(job.file)
-            copied = copy_sources(job.output / "code", modules)
-            source = path_of_copy(copied, job.file)
-            write_config(job.output, run, code, job.on_code_change, source, _initial_weights(run, job))
+            return not (job.output / CONFIG).exists()
 
-        distributed.run_on_coordinator(begin)
+        def declare() -> None:
+            source = path_of_copy(copy_sources(job.output / "code", modules), job.file)
+            write_config(job.output, declared, code, job.on_code_change, source, _initial_weights(declared, job))
+
+        is_new = distributed.run_on_coordinator(claim)
+        if not is_new:
+            distributed.run_on_coordinator(declare)
         devices = job.devices or default_devices(run)
         if devices is not None:
             check_batch(run, devices)
@@ -171,10 +186,17 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
         initial = None if resumes else device_group.device_put(initial_weights.read(run))
         run = run.without_init
         compiled = CompiledRun(run, device_group, job.layout)
-        step, state = 0, compiled.start(run, initial)
         if resumes:
-            step, state = checkpoints.restore(state)
-        yield Started(step)
+            step, state = checkpoints.restore(compiled.start(run, initial))
+            yield Started(step)
+        else:
+            yield Started(step := 0)
+            began = time.perf_counter()
+            compiled.compile(run, _chunk_steps(run, job), initial)
+            yield Compiled(time.perf_counter() - began, compiled.bytes)
+            state = compiled.start(run, initial)
+        if is_new:  # a run that does not compile leaves its folder to another one
+            distributed.run_on_coordinator(declare)
         try:
             yield from _steps(run, compiled, job, stop, checkpoints, state, step)
             distributed.run_on_coordinator(checkpoints.wait)
@@ -193,7 +215,7 @@ def _steps(
         if step == 0:
             metrics, events = evaluate(state, step)
             yield from events
-        for source, steps in _chunks(run, compiled, job, step, saves):
+        for source, steps in _chunks(run, compiled, job, step):
             began = time.perf_counter()
             state, computed = compiled.advance(state, run, steps, source)
             step += steps
@@ -264,11 +286,16 @@ class _Evaluation:
             yield FinalScores(step, metrics)
 
 
-def _chunks(run: Run, compiled: CompiledRun, job: Job, first: int, saves: int) -> Iterator[tuple[Source, int]]:
+def _chunks(run: Run, compiled: CompiledRun, job: Job, first: int) -> Iterator[tuple[Source, int]]:
     """Yield data and a number of steps, until the last step; no chunk extends beyond an evaluation or a checkpoint."""
-    every, last = math.gcd(run.training.interval, saves), run.training.steps
-    size = next(n for n in range(min(job.chunk_steps, every), 0, -1) if every % n == 0)
+    size, last = _chunk_steps(run, job), run.training.steps
     # A launch with chunks of another length may have stopped between two of these boundaries.
     boundary = min(first + -first % size, last)
     for begin, end in ((first, boundary), (boundary, last)):
         yield from compiled.chunks(run, begin, end, size)
+
+
+def _chunk_steps(run: Run, job: Job) -> int:
+    """The most steps, up to `job.chunk_steps`, of which the intervals of evaluations and checkpoints are multiples."""
+    every = math.gcd(run.training.interval, job.save_every or run.training.interval)
+    return next(n for n in range(min(job.chunk_steps, every), 0, -1) if every % n == 0)

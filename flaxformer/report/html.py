@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 
 from flaxformer.report.colours import DARK
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 
 PAGE = """<!doctype html>
 <html lang="en">

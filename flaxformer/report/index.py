@@ -8,7 +8,7 @@ from pathlib import Path
 from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.report import html, provenance_text, verdicts
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.write import report_path, write
 from flaxformer.store.store import RUNGS, Store, read_lines
 from flaxformer.study.analysis import analyse

@@ -5,7 +5,8 @@ import statistics
 
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import number
-from flaxformer.report.tables import Table, markdown
+from flaxformer.report.table import Table
+from flaxformer.report.tables import markdown
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.judging import key_of

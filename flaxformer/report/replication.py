@@ -5,7 +5,8 @@ from pathlib import Path
 
 from flaxformer.files import write_atomically
 from flaxformer.report import html, numbers, phrasing, verdicts
-from flaxformer.report.tables import Table, markdown
+from flaxformer.report.table import Table
+from flaxformer.report.tables import markdown
 from flaxformer.study.replication import ReplicatedClaim
 from flaxformer.wording import counted
 

@@ -17,14 +17,15 @@ of a stack are computed together by `vmap`; a stack of one gives, bit for bit, w
 
 import functools
 import logging
-import threading
-import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from flaxformer.garbage import without_collections
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
 from flaxformer.sharding import replicated, replicated_axes, shardings_of
@@ -39,10 +40,24 @@ from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.memory import check_compiled
 from flaxformer.training.offload import check_offload, host_shardings
 from flaxformer.training.run import Run
-from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, RunFunctions, RunMetrics
+from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, RunMetrics, functions_of
 from flaxformer.training.step import TrainState, start
 
 LOG = logging.getLogger(__name__)
+
+
+class Call(NamedTuple):
+    """A function of a run, by the name of its program, and what it is called with.
+
+    shardings: of the results; None leaves them to the compiler.
+    donate: number of the argument whose memory is given away.
+    """
+
+    name: str
+    function: Callable[..., PyTree]
+    arguments: tuple[PyTree, ...]
+    shardings: PyTree = None
+    donate: int | None = None
 
 
 class CompiledRun:
@@ -74,10 +89,10 @@ class CompiledRun:
         check_offload(run, device_group.devices, is_stacked=stack_size is not None)
         self.device_group, self.stack_size = device_group, stack_size
         self.source = device_group.put_source(run.task.load())
+        self._platform = device_group.devices[0].platform
         self.programs: dict[str, jax.stages.Compiled] = {}
         """The compiled functions so far, by name."""
-        self.bytes = 0
-        """Memory that the largest of them needs on a device; 0 where the compiler does not tell."""
+        self._bytes: dict[str, int] = {}
         self._held_out = PlacedEvaluations(run.evaluations, device_group)
         self._has_parts = bool(run.task.evaluation_parts())
         self._scores: dict[tuple[object, ...], str] = {}
@@ -91,21 +106,48 @@ class CompiledRun:
             for line in replicated_axes(state.params, device_group.mesh):
                 LOG.info("replicated on the mesh: %s", line)
 
+    @property
+    def bytes(self) -> int:
+        """Memory that the largest program needs on a device; 0 where the compiler does not tell."""
+        return max(self._bytes.values(), default=0)
+
     def compile(self, run: Run, steps: int, initial: InitialWeights | None = None) -> None:
-        """Compile what a training calls, before its first call; `advance` for this number of steps."""
-        state = self.start(run, initial)
-        self._advance(state, run, self.source, steps)
-        self._evaluate(state, run)
+        """Compile what a training calls, before its first call; `advance` for this number of steps.
+
+        Threads compile them while the next one is traced; one thread for a GPU, on which the compiler measures kernels.
+        """
+        compiling: dict[str, Future[None]] = {}
+        with ThreadPoolExecutor(1 if self._platform == "gpu" else None) as threads:
+            for call in self._calls(run, steps, initial):
+                if call.name not in self.programs.keys() | compiling.keys():
+                    compiling[call.name] = threads.submit(self._compile, call, self._lower(call))
+            for pending in compiling.values():
+                pending.result()
+
+    def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[Call]:
+        """Yield the calls of a training, with the shapes of its state."""
+        start_call = self._start(run, initial)
+        yield start_call
+        state = self._shapes(start_call) if not run.training.offload_optimizer else self.start(run, initial)
+        if not self.source.on_host:  # the shapes of a chunk are known with the first one
+            yield self._advance(state, run, self.source, steps)
+        yield self._evaluate(state, run, self._batches("evaluation"))
         for data in self._held_out.named("evaluation").values():
             if not self._is_like_task(data):
-                self._score(state, run, data)
+                yield self._score(state, run, data)
         if self._functions.diagnose is not None:
-            self._diagnose(state, run)
+            yield self._diagnose(state, run)
+
+    def _shapes(self, call: Call) -> TrainState:
+        """The shapes of the state that a call gives, without calling it, and on a mesh their shardings."""
+        shapes = jax.eval_shape(call.function, *call.arguments)
+        if self._state is None:
+            return shapes
+        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, self._state)
 
     def start(self, run: Run, initial: InitialWeights | None = None) -> TrainState:
         """The state before the first step; the first call decides whether there are weights to start from."""
-        arguments = (run, initial, self.source)
-        return self._compile("start", self._functions.start, self._state, arguments)(*arguments)
+        return self._run(self._start(run, initial))
 
     def advance(
         self, state: TrainState, run: Run, steps: int, source: Source | None = None
@@ -116,7 +158,7 @@ class CompiledRun:
           source: a chunk of `chunks`; by default, all data.
         """
         source = self.source if source is None else source
-        return self._advance(state, run, source, steps)(state, run, source)
+        return self._run(self._advance(state, run, source, steps))
 
     def evaluate(self, state: TrainState, run: Run) -> RunMetrics:
         """The metrics of the evaluation set and of the named evaluations, and those of `measure`."""
@@ -124,7 +166,7 @@ class CompiledRun:
 
     def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[RunMetrics, RunMetrics]:
         """The metrics of `evaluate`; and their standard errors over the examples, such as validation_loss_se."""
-        scores, measured = self._evaluate(state, run)(state, run, self._batches("evaluation"))
+        scores, measured = self._run(self._evaluate(state, run, self._batches("evaluation")))
         found = task_columns(scores) | self._score_named(state, run, "evaluation")
         kept = without_errors(found)
         return kept | measured, {name: value for name, value in found.items() if name not in kept}
@@ -137,7 +179,7 @@ class CompiledRun:
         batches, found = self._batches("test"), self._score_named(state, run, "test")
         if batches is None:
             return found
-        scores, _ = self._evaluate(state, run, batches)(state, run, batches)
+        scores, _ = self._run(self._evaluate(state, run, batches))
         return task_columns(scores, is_test=True) | found
 
     def _batches(self, part: HeldOutPart) -> Batch | None:
@@ -150,9 +192,9 @@ class CompiledRun:
         found: RunMetrics = {}
         for name, data in self._held_out.named(part).items():
             if self._is_like_task(data):
-                scores = self._evaluate(state, run)(state, run, data.batches)[0]
+                scores = self._run(self._evaluate(state, run, data.batches))[0]
             else:
-                scores = self._score(state, run, data)(state, run, data)
+                scores = self._run(self._score(state, run, data))
             found |= {f"{prefix}{name}_{metric}": value for metric, value in scores.items()}
         return found
 
@@ -164,14 +206,12 @@ class CompiledRun:
 
     def diagnose(self, state: TrainState, run: Run) -> PyTree:
         """The diagnostics of the next step; None if the driver was given no such function."""
-        return None if self._functions.diagnose is None else self._diagnose(state, run)(state, run, self.source)
+        return None if self._functions.diagnose is None else self._run(self._diagnose(state, run))
 
     def evaluation_params(self, state: TrainState, run: Run) -> Transformer:
         """The weights to evaluate and to sample from, whole on a device of this process."""
-        arguments = (state, run, self.source)
-        params = self._compile("evaluation_params", self._functions.evaluation_params, self._replicated, arguments)(
-            *arguments
-        )
+        function, arguments = self._functions.evaluation_params, (state, run, self.source)
+        params = self._run(Call("evaluation_params", function, arguments, self._replicated))
         return params if self._replicated is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), params)
 
     def chunks(self, run: Run, first: int, last: int, steps: int) -> Iterator[tuple[Source, int]]:
@@ -185,49 +225,47 @@ class CompiledRun:
         for chunk, count in prefetch(self.source, run.data_key, first, last, steps, self.device_group.put_batches):
             yield self.device_group.shard_batches(chunk), count
 
-    def _advance(self, state: TrainState, run: Run, source: Source, steps: int) -> jax.stages.Compiled:
+    def _start(self, run: Run, initial: InitialWeights | None) -> Call:
+        return Call("start", self._functions.start, (run, initial, self.source), self._state)
+
+    def _advance(self, state: TrainState, run: Run, source: Source, steps: int) -> Call:
         shardings = None if self._state is None else (self._state, self._replicated)
-        function = self._functions.advance(steps)
-        return self._compile(f"advance {steps}", function, shardings, (state, run, source), donate=0)
+        return Call(f"advance {steps}", self._functions.advance(steps), (state, run, source), shardings, donate=0)
 
-    def _evaluate(self, state: TrainState, run: Run, batches: Batch | None = None) -> jax.stages.Compiled:
-        """The program of an evaluation; the test set has one of its own if its shapes are others."""
-        own = self._batches("evaluation")
-        is_alike = batches is None or shapes_of(batches) == shapes_of(own)
-        arguments = (state, run, own if is_alike else batches)
-        return self._compile("evaluate" if is_alike else "test", self._functions.evaluate, self._replicated, arguments)
+    def _evaluate(self, state: TrainState, run: Run, batches: Batch | None) -> Call:
+        """An evaluation; the program of the test set is another one if its shapes are others."""
+        name = "evaluate" if shapes_of(batches) == shapes_of(self._batches("evaluation")) else "test"
+        return Call(name, self._functions.evaluate, (state, run, batches), self._replicated)
 
-    def _score(self, state: TrainState, run: Run, data: EvaluationData) -> jax.stages.Compiled:
-        """The program of a named evaluation, one per shape of data."""
+    def _score(self, state: TrainState, run: Run, data: EvaluationData) -> Call:
+        """A named evaluation; there is one program per shape of data."""
         name = self._scores.setdefault(shapes_of(data), f"score {len(self._scores)}")
-        return self._compile(name, self._functions.score, self._replicated, (state, run, data))
+        return Call(name, self._functions.score, (state, run, data), self._replicated)
 
-    def _diagnose(self, state: TrainState, run: Run) -> jax.stages.Compiled:
+    def _diagnose(self, state: TrainState, run: Run) -> Call:
         function = self._functions.diagnose
         assert function is not None
-        return self._compile("diagnose", function, self._replicated, (state, run, self.source))
+        return Call("diagnose", function, (state, run, self.source), self._replicated)
 
-    def _compile(
-        self,
-        name: str,
-        function: Callable[..., PyTree],
-        shardings: PyTree,
-        arguments: tuple[PyTree, ...],
-        donate: int | None = None,
-    ) -> jax.stages.Compiled:
-        """The compiled function of this name; compiled for such arguments if it is not yet."""
-        if name not in self.programs:
-            with self.device_group.mesh_context():
-                with self._functions.tracing:
-                    lowered = jax.jit(function, out_shardings=shardings, donate_argnums=donate).lower(*arguments)
-                platform = self.device_group.devices[0].platform
-                compiled = compile_once(lowered, platform) if name == "start" else lowered.compile()
-            if (own := compiled.memory_analysis()) is not None:
-                used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
-                self.bytes = max(self.bytes, used - own.alias_size_in_bytes)
-                check_compiled(used - own.alias_size_in_bytes, name)
-            self.programs[name] = compiled
-        return self.programs[name]
+    def _run(self, call: Call) -> PyTree:
+        """Call the compiled function of this name; it is compiled for such arguments if it is not yet."""
+        if call.name not in self.programs:
+            self._compile(call, self._lower(call))
+        return self.programs[call.name](*call.arguments)
+
+    def _lower(self, call: Call) -> jax.stages.Lowered:
+        with self.device_group.mesh_context(), self._functions.tracing, without_collections():
+            function = jax.jit(call.function, out_shardings=call.shardings, donate_argnums=call.donate)
+            return function.lower(*call.arguments)
+
+    def _compile(self, call: Call, lowered: jax.stages.Lowered) -> None:
+        with self.device_group.mesh_context():
+            compiled = compile_once(lowered, self._platform) if call.name == "start" else lowered.compile()
+        if (own := compiled.memory_analysis()) is not None:
+            used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
+            self._bytes[call.name] = used - own.alias_size_in_bytes
+            check_compiled(self._bytes[call.name], call.name)
+        self.programs[call.name] = compiled
 
 
 def _state_shardings(run: Run, state: TrainState, mesh: Mesh, is_stacked: bool) -> PyTree[NamedSharding]:
@@ -237,38 +275,3 @@ def _state_shardings(run: Run, state: TrainState, mesh: Mesh, is_stacked: bool) 
     if not is_stacked:
         return alone
     return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), alone)
-
-
-def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
-    if stack_size is None:
-        return function
-
-    def mapped(*arguments: PyTree) -> PyTree:
-        *stacked, source = arguments
-        batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
-
-    return mapped
-
-
-_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
-_SHARING = threading.Lock()
-
-
-def functions_of(
-    run: Run,
-    stack_size: int | None,
-    layout: Layout,
-    measure: MeasureParams | None = None,
-    diagnose: DiagnoseNext | None = None,
-) -> RunFunctions:
-    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
-
-    JAX drops what it has traced of them with the last holder.
-    """
-    with _SHARING:
-        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
-        found = _SHARED.get(key) or RunFunctions(functools.partial(_over_stack, stack_size), layout, measure, diagnose)
-        _SHARED[key] = found
-        return found

@@ -10,7 +10,7 @@ from flaxformer.bench import show
 from flaxformer.bench.declare import Benchmark, Way
 from flaxformer.bench.results import Measurement
 from flaxformer.cli import main
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.study import Axis, Claim
 

@@ -20,13 +20,13 @@ from flaxformer.config import Attention, Dense, ModelConfig
 from flaxformer.data import prepare
 from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
-from flaxformer.jobs import Diverged, Evaluated, FinalScores, Job, Sampled, Saved, Started, StepsTaken, train
+from flaxformer.jobs import Compiled, Diverged, Evaluated, FinalScores, Job, Sampled, Saved, Started, StepsTaken, train
 from flaxformer.jobs.log import Log, read
 from flaxformer.sharding import Devices
 from flaxformer.struct import replace_at
-from flaxformer.study.program_cost import Cost
 from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, evaluate, evaluation_params, start
+from flaxformer.training.compiled_run import CompiledRun
 
 RUN = Run(
     model=ModelConfig(
@@ -75,6 +75,8 @@ def whole(tmp_path_factory):
 def test_a_run_yields_its_events(whole):
     folder, events = whole
     assert events[0] == Started(0)
+    assert isinstance(events[1], Compiled)
+    assert events[1].bytes > 0
     assert [event.step for event in events if isinstance(event, StepsTaken)] == [2, 4, 6, 8, 10, 12]
     assert [event.step for event in events if isinstance(event, Evaluated)] == [0, 6, 12]
     assert [event.step for event in events if isinstance(event, Saved)] == [6, 12]
@@ -89,6 +91,41 @@ def test_a_run_yields_its_events(whole):
     _, state = Checkpoints(folder).restore(jax.eval_shape(start, RUN))
     again = evaluate(evaluation_params(state, RUN), RUN, OnTestData(RUN.task.load()))
     assert tested.metrics["test_loss"] == pytest.approx(float(again["validation_loss"]), rel=1e-6)
+
+
+def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_path):
+    own, compiled = CompiledRun._compile, []
+
+    def counted(self, call, *lowered):
+        compiled.append(call.name)
+        own(self, call, *lowered)
+
+    def priced(run):
+        pytest.fail("a step was compiled for its price")
+
+    monkeypatch.setattr(CompiledRun, "_compile", counted)
+    monkeypatch.setattr("flaxformer.cli.train.cost_of_run", priced)
+    events = train(RUN, Job(output=tmp_path, chunk_steps=2), Stop())
+    for event in events:
+        if isinstance(event, StepsTaken):
+            assert sorted(compiled) == ["advance 2", "evaluate", "start"]
+    assert len(compiled) == 3  # the test set has the shapes of the evaluation set
+    job = ("train", "job.py", "--samples", "0", "--output", str(tmp_path / "command"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(FILE)
+    (tmp_path / "text.txt").write_text(TEXT)
+    assert main(job) == 0
+
+
+@pytest.mark.parametrize("error", [MemoryError("advance needs 9 TB"), UserError("no such kernel")], ids=repr)
+def test_a_run_that_does_not_compile_leaves_its_folder_to_another(monkeypatch, tmp_path, error):
+    with monkeypatch.context() as broken:
+        broken.setattr(CompiledRun, "compile", lambda *arguments: (_ for _ in ()).throw(error))
+        with pytest.raises(type(error)):
+            trained(tmp_path)
+    assert not (tmp_path / "config.json").exists()
+    other = RUN.replace(seed=5)
+    assert next(iter(train(other, Job(output=tmp_path), Stop()))) == Started(0)
 
 
 class OnTestData:
@@ -265,18 +302,19 @@ def test_the_plan_says_what_a_run_will_take(command, tmp_path):
         r"blocks/\*/attention +query 8×2×4, .* 288\n",
         r"[\d,]+ parameters\n",
         r"17\.7 kFLOP per token, 565 kFLOP per step",
-        r"B of memory per step\n",
         r"4 steps of 32 tokens: 128 tokens\n",
-        r"about [\d.]+ s, without evaluations, on 1 of 2 cpu devices\n",
+        r"on 1 of 2 cpu devices\n",
+        r"B of memory per step; about [\d.]+ s, without evaluations\n",
     ):
         assert re.search(words, out), words
 
 
 def test_progress_shows_loss_speed_and_share_of_the_peak(monkeypatch):
     monkeypatch.setattr("flaxformer.cli.train.SECONDS_BETWEEN_LINES", -1)
-    price = Price(Cost(1, 1.0, 1, 1.0, 1.0), flops=2 * 10**9, device="NVIDIA H200", devices=Devices(), peak=1e12)
+    price = Price(flops=2 * 10**9, device="NVIDIA H200", devices=Devices(), peak=1e12)
     events = [
         Started(0),
+        Compiled(61.0, 53_300_000),
         StepsTaken(2, 1.5, 2, 0.01),
         Evaluated(2, {"validation_loss": 1.25}),
         Sampled(2, "a\x1b", "b\x07"),
@@ -286,5 +324,6 @@ def test_progress_shows_loss_speed_and_share_of_the_peak(monkeypatch):
     out = console.export_text()
     assert "step 2: loss 1.5000  4,800 tokens/s  400 GFLOP/s  MFU 40.0%, 0.1 s left" in out
     assert "validation loss 1.25" in out
+    assert "compiled in 1 min 01 s; a step needs 53.3 MB of memory on a device" in out
     assert "a·b·" in out
     assert "MFU" not in dataclasses.replace(price, peak=None).describe(200.0)

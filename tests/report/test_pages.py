@@ -21,7 +21,7 @@ from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE, style_of
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.provenance import command, provenance
 from flaxformer.store.records import write_document, write_table

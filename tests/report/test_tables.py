@@ -15,7 +15,7 @@ from study.tiny import LOWER, NORM, fill, tiny
 import flaxformer
 from flaxformer.report import phrasing, tables, tex, verdicts
 from flaxformer.report.numbers import duration, exact, number, numbers, rounded
-from flaxformer.report.tables import Table
+from flaxformer.report.table import Table
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer.config import Attention, Dense, LeCun, ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.weights import Transformer, with_layout
 from flaxformer.params import fold_in_name, path_name
 from flaxformer.sharding import Devices
@@ -63,13 +64,42 @@ def test_runs_of_a_stack_are_those_trained_alone_up_to_rounding():
 
 
 @pytest.mark.slow
-def test_compile_compiles_what_training_calls():
-    compiled = CompiledRun(RUN, DeviceGroup.of(None), diagnose=lambda state, run, source: state.step)
-    compiled.compile(RUN, 3)
-    assert set(compiled.programs) == {"start", "advance 3", "evaluate", "diagnose"}
-    state, _ = compiled.advance(compiled.start(RUN), RUN, 3)
-    assert compiled.diagnose(state, RUN) == 3
+@pytest.mark.parametrize("stack_size", [None, 2])
+@pytest.mark.parametrize("devices", [None, Devices(data=2), Devices(fsdp=2)], ids=str)
+def test_compile_compiles_what_training_calls(stack_size, devices):
+    """The programs are those of the first calls, and later calls find them."""
+    options = {"stack_size": stack_size, "diagnose": lambda state, run, source: state.step}
+    run = RUN if stack_size is None else stacked(RUNS[:stack_size])
+    compiled, called = (CompiledRun(RUN, DeviceGroup.of(devices), **options) for _ in range(2))
+    compiled.compile(run, 3)
+    programs = dict(compiled.programs)
+    assert set(programs) == {"start", "advance 3", "evaluate", "diagnose"}
+    for own in (compiled, called):
+        state = own.start(run)
+        own.evaluate(state, run)
+        state, _ = own.advance(state, run, 3)
+        np.testing.assert_array_equal(own.diagnose(state, run), 3)
+    assert compiled.programs == programs
+    assert compiled.bytes == called.bytes > 0
+    for name, program in called.programs.items():
+        assert programs[name].as_text() == program.as_text(), name
     assert CompiledRun(RUN, DeviceGroup.of(None)).diagnose(state, RUN) is None
+
+
+@pytest.mark.parametrize("name", ["start", "advance 3", "evaluate"])
+def test_an_error_of_the_compiler_ends_compile(monkeypatch, name):
+    compiled = CompiledRun(RUN, DeviceGroup.of(None))
+    own = CompiledRun._compile
+
+    def fail(self, call, lowered):
+        if call.name == name:
+            raise UserError(f"{name} does not fit")
+        own(self, call, lowered)
+
+    monkeypatch.setattr(CompiledRun, "_compile", fail)
+    with pytest.raises(UserError, match=f"{name} does not fit"):
+        compiled.compile(RUN, 3)
+    assert name not in compiled.programs
 
 
 def test_replicated_axes_are_logged(monkeypatch, caplog):
