@@ -14,7 +14,7 @@ ROOT = Path(flaxformer.__file__).parent
 LAYERS = [
     {"errors", "pytree"},
     {"struct"},
-    {"canonical", "files", "extras", "startup", "interrupts", "overrides", "python_files", "wording"},
+    {"canonical", "files", "extras", "startup", "interrupts", "garbage", "overrides", "python_files", "wording"},
     {"digests"},
     {"user_code"},
     {"params", "nn", "points"},

@@ -20,12 +20,12 @@ from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
 from flaxformer.cli.remat import remat_table
 from flaxformer.config import ModelConfig
 from flaxformer.jobs import (
-    Compiled,
     Diverged,
     Evaluated,
     FinalScores,
     Job,
     JobEvent,
+    ProgramsCompiled,
     Sampled,
     Saved,
     Started,
@@ -171,7 +171,7 @@ def follow(events: Iterable[JobEvent], console: Console, run: Run, price: Price)
                     progress.update(bar, completed=step)
                     begins = f"resuming after step {step:,}" if step else "starting"
                     progress.console.print(f"{begins}; compiling", style="dim", highlight=False)
-                case Compiled(seconds, used):
+                case ProgramsCompiled(seconds, used):
                     memory = f"; a step needs {with_prefix(used, 'B')} of memory on a device" if used else ""
                     line = f"compiled in {duration(seconds)}{memory}"
                     progress.console.print(line, style="dim", highlight=False)

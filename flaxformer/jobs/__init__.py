@@ -1,11 +1,11 @@
 """Training jobs: one run with checkpoints, a log, samples, and bitwise resumption."""
 
 from flaxformer.jobs.events import (
-    Compiled,
     Diverged,
     Evaluated,
     FinalScores,
     JobEvent,
+    ProgramsCompiled,
     Sampled,
     Saved,
     Started,
@@ -15,12 +15,12 @@ from flaxformer.jobs.samples import text_of
 from flaxformer.jobs.train import Job, check, train
 
 __all__ = [
-    "Compiled",
     "Diverged",
     "Evaluated",
     "FinalScores",
     "Job",
     "JobEvent",
+    "ProgramsCompiled",
     "Sampled",
     "Saved",
     "Started",

@@ -11,7 +11,7 @@ class Started:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
+class ProgramsCompiled:
     """The programs of the run are compiled; `bytes` is what the largest needs on a device, 0 if that is unknown."""
 
     seconds: float
@@ -67,4 +67,4 @@ class Diverged:
     step: int
 
 
-JobEvent = Started | Compiled | StepsTaken | Evaluated | FinalScores | Sampled | Saved | Diverged
+JobEvent = Started | ProgramsCompiled | StepsTaken | Evaluated | FinalScores | Sampled | Saved | Diverged

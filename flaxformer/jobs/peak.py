@@ -9,7 +9,7 @@ import jax
 from flaxformer.nn.kernels import using
 from flaxformer.targets.devices import device_of
 from flaxformer.training import Run, evaluation_params, start
-from flaxformer.training.flops import products_of, standard_form
+from flaxformer.training.flops import first_batch, products_of, standard_form
 from flaxformer.training.step import forward
 
 
@@ -28,8 +28,8 @@ def model_flops(run: Run) -> int:
     Counted in the traced program, for every architecture. A decoder-only model of L layers has 6 N + 12 L d T per token
     for N weights in products; attention counts over all T, masked or not.
     """
-    key, run = jax.random.key(0), standard_form(run)
-    batch = run.task.load().batch(key, 0)
+    run = standard_form(run)
+    batch = first_batch(run.task.load())
     params = jax.eval_shape(lambda own: evaluation_params(start(own), own), run.without_init)
     parts = batch if isinstance(batch, tuple) else (batch,)
     with using("xla"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace

@@ -21,11 +21,11 @@ from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
 from flaxformer.jobs import trackers
 from flaxformer.jobs.events import (
-    Compiled,
     Diverged,
     Evaluated,
     FinalScores,
     JobEvent,
+    ProgramsCompiled,
     Sampled,
     Saved,
     Started,
@@ -158,8 +158,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
       UserError: another process trains in the folder, it holds another run, or a checkpoint could not be saved; or the
         run needs more memory than there is.
     """
-    code, modules = _code(run, job), user_modules(job.file)
-    declared = run
+    code, modules, declared = _code(run, job), user_modules(job.file), run
     with contextlib.ExitStack() as held:
 
         def claim() -> bool:
@@ -193,7 +192,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
             yield Started(step := 0)
             began = time.perf_counter()
             compiled.compile(run, _chunk_steps(run, job), initial)
-            yield Compiled(time.perf_counter() - began, compiled.bytes)
+            yield ProgramsCompiled(time.perf_counter() - began, compiled.bytes)
             state = compiled.start(run, initial)
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)

@@ -14,6 +14,7 @@ from flaxformer.tasks.base import Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training import Run, TrainState, start, train_step
 from flaxformer.training.evaluation import score, score_data
+from flaxformer.training.flops import first_batch
 from flaxformer.training.step import evaluation_params
 from flaxformer.user_code.frames import describe, place_of
 from flaxformer.user_code.source import is_user_class
@@ -46,20 +47,13 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
     with _traced(who, own):
         arrays, source = jax.tree.map(jnp.asarray, run.without_init), run.task.load()
         state = jax.eval_shape(start, arrays)
-        jax.eval_shape(train_step, state, arrays, _batch(source, arrays))
+        jax.eval_shape(train_step, state, arrays, first_batch(source))
         jax.eval_shape(_evaluate, state, arrays, source)
         for one in run.evaluations:
             jax.eval_shape(_score, state, arrays, one.load())
         if measure is not None:
             jax.eval_shape(lambda state, run: measure(evaluation_params(state, run), run), state, arrays)
     _TRACED.add(key)
-
-
-def _batch(source: Source, run: Run) -> object:
-    """A training batch; of a source on the device, its shapes alone."""
-    if source.on_host:
-        return source.batch(run.data_key, 0)
-    return jax.eval_shape(lambda source, key: source.batch(key, 0), source, run.data_key)
 
 
 def _evaluate(state: TrainState, run: Run, source: Source) -> object:

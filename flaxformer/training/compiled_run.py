@@ -46,7 +46,7 @@ from flaxformer.training.step import TrainState, start
 LOG = logging.getLogger(__name__)
 
 
-class Call(NamedTuple):
+class ProgramCall(NamedTuple):
     """A function of a run, by the name of its program, and what it is called with.
 
     shardings: of the results; None leaves them to the compiler.
@@ -124,7 +124,7 @@ class CompiledRun:
             for pending in compiling.values():
                 pending.result()
 
-    def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[Call]:
+    def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[ProgramCall]:
         """Yield the calls of a training, with the shapes of its state."""
         start_call = self._start(run, initial)
         yield start_call
@@ -138,7 +138,7 @@ class CompiledRun:
         if self._functions.diagnose is not None:
             yield self._diagnose(state, run)
 
-    def _shapes(self, call: Call) -> TrainState:
+    def _shapes(self, call: ProgramCall) -> TrainState:
         """The shapes of the state that a call gives, without calling it, and on a mesh their shardings."""
         shapes = jax.eval_shape(call.function, *call.arguments)
         if self._state is None:
@@ -211,7 +211,7 @@ class CompiledRun:
     def evaluation_params(self, state: TrainState, run: Run) -> Transformer:
         """The weights to evaluate and to sample from, whole on a device of this process."""
         function, arguments = self._functions.evaluation_params, (state, run, self.source)
-        params = self._run(Call("evaluation_params", function, arguments, self._replicated))
+        params = self._run(ProgramCall("evaluation_params", function, arguments, self._replicated))
         return params if self._replicated is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), params)
 
     def chunks(self, run: Run, first: int, last: int, steps: int) -> Iterator[tuple[Source, int]]:
@@ -225,40 +225,42 @@ class CompiledRun:
         for chunk, count in prefetch(self.source, run.data_key, first, last, steps, self.device_group.put_batches):
             yield self.device_group.shard_batches(chunk), count
 
-    def _start(self, run: Run, initial: InitialWeights | None) -> Call:
-        return Call("start", self._functions.start, (run, initial, self.source), self._state)
+    def _start(self, run: Run, initial: InitialWeights | None) -> ProgramCall:
+        return ProgramCall("start", self._functions.start, (run, initial, self.source), self._state)
 
-    def _advance(self, state: TrainState, run: Run, source: Source, steps: int) -> Call:
+    def _advance(self, state: TrainState, run: Run, source: Source, steps: int) -> ProgramCall:
         shardings = None if self._state is None else (self._state, self._replicated)
-        return Call(f"advance {steps}", self._functions.advance(steps), (state, run, source), shardings, donate=0)
+        return ProgramCall(
+            f"advance {steps}", self._functions.advance(steps), (state, run, source), shardings, donate=0
+        )
 
-    def _evaluate(self, state: TrainState, run: Run, batches: Batch | None) -> Call:
+    def _evaluate(self, state: TrainState, run: Run, batches: Batch | None) -> ProgramCall:
         """An evaluation; the program of the test set is another one if its shapes are others."""
         name = "evaluate" if shapes_of(batches) == shapes_of(self._batches("evaluation")) else "test"
-        return Call(name, self._functions.evaluate, (state, run, batches), self._replicated)
+        return ProgramCall(name, self._functions.evaluate, (state, run, batches), self._replicated)
 
-    def _score(self, state: TrainState, run: Run, data: EvaluationData) -> Call:
+    def _score(self, state: TrainState, run: Run, data: EvaluationData) -> ProgramCall:
         """A named evaluation; there is one program per shape of data."""
         name = self._scores.setdefault(shapes_of(data), f"score {len(self._scores)}")
-        return Call(name, self._functions.score, (state, run, data), self._replicated)
+        return ProgramCall(name, self._functions.score, (state, run, data), self._replicated)
 
-    def _diagnose(self, state: TrainState, run: Run) -> Call:
+    def _diagnose(self, state: TrainState, run: Run) -> ProgramCall:
         function = self._functions.diagnose
         assert function is not None
-        return Call("diagnose", function, (state, run, self.source), self._replicated)
+        return ProgramCall("diagnose", function, (state, run, self.source), self._replicated)
 
-    def _run(self, call: Call) -> PyTree:
-        """Call the compiled function of this name; it is compiled for such arguments if it is not yet."""
+    def _run(self, call: ProgramCall) -> PyTree:
+        """ProgramCall the compiled function of this name; it is compiled for such arguments if it is not yet."""
         if call.name not in self.programs:
             self._compile(call, self._lower(call))
         return self.programs[call.name](*call.arguments)
 
-    def _lower(self, call: Call) -> jax.stages.Lowered:
+    def _lower(self, call: ProgramCall) -> jax.stages.Lowered:
         with self.device_group.mesh_context(), self._functions.tracing, without_collections():
             function = jax.jit(call.function, out_shardings=call.shardings, donate_argnums=call.donate)
             return function.lower(*call.arguments)
 
-    def _compile(self, call: Call, lowered: jax.stages.Lowered) -> None:
+    def _compile(self, call: ProgramCall, lowered: jax.stages.Lowered) -> None:
         with self.device_group.mesh_context():
             compiled = compile_once(lowered, self._platform) if call.name == "start" else lowered.compile()
         if (own := compiled.memory_analysis()) is not None:

@@ -76,17 +76,17 @@ def _step(run: Run, source: Source) -> Jaxpr:
     run = jax.tree.map(jnp.asarray, run.without_init)
     state = jax.eval_shape(functools.partial(start, layout="auto"), run)
     with using("xla"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
-        traced = jax.make_jaxpr(train_step)(state, run, _batch(source)).jaxpr
+        traced = jax.make_jaxpr(train_step)(state, run, first_batch(source)).jaxpr
     return partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars), instantiate=True)[0]
 
 
-def _batch(source: Source) -> AnyBatch:
-    """A batch of the source, as shapes; a batch of data that stay on the host is gathered."""
+def first_batch(source: Source) -> AnyBatch:
+    """Return the shapes of a batch of the source; a batch of data that stay on the host is gathered."""
 
     def first(source: Source) -> AnyBatch:
         return source.batch(jax.random.key(0), 0)
 
-    return jax.eval_shape(first, source) if jax.tree.leaves(source) else first(source)
+    return first(source) if source.on_host else jax.eval_shape(first, source)
 
 
 def products_of(jaxpr: Jaxpr) -> int:
