@@ -117,18 +117,25 @@ class CompiledRun:
         Threads compile them while the next one is traced; one thread for a GPU, on which the compiler measures kernels.
         """
         compiling: dict[str, Future[None]] = {}
-        with ThreadPoolExecutor(1 if self._platform == "gpu" else None) as threads:
+        threads = ThreadPoolExecutor(1 if self._platform == "gpu" else None)
+        try:
             for call in self._calls(run, steps, initial):
                 if call.name not in self.programs.keys() | compiling.keys():
                     compiling[call.name] = threads.submit(self._compile, call, self._lower(call))
             for pending in compiling.values():
                 pending.result()
+        finally:
+            threads.shutdown(cancel_futures=True)
 
     def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[ProgramCall]:
         """Yield the calls of a training, with the shapes of its state."""
-        start_call = self._start(run, initial)
-        yield start_call
-        state = self._shapes(start_call) if not run.training.offload_optimizer else self.start(run, initial)
+        if (
+            run.training.offload_optimizer
+        ):  # only a state that exists shows which of its arrays lie in the host's memory
+            state = self.start(run, initial)
+        else:
+            yield (call := self._start(run, initial))
+            state = self._shapes(call)
         if not self.source.on_host:  # the shapes of a chunk are known with the first one
             yield self._advance(state, run, self.source, steps)
         yield self._evaluate(state, run, self._batches("evaluation"))
