@@ -129,10 +129,8 @@ class CompiledRun:
 
     def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[ProgramCall]:
         """Yield the calls of a training, with the shapes of its state."""
-        if (
-            run.training.offload_optimizer
-        ):  # only a state that exists shows which of its arrays lie in the host's memory
-            state = self.start(run, initial)
+        if run.training.offload_optimizer:
+            state = self.start(run, initial)  # its shapes do not show which arrays lie in the host's memory
         else:
             yield (call := self._start(run, initial))
             state = self._shapes(call)
@@ -257,7 +255,7 @@ class CompiledRun:
         return ProgramCall("diagnose", function, (state, run, self.source), self._replicated)
 
     def _run(self, call: ProgramCall) -> PyTree:
-        """ProgramCall the compiled function of this name; it is compiled for such arguments if it is not yet."""
+        """Call the program of this name, which is compiled for such arguments if it is not yet."""
         if call.name not in self.programs:
             self._compile(call, self._lower(call))
         return self.programs[call.name](*call.arguments)
