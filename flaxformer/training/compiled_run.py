@@ -17,18 +17,18 @@ of a stack are computed together by `vmap`; a stack of one gives, bit for bit, w
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from flaxformer.garbage import without_collections
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
-from flaxformer.sharding import replicated, replicated_axes, shardings_of
+from flaxformer.sharding import replicated, replicated_axes
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import prefetch
@@ -38,26 +38,12 @@ from flaxformer.training.evaluation import task_columns, without_errors
 from flaxformer.training.evaluation_data import HeldOutPart, PlacedEvaluations, shapes_of
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.memory import check_compiled
-from flaxformer.training.offload import check_offload, host_shardings
+from flaxformer.training.offload import check_offload, state_shardings
 from flaxformer.training.run import Run
-from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, RunMetrics, functions_of
+from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, ProgramCall, RunFunctions, RunMetrics
 from flaxformer.training.step import TrainState, start
 
 LOG = logging.getLogger(__name__)
-
-
-class ProgramCall(NamedTuple):
-    """A function of a run, by the name of its program, and what it is called with.
-
-    shardings: of the results; None leaves them to the compiler.
-    donate: number of the argument whose memory is given away.
-    """
-
-    name: str
-    function: Callable[..., PyTree]
-    arguments: tuple[PyTree, ...]
-    shardings: PyTree = None
-    donate: int | None = None
 
 
 class CompiledRun:
@@ -101,7 +87,7 @@ class CompiledRun:
         self._state = self._replicated = None
         if device_group.mesh is not None:
             state = jax.eval_shape(functools.partial(start, layout=layout), run)
-            self._state = _state_shardings(run, state, device_group.mesh, is_stacked=stack_size is not None)
+            self._state = state_shardings(run, state, device_group.mesh, is_stacked=stack_size is not None)
             self._replicated = replicated(device_group.mesh)
             for line in replicated_axes(state.params, device_group.mesh):
                 LOG.info("replicated on the mesh: %s", line)
@@ -275,10 +261,36 @@ class CompiledRun:
         self.programs[call.name] = compiled
 
 
-def _state_shardings(run: Run, state: TrainState, mesh: Mesh, is_stacked: bool) -> PyTree[NamedSharding]:
-    """The shardings of a state on a mesh; the axis of a stack is not sharded."""
-    alone = shardings_of(state, mesh)
-    alone = alone.replace(optimizer=host_shardings(run, alone.optimizer, state.optimizer))
-    if not is_stacked:
-        return alone
-    return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), alone)
+def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
+    if stack_size is None:
+        return function
+
+    def mapped(*arguments: PyTree) -> PyTree:
+        *stacked, source = arguments
+        batch_size = None if stack_size == 1 else stack_size
+        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
+
+    return mapped
+
+
+_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
+_SHARING = threading.Lock()
+
+
+def functions_of(
+    run: Run,
+    stack_size: int | None,
+    layout: Layout,
+    measure: MeasureParams | None = None,
+    diagnose: DiagnoseNext | None = None,
+) -> RunFunctions:
+    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
+
+    JAX drops what it has traced of them with the last holder.
+    """
+    with _SHARING:
+        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
+        found = _SHARED.get(key) or RunFunctions(functools.partial(_over_stack, stack_size), layout, measure, diagnose)
+        _SHARED[key] = found
+        return found

@@ -5,10 +5,11 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from flaxformer.errors import UserError
+from flaxformer.sharding import shardings_of
 from flaxformer.training.run import Run
 
 T = TypeVar("T", bound=PyTree)
@@ -41,6 +42,15 @@ def host_shardings(run: Run, shardings: T, state: PyTree) -> T:
         return own.with_memory_kind(HOST) if leaf.ndim else own
 
     return jax.tree.map(sharding, shardings, state)
+
+
+def state_shardings(run: Run, state: T, mesh: Mesh, is_stacked: bool = False) -> T:
+    """Return the shardings of a training state on a mesh; the axis of a stack is not sharded."""
+    alone = shardings_of(state, mesh)
+    alone = alone.replace(optimizer=host_shardings(run, alone.optimizer, state.optimizer))
+    if not is_stacked:
+        return alone
+    return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), alone)
 
 
 def check_offload(run: Run, devices: Sequence[jax.Device], is_stacked: bool) -> None:

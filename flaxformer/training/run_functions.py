@@ -2,10 +2,9 @@
 
 import functools
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-import jax
 from jaxtyping import Array, PyTree
 
 from flaxformer.model.layout import Layout
@@ -20,6 +19,20 @@ from flaxformer.training.step import TrainState, evaluation_params, start, train
 RunMetrics = dict[str, Array]
 MeasureParams = Callable[[Transformer, Run], Mapping[str, Array]]
 DiagnoseNext = Callable[[TrainState, Run, Source], PyTree]
+
+
+class ProgramCall(NamedTuple):
+    """A function of a run, by the name of its program, and what it is called with.
+
+    shardings: of the results; None leaves them to the compiler.
+    donate: number of the argument whose memory is given away.
+    """
+
+    name: str
+    function: Callable[..., PyTree]
+    arguments: tuple[PyTree, ...]
+    shardings: PyTree = None
+    donate: int | None = None
 
 
 class RunFunctions:
@@ -67,38 +80,3 @@ class RunFunctions:
         """The function that trains `steps` steps; the same object for equal `steps`."""
         function = self._over_stack(functools.partial(train_chunk, steps=steps))
         return self._advance.setdefault(steps, function)
-
-
-def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
-    if stack_size is None:
-        return function
-
-    def mapped(*arguments: PyTree) -> PyTree:
-        *stacked, source = arguments
-        batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
-
-    return mapped
-
-
-_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
-_SHARING = threading.Lock()
-
-
-def functions_of(
-    run: Run,
-    stack_size: int | None,
-    layout: Layout,
-    measure: MeasureParams | None = None,
-    diagnose: DiagnoseNext | None = None,
-) -> RunFunctions:
-    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
-
-    JAX drops what it has traced of them with the last holder.
-    """
-    with _SHARING:
-        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
-        found = _SHARED.get(key) or RunFunctions(functools.partial(_over_stack, stack_size), layout, measure, diagnose)
-        _SHARED[key] = found
-        return found

@@ -9,7 +9,7 @@ from study.tiny import BASELINE, tiny
 
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
 from flaxformer.study.plan import groups
-from flaxformer.training.run_functions import functions_of
+from flaxformer.training.compiled_run import functions_of
 
 
 @pytest.fixture
