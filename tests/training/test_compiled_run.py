@@ -91,8 +91,9 @@ def test_an_error_of_the_compiler_ends_compile(monkeypatch, number):
     own, calls = jax.stages.Lowered.compile, []
 
     def fail(lowered, **options):
-        calls.append(lowered)
-        if len(calls) == number:
+        if lowered not in calls:  # a program may be tried again without options that XLA does not know
+            calls.append(lowered)
+        if calls.index(lowered) == number - 1:
             raise UserError("the program does not fit")
         return own(lowered, **options)
 
