@@ -106,7 +106,7 @@ class CompiledRun:
         threads = ThreadPoolExecutor(1 if self._platform == "gpu" else None)
         try:
             for call in self._calls(run, steps, initial):
-                if call.name not in self.programs.keys() | compiling.keys():
+                if call.name not in self.programs and call.name not in compiling:
                     compiling[call.name] = threads.submit(self._compile, call, self._lower(call))
             for pending in compiling.values():
                 pending.result()
