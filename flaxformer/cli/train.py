@@ -172,7 +172,7 @@ def follow(events: Iterable[JobEvent], console: Console, run: Run, price: Price)
                     begins = f"resuming after step {step:,}" if step else "starting"
                     progress.console.print(f"{begins}; compiling", style="dim", highlight=False)
                 case ProgramsCompiled(seconds, used):
-                    memory = f"; a step needs {with_prefix(used, 'B')} of memory on a device" if used else ""
+                    memory = f"; the largest program needs {with_prefix(used, 'B')} on a device" if used else ""
                     line = f"compiled in {duration(seconds)}{memory}"
                     progress.console.print(line, style="dim", highlight=False)
                 case StepsTaken(step, loss, steps, seconds):

@@ -335,6 +335,6 @@ def test_progress_shows_loss_speed_and_share_of_the_peak(monkeypatch):
     out = console.export_text()
     assert "step 2: loss 1.5000  4,800 tokens/s  400 GFLOP/s  MFU 40.0%, 0.1 s left" in out
     assert "validation loss 1.25" in out
-    assert "compiled in 1 min 01 s; a step needs 53.3 MB of memory on a device" in out
+    assert "compiled in 1 min 01 s; the largest program needs 53.3 MB on a device" in out
     assert "a·b·" in out
     assert "MFU" not in dataclasses.replace(price, peak=None).describe(200.0)
