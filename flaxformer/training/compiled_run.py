@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import jax
+from jax.sharding import SingleDeviceSharding
 from jaxtyping import PyTree
 
 from flaxformer.garbage import without_collections
@@ -130,11 +131,11 @@ class CompiledRun:
             yield self._diagnose(state, run)
 
     def _shapes(self, call: ProgramCall) -> TrainState:
-        """The shapes of the state that a call gives, without calling it, and on a mesh their shardings."""
+        """The shapes of the state that a call gives, without calling it, and where its arrays will lie."""
         shapes = jax.eval_shape(call.function, *call.arguments)
-        if self._state is None:
-            return shapes
-        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, self._state)
+        one = SingleDeviceSharding(self.device_group.devices[0])
+        own = jax.tree.map(lambda x: one, shapes) if self._state is None else self._state
+        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, own)
 
     def start(self, run: Run, initial: InitialWeights | None = None) -> TrainState:
         """The state before the first step; the first call decides whether there are weights to start from."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Dense, LeCun, ModelConfig
+from flaxformer.config import NO_NORM, Attention, Dense, LeCun, ModelConfig, TokenMixer
 from flaxformer.errors import UserError
 from flaxformer.model.weights import Transformer, with_layout
 from flaxformer.params import fold_in_name, path_name
@@ -69,8 +69,9 @@ def test_runs_of_a_stack_are_those_trained_alone_up_to_rounding():
 def test_compile_compiles_what_training_calls(stack_size, devices):
     """The programs are those of the first calls, and later calls find them."""
     options = {"stack_size": stack_size, "diagnose": lambda state, run, source: state.step}
-    run = RUN if stack_size is None else stacked(RUNS[:stack_size])
-    compiled, called = (CompiledRun(RUN, DeviceGroup.of(devices), **options) for _ in range(2))
+    group = DeviceGroup.of(devices)
+    run = group.device_put(RUN if stack_size is None else stacked(RUNS[:stack_size]))
+    compiled, called = (CompiledRun(RUN, group, **options) for _ in range(2))
     compiled.compile(run, 3)
     programs = dict(compiled.programs)
     assert set(programs) == {"start", "advance 3", "evaluate", "diagnose"}
@@ -84,6 +85,29 @@ def test_compile_compiles_what_training_calls(stack_size, devices):
     for name, program in called.programs.items():
         assert programs[name].as_text() == program.as_text(), name
     assert CompiledRun(RUN, DeviceGroup.of(None)).diagnose(state, RUN) is None
+
+
+class Same(TokenMixer):
+    """The update x; it has no weights and no numbers."""
+
+    def apply(self, weights, x, context):
+        return x
+
+
+@pytest.mark.parametrize("stack_size", [None, 2])
+@pytest.mark.parametrize("model", [RUN.model, RUN.model.replace(attention=Same(), norm=NO_NORM)], ids=["norms", "none"])
+def test_programs_compiled_beforehand_run_on_their_device(model, stack_size):
+    """Also where the compiler sees that an evaluation needs no number of the run, and a task no array."""
+    run, device = RUN.replace(model=model), jax.local_devices()[1]
+    group = DeviceGroup((device,))
+    compiled = CompiledRun(run, group, stack_size=stack_size, diagnose=lambda state, run, source: state.step)
+    own = group.device_put(run if stack_size is None else stacked([run.replace(seed=seed) for seed in (0, 1)]))
+    compiled.compile(own, 3)
+    state = compiled.start(own)
+    results = compiled.evaluate(state, own), compiled.test(state, own), compiled.diagnose(state, own)
+    state, metrics = compiled.advance(state, own, 3)
+    for leaf in jax.tree.leaves((state, metrics, results, compiled.evaluation_params(state, own))):
+        assert leaf.devices() == {device}
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
