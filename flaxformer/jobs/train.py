@@ -185,15 +185,13 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
         initial = None if resumes else device_group.device_put(initial_weights.read(run))
         run = run.without_init
         compiled = CompiledRun(run, device_group, job.layout)
-        if resumes:
-            step, state = checkpoints.restore(compiled.start(run, initial))
-            yield Started(step)
-        else:
-            yield Started(step := 0)
+        step, state = checkpoints.restore(compiled.start(run, initial)) if resumes else (0, None)
+        yield Started(step)
+        if step < run.training.steps:
             began = time.perf_counter()
             compiled.compile(run, _chunk_steps(run, job), initial)
             yield ProgramsCompiled(time.perf_counter() - began, compiled.bytes)
-            state = compiled.start(run, initial)
+        state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
         try:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import io
 import re
+import signal
 
 import jax
 import numpy as np
@@ -117,10 +118,16 @@ def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_pa
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", counted)
     monkeypatch.setattr("flaxformer.cli.train.cost_of_run", priced)
-    for event in train(RUN, Job(output=tmp_path, chunk_steps=2), Stop()):
+    stop, job = Stop(), Job(output=tmp_path, chunk_steps=2, save_every=2)
+    for event in train(RUN, job, stop):
         if isinstance(event, StepsTaken):
             assert len(compiled) == 3  # start, advance and evaluate
-    assert len(compiled) == 3  # the test set has the shapes of the evaluation set
+            stop.by = signal.SIGTERM
+    for kinds in ([Started, ProgramsCompiled, StepsTaken], [Started]):  # a resumed run; one that has ended
+        compiled.clear()
+        events = list(train(RUN, job, Stop()))
+        assert [type(event) for event in events[:3]] == kinds
+        assert len(compiled) == len(kinds)  # of one that has ended, only the state
     job = ("train", "job.py", "--samples", "0", "--output", str(tmp_path / "command"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(FILE)
