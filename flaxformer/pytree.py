@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+import operator
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import flax.struct
@@ -35,6 +36,16 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
+def _values_of(names: list[str]) -> Callable[[object], tuple[object, ...]]:
+    """Return a function that reads these attributes of an object; it runs at each call of a compiled function."""
+    if not names:
+        return lambda _: ()
+    if len(names) == 1:
+        (name,) = names
+        return lambda node: (getattr(node, name),)
+    return operator.attrgetter(*names)
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(flax.struct.field, dataclasses.field))
 class Node:
     """Base of frozen dataclasses that are pytrees; `flax.struct.field(pytree_node=False)` declares a static field.
@@ -53,19 +64,24 @@ class Node:
         static: list[str] = []
         for field in dataclasses.fields(cls):
             (leaves if field.metadata.get("pytree_node", True) else static).append(field.name)
+        names = (*leaves, *static)
         keys = [GetAttrKey(name) for name in leaves]
-
-        def static_values(node: Node) -> tuple[object, ...]:
-            return tuple(getattr(node, name) for name in static)
+        leaf_values, static_values = _values_of(leaves), _values_of(static)
 
         def flatten(node: Node) -> tuple[tuple[object, ...], tuple[object, ...]]:
-            return tuple(getattr(node, name) for name in leaves), static_values(node)
+            return leaf_values(node), static_values(node)
 
         def flatten_with_keys(node: Node) -> tuple[list[tuple[GetAttrKey, object]], tuple[object, ...]]:
-            return [(key, getattr(node, name)) for key, name in zip(keys, leaves, strict=True)], static_values(node)
+            return list(zip(keys, leaf_values(node), strict=True)), static_values(node)
+
+        is_checked = hasattr(cls, "__post_init__")
 
         def unflatten(values: tuple[object, ...], children: Iterable[object]) -> Node:
-            return cls(**dict(zip(leaves, children, strict=True)), **dict(zip(static, values, strict=True)))
+            if is_checked:
+                return cls(**dict(zip(names, (*children, *values), strict=True)))
+            node = object.__new__(cls)
+            node.__dict__.update(zip(names, (*children, *values), strict=True))  # much faster than __init__
+            return node
 
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
         _register_for_export(cls)

@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +40,20 @@ def test_leaf_paths_are_field_names_and_rebuilding_preserves_the_class():
     assert all(path.endswith(".valid") for path in paths)
     assert isinstance(jax.tree.map(jnp.logical_not, MASK), Padding)
     assert MASK.replace(valid=None).valid is None
+
+
+@pytest.mark.parametrize("leaves", range(4))
+@pytest.mark.parametrize("static", range(4))
+def test_a_node_is_rebuilt_with_each_value_in_its_field(leaves, static):
+    fields = {f"number_{i}": flax.struct.field() for i in range(leaves)}
+    fields |= {f"choice_{i}": flax.struct.field(pytree_node=False) for i in range(static)}
+    kind = type("Made", (Node,), {"__annotations__": dict.fromkeys(fields, object), **fields})
+    node = kind(*range(leaves), *"abcd"[:static])
+    flat, structure = jax.tree.flatten(node)
+    assert flat == list(range(leaves))
+    assert jax.tree.unflatten(structure, flat) == node
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(node)]
+    assert paths == [f".number_{i}" for i in range(leaves)]
 
 
 def test_only_pytree_py_registers_pytrees():
