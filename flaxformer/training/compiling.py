@@ -8,11 +8,12 @@ ONCE_ON_CPU: dict[str, str | bool] = {"xla_backend_optimization_level": "1", "xl
 
 def compile_once(lowered: jax.stages.Lowered, platform: str) -> jax.stages.Compiled:
     """Compile a program that will run once on a platform, quickly on a CPU; without options that XLA does not know."""
-    if platform != "cpu":
-        return lowered.compile()
-    try:
-        return lowered.compile(compiler_options=ONCE_ON_CPU)
-    except jax.errors.JaxRuntimeError as error:
-        if "No such compile option" not in str(error):
-            raise
-        return lowered.compile()
+    options = dict(ONCE_ON_CPU) if platform == "cpu" else {}
+    while True:
+        try:
+            return lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            unknown = [name for name in options if f"No such compile option: '{name}'" in str(error)]
+            if not unknown:
+                raise
+            del options[unknown[0]]
