@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from flaxformer.nn.kernels.platform import platform
+
 
 def cross_entropy(
     logits: Float[Array, "*batch V"],
@@ -24,10 +26,34 @@ def cross_entropy(
     # Where the weight is 0, the logits may be NaN, and the target an invalid id such as −100.
     logits, targets = jnp.where(weights[..., None] > 0, logits, 0), jnp.where(weights > 0, targets, 0)
     normaliser = jax.nn.logsumexp(logits, axis=-1)
-    losses = normaliser - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    losses = normaliser - _at(logits, targets)
     if label_smoothing is not None:
         losses = (1 - label_smoothing) * losses + label_smoothing * (normaliser - logits.mean(-1))
     return (losses * weights).sum(), weights.sum()
+
+
+def _at(logits: Float[Array, "*batch V"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """Return the logit of one id per token."""
+    if platform().name == "cpu":
+        return _gather(logits, ids)
+    return _gather_with_dense_gradient(logits, ids)
+
+
+def _gather(logits: Float[Array, "*batch V"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+    return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+
+
+@jax.custom_jvp
+def _gather_with_dense_gradient(logits: Float[Array, "*batch V"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """The same; a compiler fuses its gradient with that of the normaliser, and does not hold one more [*batch, V]."""
+    return _gather(logits, ids)
+
+
+@_gather_with_dense_gradient.defjvp
+def _gather_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (logits, ids), (change, _) = primals, tangents
+    at_id = jax.lax.broadcasted_iota(ids.dtype, logits.shape, logits.ndim - 1) == ids[..., None]
+    return _gather(logits, ids), jnp.where(at_id, change, 0).sum(-1)
 
 
 def count_correct(

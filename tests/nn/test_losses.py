@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import cross_entropy
+from flaxformer.nn.kernels.platform import compiling_for
 from flaxformer.nn.losses import count_correct, squared_error
 
 B, T, V = 3, 5, 7
@@ -243,3 +244,22 @@ def test_bfloat16_outputs_are_squared_and_summed_in_float32():
     assert total.dtype == count.dtype == jnp.float32
     wanted = expected_squares(np.asarray(y.astype(jnp.float32)), t, np.ones(1021))
     np.testing.assert_allclose((total, count), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+@pytest.mark.parametrize("smoothing", [None, 0.13])
+def test_loss_and_gradient_for_accelerators_are_those_for_cpus_without_a_scatter(platform, smoothing):
+    def value_and_gradient(logits):  # a new function, so that each context traces it
+        return jax.value_and_grad(lambda x: cross_entropy(x, targets, weights, label_smoothing=smoothing)[0])(logits)
+
+    logits, targets, weights = map(jnp.asarray, numbers(B, T))
+    weights = weights.at[0].set(0)
+    on_cpu = jax.jit(lambda x: value_and_gradient(x)).trace(logits)
+    with compiling_for(platform):
+        elsewhere = jax.jit(lambda x: value_and_gradient(x)).trace(logits)
+    assert "scatter" in str(on_cpu.jaxpr)
+    assert "scatter" not in str(elsewhere.jaxpr)
+    for one, other in zip(
+        *(jax.core.eval_jaxpr(own.jaxpr.jaxpr, own.jaxpr.consts, logits) for own in (on_cpu, elsewhere)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
