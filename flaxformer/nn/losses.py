@@ -45,14 +45,14 @@ def _gather(logits: Float[Array, "*batch V"], ids: Int[Array, "*batch"]) -> Floa
 
 @jax.custom_jvp
 def _gather_with_dense_gradient(logits: Float[Array, "*batch V"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """The same; a compiler fuses its gradient with that of the normaliser, and does not hold one more [*batch, V]."""
+    """Return `_gather`, with a gradient that is fused with that of the normaliser; a scatter needs [*batch, V]."""
     return _gather(logits, ids)
 
 
 @_gather_with_dense_gradient.defjvp
 def _gather_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     (logits, ids), (change, _) = primals, tangents
-    at_id = jax.lax.broadcasted_iota(ids.dtype, logits.shape, logits.ndim - 1) == ids[..., None]
+    at_id = jax.nn.one_hot(ids, logits.shape[-1], dtype=bool)
     return _gather(logits, ids), jnp.where(at_id, change, 0).sum(-1)
 
 

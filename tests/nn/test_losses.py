@@ -249,14 +249,14 @@ def test_bfloat16_outputs_are_squared_and_summed_in_float32():
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 @pytest.mark.parametrize("smoothing", [None, 0.13])
 def test_loss_and_gradient_for_accelerators_are_those_for_cpus_without_a_scatter(platform, smoothing):
-    def value_and_gradient(logits):  # a new function, so that each context traces it
+    def value_and_gradient(logits):
         return jax.value_and_grad(lambda x: cross_entropy(x, targets, weights, label_smoothing=smoothing)[0])(logits)
 
     logits, targets, weights = map(jnp.asarray, numbers(B, T))
     weights = weights.at[0].set(0)
-    on_cpu = jax.jit(lambda x: value_and_gradient(x)).trace(logits)
+    on_cpu = jax.jit(value_and_gradient).trace(logits)
     with compiling_for(platform):
-        elsewhere = jax.jit(lambda x: value_and_gradient(x)).trace(logits)
+        elsewhere = jax.jit(value_and_gradient).trace(logits)
     assert "scatter" in str(on_cpu.jaxpr)
     assert "scatter" not in str(elsewhere.jaxpr)
     for one, other in zip(
