@@ -9,16 +9,36 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+def _rounded_once(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return the function computed in float32 or wider, whose result has the dtype of its argument."""
+
+    @functools.wraps(function)
+    def compute(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return function(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
+
+    return compute
+
+
 @jax.checkpoint  # the backward pass stores only x, which halves its memory and costs no time on a CPU
+@_rounded_once
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return x Φ(x) = x/2 · (1 + erf(x/√2)), with the standard normal distribution function Φ, computed in float32.
+    """Return x Φ(x) = x/2 · (1 + erf(x/√2)), with the standard normal distribution function Φ.
 
     `jax.nn.gelu` uses erfc, which is more precise where the result is close to 0, and three times as slow.
 
     Source: Hendrycks and Gimpel 2016, section 2.
     """
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return (0.5 * wide * (1 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
+    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+@jax.checkpoint  # as for gelu
+@_rounded_once
+def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), an approximation of x Φ(x) (GPT-2).
+
+    Source: Hendrycks and Gimpel 2016, section 2.
+    """
+    return jax.nn.gelu(x, approximate=True)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -26,9 +46,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "squared_relu": lambda x: jnp.square(jax.nn.relu(x)),
     "gelu": gelu,
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
-    "silu": jax.nn.silu,
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
+    "gelu_tanh": gelu_tanh,
+    "quick_gelu": _rounded_once(lambda x: x * jax.nn.sigmoid(1.702 * x)),
+    "silu": _rounded_once(jax.nn.silu),
+    "tanh": _rounded_once(jnp.tanh),
+    "sigmoid": _rounded_once(jax.nn.sigmoid),
 }
+"""All are computed in float32 or wider, and rounded once to the dtype of x."""

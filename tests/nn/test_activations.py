@@ -49,14 +49,16 @@ def test_the_derivative_equals_finite_differences(name):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_gelu_of_half_precision_is_rounded_once(dtype):
-    x = jnp.linspace(-4, 4, 257).astype(dtype)
-    assert ACTIVATIONS["gelu"](x).dtype == dtype
-    np.testing.assert_array_equal(ACTIVATIONS["gelu"](x), ACTIVATIONS["gelu"](x.astype(jnp.float32)).astype(dtype))
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_half_precision_is_rounded_once(name, dtype):
+    x, activation = jnp.linspace(-4, 4, 257).astype(dtype), ACTIVATIONS[name]
+    assert activation(x).dtype == dtype
+    np.testing.assert_array_equal(activation(x), activation(x.astype(jnp.float32)).astype(dtype))
 
 
-def test_the_backward_pass_of_gelu_stores_only_its_argument():
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_the_backward_pass_of_a_gelu_stores_only_its_argument(name):
     x = jnp.linspace(-1, 1, 15).reshape(3, 5)
-    _, backward = jax.vjp(ACTIVATIONS["gelu"], x)
+    _, backward = jax.vjp(ACTIVATIONS[name], x)
     [kept] = jax.tree.leaves(backward)
     np.testing.assert_array_equal(kept, x)
