@@ -172,6 +172,11 @@ class LinearHead(Head):
     has_matrix = property(lambda self: not self.tied)
 
     @property
+    def wide_logits(self) -> bool:
+        """True if outputs have the precision of the product's sum, False if they are rounded to that of x and G."""
+        return True
+
+    @property
     def scale_exponent(self) -> float | Array | None:
         """Exponent of D^−scale_exponent, by which x is multiplied; None for no factor."""
         return None
@@ -188,11 +193,13 @@ class LinearHead(Head):
         self, weights: OwnWeights, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
     ) -> Float[Array, "*batch outputs"]:
         """Return x G + b of the features x; if tied, x Eᵀ + b with the embedding table E."""
-        if weights.matrix is not None:
-            return linear(features, weights.matrix, weights.bias, wide=True)
-        if table is None:
-            raise ValueError("head.tied is True; expected the embedding table to be given")
-        return linear(features, table.T, weights.bias, wide=True)
+        matrix = weights.matrix
+        if matrix is None:
+            if table is None:
+                raise ValueError("head.tied is True; expected the embedding table to be given")
+            matrix = table.T
+        outputs = linear(features, matrix, weights.bias, wide=self.wide_logits)
+        return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
 
 class LanguageModel(LinearHead):
@@ -203,6 +210,9 @@ class LanguageModel(LinearHead):
         masked-language-model head of BERT); None for no transform.
     scale_exponent: multiply the logits by D^−scale_exponent (T5: ½); None for no factor.
     logit_cap: bound the logits z smoothly, cap · tanh(z / cap) (Gemma 2: 30); None for no bound.
+    wide_logits: False rounds the logits to the precision of the run before the softmax, which is still computed in
+        float32: with training.precision="bfloat16", they take half of the memory and of its bandwidth. In float32
+        it changes nothing.
     """
 
     class Weights(LinearHead.Weights):
@@ -216,6 +226,7 @@ class LanguageModel(LinearHead):
     transform: str | None = static(None, choices=ACTIVATIONS)
     scale_exponent: float | None = leaf(None)
     logit_cap: float | None = leaf(None, above=0, omit_default=True)
+    wide_logits: bool = static(True, omit_default=True)
 
     def outputs(self, vocabulary: int) -> int:
         return vocabulary

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PyTree
 
@@ -39,7 +40,7 @@ class TargetMemory(NamedTuple):
     Args:
       weights, moments: of the state, which stays; moments are all arrays of the optimizer, and a mean of the weights.
       data: the data that are on the device.
-      logits: the largest array over the vocabulary in the step.
+      logits: the largest product over the vocabulary in the step.
       activations: all other temporary arrays, gradients among them.
     """
 
@@ -234,7 +235,10 @@ def _bytes(x: jax.ShapeDtypeStruct) -> int:
 
 
 def _logits(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
-    """Bytes, on each device, of the largest array in a step whose last axis is the vocabulary."""
+    """Bytes, on each device, of the largest product of a step whose last axis is the vocabulary.
+
+    Without such a product, of the largest array: a head may compute its outputs otherwise.
+    """
     outputs = run.model.head.outputs(run.model.vocabulary)
     shapes = {leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(start, run).params)}
     parts = 1
@@ -242,10 +246,11 @@ def _logits(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
         along = mesh.shape["tensor"]
         parts = mesh.shape["data"] * mesh.shape["fsdp"] * (along if outputs % along == 0 else 1)
 
-    def largest(program: Jaxpr, parts: int) -> int:
+    def largest(program: Jaxpr, parts: int, of_products: bool) -> int:
         found = 0
         for equation in program.eqns:
-            for variable in equation.outvars:
+            is_product = equation.primitive.name == "dot_general"
+            for variable in equation.outvars if is_product or not of_products else ():
                 aval = variable.aval
                 if not isinstance(aval, jax.core.ShapedArray) or aval.ndim < 2:
                     continue
@@ -255,10 +260,13 @@ def _logits(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
             inner = 1 if equation.primitive.name == "shard_map" else parts
             for one in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
                 if _is_program(one):
-                    found = max(found, largest(one.jaxpr if isinstance(one, ClosedJaxpr) else one, inner))
+                    program_within = one.jaxpr if isinstance(one, ClosedJaxpr) else one
+                    found = max(found, largest(program_within, inner, of_products))
         return found
 
-    return largest(jaxpr, parts)
+    # Logits of all tokens that nothing reads are in the traced program, but not in the compiled one.
+    live, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return largest(live, parts, True) or largest(live, parts, False)
 
 
 def _is_program(value: object) -> bool:

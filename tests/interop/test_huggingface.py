@@ -529,6 +529,12 @@ def test_config_of_another_model_is_not_saved(family, changes, message, tmp_path
     assert not (tmp_path / "it").exists()
 
 
+def test_rounded_logits_are_no_obstacle(tmp_path):
+    config, params = loaded("gpt2")
+    save(tmp_path / "it", replace_at(config, {"head.wide_logits": False}), params)
+    assert load(tmp_path / "it")[0] == config
+
+
 def test_config_of_no_family_raises_an_error_with_the_reasons_of_each(tmp_path):
     with pytest.raises(UserError, match=r"no family has models with this config:\n  gpt2: (.*\n)+  llama: "):
         save(tmp_path, ModelConfig(positions=LearnedPositions(max_length=3), norm=SANDWICH), loaded("gpt2")[1])

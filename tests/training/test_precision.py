@@ -15,6 +15,7 @@ from flaxformer.config import (
     Classifier,
     Dense,
     Elman,
+    LanguageModel,
     ModelConfig,
     Patches,
     Regressor,
@@ -103,6 +104,20 @@ def test_the_loss_is_close_to_that_in_float32(config):
     found, expected = jax.jit(lambda params: [loss(params, run, batch, None)[0] for run in (narrow, wide)])(params)
     np.testing.assert_allclose(found, expected, rtol=0.03)
     assert float(found) != float(expected)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_logits_that_are_not_wide_are_rounded_to_the_precision_of_the_run(precision, tied):
+    def output(wide_logits):
+        run = run_of(SMALL.replace(vocabulary=V, head=LanguageModel(tied=tied, wide_logits=wide_logits)), precision)
+        found, gradient, outcome = backward(start(run), run, run.task.load().batch(jax.random.key(0), 0))
+        assert {leaf.dtype for leaf in jax.tree.leaves((found, gradient, outcome.output))} == {jnp.dtype(jnp.float32)}
+        return np.asarray(outcome.output)
+
+    wide, narrow = output(True), output(False)
+    np.testing.assert_array_equal(narrow, wide.astype(precision).astype(np.float32))
+    assert (narrow == wide).all() == (precision == "float32")
 
 
 @pytest.mark.parametrize(

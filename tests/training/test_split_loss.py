@@ -69,6 +69,7 @@ CASES = {
     "tied": (LanguageModel(tied=True), (), {}),
     "untied, bias, smoothing": (LanguageModel(bias=True), (), {"label_smoothing": 0.13}),
     "transform, scale, cap": (LanguageModel(transform="gelu", scale_exponent=0.5, logit_cap=2.0), (), {}),
+    "narrow logits": (LanguageModel(tied=True, wide_logits=False), (), {}),
     "z-loss": (LanguageModel(tied=True), (ZLoss(weight=0.1),), {"label_smoothing": 0.1}),
     "own term": (LanguageModel(), (ZLoss(weight=0.1), Penalty()), {}),
     "term of all outputs": (LanguageModel(), (ZLoss(weight=0.1), Whole(weight=0.3)), {}),

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from flaxformer.canonical import canonical, differences
-from flaxformer.config import Classifier, LearnedPositions, ModelConfig, NoHead, RelativeBuckets, Tokens, Xavier
+from flaxformer.config import (
+    Classifier,
+    LanguageModel,
+    LearnedPositions,
+    ModelConfig,
+    NoHead,
+    RelativeBuckets,
+    Tokens,
+    Xavier,
+)
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.interop.huggingface.attributes import FIXED, IGNORED, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
@@ -158,6 +167,8 @@ def _evaluation(config: ModelConfig) -> ModelConfig:
     changes: dict[str, object] = {"initializer": Xavier(), "dropout": None, "d_memory": None}
     if isinstance(config.inputs, Tokens):
         changes |= {"inputs.lookup": "gather", "inputs.frozen": False, "inputs.std": 1.0}
+    if isinstance(config.head, LanguageModel):
+        changes["head.wide_logits"] = True
     if isinstance(config.positions, LearnedPositions | RelativeBuckets):
         changes["positions.std"] = 0.0
     if config.encoder is not None:
