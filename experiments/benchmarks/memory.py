@@ -3,7 +3,8 @@
 Command: python experiments/benchmarks/memory.py [--only NAME ...]
 Needs: pip install 'flaxformer[tpu]' for the TPU programs, and 'flaxformer[cuda]' for those of GPUs.
 Result: a row per program with the bytes of its state and of its temporaries on each device, by the compiler of that
-    device, or the bytes that it needs if it does not fit; of those there are, and the time of the compilation.
+    device, or the bytes that it needs if it does not fit; of those there are; the bytes that its kernels read and
+    write; and the time of the compilation.
 Cost: half a minute to five minutes per program, of two cores.
 """
 
@@ -23,6 +24,8 @@ LLAMA |= {"length": 4096, "llama": True, "layout": "scanned", "remat": "block"}
 LARGE = LLAMA | {"layers": 80, "d_model": 8192, "heads": 64, "key_value_heads": 8, "d_ff": 28672}
 PROGRAMS: dict[str, dict[str, Any]] = {
     "124M, 32 × 1,024, one H200": GPT2 | {"batch": 32, "target": "h200"},
+    "124M, 32 × 1,024, one H200, rounded logits": GPT2
+    | {"batch": 32, "target": "h200", "head": {"wide_logits": False}},
     "124M, 16 × 1,024, one v5e": GPT2 | {"batch": 16, "target": "v5e"},
     "124M, 16 × 1,024, one v5e, remat block": GPT2 | {"batch": 16, "target": "v5e", "remat": "block"},
     "XL, 16 × 1,024, 8 × v5e": XL | {"batch": 16, "target": "v5e-2x4", "mesh": {"fsdp": 8}, "remat": "block"},
@@ -52,7 +55,7 @@ def run_of(shape: dict[str, Any]) -> Any:
         feed_forward=c.Gated(**width) if is_llama else c.Dense(activation="gelu_tanh", **width),
         positions=c.Rotary() if is_llama else c.LearnedPositions(max_length=shape["length"], std=0.02),
         norm_kind=c.RMSNorm() if is_llama else c.LayerNorm(),
-        head=c.LanguageModel(tied=not is_llama),
+        head=c.LanguageModel(tied=not is_llama, **shape.get("head", {})),
         inputs=c.Tokens(std=0.02),
     )
     training = Training(
@@ -81,6 +84,7 @@ def measure(shape: dict[str, Any]) -> dict[str, float | str]:
         "temporaries": (program.needed - state) / GIB,
         "needed": program.needed / GIB,
         "available": program.available / GIB,
+        "traffic": sum(kernel.bytes for kernel in program.kernels) / 1e9,
         "seconds": program.seconds,
         "kernel": ", ".join(dict.fromkeys(choice.kernel for choice in program.choices)),
     }
@@ -105,10 +109,11 @@ def row(name: str) -> str:
     try:
         found = measure_in_a_process(name)
     except RuntimeError as error:
-        return f"| {name} | failed: {error} | | | |"
+        return f"| {name} | failed: {error} | | | | |"
     needed = f"{found['needed']:.2f}" + ("" if found["needed"] <= found["available"] else ", does not fit")
     parts = f"{found['state']:.2f} + {found['temporaries']:.2f}"
-    return f"| {name} | {parts} | {needed} of {found['available']:.1f} | {found['kernel']} | {found['seconds']:.0f} s |"
+    memory = f"{parts} | {needed} of {found['available']:.1f} | {found['traffic']:.0f}"
+    return f"| {name} | {memory} | {found['kernel']} | {found['seconds']:.0f} s |"
 
 
 def main() -> None:
@@ -120,7 +125,8 @@ def main() -> None:
     if arguments.measure:
         print(json.dumps(measure(PROGRAMS[arguments.measure])))
         return
-    print("| program | state + temporaries, GiB per device | in all | attention | compiled in |\n|---|---|---|---|---|")
+    print("| program | state + temporaries, GiB per device | in all | traffic, GB | attention | compiled in |")
+    print("|---|---|---|---|---|---|")
     for name in PROGRAMS:
         if any(part in name for part in arguments.only):
             print(row(name), flush=True)

@@ -21,11 +21,13 @@ from flaxformer.struct import replace_at
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.targets.devices import Device
 from flaxformer.targets.limits import largest
 from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
 from flaxformer.targets.roofline import Roofline, roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import Target, parse_target
+from flaxformer.targets.traffic import traffic_by_part
 from flaxformer.tasks.base import Source
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run import Run
@@ -78,6 +80,7 @@ def _plan_run(run: Run, arguments: Plan, target: Target, mesh: Devices | None, c
         console.print(fitted(collectives_table(program), console.width))
     if not program.error:
         _print(console, [step_line(flops, roofline(program, target.device, flops, run.training.precision))])
+        console.print(fitted(traffic_table(program, target.device), console.width))
         _print(console, [transfers_line(program)])
     if not arguments.quick:
         _print(console, [_largest_batch(run, mesh, program, compiled, console)])
@@ -180,7 +183,11 @@ def _verdict(program: CompiledStep) -> str:
 
 def gib(count: float) -> str:
     """A number of GiB with three digits."""
-    value = count / GIB
+    return three_digits(count / GIB)
+
+
+def three_digits(value: float) -> str:
+    """A number with three digits, or with all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -208,15 +215,25 @@ def collectives_table(program: CompiledStep) -> Table:
             f"{own}",
             str(own.group),
             str(own.count) if own.is_known else f"≥ {own.count}",
-            f"{own.bytes / 1e6:,.3g}",
-            f"{own.moved / 1e6:,.3g}",
+            three_digits(own.bytes / 1e6),
+            three_digits(own.moved / 1e6),
         ]
         for own in program.collectives[:SHOWN]
     ]
     if rest := program.collectives[SHOWN:]:
         sent = sum(own.moved for own in rest)
-        rows.append([f"{len(rest)} more", "", str(sum(own.count for own in rest)), "", f"{sent / 1e6:,.3g}"])
+        rows.append([f"{len(rest)} more", "", str(sum(own.count for own in rest)), "", three_digits(sent / 1e6)])
     return Table("", ["collective", "devices", "per step", "MB", "MB sent"], rows, 1)
+
+
+def traffic_table(program: CompiledStep, device: Device) -> Table:
+    """Bytes that a step's kernels read and write, by part of the model, and their time at the memory's bandwidth."""
+    kernels = program.kernels
+    parts = {**traffic_by_part(kernels), "total": sum(kernel.bytes for kernel in kernels)}
+    rows = [
+        [name, three_digits(count / 1e6), three_digits(count / device.bandwidth * 1e3)] for name, count in parts.items()
+    ]
+    return Table("", ["memory traffic of a step", "MB", f"ms at {device.bandwidth / 1e12:.3g} TB/s"], rows, 1)
 
 
 def step_line(flops: float, bound: Roofline) -> str:

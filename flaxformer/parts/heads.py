@@ -3,12 +3,13 @@
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from flaxformer.component import Aux, Component, ComponentResult, Context, OwnWeights, is_more_derived, with_aux
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 from flaxformer.nn.losses import count_correct, cross_entropy, squared_error
+from flaxformer.nn.pooling import POOLS, pool
 from flaxformer.params import Parameters, param, subtree
 from flaxformer.parts.norms import Norm
 from flaxformer.pytree import Node
@@ -248,10 +249,6 @@ class LanguageModel(LinearHead):
         return logits if self.logit_cap is None else self.logit_cap * jnp.tanh(logits / self.logit_cap)
 
 
-POOLS = ("mean", "first", "last", "none")
-"""One vector per sequence: the mean of its tokens, the first or the last; "none" keeps one vector per token."""
-
-
 class Classifier(LinearHead):
     """Logits over classes, per sequence or (pool="none") per token."""
 
@@ -295,17 +292,3 @@ class NoHead(Head):
 
 
 LanguageModel.named = {"tied": LanguageModel(tied=True)}
-
-
-def pool(x: Float[Array, "*batch T D"], kind: str, valid: Bool[Array, "*batch T"] | None) -> Float[Array, "..."]:
-    """Reduce the tokens of a sequence, without padding, to their mean, the first or the last; "none" keeps all."""
-    if kind == "none":
-        return x
-    if valid is None:
-        return {"mean": x.mean(-2), "first": x[..., 0, :], "last": x[..., -1, :]}[kind]
-    masked = jnp.where(valid[..., None], x, 0)
-    if kind == "mean":
-        return masked.sum(-2) / jnp.maximum(valid.sum(-1), 1)[..., None]
-    length = valid.shape[-1]
-    index = valid.argmax(-1) if kind == "first" else length - 1 - valid[..., ::-1].argmax(-1)
-    return jnp.take_along_axis(masked, index[..., None, None], axis=-2)[..., 0, :]

@@ -1,7 +1,6 @@
 """Collective operations of a compiled program, read from its text, with their bytes and how often they run.
 
-Source of the text's form: openxla.org/xla/operation_semantics; of the bytes that a ring moves: Chan et al. 2007,
-"Collective communication: theory, practice, and experience".
+Source of the bytes that a ring moves: Chan et al. 2007, "Collective communication: theory, practice, and experience".
 """
 
 import dataclasses
@@ -9,13 +8,10 @@ import math
 import re
 from collections.abc import Iterator
 
-WIDTHS = {"pred": 1, "f8e4m3fn": 1, "f8e5m2": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16}
-"""Bytes per number of the types whose name does not end in a number of bits."""
+from flaxformer.targets.program_text import arrays, called, computations, number_bytes, run_counts
+
 NAMES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _OPERATION = re.compile(rf"= (?P<result>.*?) (?P<name>{'|'.join(NAMES)})(?P<phase>-start|-done)?\(")
-_SHAPE = re.compile(r"\b(pred|bf16|f8\w+|[a-z]\d+)\[([\d,]*)\]")
-_CALL = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.\-]+))")
-_HEADER = re.compile(r"^(?:ENTRY )?(%?[\w.\-]+) .*\{$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Collective:
     @property
     def bytes(self) -> int:
         """Bytes of the array."""
-        return _width(self.dtype) * math.prod(self.shape)
+        return number_bytes(self.dtype) * math.prod(self.shape)
 
     @property
     def moved(self) -> float:
@@ -62,8 +58,9 @@ def collectives_of(text: str, devices: int) -> list[Collective]:
       text: the program, as `jax.stages.Compiled.as_text` gives it.
       devices: number of devices, for collectives of all of them.
     """
-    bodies = _computations(text)
-    counts, fused = _counts(bodies), _fused(bodies)
+    bodies = computations(text)
+    counts = run_counts(bodies)
+    fused = {name for lines in bodies.values() for line in lines if " fusion(" in line for name in called(line)}
     channels: dict[str, tuple[int, list[Collective]]] = {}
     for name, lines in bodies.items():
         count, is_known = counts.get(name, (0, True))
@@ -90,13 +87,10 @@ def _collectives(line: str, devices: int, computation: str) -> Iterator[Collecti
     if match is None or match["phase"] == "-done":
         return
     name = "reduce-scatter" if computation.startswith("all-reduce-scatter") else match["name"]  # a fusion on TPUs
-    shapes = [
-        (dtype, tuple(int(size) for size in sizes.split(",") if size))
-        for dtype, sizes in _SHAPE.findall(match["result"])
-    ]
+    shapes = [(own.dtype, own.shape) for own in arrays(match["result"])]
     if match["phase"] == "-start" and match["name"] != "all-reduce":  # operands, results, and contexts
-        arrays = [own for own in shapes if own[1]]
-        shapes = arrays[len(arrays) // 2 :] if len(arrays) > 1 else arrays
+        given = [own for own in shapes if own[1]]
+        shapes = given[len(given) // 2 :] if len(given) > 1 else given
     group = _group(line, devices)
     for dtype, shape in shapes:
         if match["name"] == "reduce-scatter" and shape:
@@ -114,59 +108,3 @@ def _group(line: str, devices: int) -> int:
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
         return math.prod(sizes.get(name, 1) for name in re.findall(r"'([^']+)'", match[2])) or devices
     return devices
-
-
-def _computations(text: str) -> dict[str, list[str]]:
-    """Return the lines of each computation of a program by its name; that of the entry is ""."""
-    found: dict[str, list[str]] = {}
-    lines: list[str] | None = None
-    for line in text.splitlines():
-        if lines is None and (match := _HEADER.match(line)):
-            lines = found.setdefault("" if line.startswith("ENTRY") else match[1].lstrip("%"), [])
-        elif line == "}":
-            lines = None
-        elif lines is not None:
-            lines.append(line)
-    return found
-
-
-def _counts(bodies: dict[str, list[str]]) -> dict[str, tuple[int, bool]]:
-    """Return how often each computation runs, and whether that is known."""
-    found: dict[str, tuple[int, bool]] = {}
-
-    def visit(name: str, count: int, is_known: bool) -> None:
-        earlier, was_known = found.get(name, (0, True))
-        found[name] = (earlier + count, was_known and is_known)
-        for line in bodies.get(name, ()):
-            trips: int | None = 1
-            if re.search(r"\bwhile\(", line):
-                trips = _trips(line, bodies)
-            for several, single in _CALL.findall(line):
-                for one in re.split(r"[,\s]+", several or single):
-                    if (inner := one.lstrip("%")) in bodies:
-                        visit(inner, count * (trips or 1), is_known and trips is not None)
-
-    visit("", 1, True)
-    return found
-
-
-def _fused(bodies: dict[str, list[str]]) -> set[str]:
-    """Return the computations that fusions call."""
-    lines = (line for own in bodies.values() for line in own if " fusion(" in line)
-    return {single.lstrip("%") for line in lines for _, single in _CALL.findall(line)}
-
-
-def _trips(line: str, bodies: dict[str, list[str]]) -> int | None:
-    """Return the number of iterations of a loop that counts up from 0, or None."""
-    if match := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
-        return int(match[1])
-    match = re.search(r"condition=%?([\w.\-]+)", line)
-    lines = bodies.get(match[1], []) if match else []
-    bounds = [int(n) for own in lines for n in re.findall(r"s32\[\][^=]*? constant\((\d+)\)", own)]
-    is_less = any("direction=LT" in own for own in lines)
-    return bounds[0] if len(bounds) == 1 and is_less else None
-
-
-def _width(dtype: str) -> int:
-    """Bytes per number of a type."""
-    return WIDTHS.get(dtype) or max(1, int(re.sub(r"\D", "", dtype) or 8) // 8)

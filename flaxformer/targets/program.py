@@ -24,6 +24,7 @@ from flaxformer.sharding import Devices, replicated, shardings_of
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.compiler import compile_lowered, optimized_text, parse_bytes_needed
 from flaxformer.targets.topology import Target
+from flaxformer.targets.traffic import KernelTraffic, kernels_of
 from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks.base import Source
 from flaxformer.tasks.host import Chunk
@@ -87,6 +88,11 @@ class CompiledStep(NamedTuple):
     def transfers(self) -> dict[str, int]:
         """Operations of the program that exchange data with the host, by kind."""
         return host_transfers(self.text)
+
+    @property
+    def kernels(self) -> list[KernelTraffic]:
+        """Kernels of the program with the bytes that they read and write."""
+        return kernels_of(self.text)
 
 
 class Placement(NamedTuple):

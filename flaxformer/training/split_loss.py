@@ -56,6 +56,7 @@ class Split:
         return chunks.split(tree, self.batch, self.shards, self.count)
 
 
+@jax.named_scope("loss")
 def training_sums(params: Transformer, run: Run, outcome: ModelOutput, batch: Batch) -> LossSum:
     """Return the training loss as (sum over scored targets, their count).
 

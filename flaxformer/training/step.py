@@ -226,6 +226,7 @@ def _summed_gradient(
     return total, count, gradient
 
 
+@jax.named_scope("optimizer")
 def apply_gradients(
     state: TrainState, run: Run, value: Float[Array, ""], gradient: Transformer, aux: Aux
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:

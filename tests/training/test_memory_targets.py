@@ -16,6 +16,7 @@ finally:
 
 LIMITS = {
     "124M, 32 × 1,024, one H200": 105.0,
+    "124M, 32 × 1,024, one H200, rounded logits": 105.0,
     "124M, 16 × 1,024, one v5e": 15.75,
     "124M, 16 × 1,024, one v5e, remat block": 15.75,
     "XL, 16 × 1,024, 8 × v5e": 15.75,
@@ -25,7 +26,7 @@ LIMITS = {
     "70B, 64 × 4,096, 256 × v5p": 95.0,
 }
 """GiB of a device."""
-MOST_TEMPORARIES = {"124M, 32 × 1,024, one H200": 14.0}
+MOST_TEMPORARIES = {"124M, 32 × 1,024, one H200": 14.0, "124M, 32 × 1,024, one H200, rounded logits": 12.0}
 """GiB beside the state: targets of this package."""
 
 

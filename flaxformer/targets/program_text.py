@@ -1,0 +1,165 @@
+"""Text of a compiled program: its computations, how often each runs, their instructions, and the arrays of a type.
+
+Source of the text's form: openxla.org/xla/operation_semantics.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+WIDTHS = {"pred": 1, "f8e4m3fn": 1, "f8e5m2": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16}
+"""Bytes per number of the types whose name does not end in a number of bits."""
+_ARRAY = re.compile(r"\b(pred|bf16|f8\w+|[a-z]\d+)\[([\d,]*)\](\{[^}]*\})?")
+_CALL = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.\-]+))")
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<kind>[a-z][\w\-]*)\((?P<rest>.*)$")
+_HEADER = re.compile(r"^(?:ENTRY )?(%?[\w.\-]+) .*\{$")
+
+
+class ArrayType(NamedTuple):
+    """An array in the text of a program.
+
+    Args:
+      dtype: such as "bf16".
+      is_in_memory: False for an array in another memory than that of the device: in one of its cores, or in the host's.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    is_in_memory: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the array."""
+        return number_bytes(self.dtype) * math.prod(self.shape)
+
+
+def number_bytes(dtype: str) -> int:
+    """Return the bytes per number of a type."""
+    return WIDTHS.get(dtype) or max(1, int(re.sub(r"\D", "", dtype) or 8) // 8)
+
+
+def arrays(text: str) -> list[ArrayType]:
+    """Return the arrays of a type, one or a tuple."""
+    return [
+        ArrayType(dtype, tuple(int(size) for size in sizes.split(",") if size), "S(" not in layout)
+        for dtype, sizes, layout in _ARRAY.findall(text)
+    ]
+
+
+class Instruction(NamedTuple):
+    """One line of a computation, `name = type kind(operands), attributes`.
+
+    Args:
+      operands: names of the instructions that it reads.
+      operand_types: their types, or those of the elements of tuples that are read; "" for one that is not known.
+      number: of a parameter, its place among those of the computation.
+    """
+
+    name: str
+    type: str
+    kind: str
+    operands: list[str]
+    operand_types: list[str]
+    number: int
+    line: str
+
+    @property
+    def scope(self) -> str:
+        """The name that JAX gives it: functions and scopes, such as "jit(step)/jvp(block_0)/attention/mul"."""
+        match = re.search(r'op_name="([^"]*)"', self.line)
+        return match[1] if match else ""
+
+
+def instructions(lines: list[str]) -> dict[str, Instruction]:
+    """Return the instructions of a computation by name."""
+    matches = [match for match in map(_INSTRUCTION.match, lines) if match]
+    types = {match["name"]: match["type"] for match in matches}
+    found = {}
+    for match in matches:
+        within = match["rest"][: _closing_bracket(match["rest"])]
+        read = re.findall(r"%([\w.\-]+)(?:#(\d+))?", within)
+        operand_types = [_element(types.get(name, ""), place) for name, place in read]
+        number = int(within) if match["kind"] == "parameter" else -1
+        names = [name for name, _ in read]
+        found[match["name"]] = Instruction(
+            match["name"], match["type"], match["kind"], names, operand_types, number, match[0]
+        )
+    return found
+
+
+def _closing_bracket(text: str) -> int:
+    """Return the place of the bracket that closes one before the text, or its length."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return place
+    return len(text)
+
+
+def _element(tuple_type: str, place: str) -> str:
+    """Return the type of one element of a tuple; without a place, the whole type."""
+    if not place or not tuple_type.startswith("("):
+        return tuple_type
+    depth, elements = 0, [""]
+    for character in tuple_type[1:-1]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            elements.append("")
+        else:
+            elements[-1] += character
+    return elements[int(place)] if int(place) < len(elements) else ""
+
+
+def computations(text: str) -> dict[str, list[str]]:
+    """Return the lines of each computation of a program by its name; that of the entry is ""."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    for line in text.splitlines():
+        if lines is None and (match := _HEADER.match(line)):
+            lines = found.setdefault("" if line.startswith("ENTRY") else match[1].lstrip("%"), [])
+        elif line == "}":
+            lines = None
+        elif lines is not None:
+            lines.append(line)
+    return found
+
+
+def called(line: str) -> list[str]:
+    """Return the names of the computations that an instruction calls."""
+    names = [several or single for several, single in _CALL.findall(line)]
+    return [one.lstrip("%") for name in names for one in re.split(r"[,\s]+", name)]
+
+
+def run_counts(bodies: dict[str, list[str]]) -> dict[str, tuple[int, bool]]:
+    """Return how often each computation runs, and whether that is known; a loop of unknown length counts once.
+
+    Args:
+      bodies: the result of `computations`.
+    """
+    found: dict[str, tuple[int, bool]] = {}
+
+    def visit(name: str, count: int, is_known: bool) -> None:
+        earlier, was_known = found.get(name, (0, True))
+        found[name] = (earlier + count, was_known and is_known)
+        for line in bodies.get(name, ()):
+            trips: int | None = 1
+            if re.search(r"\bwhile\(", line):
+                trips = _trips(line, bodies)
+            for inner in called(line):
+                if inner in bodies:
+                    visit(inner, count * (trips or 1), is_known and trips is not None)
+
+    visit("", 1, True)
+    return found
+
+
+def _trips(line: str, bodies: dict[str, list[str]]) -> int | None:
+    """Return the number of iterations of a loop that counts up from 0, or None."""
+    if match := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
+        return int(match[1])
+    match = re.search(r"condition=%?([\w.\-]+)", line)
+    lines = bodies.get(match[1], []) if match else []
+    bounds = [int(n) for own in lines for n in re.findall(r"s32\[\][^=]*? constant\((\d+)\)", own)]
+    is_less = any("direction=LT" in own for own in lines)
+    return bounds[0] if len(bounds) == 1 and is_less else None

@@ -1,0 +1,154 @@
+"""Memory traffic of a compiled program: the bytes that its kernels read and write, by part of the model.
+
+An instruction that is not fused into another one is a kernel, which reads its operands and writes its results. Of an
+operand of which it reads slices or rows, only these count, and of one that it updates in place, only the update. Arrays
+in the memory of a core (on a TPU) do not count. Small arrays that stay in a cache count as if they did not.
+"""
+
+import functools
+import math
+import operator
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from flaxformer.targets.program_text import Instruction, arrays, called, computations, instructions, run_counts
+
+PARTS = ("embedding", "attention", "feed_forward", "head", "loss", "optimizer")
+"""Parts that kernels are attributed to, by the scopes in the names of their instructions; all others are "other"."""
+FREE = (
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
+    "opt-barrier", "partition-id", "replica-id", "add-dependency",
+)  # fmt: skip
+"""Instructions that move no arrays themselves."""
+_FUSIONS = ("fusion", "async-start")
+"""Instructions that compute what a computation says."""
+_SLICES = ("dynamic-slice", "slice", "gather")
+"""Instructions that read a part of their first operand, as large as their result."""
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+"""Instructions that change their first operand in place, by the place of the update among their operands."""
+
+
+class KernelTraffic(NamedTuple):
+    """Traffic of one kernel.
+
+    Args:
+      name: of its instruction in the program.
+      scope: of its instruction, see `Instruction.scope`.
+      read, written: bytes each time that it runs.
+      runs: how often it runs.
+    """
+
+    name: str
+    scope: str
+    read: int
+    written: int
+    runs: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that it reads and writes in all."""
+        return self.runs * (self.read + self.written)
+
+    @property
+    def part(self) -> str:
+        """The last of `PARTS` among the scopes, or "other"."""
+        scopes = re.findall(r"\w+", self.scope)
+        return next((name for name in reversed(scopes) if name in PARTS), "other")
+
+
+def kernels_of(text: str) -> list[KernelTraffic]:
+    """Return the kernels of a compiled program, those with most traffic first.
+
+    Args:
+      text: the program, as `jax.stages.Compiled.as_text` gives it.
+    """
+    lines = computations(text)
+    counts, bodies = run_counts(lines), {name: instructions(own) for name, own in lines.items()}
+    parts = {  # computations that are part of a kernel
+        name
+        for body in bodies.values()
+        for own in body.values()
+        if own.kind not in ("while", "conditional", "call")
+        for name in called(own.line)
+    }
+    running = [name for name in bodies if name in counts and name not in parts]
+    found = (kernel for name in running for kernel in _kernels(bodies[name], bodies, counts[name][0]))
+    return sorted(found, key=lambda kernel: -kernel.bytes)
+
+
+def traffic_by_part(kernels: list[KernelTraffic]) -> dict[str, int]:
+    """Return the bytes that kernels read and write, by part, those of most bytes first."""
+    found: dict[str, int] = {}
+    for kernel in kernels:
+        found[kernel.part] = found.get(kernel.part, 0) + kernel.bytes
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+_Body = dict[str, Instruction]
+
+
+def _kernels(body: _Body, bodies: dict[str, _Body], runs: int) -> Iterator[KernelTraffic]:
+    """Yield the kernels of a computation that runs `runs` times."""
+    for own in body.values():
+        if own.kind in FREE or own.kind.endswith("-done"):
+            continue
+        sizes, written = [_bytes(operand) for operand in own.operand_types], _bytes(own.type)
+        if own.kind.endswith("-start") and own.kind != "all-reduce-start":
+            written -= sum(sizes)  # its results are its operands, what it computes, and contexts
+        inside = [bodies[name] for name in called(own.line) if name in bodies] if own.kind in _FUSIONS else []
+        if inside:
+            shares = _shares_read_within(inside[0], len(sizes))
+            written -= sum(map(_kept_in_place, inside[0].values()))
+        else:
+            shares = [_share_read(own, place) for place in range(len(sizes))]
+            written -= _kept_in_place(own)
+        yield KernelTraffic(own.name, own.scope, int(sum(map(operator.mul, sizes, shares))), max(written, 0), runs)
+
+
+def _bytes(of_type: str) -> int:
+    """Bytes of the arrays of a type that are in the memory of the device."""
+    return sum(own.bytes for own in arrays(of_type) if own.is_in_memory)
+
+
+def _numbers(of_type: str) -> list[int]:
+    """Numbers of each array of a type."""
+    return [math.prod(own.shape) for own in arrays(of_type)]
+
+
+def _shares_read_within(body: _Body, count: int) -> list[float]:
+    """Return the share that a fused computation reads of each of its parameters."""
+    names = {own.number: own.name for own in body.values() if own.kind == "parameter"}
+    readers: dict[str, list[tuple[Instruction, int]]] = {}
+    for own in body.values():
+        for place, name in enumerate(own.operands):
+            readers.setdefault(name, []).append((own, place))
+
+    @functools.cache
+    def share(name: str) -> float:
+        """The share of an instruction's numbers that its readers need, each at most as much as is needed of it."""
+        shares = []
+        for reader, place in readers.get(name, []):
+            is_elementwise = _numbers(reader.type) == _numbers(body[name].type)
+            shares.append(_share_read(reader, place) * (share(reader.name) if is_elementwise else 1.0))
+        return min(1.0, sum(shares)) if shares else 1.0
+
+    return [share(names[number]) if number in names else 1.0 for number in range(count)]
+
+
+def _share_read(reader: Instruction, place: int) -> float:
+    """Return the share of an operand that an instruction reads."""
+    if place == 0 and reader.kind in _UPDATES:
+        return 0.0
+    if place == 0 and reader.kind in _SLICES:
+        return min(1.0, sum(_numbers(reader.type)) / max(1, *_numbers(reader.operand_types[0]), 1))
+    return 1.0
+
+
+def _kept_in_place(own: Instruction) -> int:
+    """Return the bytes of a result that an update in place leaves; a scatter also reads what it adds to."""
+    if own.kind not in _UPDATES:
+        return 0
+    size = sum(array.bytes for array in arrays(own.type))
+    update = sum(array.bytes for array in arrays(own.operand_types[_UPDATES[own.kind]]))
+    return size - min(size, (2 if own.kind == "scatter" else 1) * update)
