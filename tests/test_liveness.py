@@ -291,6 +291,7 @@ for _kind, _own in OPTIMIZERS.items():
     numbers = {"warmup_steps": 1.0, "final_fraction": 0.1, "weight_decay": 0.1, "clip": 0.1, "learning_rate": 0.1}
     fields = {f"optimizer.{name}": value for name, value in (SHARED | _own).items()}
     OTHER.append((on(BASE, optimizer=_kind(decay="linear", **numbers)), fields))
+OTHER.append((on(BASE, training__precision="bfloat16"), {"model.head.wide_logits": False}))
 for _, fields in OTHER:
     if "task.evaluation_batches" in fields:
         fields["task.evaluation_batch_size"] = 3

@@ -11,6 +11,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 
@@ -124,17 +125,23 @@ def _standardise(x: Float[Array, "*batch D"], epsilon: float | Array, centre: bo
     return _apply_statistics(x, _statistics(x, epsilon, centre))
 
 
-@_standardise.defjvp
 def _standardise_jvp(
-    centre: bool, primals: tuple[Array, float | Array], tangents: tuple[Array, float | Array]
+    centre: bool, primals: tuple[Array, float | Array], tangents: tuple[Array | SymbolicZero, Array | SymbolicZero]
 ) -> tuple[Array, Array]:
     (x, epsilon), (dx, d_epsilon) = primals, tangents
     # Without the barrier, a GPU stores n · dy in float32 for the gradient of the gain.
     mean, inverse = jax.lax.optimization_barrier(_statistics(x, epsilon, centre))
     normal = _apply_statistics(x, (mean, inverse))
-    along = (normal * dx).mean(-1, keepdims=True) + inverse * d_epsilon / 2
-    across = dx - dx.mean(-1, keepdims=True) if centre else dx
-    return normal, inverse * (across - normal * along)
+    change = jnp.zeros_like(normal)
+    if not isinstance(dx, SymbolicZero):
+        across = dx - dx.mean(-1, keepdims=True) if centre else dx
+        change = inverse * (across - normal * (normal * dx).mean(-1, keepdims=True))
+    if not isinstance(d_epsilon, SymbolicZero):
+        change = change - normal * jnp.square(inverse) * d_epsilon / 2
+    return normal, change
+
+
+_standardise.defjvp(_standardise_jvp, symbolic_zeros=True)
 
 
 _Statistics = tuple[Float[Array, "*batch 1"] | None, Float[Array, "*batch 1"]]

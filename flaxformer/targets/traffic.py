@@ -5,7 +5,6 @@ operand of which it reads slices or rows, only these count, and of one that it u
 in the memory of a core (on a TPU) do not count. Small arrays that stay in a cache count as if they did not.
 """
 
-import functools
 import math
 import operator
 import re
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from flaxformer.targets.program_text import Instruction, arrays, called, computations, instructions, run_counts
 
-PARTS = ("embedding", "attention", "feed_forward", "head", "loss", "optimizer")
+PARTS = ("embedding", "attention", "cross_attention", "feed_forward", "head", "loss", "optimizer")
 """Parts that kernels are attributed to, by the scopes in the names of their instructions; all others are "other"."""
 FREE = (
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
@@ -117,23 +116,20 @@ def _numbers(of_type: str) -> list[int]:
 
 
 def _shares_read_within(body: _Body, count: int) -> list[float]:
-    """Return the share that a fused computation reads of each of its parameters."""
-    names = {own.number: own.name for own in body.values() if own.kind == "parameter"}
-    readers: dict[str, list[tuple[Instruction, int]]] = {}
-    for own in body.values():
-        for place, name in enumerate(own.operands):
-            readers.setdefault(name, []).append((own, place))
+    """Return the share that a fused computation reads of each of its parameters.
 
-    @functools.cache
-    def share(name: str) -> float:
-        """The share of an instruction's numbers that its readers need, each at most as much as is needed of it."""
-        shares = []
-        for reader, place in readers.get(name, []):
-            is_elementwise = _numbers(reader.type) == _numbers(body[name].type)
-            shares.append(_share_read(reader, place) * (share(reader.name) if is_elementwise else 1.0))
-        return min(1.0, sum(shares)) if shares else 1.0
-
-    return [share(names[number]) if number in names else 1.0 for number in range(count)]
+    An instruction is read as far as its readers read it. A reader that computes each number from one number needs only
+    as many as are read of itself: of a converted table, the rows that are gathered.
+    """
+    shares: dict[str, float] = {}
+    for own in reversed(body.values()):  # readers come after what they read
+        used = min(1.0, shares.get(own.name, 1.0))
+        for place, (name, of_type) in enumerate(zip(own.operands, own.operand_types, strict=True)):
+            is_elementwise = _numbers(own.type) == _numbers(of_type)
+            share = _share_read(own, place) * (used if is_elementwise else 1.0)
+            shares[name] = shares.get(name, 0.0) + share
+    parameters = {own.number: own.name for own in body.values() if own.kind == "parameter"}
+    return [min(1.0, shares.get(parameters.get(number, ""), 1.0)) for number in range(count)]
 
 
 def _share_read(reader: Instruction, place: int) -> float:
@@ -141,7 +137,7 @@ def _share_read(reader: Instruction, place: int) -> float:
     if place == 0 and reader.kind in _UPDATES:
         return 0.0
     if place == 0 and reader.kind in _SLICES:
-        return min(1.0, sum(_numbers(reader.type)) / max(1, *_numbers(reader.operand_types[0]), 1))
+        return min(1.0, sum(_numbers(reader.type)) / max(1, sum(_numbers(reader.operand_types[0]))))
     return 1.0
 
 

@@ -71,6 +71,23 @@ def test_gradients_equal_finite_differences_of_the_equation(norm):
         np.testing.assert_allclose((grads[name] * direction).sum(), (ahead - behind) / 2e-6, rtol=1e-7, atol=1e-8)
 
 
+@both
+def test_derivatives_of_both_modes_and_orders_agree(norm):
+    x = jnp.asarray(numbers(D)[0])
+
+    def cubed(x, epsilon):
+        return (norm(x, epsilon=epsilon) ** 3).sum()
+
+    for argument in (0, 1):
+        reverse, forward = jax.grad(cubed, argument), jax.jacfwd(cubed, argument)
+        np.testing.assert_allclose(forward(x, 0.3), reverse(x, 0.3), rtol=1e-4, atol=1e-5)
+        second = jax.jacfwd(reverse, argument)(x, 0.3)
+        np.testing.assert_allclose(jax.jacrev(reverse, argument)(x, 0.3), second, rtol=1e-4, atol=1e-5)
+    near = jax.grad(cubed)(x + 1e-3, 0.3) - jax.grad(cubed)(x - 1e-3, 0.3)
+    along = jax.jacfwd(jax.grad(cubed))(x, 0.3) @ jnp.ones(D)
+    np.testing.assert_allclose(near / 2e-3, along, rtol=2e-2, atol=2e-2)
+
+
 def test_layer_norm_is_invariant_to_shift_and_scale():
     (x,) = float32(numbers(T, D)[0])
     y = layer_norm(x, epsilon=0.0)

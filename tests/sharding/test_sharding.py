@@ -132,6 +132,18 @@ def test_data_parallel_devices_exchange_gradients_once_per_step():
     assert all(name.count("while/body") == 1 for name in told), told
 
 
+def test_a_config_may_be_on_the_mesh_too():
+    """Its numbers then have the sharding of the mesh, as the shapes of a plan have; `shard_map` reads them within."""
+    run, layout = RUNS["separable"]
+    enough(TWO[0])
+    mesh = TWO[0].mesh()
+    with jax.set_mesh(mesh):
+        state, on_mesh = jax.device_put((start(run, layout), jax.tree.map(np.asarray, run)), replicated(mesh))
+        source = ShardedSource(device_put_global(run.task.load(), replicated(mesh)), mesh)
+        shapes = jax.eval_shape(functools.partial(train_chunk, steps=1), state, on_mesh, source)
+    assert jax.tree.map(np.shape, shapes[0]) == jax.tree.map(np.shape, state)
+
+
 def kinds_and_meshes():
     """Every kind of run on every mesh; on one mesh of two devices each, in turn, in the slow run of the tests."""
     kinds = [name for name in RUNS if name != "decoder"]

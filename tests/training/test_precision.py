@@ -111,7 +111,8 @@ def test_the_loss_is_close_to_that_in_float32(config):
 def test_logits_that_are_not_wide_are_rounded_to_the_precision_of_the_run(precision, tied):
     def output(wide_logits):
         run = run_of(SMALL.replace(vocabulary=V, head=LanguageModel(tied=tied, wide_logits=wide_logits)), precision)
-        found, gradient, outcome = backward(start(run), run, run.task.load().batch(jax.random.key(0), 0))
+        batch = run.task.load().batch(jax.random.key(0), 0)
+        found, gradient, outcome = jax.jit(lambda state: backward(state, run, batch))(start(run))
         assert {leaf.dtype for leaf in jax.tree.leaves((found, gradient, outcome.output))} == {jnp.dtype(jnp.float32)}
         return np.asarray(outcome.output)
 
