@@ -18,6 +18,8 @@ from flaxformer.training.device_group import DeviceGroup
 
 def run_of(size: Size, steps: int = 200, **training: Any) -> Run:
     """The training run of a size, on the text of the standard library; in bfloat16, logits too, as in the peers."""
+    # In float32, where it changes nothing, the field is left out, since earlier checkouts do not have it.
+    logits: dict[str, Any] = {} if size.precision == "float32" else {"wide_logits": False}
     return Run(
         model=ModelConfig(
             layers=size.layers,
@@ -27,7 +29,7 @@ def run_of(size: Size, steps: int = 200, **training: Any) -> Run:
             feed_forward=Dense(activation="gelu", bias=False),
             norm_kind=LayerNorm(affine="gain"),
             positions=LearnedPositions(max_length=size.length),
-            head=LanguageModel(tied=True, bias=False, wide_logits=False),
+            head=LanguageModel(tied=True, bias=False, **logits),
         ),
         task=StandardLibrary(length=size.length, batch_size=size.batch),
         optimizer=AdamW(learning_rate=LEARNING_RATE, beta2=BETA2, weight_decay=DECAY, clip=CLIP),
