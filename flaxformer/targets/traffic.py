@@ -33,7 +33,7 @@ class KernelTraffic(NamedTuple):
 
     Args:
       name: of its instruction in the program.
-      scope: of its instruction, see `Instruction.scope`.
+      scope: of its instruction, see `Instruction.scope`; of one without a scope, that of what reads it.
       read, written: bytes each time that it runs.
       runs: how often it runs.
     """
@@ -89,6 +89,7 @@ _Body = dict[str, Instruction]
 
 def _kernels(body: _Body, bodies: dict[str, _Body], runs: int) -> Iterator[KernelTraffic]:
     """Yield the kernels of a computation that runs `runs` times."""
+    scopes = _scopes(body)
     for own in body.values():
         if own.kind in FREE or own.kind.endswith("-done"):
             continue
@@ -102,7 +103,20 @@ def _kernels(body: _Body, bodies: dict[str, _Body], runs: int) -> Iterator[Kerne
         else:
             shares = [_share_read(own, place) for place in range(len(sizes))]
             written -= _kept_in_place(own)
-        yield KernelTraffic(own.name, own.scope, int(sum(map(operator.mul, sizes, shares))), max(written, 0), runs)
+        yield KernelTraffic(
+            own.name, scopes[own.name], int(sum(map(operator.mul, sizes, shares))), max(written, 0), runs
+        )
+
+
+def _scopes(body: _Body) -> dict[str, str]:
+    """Return the scope of each instruction; of one that the compiler inserted, such as a copy, that of its reader."""
+    found: dict[str, str] = {}
+    for own in reversed(body.values()):  # readers come after what they read
+        scope = own.scope or found.get(own.name, "")
+        found[own.name] = scope
+        if scope:
+            found.update(dict.fromkeys(own.operands, scope))
+    return found
 
 
 def _bytes(of_type: str) -> int:

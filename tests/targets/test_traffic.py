@@ -81,6 +81,7 @@ ENTRY %main (p: f32[1000,8]) -> f32[10] {
   %fusion.gather = f32[6]{0} fusion(%q#3, %q#0), kind=kLoop, calls=%fused_gather, metadata={op_name="jit(step)/loss/jit(take_along_axis)/gather"}
   %start = ((bf16[2,64]{1,0}), bf16[1,64]{1,0:T(8,128)(2,1)S(1)}, s32[]{:S(2)}) async-start(%q#2), calls=%async_computation
   %done = bf16[1,64]{1,0:T(8,128)(2,1)S(1)} async-done(%start)
+  %read = bf16[1,64]{1,0:T(8,128)(2,1)S(1)} negate(%done), metadata={op_name="jit(step)/jvp(block_0)/attention/neg"}
   %moved = (f32[1000,8]{1,0:T(8,128)S(1)}, f32[1000,8]{1,0}, u32[]{:S(2)}) copy-start(%p)
   %loop = (s32[], f32[64,2]{1,0}) while(%init), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"12"}}
   ROOT %far = f32[1000,8]{1,0:S(5)} copy(%fusion.scatter)
@@ -93,7 +94,8 @@ def test_kernels_of_gpus_and_tpus_in_the_form_of_their_programs():
     assert found == {
         "fusion.scatter": (5 * 4 + 5 * 8 * 2, 2 * 5 * 8 * 4, 1, "embedding"),
         "fusion.gather": (6 * 2 + 5 * 4, 6 * 4, 1, "loss"),
-        "start": (64 * 2, 0, 1, "other"),
+        "start": (64 * 2, 0, 1, "attention"),
+        "read": (0, 0, 1, "attention"),
         "moved": (8000 * 4, 0, 1, "other"),
         "twice": (2 * 128 * 4, 128 * 4, 12, "feed_forward"),
         "far": (8000 * 4, 0, 1, "other"),
