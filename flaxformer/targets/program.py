@@ -163,7 +163,7 @@ def compile_step(
         traced = step.trace(state, run_shape, data)
         parts = [state.params, (state.optimizer, state.average), data]
         weights, moments, stored = (sum(map(_bytes, jax.tree.leaves(part))) for part in parts)
-        logits = _logits(traced.jaxpr.jaxpr, run, placement.mesh)
+        logits = logits_bytes(traced.jaxpr.jaxpr, run, placement.mesh)
         with tempfile.TemporaryDirectory() as folder:
             compiled, error = compile_lowered(traced.lower(), folder, str(placement.target))
             text = optimized_text(Path(folder))
@@ -240,10 +240,10 @@ def _bytes(x: jax.ShapeDtypeStruct) -> int:
     return math.prod(shape) * width
 
 
-def _logits(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
-    """Bytes, on each device, of the largest product of a step whose last axis is the vocabulary.
+def logits_bytes(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
+    """Return the bytes, on each device, of the largest product of a step whose last axis is the vocabulary.
 
-    Without such a product, of the largest array: a head may compute its outputs otherwise.
+    Without such a product, return those of the largest array: a head may compute its outputs otherwise.
     """
     outputs = run.model.head.outputs(run.model.vocabulary)
     shapes = {leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(start, run).params)}
