@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import layer_norm, rms_norm
+from flaxformer.nn.kernels.platform import compiling_for
 
 B, T, D = 2, 5, 7
+
+
+@pytest.fixture(autouse=True, params=["cpu", "gpu"])
+def platform(request):
+    """Both formulas of the derivative; the one for accelerators runs on a CPU too."""
+    with compiling_for(request.param):
+        yield
+
+
 both = pytest.mark.parametrize("norm", [layer_norm, rms_norm])
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.config import LSTM, Attention, BatchNorm, Dense, ModelConfig, recurrent_model
 from flaxformer.errors import UserError
+from flaxformer.nn.kernels.platform import compiling_for
 from flaxformer.params import Parameters, param, path_name
 from flaxformer.sharding import (
     Devices,
@@ -137,7 +138,7 @@ def test_a_config_may_be_on_the_mesh_too():
     run, layout = RUNS["separable"]
     enough(TWO[0])
     mesh = TWO[0].mesh()
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), compiling_for("gpu"):
         state, on_mesh = jax.device_put((start(run, layout), jax.tree.map(np.asarray, run)), replicated(mesh))
         source = ShardedSource(device_put_global(run.task.load(), replicated(mesh)), mesh)
         shapes = jax.eval_shape(functools.partial(train_chunk, steps=1), state, on_mesh, source)
