@@ -212,7 +212,7 @@ class LanguageModel(LinearHead):
     scale_exponent: multiply the logits by D^−scale_exponent (T5: ½); None for no factor.
     logit_cap: bound the logits z smoothly, cap · tanh(z / cap) (Gemma 2: 30); None for no bound.
     wide_logits: False rounds the logits to the precision of the run before the softmax, which is still computed in
-        float32: with training.precision="bfloat16", they take half of the memory and of its bandwidth. In float32
+        float32: with training.precision="bfloat16", they take half of the memory and its traffic. In float32
         it changes nothing.
     """
 

@@ -52,7 +52,7 @@ class Instruction(NamedTuple):
     Args:
       operands: names of the instructions that it reads.
       operand_types: their types, or those of the elements of tuples that are read; "" for one that is not known.
-      number: of a parameter, its place among those of the computation.
+      number: of a parameter, its place among those of the computation; -1 for other instructions.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Memory traffic of a compiled program: the bytes that its kernels read and write, by part of the model.
 
-An instruction that is not fused into another one is a kernel, which reads its operands and writes its results. Of an
-operand of which it reads slices or rows, only these count, and of one that it updates in place, only the update. Arrays
-in the memory of a core (on a TPU) do not count. Small arrays that stay in a cache count as if they did not.
+Instructions that are not fused into others are kernels, which read their operands and write their results. Where a
+kernel reads slices or rows of an operand, only these count; where it updates an operand in place, only the update.
+Arrays in the memory of a core (on a TPU) do not count. Small arrays count even if they stay in a cache.
 """
 
 import math
@@ -15,7 +15,7 @@ from flaxformer.targets.program_text import Instruction, arrays, called, computa
 
 PARTS = ("embedding", "attention", "cross_attention", "feed_forward", "head", "loss", "optimizer")
 """Parts that kernels are attributed to, by the scopes in the names of their instructions; all others are "other"."""
-FREE = (
+_FREE = (
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
     "opt-barrier", "partition-id", "replica-id", "add-dependency",
 )  # fmt: skip
@@ -33,7 +33,7 @@ class KernelTraffic(NamedTuple):
 
     Args:
       name: of its instruction in the program.
-      scope: of its instruction, see `Instruction.scope`; of one without a scope, that of what reads it.
+      scope: of its instruction, see `Instruction.scope`; if that has none, the scope of what reads its result.
       read, written: bytes each time that it runs.
       runs: how often it runs.
     """
@@ -64,14 +64,14 @@ def kernels_of(text: str) -> list[KernelTraffic]:
     """
     lines = computations(text)
     counts, bodies = run_counts(lines), {name: instructions(own) for name, own in lines.items()}
-    parts = {  # computations that are part of a kernel
+    within_kernels = {
         name
         for body in bodies.values()
         for own in body.values()
         if own.kind not in ("while", "conditional", "call")
         for name in called(own.line)
     }
-    running = [name for name in bodies if name in counts and name not in parts]
+    running = [name for name in bodies if name in counts and name not in within_kernels]
     found = (kernel for name in running for kernel in _kernels(bodies[name], bodies, counts[name][0]))
     return sorted(found, key=lambda kernel: -kernel.bytes)
 
@@ -91,7 +91,7 @@ def _kernels(body: _Body, bodies: dict[str, _Body], runs: int) -> Iterator[Kerne
     """Yield the kernels of a computation that runs `runs` times."""
     scopes = _scopes(body)
     for own in body.values():
-        if own.kind in FREE or own.kind.endswith("-done"):
+        if own.kind in _FREE or own.kind.endswith("-done"):
             continue
         sizes, written = [_bytes(operand) for operand in own.operand_types], _bytes(own.type)
         if own.kind.endswith("-start") and own.kind != "all-reduce-start":
