@@ -16,6 +16,7 @@ from flaxformer.model.call import ForwardInputs
 from flaxformer.model.context import stack_context
 from flaxformer.model.layout import unroll
 from flaxformer.model.weights import Transformer
+from flaxformer.nn.widen import widen
 from flaxformer.parts.attention import Attention
 from flaxformer.parts.heads import LanguageModel
 from flaxformer.parts.norms import Affine, LayerNorm, RMSNorm
@@ -121,7 +122,7 @@ def _direction(
     table = getattr(params.embedding, "tokens", None) if weights.matrix is None else weights.matrix.T
 
     def of(rows: Array) -> Array:
-        rows = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
+        rows = widen(rows)
         return rows[targets] if against is None else rows[targets] - rows[against]
 
     assert table is not None, "a head without a matrix is tied to the embedding table"

@@ -22,6 +22,7 @@ from flaxformer.model.prefill import read_prompt
 from flaxformer.model.prompt import check_prompt, check_prompt_chunk
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.model.weights import Transformer
+from flaxformer.nn.widen import widen
 from flaxformer.points import Edit
 from flaxformer.pytree import Node
 from flaxformer.sharding import mesh_for_rows, shard_map_batch
@@ -281,13 +282,13 @@ def _drop_device_axis(state: _State) -> _State:
 
 def _log_probability(logits: Float[Array, "B V"], token: Int[Array, "B"]) -> Float[Array, "B"]:
     """Return the log probability of one token per row."""
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = widen(logits)
     return jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
 
 
 def log_softmax(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch V"]:
     """Return log softmax(logits), in float32 or wider."""
-    return jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+    return jax.nn.log_softmax(widen(logits))
 
 
 def cache_capacity(config: ModelConfig, length: int) -> int:

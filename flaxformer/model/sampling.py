@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from flaxformer.nn.widen import widen
 from flaxformer.struct import Config, leaf, static
 
 
@@ -34,7 +35,7 @@ def filter_logits(logits: Float[Array, "*batch V"], sampling: Sampling) -> Float
     The order is temperature, top-k, top-p, as in Hugging Face's `generate`; top-p renormalises the probabilities that
     top-k leaves. Ties with the last included token are included, so that the order of ids does not matter.
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = widen(logits)
     if sampling.temperature is None:
         return jnp.where(jax.nn.one_hot(most_probable(logits), logits.shape[-1], dtype=bool), 0.0, -jnp.inf)
     # Subtract first: large logits divided by a small temperature would overflow.

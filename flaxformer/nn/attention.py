@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from flaxformer.nn.widen import widen
+
 
 def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"] | None) -> Float[Array, "*rows S"]:
     """softmax over the last axis, restricted to where mask is True, in float32 or wider.
@@ -26,7 +28,7 @@ def masked_exponentials(
 
     e^(logits − maximum of the row) where mask is True and 0 elsewhere; and their sum, or 1 where that is 0.
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = widen(logits)
     # A finite minimum: with −inf, a row without any True would be −inf − (−inf) = NaN.
     lowest = jnp.finfo(logits.dtype).min
     if mask is not None:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from flaxformer.nn.widen import widen
+
 
 def sinusoidal(
     positions: Int[Array, "*batch T"],
@@ -55,7 +57,7 @@ def rotate(
     angles = jnp.expand_dims(_angles(positions, np.arange(0, width, 2) / width, base), -2)
     angles = jnp.expand_dims(angles, range(x.ndim - angles.ndim))
     cosine, sine = jnp.cos(angles), jnp.sin(angles)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = widen(x)
     if interleaved:
         first, second = wide[..., 0::2], wide[..., 1::2]
         pairs = jnp.stack([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
