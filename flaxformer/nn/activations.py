@@ -8,15 +8,37 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flaxformer.nn.element_pairs import has_pairs, join_pairs, split_pairs
+from flaxformer.nn.widen import widen
+
 
 def _rounded_once(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Return the function computed in float32 or wider, whose result has the dtype of its argument."""
 
     @functools.wraps(function)
     def compute(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        return function(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
+        if has_pairs(x):
+            return _of_pairs(function, x)
+        return function(widen(x)).astype(x.dtype)
 
     return compute
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_pairs(function: Callable[[Array], Array], x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+    """Return function(x) for x in bfloat16 on a GPU; only x is stored for the derivative."""
+    even, odd = split_pairs(x)
+    return join_pairs(function(even), function(odd))
+
+
+def _of_pairs_backward(function: Callable[[Array], Array], x: Array, gradient: Array) -> tuple[Array]:
+    def one(x: Array, gradient: Array) -> Array:
+        return gradient * jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
+
+    return (join_pairs(*map(one, split_pairs(x), split_pairs(gradient))),)
+
+
+_of_pairs.defvjp(lambda function, x: (_of_pairs(function, x), x), _of_pairs_backward)
 
 
 @jax.checkpoint  # the backward pass stores only x, which halves its memory and costs no time on a CPU

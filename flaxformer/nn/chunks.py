@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-LARGE = 2**28
+LARGE = 2**29
 """Numbers above which the logits of a batch are computed in chunks of tokens, and about as many per chunk.
 
 They are 1 GiB in float32. A chunk then has about 5,300 tokens for 50,304 ids: enough that the sum of the gradient of

@@ -14,8 +14,9 @@ def linear(
     *,
     contract: int = 1,
     wide: bool = False,
+    factor: Float[Array, ""] | None = None,
 ) -> Float[Array, "..."]:
-    """Return y = x W + b, summed over the last `contract` axes of x and the first ones of W.
+    """Return y = (x W + b) · factor, summed over the last `contract` axes of x and the first ones of W.
 
     Both are reshaped to matrices first, so that forward and backward pass are single matrix products.
 
@@ -25,6 +26,7 @@ def linear(
       bias: b, [*out].
       contract: number of axes in *in.
       wide: return float32 or wider, the precision of the sum; by default, the promoted dtype of x and W.
+      factor: number that W and b are multiplied by, which is faster than to multiply y; None for 1.
 
     Returns:
       y [*batch, *out].
@@ -35,6 +37,8 @@ def linear(
     batch, inputs, outputs = x.shape[: x.ndim - contract], weight.shape[:contract], weight.shape[contract:]
     if x.shape[x.ndim - contract :] != inputs:
         raise ValueError(f"x has shape {x.shape} and weight {weight.shape}; expected x to end in {inputs}")
+    if factor is not None:
+        weight, bias = jax.tree.map(lambda leaf: (leaf * factor).astype(leaf.dtype), (weight, bias))
     product = jnp.promote_types(x.dtype, weight.dtype)
     dtype = jnp.promote_types(product, jnp.float32) if wide else product
     y = jnp.matmul(

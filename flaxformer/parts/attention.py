@@ -14,6 +14,7 @@ from flaxformer.nn.dot_product import apply_weights, dot_product_attention, dot_
 from flaxformer.nn.heads import broadcast_logits, without_unreachable
 from flaxformer.nn.kernels import KernelChoice, record
 from flaxformer.nn.kernels.packed import cached_attention
+from flaxformer.nn.kernels.platform import platform
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask, Window
 from flaxformer.nn.positions import frozen_logits
@@ -21,6 +22,7 @@ from flaxformer.params import Parameters, param, subtree
 from flaxformer.parts.cache import KeysValues, LayerCache, Memory, PackedKV, pack
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.norms import Norm
+from flaxformer.parts.positions import logit_bias
 from flaxformer.struct import leaf, part, static
 
 
@@ -172,16 +174,17 @@ class Attention(TokenMixer):
         self, weights: Weights, x: Float[Array, "*batch T D"], read: KeysValues | PackedKV, context: Context
     ) -> tuple[Float[Array, "*batch T D"], Aux]:
         """Return the update of x from keys and values, and the intermediates if `context.return_intermediates`."""
-        aux, query = Aux(), None
+        aux, query, why, scale = Aux(), None, self._why_steps(context), self.scale(x.shape[-1])
+        in_map = why is None and self._can_scale_map(context, read)
         if weights.query is not None:
-            maps = (weights.query, weights.query_bias, weights.query_norm)
-            query = context.edit("query", self._map_into_heads(x, *maps, context, context.query_positions))
-        why = self._why_steps(context)
+            maps, factor = (weights.query, weights.query_bias, weights.query_norm), scale if in_map else None
+            query = self._map_into_heads(x, *maps, context, context.query_positions, factor)
+            query = context.edit("query", query)
         if query is None or why is not None:
             record(KernelChoice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
         else:
-            mixed = self._mix_fused(query, read, context, self.scale(x.shape[-1]))
+            mixed = self._mix_fused(query, read, context, 1.0 if in_map else scale)
         mixed = context.edit("heads", mixed)
         if weights.out is not None:
             return linear(mixed, weights.out, weights.out_bias, contract=2), aux
@@ -189,6 +192,11 @@ class Attention(TokenMixer):
         if weights.out_bias is not None:
             y = (y + weights.out_bias.reshape((1,) * (y.ndim - 1) + (-1,))).astype(y.dtype)
         return y, aux
+
+    def _can_scale_map(self, context: Context, read: KeysValues | PackedKV) -> bool:
+        """Return True if the scale may multiply the map of the queries, of D² numbers, instead of the queries."""
+        is_linear = self.query_key_norm is None and not context.is_edited("query")
+        return platform().name != "cpu" and is_linear and isinstance(read, KeysValues)
 
     def _why_steps(self, context: Context) -> str | None:
         """Return why the attention weights must be computed step by step, not by a kernel; None if they need not."""
@@ -201,7 +209,7 @@ class Attention(TokenMixer):
         return "the weights are asked for" if context.return_intermediates else None
 
     def _mix_fused(
-        self, query: Array, read: KeysValues | PackedKV, context: Context, scale: Array
+        self, query: Array, read: KeysValues | PackedKV, context: Context, scale: float | Array
     ) -> Float[Array, "*batch T N d_v"]:
         """Return the mixed values by a single function, for one token from a cache or for any tokens."""
         attend: Callable[..., Array] = dot_product_attention
@@ -225,7 +233,7 @@ class Attention(TokenMixer):
             assert weights.pattern is not None, "without queries, there is a frozen pattern"
             logits = frozen_logits(weights.pattern, context.query_positions, context.key_positions)
         else:
-            bias = self._bias(query, read.key, allowed, context)
+            bias = logit_bias(context, query, read.key, allowed)
             logits = self.logits(weights, query, read.key, mask, bias, self.scale(x.shape[-1]))
         logits = context.edit("logits", broadcast_logits(logits, full))
         attention = context.edit("weights", self.normalize(weights, logits, allowed))
@@ -236,20 +244,6 @@ class Attention(TokenMixer):
         if mask is not None:
             intermediates["allowed"] = mask.matrix(*full[-2:])
         return mixed, Aux(intermediates=intermediates)
-
-    def _bias(
-        self, query: Float[Array, "*batch T N H"], key: Float[Array, "*batch S K H"], allowed: Array, context: Context
-    ) -> Float[Array, "*batch N T S"] | None:
-        """Return the bias of the logits, including the part of the position scheme that depends on the query."""
-        scheme = context.scheme
-        if scheme is None or not scheme.reads_query:
-            return context.bias
-        per_query_head = jnp.repeat(key, query.shape[-2] // key.shape[-2], axis=-2)
-        positions = (context.query_positions, context.key_positions)
-        bias = scheme.query_bias(context.scheme_weights, query, per_query_head, *positions, allowed)
-        if context.bias is None or bias is None:
-            return context.bias if bias is None else bias
-        return context.bias + bias
 
     def scale(self, d_model: int) -> Float[Array, ""]:
         """Return width^−scale_exponent, exactly if it is a power of two."""
@@ -264,10 +258,11 @@ class Attention(TokenMixer):
         return Window(self.window, query_positions, key_positions) & context.mask
 
     def _map_into_heads(
-        self, x: Array, weight: Array, bias: Array | None, norm: Parameters | None, context: Context, positions: Array
-    ) -> Float[Array, "*batch T N d"]:
+        self, x: Array, weight: Array, bias: Array | None, norm: Parameters | None, context: Context, positions: Array,
+        factor: Array | None = None,
+    ) -> Float[Array, "*batch T N d"]:  # fmt: skip
         """Return queries or keys: x mapped into heads, normalised, and rotated by the position scheme."""
-        y = linear(x, weight, bias)
+        y = linear(x, weight, bias, factor=factor)
         if norm is not None and self.query_key_norm is not None:
             y, _ = with_aux(self.query_key_norm.apply(norm, y, context.replace(valid=None)))
         return y if context.scheme is None else context.scheme.rotate(y, positions)

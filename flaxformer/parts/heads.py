@@ -10,6 +10,7 @@ from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 from flaxformer.nn.losses import count_correct, cross_entropy, squared_error
 from flaxformer.nn.pooling import POOLS, pool
+from flaxformer.nn.widen import widen
 from flaxformer.params import Parameters, param, subtree
 from flaxformer.parts.norms import Norm
 from flaxformer.pytree import Node
@@ -90,7 +91,7 @@ class Head(Component):
           norm: `norm_kind` of the model.
         """
         features, aux = with_aux(self.features(weights, x, context, norm))
-        return self.project(weights, features, table if self.tied else None), aux
+        return widen(self.project(weights, features, table if self.tied else None)), aux
 
     def features(
         self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context, norm: Norm
@@ -101,7 +102,7 @@ class Head(Component):
     def project(
         self, weights: OwnWeights, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
     ) -> Float[Array, "*batch outputs"]:
-        """Return the output of each vector, in float32 or wider; no vector reads another.
+        """Return the output of each vector; no vector reads another. `apply` widens it to float32.
 
         Args:
           table: embedding table, if the head is `tied`.
@@ -155,7 +156,11 @@ class OutputProjection(Node):
     table: Float[Array, "V D"] | None
 
     def outputs(self, features: Float[Array, "*batch D"]) -> Float[Array, "*batch outputs"]:
-        """Return the outputs of some features."""
+        """Return the outputs of some features, in float32 or wider."""
+        return widen(self.projected(features))
+
+    def projected(self, features: Float[Array, "*batch D"]) -> Float[Array, "*batch outputs"]:
+        """Return the outputs of some features as `project` gives them, in its precision."""
         return self.head.project(self.weights, features, self.table)
 
 
@@ -199,8 +204,7 @@ class LinearHead(Head):
             if table is None:
                 raise ValueError("head.tied is True; expected the embedding table to be given")
             matrix = table.T
-        outputs = linear(features, matrix, weights.bias, wide=self.wide_logits)
-        return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
+        return linear(features, matrix, weights.bias, wide=self.wide_logits)
 
 
 class LanguageModel(LinearHead):
@@ -246,7 +250,9 @@ class LanguageModel(LinearHead):
         self, weights: Weights, features: Float[Array, "*batch D"], table: Float[Array, "V D"] | None
     ) -> Float[Array, "*batch outputs"]:
         logits = super().project(weights, features, table)
-        return logits if self.logit_cap is None else self.logit_cap * jnp.tanh(logits / self.logit_cap)
+        if self.logit_cap is None:
+            return logits
+        return (self.logit_cap * jnp.tanh(widen(logits) / self.logit_cap)).astype(logits.dtype)
 
 
 class Classifier(LinearHead):

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.component import Component, OwnWeights
+from flaxformer.component import Component, Context, OwnWeights
 from flaxformer.nn.positions import alibi, relative_buckets, relative_positions, rotate, sinusoidal
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
@@ -185,3 +185,25 @@ class RelativeBuckets(Positions):
         )
         by_head = weights.table[numbers]  # [*batch, T, S, N]
         return by_head.transpose(*range(numbers.ndim - 2), -1, -3, -2)
+
+
+def logit_bias(
+    context: Context,
+    query: Float[Array, "*batch T N H"],
+    key: Float[Array, "*batch S K H"],
+    allowed: Bool[Array, "..."],
+) -> Float[Array, "*batch N T S"] | None:
+    """Return the bias of the logits of a layer, with the part of the position scheme that depends on the queries.
+
+    Args:
+      allowed: the mask, [*batch, N, T, S].
+    """
+    scheme = context.scheme
+    if scheme is None or not scheme.reads_query:
+        return context.bias
+    per_query_head = jnp.repeat(key, query.shape[-2] // key.shape[-2], axis=-2)
+    positions = (context.query_positions, context.key_positions)
+    bias = scheme.query_bias(context.scheme_weights, query, per_query_head, *positions, allowed)
+    if context.bias is None or bias is None:
+        return context.bias if bias is None else bias
+    return context.bias + bias

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from flaxformer.errors import UserError
+from flaxformer.training.compiling import CompilerOptions, options_for
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NEEDED = (
@@ -16,14 +17,17 @@ _NEEDED = (
 """Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
 
 
-def compile_lowered(lowered: jax.stages.Lowered, folder: str, target: str) -> tuple[jax.stages.Compiled | None, str]:
+def compile_lowered(
+    lowered: jax.stages.Lowered, folder: str, target: str, platform: str
+) -> tuple[jax.stages.Compiled | None, str]:
     """Return the compiled program, whose text is written to a folder, or None and the message that memory ran out.
 
     Raises:
       UserError: the program calls Python, and the target's compiler cannot compile that without the device.
     """
     try:
-        return lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True}), ""
+        options: CompilerOptions = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        return lowered.compile(compiler_options=options | options_for(platform)), ""
     except TypeError as error:
         if "host_callbacks" not in str(error):
             raise

@@ -165,7 +165,8 @@ def compile_step(
         weights, moments, stored = (sum(map(_bytes, jax.tree.leaves(part))) for part in parts)
         logits = logits_bytes(traced.jaxpr.jaxpr, run, placement.mesh)
         with tempfile.TemporaryDirectory() as folder:
-            compiled, error = compile_lowered(traced.lower(), folder, str(placement.target))
+            target = placement.target
+            compiled, error = compile_lowered(traced.lower(), folder, str(target), target.device.platform)
             text = optimized_text(Path(folder))
     seconds, available = time.perf_counter() - began, placement.target.memory
     held, chosen = weights + moments + stored, tuple(dict.fromkeys(choices))

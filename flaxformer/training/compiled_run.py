@@ -33,7 +33,7 @@ from flaxformer.sharding import replicated, replicated_axes
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import prefetch
-from flaxformer.training.compiling import compile_once
+from flaxformer.training.compiling import compile_for
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import task_columns, without_errors
 from flaxformer.training.evaluation_data import HeldOutPart, PlacedEvaluations, shapes_of
@@ -254,7 +254,7 @@ class CompiledRun:
 
     def _compile(self, call: ProgramCall, lowered: jax.stages.Lowered) -> None:
         with self.device_group.mesh_context():
-            compiled = compile_once(lowered, self._platform) if call.name == "start" else lowered.compile()
+            compiled = compile_for(lowered, self._platform, runs_once=call.name == "start")
         if (own := compiled.memory_analysis()) is not None:
             used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
             self._bytes[call.name] = used - own.alias_size_in_bytes

@@ -21,6 +21,7 @@ from flaxformer.component import Aux
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn import chunks
+from flaxformer.nn.widen import widen
 from flaxformer.parts.heads import Head, LossSum, OutputProjection
 from flaxformer.sharding import batch_shards, reduce_scatter, shard_leading, weight_spec
 from flaxformer.tasks.base import Batch
@@ -128,8 +129,10 @@ def _shards(params: Transformer, shared: PyTree, projection: OutputProjection) -
 def _sums(shared: tuple[OutputProjection, Array | None, _Terms], x: Array, rows: tuple[Array, Array]) -> PyTree:
     """The head's (sum, count) for a chunk, and those of the loss terms."""
     projection, smoothing, terms = shared
-    output = _narrow_gradient(projection.outputs(x), x)
-    own = projection.head.training_loss(output, Aux(), *rows, smoothing)
+    projected = projection.projected(x)
+    output = _narrow_gradient(widen(projected), x)
+    read = output if projection.head.has_own_loss or projected.dtype == output.dtype else projected
+    own = projection.head.training_loss(read, Aux(), *rows, smoothing)
     return own, [term.of_outputs(output, *rows) for term in terms]
 
 

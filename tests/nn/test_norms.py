@@ -46,6 +46,26 @@ def float32(*arrays):
 
 
 @both
+@pytest.mark.parametrize("offset", [0.0, 3.0, 100.0])
+def test_values_and_gradients_in_bfloat16(norm, offset):
+    random = np.random.default_rng(3)
+    x = jnp.asarray(random.normal(size=(B, T, 64)) + offset, jnp.bfloat16)
+    gain, cotangent = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in (64, x.shape))
+
+    def both(x, gain):
+        return jax.vjp(lambda x, gain: norm(x, gain).astype(jnp.float32), x, gain)
+
+    y, pull = both(x, gain)
+    assert norm(x, gain).dtype == jnp.bfloat16
+    np.testing.assert_allclose(y, expected(norm, x, gain), rtol=2**-7, atol=2e-3)
+    _, pull_wide = both(x.astype(jnp.float32), gain)
+    rounded = cotangent.astype(jnp.bfloat16).astype(jnp.float32)
+    for own, other in zip(pull(rounded), pull_wide(rounded), strict=True):
+        scale = np.abs(np.asarray(other)).max()
+        np.testing.assert_allclose(np.asarray(own, np.float32), other, rtol=2**-7, atol=0.01 * scale)
+
+
+@both
 @pytest.mark.parametrize("affine", ["none", "gain", "bias", "gain and bias"])
 @pytest.mark.parametrize("epsilon", [None, 0.3])
 @pytest.mark.parametrize("batch", [(), (B, T)])
