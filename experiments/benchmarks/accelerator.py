@@ -82,9 +82,9 @@ studied = dataclasses.replace(
     study.benchmark,
     ways=[
         Way("study-64", study.engine(64), role="ours"),
-        Way("study-auto", study.engine(None), role="ours"),
-        study.benchmark.way("processes-cached"),
         study.benchmark.way("processes"),
+        study.benchmark.way("processes-cached"),
+        Way("study-auto", study.engine(None), role="ours"),
     ],
     options={"file": ("",), "width": (64,), "trials": (8,), "seeds": (8,), "steps": (300,), "every": (32,)},
     quick={"width": (16,), "trials": (2,), "seeds": (1,), "steps": (2,), "every": (2,)},
@@ -117,11 +117,11 @@ H200 = "H200"
 benchmark = Suite(
     question="How fast is this package on this accelerator, and beside its peers?",
     sections={
-        "kernels": Section(checked, share=1.2),
-        "matmul": Section(matmul, share=0.4),
-        "training": Section(trained, share=5.0),
-        "study": Section(studied, share=1.6),
-        "decoding": Section(decoded, share=1.6),
+        "kernels": Section(checked, share=1.0),
+        "matmul": Section(matmul, share=0.3),
+        "training": Section(trained, share=4.5),
+        "study": Section(studied, share=2.6),
+        "decoding": Section(decoded, share=2.4),
         "compile": Section(compiled, share=0.6),
     },
     goals=[

@@ -31,6 +31,7 @@ wheels)
   "$PYTHON" -m pip download --quiet --dest "$folder" --only-binary=:all: --python-version "$TARGET" \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
     "${MISSING[@]}" "$@"
+  echo "$@" >"$folder/packages.txt"
   du -sh "$folder"
   ;;
 run)
@@ -49,7 +50,9 @@ lines = [f"import site; site.addsitedir({path!r})" for path in dict.fromkeys(pat
 pathlib.Path(sys.argv[1]).write_text("\n".join(lines) + "\n")
 END
   "$VENV/bin/python" -m pip install --quiet --no-index --find-links "$folder" --force-reinstall --no-deps flaxformer
-  "$VENV/bin/python" -m pip install --quiet --no-index --find-links "$folder" flaxformer
+  more=()
+  [ ! -f "$folder/packages.txt" ] || read -ra more <"$folder/packages.txt"
+  "$VENV/bin/python" -m pip install --quiet --no-index --find-links "$folder" flaxformer "${more[@]}"
   exec "$VENV/bin/flaxformer" bench accelerator "$@"
   ;;
 *) usage ;;
