@@ -38,8 +38,8 @@ def measured(work: Work, call: Callable[[], Any], ready: Callable[[Any], Any]) -
 
 def with_prompt(found: dict[str, Any], work: Work, call: Callable[[], Any], ready: Callable[[Any], Any]) -> Any:
     """Add the seconds that one new token takes, most of which read the prompt, and the rate of the other tokens."""
-    prompt: Any = rate(work, call, units=1, name="calls", ready=ready, seconds=work["seconds"] / 3)
-    first = 1 / prompt["calls"]
+    prompt: Any = rate(work, call, units=1, name="prompts_per_second", ready=ready, seconds=work["seconds"] / 3)
+    first = 1 / prompt["prompts_per_second"]
     whole = work["batch"] * work["steps"] / found["tokens_per_second"]
     if whole <= first:  # too little work to tell them apart
         return found | {"prompt_seconds": first}

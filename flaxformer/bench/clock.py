@@ -34,7 +34,12 @@ def rate(
       name: name of the rate in the result.
       ready: function that waits for the result of a call, such as `jax.block_until_ready`.
       seconds: duration of all windows together.
+
+    Raises:
+      ValueError: the name is that of another number of the result.
     """
+    if name in ("calls", "first_step_seconds"):
+        raise ValueError(f"name is '{name}', which the result has already; expected another one")
     ready(call())
     first = work.since_start()
     for _ in range(WARM_UP):

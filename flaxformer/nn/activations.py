@@ -17,28 +17,9 @@ def _rounded_once(function: Callable[[Array], Array]) -> Callable[[Array], Array
 
     @functools.wraps(function)
     def compute(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        if has_pairs(x):
-            return _of_pairs(function, x)
         return function(widen(x)).astype(x.dtype)
 
     return compute
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _of_pairs(function: Callable[[Array], Array], x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-    """Return function(x) for x in bfloat16 on a GPU; only x is stored for the derivative."""
-    even, odd = split_pairs(x)
-    return join_pairs(function(even), function(odd))
-
-
-def _of_pairs_backward(function: Callable[[Array], Array], x: Array, gradient: Array) -> tuple[Array]:
-    def one(x: Array, gradient: Array) -> Array:
-        return gradient * jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
-
-    return (join_pairs(*map(one, split_pairs(x), split_pairs(gradient))),)
-
-
-_of_pairs.defvjp(lambda function, x: (_of_pairs(function, x), x), _of_pairs_backward)
 
 
 @jax.checkpoint  # the backward pass stores only x, which halves its memory and costs no time on a CPU
@@ -75,3 +56,43 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": _rounded_once(jax.nn.sigmoid),
 }
 """All are computed in float32 or wider, and rounded once to the dtype of x."""
+_ELEMENTWISE = frozenset(ACTIVATIONS.values())
+"""Functions of single elements; one that a user adds may be another."""
+
+
+def activate(name: str, x: Float[Array, "*batch D"], bias: Float[Array, "D"] | None) -> Float[Array, "*batch D"]:
+    """Return f(x + b), for an activation f whose result goes to a product, and is fused with nothing else."""
+    function = ACTIVATIONS[name]
+    if function in _ELEMENTWISE and has_pairs(x):
+        return _of_pairs(function, x, bias)
+    return function(x if bias is None else (x + bias.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_pairs(function: Callable[[Array], Array], x: Float[Array, "*batch D"], bias: Array | None) -> Array:
+    """Return function(x + bias) for a large x in bfloat16 on a GPU; x is stored for the derivative, and not the sum."""
+    return join_pairs(*map(function, _sums(x, bias)))
+
+
+def _sums(x: Float[Array, "*batch D"], bias: Array | None) -> tuple[Array, Array]:
+    """Return x + bias, rounded as x is, as pairs."""
+    even, odd = split_pairs(x)
+    if bias is None:
+        return even, odd
+    row = widen(bias).reshape((1,) * (x.ndim - 1) + (-1,))
+    return widen((even + row[..., ::2]).astype(x.dtype)), widen((odd + row[..., 1::2]).astype(x.dtype))
+
+
+def _of_pairs_backward(
+    function: Callable[[Array], Array], residuals: tuple[Array, Array | None], gradient: Array
+) -> tuple[Array, Array | None]:
+    x, bias = residuals
+
+    def one(x: Array, gradient: Array) -> Array:
+        return gradient * jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
+
+    of_x = join_pairs(*map(one, _sums(x, bias), split_pairs(gradient)))
+    return of_x, None if bias is None else widen(of_x).sum(tuple(range(x.ndim - 1))).astype(bias.dtype)
+
+
+_of_pairs.defvjp(lambda function, x, bias: (_of_pairs(function, x, bias), (x, bias)), _of_pairs_backward)

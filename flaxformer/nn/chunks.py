@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 LARGE = 2**29
 """Numbers above which the logits of a batch are computed in chunks of tokens, and about as many per chunk.
 
-They are 1 GiB in float32. A chunk then has about 5,300 tokens for 50,304 ids: enough that the sum of the gradient of
+They are 2 GiB in float32. A chunk then has about 10,700 tokens for 50,304 ids: enough that the sum of the gradient of
 the table, which is read and written once per chunk, takes a small part of the time.
 """
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Array, Float
 
 from flaxformer.component import Component, ComponentResult, Context, OwnWeights
-from flaxformer.nn.activations import ACTIVATIONS
+from flaxformer.nn.activations import ACTIVATIONS, activate
 from flaxformer.nn.linear import linear
 from flaxformer.params import Parameters, param
 from flaxformer.struct import static
@@ -42,7 +42,7 @@ class Dense(FeedForward):
         return super().sizes(model) | {"d_ff": self.d_ff or 4 * model["d_model"]}
 
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
-        hidden = ACTIVATIONS[self.activation](linear(x, weights.up, weights.up_bias))
+        hidden = activate(self.activation, linear(x, weights.up), weights.up_bias)
         return linear(hidden, weights.down, weights.down_bias)
 
 

@@ -196,6 +196,12 @@ def test_rate_waits_for_asynchronous_work_and_excludes_compilation(monkeypatch):
     assert len(calls) == 3 + 3 * found["calls"]
 
 
+@pytest.mark.parametrize("name", ["calls", "first_step_seconds"])
+def test_a_rate_has_a_name_of_its_own(name):
+    with pytest.raises(ValueError, match=f"name is '{name}', which the result has already"):
+        rate(Work({}, Path(), 0.0), lambda: None, units=1, name=name)
+
+
 def test_peak_memory_is_that_of_one_way(bench):
     held = bytearray(b"x") * 300_000_000  # a process that is started inherits the mark of the one that starts it
     kept = bench("speed", "--only", "peer", "--quick")[2]

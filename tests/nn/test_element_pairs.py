@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer.nn import cross_entropy
 from flaxformer.nn import element_pairs as pairs
-from flaxformer.nn.activations import ACTIVATIONS
+from flaxformer.nn.activations import ACTIVATIONS, activate
 from flaxformer.nn.kernels.platform import compiling_for
 
 BF16 = jnp.bfloat16
@@ -57,34 +57,48 @@ def test_pairs_are_for_large_rows_of_even_length_in_bfloat16_on_a_gpu(monkeypatc
             assert pairs.has_pairs(jnp.zeros(shape, dtype)) == (fits and is_gpu and dtype == BF16), (shape, dtype, name)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_equal_the_plain_ones(name, gpu):
-    x, gradient = numbers(4, 6, 32), numbers(4, 6, 32, seed=1, scale=1.0)
+def test_activations_equal_the_plain_ones(name, biased, gpu):
+    # Sums of such numbers are exact; others, a CPU rounds or not.
+    x, bias = (jnp.round(8 * numbers(*shape).clip(-6, 6)) / 8 for shape in [(4, 6, 32), (32,)])
+    gradient, bias = numbers(4, 6, 32, seed=1, scale=1.0), bias if biased else None
 
-    def both(x):
-        y, pull = jax.vjp(ACTIVATIONS[name], x)
-        return y, pull(gradient)[0]
+    def both(x, bias):
+        y, pull = jax.vjp(lambda x, bias: activate(name, x, bias), x, bias)
+        return y, *pull(gradient)
 
-    own = jax.jit(both)(x)
+    own = jax.jit(both)(x, bias)
     with compiling_for("cpu"):
-        plain = jax.jit(lambda x: both(x))(x)
-    for found, expected in zip(own, plain, strict=True):
+        plain = jax.jit(lambda x, bias: both(x, bias))(x, bias)
+    for found, expected in zip(own[:2], plain[:2], strict=True):
         assert found.dtype == BF16
         # One unit in the last place; where a slope is close to 0, the rounding of tanh in float32.
         np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(expected, np.float64), 2**-7, 1e-5)
+    if biased:
+        total = np.asarray(own[1], np.float64).sum((0, 1))
+        np.testing.assert_allclose(np.asarray(own[2], np.float64), total, 2**-8, 1e-5)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("name", ["gelu", "silu"])
-def test_activations_of_pairs_store_their_argument_alone(name, gpu):
-    _, pull = jax.vjp(ACTIVATIONS[name], numbers(4, 8))
-    assert sum(leaf.nbytes for leaf in jax.tree.leaves(pull)) == 2 * 4 * 8
+def test_activations_of_pairs_store_their_arguments_alone(name, biased, gpu):
+    bias = numbers(8) if biased else None
+    _, pull = jax.vjp(lambda x: activate(name, x, bias), numbers(4, 8))
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(pull)) == 2 * (4 * 8 + 8 * biased)
 
 
 @pytest.mark.parametrize("name", ["gelu", "tanh"])
 def test_activations_of_pairs_map_over_stacked_runs(name, gpu):
     x = numbers(3, 4, 8)
-    one = jax.grad(lambda x: ACTIVATIONS[name](x).astype(jnp.float32).sum())
+    one = jax.grad(lambda x: activate(name, x, None).astype(jnp.float32).sum())
     np.testing.assert_array_equal(bits(jax.vmap(one)(x)), bits(jnp.stack([one(row) for row in x])))
+
+
+def test_an_activation_of_a_user_is_given_whole_rows(gpu, monkeypatch):
+    monkeypatch.setitem(ACTIVATIONS, "mine", lambda x: x - x.max(-1, keepdims=True))
+    x = numbers(4, 8)
+    np.testing.assert_array_equal(bits(activate("mine", x, None)), bits(x - x.max(-1, keepdims=True)))
 
 
 @pytest.mark.parametrize("smoothing", [None, 0.1])
