@@ -1,0 +1,87 @@
+"""Kernels of a training step compiled for a GPU: what `experiments/benchmarks/README.md` found faster.
+
+`pytest -m compile` with the extra `cuda`.
+"""
+
+import functools
+import importlib.util
+import re
+
+import pytest
+
+from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, ModelConfig
+from flaxformer.nn import chunks
+from flaxformer.parts.attention import Attention as AttentionPart
+from flaxformer.sharding import Devices
+from flaxformer.targets.program import Placement, compile_step
+from flaxformer.targets.topology import PACKAGES, parse_target
+from flaxformer.tasks import StandardLibrary
+from flaxformer.training import Run, Training
+
+pytestmark = pytest.mark.compile
+
+LAYERS, D, B, T = 2, 256, 32, 1024
+
+
+@functools.cache
+def step(bias=False, precision="bfloat16", target="h200", mesh=None):
+    """Return the compiled step of a model whose hidden arrays are large."""
+    if importlib.util.find_spec(PACKAGES["gpu"][0]) is None:
+        pytest.skip("no compiler for GPUs")
+    model = ModelConfig(
+        layers=LAYERS,
+        d_model=D,
+        vocabulary=256,
+        attention=Attention(heads=4, bias=bias, out_bias=bias),
+        feed_forward=Dense(activation="gelu", bias=bias),
+        norm_kind=LayerNorm(),
+        head=LanguageModel(tied=True, wide_logits=False),
+    )
+    run = Run(
+        model=model,
+        task=StandardLibrary(length=T, batch_size=B),
+        training=Training(steps=1, precision=precision),
+    )
+    return compile_step(run, Placement.of(parse_target(target), mesh), "unrolled")
+
+
+def traffic(program, part):
+    return sum(kernel.bytes for kernel in program.kernels if kernel.part == part)
+
+
+def in_pairs(program, columns):
+    """Return the number of kernels whose result are pairs of elements in rows of this length."""
+    return len(re.findall(rf"= u32\[[\d,]*{columns // 2}\]\S* fusion\(", program.text))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_activations_are_computed_by_pairs(bias):
+    assert in_pairs(step(bias), 4 * D) == 2 * LAYERS  # forward and backward
+
+
+def test_activations_in_float32_are_not():
+    assert in_pairs(step(precision="float32"), 4 * D) == 0
+
+
+def test_a_loss_in_chunks_is_computed_by_pairs(monkeypatch):
+    whole = step()
+    monkeypatch.setattr(chunks, "LARGE", B * T * 128)
+    assert (in_pairs(whole, 256), in_pairs(step.__wrapped__(), 256)) == (0, 1)
+
+
+def test_devices_along_tensor_keep_their_part_of_the_pairs():
+    program = step(target="h200x2", mesh=Devices(tensor=2))
+    assert in_pairs(program, 2 * D) == 2 * LAYERS
+    assert not [one for one in program.collectives if one.bytes >= B * T * 4 * D * 2]
+
+
+def test_products_of_one_operand_are_not_merged():
+    assert not re.search(rf"bf16\[{B * T},({2 * D}|{3 * D})\]", step().text)
+
+
+def test_the_scale_costs_no_pass_over_the_queries(monkeypatch):
+    in_map = traffic(step(), "attention")
+    monkeypatch.setattr(AttentionPart, "_can_scale_map", lambda *arguments: False)
+    of_queries = 2 * B * T * D
+    # They would be read and written, forward and backward.
+    assert traffic(step.__wrapped__(), "attention") - in_map >= LAYERS * 3 * of_queries
