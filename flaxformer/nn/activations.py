@@ -86,7 +86,8 @@ def _sums(x: Float[Array, "*batch D"], bias: Array | None) -> tuple[Array, Array
 def _of_pairs_backward(
     function: Callable[[Array], Array], residuals: tuple[Array, Array | None], gradient: Array
 ) -> tuple[Array, Array | None]:
-    x, bias = residuals
+    # As in `jax.checkpoint`: otherwise XLA keeps parts of the forward pass, such as tanh, for this computation.
+    (x, bias), gradient = jax.lax.optimization_barrier((residuals, gradient))
 
     def one(x: Array, gradient: Array) -> Array:
         return gradient * jax.jvp(function, (x,), (jnp.ones_like(x),))[1]

@@ -24,7 +24,7 @@ LAYERS, D, B, T = 2, 256, 32, 1024
 
 
 @functools.cache
-def step(bias=False, precision="bfloat16", target="h200", mesh=None):
+def step(bias=False, precision="bfloat16", target="h200", mesh=None, activation="gelu"):
     """Return the compiled step of a model whose hidden arrays are large."""
     if importlib.util.find_spec(PACKAGES["gpu"][0]) is None:
         pytest.skip("no compiler for GPUs")
@@ -33,7 +33,7 @@ def step(bias=False, precision="bfloat16", target="h200", mesh=None):
         d_model=D,
         vocabulary=256,
         attention=Attention(heads=4, bias=bias, out_bias=bias),
-        feed_forward=Dense(activation="gelu", bias=bias),
+        feed_forward=Dense(activation=activation, bias=bias),
         norm_kind=LayerNorm(),
         head=LanguageModel(tied=True, wide_logits=False),
     )
@@ -57,6 +57,12 @@ def in_pairs(program, columns):
 @pytest.mark.parametrize("bias", [False, True])
 def test_activations_are_computed_by_pairs(bias):
     assert in_pairs(step(bias), 4 * D) == 2 * LAYERS  # forward and backward
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "silu", "tanh"])
+def test_no_part_of_an_activation_is_stored(activation):
+    relu = step(bias=True, activation="relu").memory.activations
+    assert step(bias=True, activation=activation).memory.activations < relu + B * T * 4 * D
 
 
 def test_activations_in_float32_are_not():
