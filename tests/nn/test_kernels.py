@@ -136,6 +136,26 @@ def test_tiles_take_bias_cap_and_scale_with_their_gradients(shape):
         np.testing.assert_allclose(own, other, rtol=1e-4, atol=3e-5)
 
 
+@pytest.mark.parametrize("cap", [None, 1.7])
+def test_scale_and_cap_may_be_numbers_in_a_loop_over_layers(cap):
+    query, key, value, _ = arrays(16, 16, 4, 4)
+
+    @jax.jit
+    def gradient(query):
+        @jax.checkpoint
+        def layer(x, _):
+            return COMPUTE["chunked"](AttentionCall(x, key, value, Causal(), None, 0.37, cap)), None
+
+        return jax.grad(lambda x: jax.lax.scan(layer, x, length=2)[0].sum())(query)
+
+    def plain(x):
+        for _ in range(2):
+            x = reference_attention(AttentionCall(x, key, value, Causal(), None, 0.37, cap))
+        return x.sum()
+
+    np.testing.assert_allclose(gradient(query), jax.grad(plain)(query), rtol=1e-4, atol=1e-5)
+
+
 def test_tiles_map_over_trials_and_leading_axes():
     query, key, value, _ = arrays(13, 13, 5, 3)
     mask = masks(13, 13)["causal padding"]

@@ -235,9 +235,10 @@ def _backward(
             logit_cap=of_cap,
         ), None
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide), operands)
+    # A constant scale may be saved as a literal, which has no `shape`.
+    zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), wide), operands)
     gradient, _ = jax.lax.scan(add, zeros, _starts(tiles))
-    return jax.tree.map(lambda g, x: g.astype(x.dtype), gradient, operands), None
+    return jax.tree.map(lambda g, x: g.astype(jnp.result_type(x)), gradient, operands), None
 
 
 def _bias_gradient(
