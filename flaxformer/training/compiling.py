@@ -7,9 +7,9 @@ CompilerOptions = dict[str, str | bool]
 ONCE_ON_CPU: CompilerOptions = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 """Options of XLA on a CPU that compile in half the time. Results have the same bits; the program may be slower."""
 
-ON_GPU: CompilerOptions = {"xla_gpu_dot_merger_threshold_mb": "0"}
-"""Options of XLA on a GPU. Products with one operand in common, such as those for queries, keys and values, are not
-merged: to copy their parts out of the merged result takes longer than the merged product saves."""
+ON_GPU: CompilerOptions = {"xla_gpu_dot_merger_threshold_mb": "1"}
+"""Options of XLA on a GPU. Products above 1 MB with one operand in common, such as those for queries, keys and values,
+are not merged: to copy their parts out of the merged result takes longer than the merged product saves."""
 
 
 def options_for(platform: str, runs_once: bool = False) -> CompilerOptions:
