@@ -42,7 +42,7 @@ def is_small(point: WorkPoint) -> bool:
 
 
 def is_not_the_smallest(point: WorkPoint) -> bool:
-    """True for sizes of which Flax NNX is worth its time."""
+    """True for the sizes at which Flax NNX is measured."""
     return point["size"] != "XS"
 
 

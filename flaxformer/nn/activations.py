@@ -61,7 +61,7 @@ _ELEMENTWISE = frozenset(ACTIVATIONS.values())
 
 
 def activate(name: str, x: Float[Array, "*batch D"], bias: Float[Array, "D"] | None) -> Float[Array, "*batch D"]:
-    """Return f(x + b), for an activation f whose result goes to a product, and is fused with nothing else."""
+    """Return f(x + b) for an activation f, where its result is the operand of a matrix product."""
     function = ACTIVATIONS[name]
     if function in _ELEMENTWISE and has_pairs(x):
         return _of_pairs(function, x, bias)

@@ -9,7 +9,8 @@ ONCE_ON_CPU: CompilerOptions = {"xla_backend_optimization_level": "1", "xla_cpu_
 
 ON_GPU: CompilerOptions = {"xla_gpu_dot_merger_threshold_mb": "1"}
 """Options of XLA on a GPU. Products above 1 MB with one operand in common, such as those for queries, keys and values,
-are not merged: to copy their parts out of the merged result takes longer than the merged product saves."""
+are not merged: to copy their parts out of the merged result takes longer than the merged product saves. Without smaller
+ones merged, XLA fails to compile some programs for a GPU that is not attached."""
 
 
 def options_for(platform: str, runs_once: bool = False) -> CompilerOptions:

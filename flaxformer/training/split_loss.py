@@ -131,8 +131,9 @@ def _sums(shared: tuple[OutputProjection, Array | None, _Terms], x: Array, rows:
     projection, smoothing, terms = shared
     projected = projection.projected(x)
     output = _narrow_gradient(widen(projected), x)
-    read = output if projection.head.has_own_loss or projected.dtype == output.dtype else projected
-    own = projection.head.training_loss(read, Aux(), *rows, smoothing)
+    # Logits that the head rounded are given to the cross-entropy as they are, which a GPU reads in pairs.
+    is_rounded = projected.dtype != output.dtype and not projection.head.has_own_loss
+    own = projection.head.training_loss(projected if is_rounded else output, Aux(), *rows, smoothing)
     return own, [term.of_outputs(output, *rows) for term in terms]
 
 
