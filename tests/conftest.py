@@ -9,12 +9,15 @@ import gc
 import itertools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import jax
 import pytest
 from jax._src import compiler
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("JAX_NUM_CPU_DEVICES", "2")))
@@ -26,6 +29,15 @@ install_import_hook([f"flaxformer.nn.{name}" for name in CHECKED], "beartype.bea
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts a background job so, and processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+gc.set_threshold(100_000, 50, 100)  # traces are many objects, which the garbage collector reads again and again
+
+
+def pytest_collection_finish():
+    """Take what stays until the end, such as modules and tests, out of the garbage collector's work."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config):
@@ -57,6 +69,7 @@ EVERY = {
     "interpret/test_attribution.py::test_attributions_add_up_to_the_logit": 2,
     "interpret/test_interventions.py::test_ablation_replaces_the_chosen_heads_and_positions_alone": 3,
     "jobs/test_train.py::test_a_killed_job_resumes_from_its_checkpoint_bit_for_bit": 2,
+    "jobs/test_edit_files.py::test_text_is_generated_under_the_edits_of_a_file": 2,
     "laws/test_check.py::test_every_faulty_component_violates_its_law": 9,
     "model/test_beam.py::test_beam_search_with_a_beam_per_sequence_is_exhaustive": 2,
     "model/test_components.py::test_decoding_equals_the_forward_pass_in_both_layouts": 4,
@@ -64,6 +77,7 @@ EVERY = {
     "model/test_components.py::test_later_tokens_and_padding_do_not_change_earlier_outputs": 4,
     "model/test_decoding.py::test_cached_logits_equal_full_logits": 36,
     "model/test_decoding.py::test_padding_of_a_prompt_does_not_change_its_continuation": 6,
+    "model/test_edited_beams.py::test_scores_are_those_of_apply_with_the_same_edits": 2,
     "model/test_edited_decoding.py::test_edits_that_have_no_meaning_token_by_token_are_refused": 2,
     "model/test_edited_decoding.py::test_generation_with_edits_in_other_mixers_and_layouts": 2,
     "model/test_edited_decoding.py::test_greedy_generation_with_edits_equals_the_argmax_of_apply": 2,
@@ -76,6 +90,7 @@ EVERY = {
     "model/test_own_inputs_and_heads.py::test_a_task_trains_and_evaluates_user_defined_inputs_and_heads": 3,
     "model/test_recurrent.py::test_decoding_a_block_in_parts_equals_the_forward_pass": 6,
     "model/test_recurrent.py::test_nan_padding_reaches_no_output_and_no_gradient_of_cells": 3,
+    "model/test_scale_in_map.py::test_values_and_gradients_are_those_of_scaled_logits": 3,
     "model/test_torch_parity.py::test_a_block_equals_the_torch_encoder_layer": 3,
     "nn/test_attention.py::test_equals_the_float64_loop": 2,
     "nn/test_attention_weights.py::test_weights_and_their_mixture_are_the_whole": 3,
@@ -90,6 +105,7 @@ EVERY = {
     "nn/test_kernels.py::test_tiles_take_bias_cap_and_scale_with_their_gradients": 2,
     "nn/test_losses.py::test_any_split_into_micro_batches_gives_the_same_loss_and_gradient": 2,
     "nn/test_losses.py::test_equals_the_sum_over_tokens": 2,
+    "nn/test_norms.py::test_derivatives_of_both_modes_and_orders_agree": 3,
     "nn/test_rotary.py::test_equals_multiplication_by_unit_complex_numbers": 2,
     "report/test_claim_context.py::test_an_interaction_is_shown_with_the_two_effects_that_it_compares": 2,
     "report/test_claim_context.py::test_the_report_begins_with_the_answer_to_its_question": 3,
@@ -177,6 +193,26 @@ def compile_options(*arguments, env_options_overrides=None, **options):
 
 OPTIONS_OF_JAX = compiler.get_compile_options
 compiler.get_compile_options = compile_options
+USES = 100
+"""Programs that are lowered in one context; a context keeps their constants and types."""
+contexts = threading.local()
+
+
+def context_of_several_programs():
+    """Return an MLIR context that the next programs of a thread share, since making one takes as long as a lowering.
+
+    A program that is compiled while another is lowered has a context of its own.
+    """
+    if ir.Context.current is not None:
+        return CONTEXT_OF_JAX()
+    if getattr(contexts, "uses", 0) % USES == 0:
+        contexts.current, contexts.uses = CONTEXT_OF_JAX(), 0
+    contexts.uses += 1
+    return contexts.current
+
+
+CONTEXT_OF_JAX = mlir.make_ir_context
+mlir.make_ir_context = context_of_several_programs
 OPTIMISED = {
     "runner/test_run_alone.py",
     "targets",

@@ -6,6 +6,8 @@
 import functools
 import importlib.util
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,12 @@ from flaxformer.targets.program import Placement, compile_step
 from flaxformer.targets.topology import PACKAGES, parse_target
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "benchmarks"))
+try:
+    import formulations
+finally:
+    sys.path.pop(0)
 
 pytestmark = pytest.mark.compile
 
@@ -92,3 +100,13 @@ def test_the_scale_costs_no_pass_over_the_queries(monkeypatch):
     of_queries = 2 * B * T * D
     # They would be read and written, forward and backward.
     assert traffic(step.__wrapped__(), "attention") - in_map >= LAYERS * 3 * of_queries
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", formulations.CHANGES, ids=lambda change: change.__name__)
+def test_every_change_of_the_benchmark_changes_the_program(monkeypatch, change):
+    monkeypatch.setattr(chunks, "LARGE", B * T * 256)  # all logits in one chunk
+    whole = step.__wrapped__().kernels
+    monkeypatch.setattr(formulations, "replace", monkeypatch.setattr)
+    change()
+    assert step.__wrapped__().kernels != whole
