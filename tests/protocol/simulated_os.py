@@ -327,7 +327,8 @@ class System:
             for module, name, own in places:
                 self.real.setdefault(f"{module.__name__}.{name}", getattr(module, name))
                 stack.enter_context(mock.patch.object(module, name, getattr(self, own)))
-            if paths := getattr(glob, "_StringGlobber", None):  # Python 3.13 binds these functions early
-                stack.enter_context(mock.patch.object(paths, "scandir", staticmethod(self.scandir)))
-                stack.enter_context(mock.patch.object(paths, "lexists", staticmethod(os.path.lexists)))
+            globber = getattr(glob, "_StringGlobber", None)  # Python 3.13 binds some of these functions early
+            for name, own in (("scandir", self.scandir), ("lstat", self.lstat), ("lexists", os.path.lexists)):
+                if hasattr(globber, name):
+                    stack.enter_context(mock.patch.object(globber, name, staticmethod(own)))
             yield
