@@ -31,11 +31,14 @@ from jaxtyping import Array, PyTree
 
 from flaxformer.errors import UserError
 from flaxformer.params import Parameters, ParametersT, path_name
+from flaxformer.startup.cpu_devices import two_threads_per_cpu_device
 from flaxformer.weight_axes import Axes, axes
 
 T = TypeVar("T")
 SharedT = TypeVar("SharedT")
 RowsT = TypeVar("RowsT")
+
+two_threads_per_cpu_device()  # read when JAX starts, which is usually after this import
 
 RULES = {
     "heads": "tensor",
@@ -88,6 +91,7 @@ class Devices:
         Raises:
           UserError: there are not so many devices, or more in several processes.
         """
+        two_threads_per_cpu_device()
         found, several = jax.devices(), jax.process_count() > 1
         if self.count > len(found) or (several and self.count < len(found)):
             where = f"{jax.process_count()} processes have" if several else "this machine has"

@@ -101,7 +101,7 @@ INSIDE = {
         {"launch"},
     ],
     "training": [
-        {"precision", "loss_terms", "weight_scales", "per_layer", "patterns", "moments"},
+        {"precision", "loss_terms", "weight_scales", "per_layer", "patterns", "moments", "calls_in_flight"},
         {"schedule"},
         {"optimizer", "adapters", "initial_weights"},
         {"trainable"},

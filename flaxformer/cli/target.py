@@ -8,7 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.cli.arguments import Plan
+from flaxformer.cli.arguments.options import FAILED
+from flaxformer.cli.child_process import ChildDiedError, call_in_process
 from flaxformer.cli.study import load as load_study
+from flaxformer.cli.terminal import safe_console
 from flaxformer.errors import UserError
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.kernels import KernelChoice
@@ -39,12 +42,34 @@ SHOWN = 8
 
 
 def main(arguments: Plan, console: Console) -> int:
-    """Compile the file's study or run for the target, and print what it needs."""
+    """Compile the file's study or run for the target in a process of its own, and print what it needs."""
+    target, _ = _target_and_mesh(arguments)
+    try:
+        return call_in_process(compile_and_print, arguments)
+    except ChildDiedError as error:
+        text = f"the compiler for {target} ended its process ({error}); a smaller model or another mesh may compile"
+        safe_console(is_error=True).print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
+        return FAILED
+
+
+def _target_and_mesh(arguments: Plan) -> tuple[Target, Devices | None]:
+    """Return the target and the mesh of a command.
+
+    Raises:
+      UserError: there is no such target, or the mesh has more devices.
+    """
     assert arguments.target is not None
     target = parse_target(arguments.target)
     mesh = None if arguments.mesh is None else parse_devices(arguments.mesh)
     if mesh is not None and mesh.count > target.count:
         raise UserError(f"mesh is {mesh}, {mesh.count} devices; expected at most {target.count}, which {target} has")
+    return target, mesh
+
+
+def compile_and_print(arguments: Plan, console: Console | None = None) -> int:
+    """Compile the file's study or run for the target in this process, and print what it needs."""
+    target, mesh = _target_and_mesh(arguments)
+    console = safe_console() if console is None else console
     jax.config.update("jax_platforms", "cpu")  # the data are read on the host, and attached devices are left alone
     target.devices()  # raises without the compiler
     module = load_module(arguments.file, "defines `study` or `run`")

@@ -33,6 +33,7 @@ from flaxformer.sharding import replicated, replicated_axes
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import prefetch
+from flaxformer.training.calls_in_flight import wait_every_few_calls
 from flaxformer.training.compiling import compile_for
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import task_columns, without_errors
@@ -245,7 +246,7 @@ class CompiledRun:
         """Call the program of this name, which is compiled for such arguments if it is not yet."""
         if call.name not in self.programs:
             self._compile(call, self._lower(call))
-        return self.programs[call.name](*call.arguments)
+        return wait_every_few_calls(self.programs[call.name](*call.arguments), self.device_group.mesh)
 
     def _lower(self, call: ProgramCall) -> jax.stages.Lowered:
         with self.device_group.mesh_context(), self._functions.tracing, without_collections():

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 from test_recipes import RECIPES, data, recipe  # noqa: F401  # a fixture
 
-from flaxformer.cli import plan
 from flaxformer.cli.arguments import Plan
+from flaxformer.cli.target import compile_and_print
 from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig
 from flaxformer.data import prepare
 from flaxformer.nn.kernels import chunked
@@ -232,7 +232,7 @@ def test_plan_prints_memory_kernels_and_limits(target, tmp_path):
         "          training=Training(steps=4, evaluate_every=2))\n"
     )
     console = Console(width=120, record=True, file=io.StringIO())
-    assert plan.main(Plan(file=file, target=target, quick=True), console) == 0
+    assert compile_and_print(Plan(file=file, target=target, quick=True), console) == 0
     text = console.export_text()
     assert f"{parse_target(target)}: fits, " in text
     for word in ("weights", "moments", "activations", "logits", "attention by xla", "a step takes at least"):
