@@ -108,7 +108,7 @@ INSIDE = {
         {"run"},
         {"cpu", "offload", "split_loss", "compiling"},
         {"micro_batches"},
-        {"memory"},
+        {"memory", "loss"},
         {"device_group", "step"},
         {"evaluation", "evaluation_data", "flops"},
         {"run_functions", "cost"},

@@ -26,7 +26,7 @@ from flaxformer.config import POST, PRE, Attention, ModelConfig
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training, start
-from flaxformer.training.step import loss
+from flaxformer.training.loss import loss
 
 BASELINE = Run(
     model=ModelConfig(layers=24, d_model=32, attention=Attention(heads=1)),

@@ -36,7 +36,7 @@ from flaxformer.params import count
 from flaxformer.study import Axis, Claim, Probe, Study
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import AdamW, Run, Training
-from flaxformer.training.step import loss
+from flaxformer.training.loss import loss
 
 LAYERS, TOKENS = 4, 16
 INDEPENDENT = ModelConfig(layers=LAYERS, d_model=32, attention=Attention(heads=2))

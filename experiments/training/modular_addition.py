@@ -27,7 +27,7 @@ from flaxformer.nn.losses import count_correct
 from flaxformer.study import Claim, Study
 from flaxformer.tasks import ModularAddition
 from flaxformer.training import AdamW, Constant, Run, Training
-from flaxformer.training.step import forward
+from flaxformer.training.loss import forward
 
 run = Run(
     model=ModelConfig(vocabulary=98, layers=2, d_model=128, attention=Attention(heads=4)),

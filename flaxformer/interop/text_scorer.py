@@ -19,8 +19,8 @@ from flaxformer.model import Sampling, stream
 from flaxformer.model.weights import Transformer
 from flaxformer.tasks.base import Batch
 from flaxformer.tasks.task_tokenizer import text_of
+from flaxformer.training.loss import forward
 from flaxformer.training.run import Run
-from flaxformer.training.step import forward
 
 SHORTEST = 16
 """Smallest number of tokens to which a batch is padded; longer ones are padded to a power of two."""

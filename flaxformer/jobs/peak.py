@@ -10,7 +10,7 @@ from flaxformer.nn.kernels import using
 from flaxformer.targets.devices import device_of
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.flops import first_batch, products_of, standard_form
-from flaxformer.training.step import forward
+from flaxformer.training.loss import forward
 
 
 def peak(kind: str, precision: str) -> float | None:

@@ -15,8 +15,9 @@ from flaxformer.model import Transformer
 from flaxformer.params import Parameters
 from flaxformer.tasks.base import Batch
 from flaxformer.training import Run, start
-from flaxformer.training.step import TrainState, forward, train_step
-from flaxformer.training.step import loss as loss_of
+from flaxformer.training.loss import forward
+from flaxformer.training.loss import loss as loss_of
+from flaxformer.training.step import TrainState, train_step
 
 Metrics = dict[str, Float[Array, ""]]
 ModelInputs = Array | np.ndarray

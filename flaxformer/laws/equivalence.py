@@ -16,8 +16,8 @@ from flaxformer.laws.where import locate
 from flaxformer.model import Transformer
 from flaxformer.model.weights import with_layout
 from flaxformer.tasks.base import Batch
-from flaxformer.training.step import forward
-from flaxformer.training.step import loss as loss_of
+from flaxformer.training.loss import forward
+from flaxformer.training.loss import loss as loss_of
 
 
 @law("repetition", "the same call gives the same numbers each time")

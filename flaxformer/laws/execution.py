@@ -17,8 +17,9 @@ from flaxformer.laws.subject import Subject
 from flaxformer.params import path_name
 from flaxformer.sharding import Devices, shardings_of
 from flaxformer.training.flops import products_of
+from flaxformer.training.loss import forward
 from flaxformer.training.micro_batches import separable
-from flaxformer.training.step import forward, start
+from flaxformer.training.step import start
 
 MESHES = (Devices(data=2), Devices(tensor=2))
 """Meshes of two devices: one divides the batch, the other heads and features."""

@@ -22,9 +22,10 @@ from flaxformer.model import Transformer
 from flaxformer.struct import Config, get_at, replace_at
 from flaxformer.tasks.base import Batch
 from flaxformer.training import Run
+from flaxformer.training.loss import forward
+from flaxformer.training.loss import loss as loss_of
 from flaxformer.training.schedule import learning_rate
-from flaxformer.training.step import forward, optimizer_chain, start
-from flaxformer.training.step import loss as loss_of
+from flaxformer.training.step import optimizer_chain, start
 
 UPDATES = 3
 """Number of consecutive updates of an optimizer: running means act from the second on."""

@@ -12,7 +12,7 @@ from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
 from flaxformer.tasks.base import Batch
 from flaxformer.training import Run
-from flaxformer.training.step import forward
+from flaxformer.training.loss import forward
 
 LARGEST_GAP = 0.6
 """Largest difference, in nats, of the initial loss from that of a uniform prediction; logits of variance 1 give ½."""

@@ -13,12 +13,13 @@ from flaxformer.laws.calls import random_key
 from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
+from flaxformer.nn.losses import mean
 from flaxformer.parts.heads import LossSum
 from flaxformer.tasks.base import Batch, Source, concat_parts
 from flaxformer.training import Run
+from flaxformer.training.loss import forward
 from flaxformer.training.schedule import learning_rate
-from flaxformer.training.split_loss import Split, split_sums, training_sums
-from flaxformer.training.step import forward
+from flaxformer.training.split_loss import Split, split_sums, term_factors, training_counts, training_sums
 
 STEPS = 4
 """Number of batches that the law of data compares."""
@@ -137,13 +138,12 @@ def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array, key: Array) ->
 
 def _mean(found: LossSum) -> Float[Array, ""]:
     total, count = found
-    return total / jnp.maximum(count, 1)
+    return mean(total, count)
 
 
 def _joined(parts: Sequence[dict[str, LossSum]], name: str) -> LossSum:
-    """Return a loss of a batch as a training step computes it from parts: their means, times their scored targets."""
-    counts = [part["loss"][1] for part in parts]
-    totals = [_mean(part[name]) * count for part, count in zip(parts, counts, strict=True)]
+    """Return a loss of a batch as a training step computes it from parts: sums of their totals, and of their counts."""
+    totals, counts = zip(*(part[name] for part in parts), strict=True)
     return jnp.stack(totals).sum(), jnp.stack(counts).sum()
 
 
@@ -180,7 +180,8 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
         if outcome.projection is None or outcome.projection.features.shape[:-1] != batch.weights.shape:
             return None
         split = Split(batch.weights.shape, shards=1, count=batch.weights.size)
-        chunked = split_sums(weights, run, outcome.projection, batch, split)
+        factors = term_factors(run, training_counts(weights, run, outcome, batch))
+        chunked = split_sums(weights, run, outcome.projection, batch, split, factors)
         whole = training_sums(weights, run, outcome.replace(aux=Aux(), projection=None), batch)
         return _mean(whole), _mean(chunked)
 

@@ -109,6 +109,11 @@ def _gather_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
     return _gather(logits, ids), jnp.where(at_id, change, 0).sum(-1)
 
 
+def mean(total: Float[Array, "..."], count: Float[Array, ""]) -> Float[Array, "..."]:
+    """Return total / count for every positive count, also below 1; and the total, which is 0, where the count is 0."""
+    return total / jnp.where(count > 0, count, 1)
+
+
 def count_correct(
     logits: Float[Array, "*batch V"], targets: Int[Array, "*batch"], weights: Float[Array, "*batch"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:

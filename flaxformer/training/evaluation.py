@@ -16,9 +16,9 @@ from flaxformer.model.weights import Transformer
 from flaxformer.parts.heads import LossSum
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores
+from flaxformer.training.loss import forward
 from flaxformer.training.run import Run
 from flaxformer.training.split_loss import batch_sums
-from flaxformer.training.step import forward
 
 Scores = dict[str, Float[Array, ""]]
 

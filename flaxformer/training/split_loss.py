@@ -21,6 +21,7 @@ from flaxformer.component import Aux
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn import chunks
+from flaxformer.nn.losses import mean
 from flaxformer.nn.widen import widen
 from flaxformer.parts.heads import Head, LossSum, OutputProjection
 from flaxformer.sharding import batch_shards, reduce_scatter, shard_leading, weight_spec
@@ -30,6 +31,8 @@ from flaxformer.training.run import Run
 from flaxformer.weight_axes import axes
 
 _Terms = tuple[LossTerm, ...]
+TargetCounts = tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]
+"""The count of scored targets of a batch, and the count of each loss term."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,48 +60,98 @@ class Split:
         return chunks.split(tree, self.batch, self.shards, self.count)
 
 
+def training_counts(params: Transformer, run: Run, outcome: ModelOutput, batch: Batch) -> TargetCounts:
+    """Return what `training_sums` divides by: the count of scored targets, and that of each loss term.
+
+    Where they do not depend on the outputs, the compiler leaves the forward pass out.
+    """
+    head, split = run.model.head, Split.of(outcome, batch)
+    if split is None or outcome.projection is None:
+        _, count = head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, None)
+        in_chunks: dict[int, Array] = {}
+    else:
+        indices = [index for index, term in enumerate(run.loss_terms) if term.can_split]
+        count, sizes = _chunk_counts(run, outcome.projection, batch, split)
+        in_chunks = dict(zip(indices, sizes, strict=True))
+    sizes = [
+        in_chunks[index] if index in in_chunks else term.value(params, outcome, batch)[1]
+        for index, term in enumerate(run.loss_terms)
+    ]
+    return jax.lax.stop_gradient((count, tuple(sizes)))
+
+
 @jax.named_scope("loss")
-def training_sums(params: Transformer, run: Run, outcome: ModelOutput, batch: Batch) -> LossSum:
+def training_sums(
+    params: Transformer, run: Run, outcome: ModelOutput, batch: Batch, counts: TargetCounts | None = None
+) -> LossSum:
     """Return the training loss as (sum over scored targets, their count).
 
-    It is the head's loss, plus the losses of the model's components (`Aux.losses`) and of `Run.loss_terms`, which are
-    means, times the count.
+    It is Σ_t loss_t + count · (Σ_k weight_k · total_k / count_k + Σ_c loss_c), with the head's loss of each target t,
+    the terms k of `Run.loss_terms`, and the losses c of the model's components (`Aux.losses`), which are means.
+
+    Args:
+      counts: `training_counts` of the whole batch, if this is a part of it: the sum over the parts, divided by the
+        count of the whole batch, is then the loss of the whole batch, whatever the division. By default, of this batch.
     """
-    head, terms, split = run.model.head, run.loss_terms, Split.of(outcome, batch)
+    head, split = run.model.head, Split.of(outcome, batch)
+    factors = term_factors(run, training_counts(params, run, outcome, batch) if counts is None else counts)
+    left = list(zip(run.loss_terms, factors, strict=True))
     if split is None or outcome.projection is None:
         smoothing = run.training.label_smoothing
         total, count = head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, smoothing)
     else:
-        total, count = split_sums(params, run, outcome.projection, batch, split)
-        terms = tuple(term for term in terms if not term.can_split)
+        total, count = split_sums(params, run, outcome.projection, batch, split, factors)
+        left = [(term, factor) for term, factor in left if not term.can_split]
     for component_loss in outcome.aux.losses.values():
         total = total + count * component_loss
-    for term in terms:
-        total = _add_term(total, count, term, term.value(params, outcome, batch))
+    for term, factor in left:
+        total = total + factor * term.value(params, outcome, batch)[0]
     return total, count
 
 
-def _add_term(total: Array, count: Array, term: LossTerm, found: LossSum) -> Float[Array, ""]:
-    value, size = found
-    return total + term.weight * value * count / jnp.maximum(size, 1)
+def term_factors(run: Run, counts: TargetCounts) -> tuple[Array, ...]:
+    """Return weight_k · count / count_k for each term k of `Run.loss_terms`: the factor of its total."""
+    count, sizes = counts
+    return tuple(term.weight * mean(count, size) for term, size in zip(run.loss_terms, sizes, strict=True))
 
 
-def split_sums(params: Transformer, run: Run, projection: OutputProjection, batch: Batch, split: Split) -> LossSum:
-    """Return the head's loss, with those terms that need no outputs of other tokens, from chunks of tokens."""
-    terms = tuple(term for term in run.loss_terms if term.can_split)
-    shared = (projection.replace(features=None), run.training.label_smoothing, terms)
+def split_sums(
+    params: Transformer,
+    run: Run,
+    projection: OutputProjection,
+    batch: Batch,
+    split: Split,
+    factors: tuple[Array, ...],
+) -> LossSum:
+    """Return the head's loss, with those terms that need no outputs of other tokens, from chunks of tokens.
+
+    Args:
+      factors: of the sum of each loss term of the run.
+    """
+    in_chunks = [(term, factor) for term, factor in zip(run.loss_terms, factors, strict=True) if term.can_split]
+    shared = _shared(run, projection)
     x, rows = split.cut(projection.features), split.cut((batch.targets, batch.weights))
     placed = functools.partial(_shards, params, projection=projection) if split.shards > 1 else lambda _: chunks.ONE
-    if run.model.head.has_own_loss or any(type(term) is not ZLoss for term in terms):
-        (total, count), found = chunks.sum_chunks(_sums, shared, x, rows, placed(shared))
-        for term, own in zip(terms, found, strict=True):
-            total = _add_term(total, count, term, own)
-        return total, count
-    # These counts do not depend on the outputs, so that the first pass computes no outputs.
-    count, sizes = jax.lax.stop_gradient(chunks.sum_chunks(_counts, shared, x, rows))
-    factors = [term.weight * count / jnp.maximum(size, 1) for term, size in zip(terms, sizes, strict=True)]
-    with_factors = (shared, factors)
+    if run.model.head.has_own_loss or any(type(term) is not ZLoss for term, _ in in_chunks):
+        (total, count), values = chunks.sum_chunks(_sums, shared, x, rows, placed(shared))
+        return total + sum(factor * value for (_, factor), (value, _) in zip(in_chunks, values, strict=True)), count
+    # The count does not depend on the outputs, so that this pass computes no outputs.
+    count, _ = _chunk_counts(run, projection, batch, split)
+    with_factors = (shared, [factor for _, factor in in_chunks])
     return chunks.sum_chunks_once(_total, with_factors, x, rows, placed(with_factors)), count
+
+
+def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, Array | None, _Terms]:
+    """Return what all chunks read: the projection without features, the label smoothing, and the terms by chunks."""
+    terms = tuple(term for term in run.loss_terms if term.can_split)
+    return projection.replace(features=None), run.training.label_smoothing, terms
+
+
+def _chunk_counts(run: Run, projection: OutputProjection, batch: Batch, split: Split) -> tuple[Array, list[Array]]:
+    """Return the count of scored targets, and those of the terms that are computed in chunks."""
+    x, rows = split.cut(projection.features), split.cut((batch.targets, batch.weights))
+    counts: tuple[Array, list[Array]] = chunks.sum_chunks(_counts, _shared(run, projection), x, rows)
+    return jax.lax.stop_gradient(counts)
 
 
 def _shards(params: Transformer, shared: PyTree, projection: OutputProjection) -> chunks.Shards:

@@ -21,7 +21,7 @@ from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf, static
 from flaxformer.tasks import Batch, ScaledIndex
 from flaxformer.training import AdamW, Run, Training, learning_rate, start, train_step
-from flaxformer.training.step import loss
+from flaxformer.training.loss import loss
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/components.md").read_text()

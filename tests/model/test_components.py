@@ -31,7 +31,8 @@ from flaxformer.params import Parameters, param, table
 from flaxformer.struct import choices, leaf, replace_at, static
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Schedule, Training, ZLoss, start, train_step
-from flaxformer.training.step import backward, loss, summed_loss
+from flaxformer.training.loss import loss, summed_loss
+from flaxformer.training.step import backward
 
 V, D, T = 11, 12, 7
 

@@ -16,7 +16,8 @@ from flaxformer.struct import replace_at
 from flaxformer.tasks import PairedFiles, PairedTokens
 from flaxformer.tasks.base import concat_parts
 from flaxformer.training import Run, Training, start, train_chunk
-from flaxformer.training.step import backward, loss, summed_loss
+from flaxformer.training.loss import loss, summed_loss
+from flaxformer.training.step import backward
 
 BUCKETS = 3
 

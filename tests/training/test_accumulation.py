@@ -7,10 +7,13 @@ import pytest
 
 from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
 from flaxformer.errors import UserError
+from flaxformer.model import apply
+from flaxformer.nn import chunks
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
-from flaxformer.training import Run, Training, start, train_step
-from flaxformer.training.step import backward, summed_loss
+from flaxformer.training import LossTerm, Run, Training, ZLoss, start, train_step
+from flaxformer.training.loss import summed_loss
+from flaxformer.training.step import backward
 
 RUN = Run(
     model=ModelConfig(vocabulary=7, layers=1, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5)),
@@ -129,3 +132,55 @@ def test_parts_that_do_not_fit_are_refused():
     for model, form in ((own, "joined"), (encoder, "paired")):
         with pytest.raises(UserError, match=r"training.micro_batches is 2 with BatchNorm, .*; expected 1"):
             split(RUN.replace(model=model, task=RUN.task.replace(form=form)), 2)
+
+
+class RowTerm(LossTerm):
+    """Mean over the rows with a scored target, whatever their number of targets, of the largest squared logit."""
+
+    def value(self, params, outcome, batch):
+        is_scored = (batch.weights > 0).any(-1)
+        rows = jnp.where(is_scored, jnp.square(outcome.output).max((-1, -2)), 0)
+        return rows.sum(), is_scored.sum().astype(jnp.float32)
+
+
+TERMS = {"none": (), "by rows": (ZLoss(weight=0.3), RowTerm(weight=0.2))}
+
+
+def expected_loss(batch, terms):
+    """Weighted means in float64, from the model's logits: cross-entropy with smoothing 0.1, z-loss, term of rows."""
+    z, w = np.asarray(apply(STATE.params, RUN.model, batch.inputs), np.float64), np.asarray(batch.weights, np.float64)
+    normaliser = np.log(np.exp(z).sum(-1))
+    at_target = np.take_along_axis(z, np.asarray(batch.targets)[..., None], -1)[..., 0]
+    value = ((0.9 * (normaliser - at_target) + 0.1 * (normaliser - z.mean(-1))) * w).sum() / w.sum()
+    value += 0.3 * (normaliser**2 * w).sum() / w.sum() if terms != "none" else 0
+    return value + (0.2 * (z**2).max((1, 2))[(w > 0).any(1)].mean() if terms == "by rows" else 0)
+
+
+@pytest.mark.parametrize(("terms", "in_chunks"), [("none", False), ("by rows", False), ("by rows", True)])
+def test_the_loss_is_a_weighted_mean_for_every_scale_of_the_weights_and_every_division(terms, in_chunks, monkeypatch):
+    if in_chunks:
+        monkeypatch.setattr(chunks, "LARGE", 20)
+    run, batch, expected = RUN.replace(loss_terms=TERMS[terms]), uneven(), expected_loss(uneven(), terms)
+    first = None
+    for parts in (1, 2, 6):
+        of_batch = jax.jit(lambda batch, parts=parts: backward(STATE, split(run, parts), batch)[:2])
+        for scale in (1.0, 0.1, 1e-6):
+            value, gradient = of_batch(batch.replace(weights=batch.weights * scale))
+            first = first or gradient
+            np.testing.assert_allclose(value, expected, rtol=2e-6)
+            jax.tree.map(lambda x, y: np.testing.assert_allclose(y, x, rtol=2e-4, atol=2e-6), first, gradient)
+
+
+def test_buckets_with_fractional_weights_have_the_loss_of_the_whole_batch():
+    run, batch = RUN.replace(loss_terms=TERMS["by rows"]), uneven()
+    batch = batch.replace(weights=0.01 * batch.weights)
+    buckets = tuple(jax.tree.map(lambda x, at=at: x[at], batch) for at in (slice(0, 3), slice(3, 6)))
+    value, _, _ = jax.jit(lambda: backward(STATE, split(run, 3), buckets))()
+    np.testing.assert_allclose(value, expected_loss(batch, "by rows"), rtol=2e-6)
+
+
+def test_a_batch_without_scored_targets_has_loss_and_gradient_0():
+    batch = uneven().replace(weights=jnp.zeros_like(uneven().weights))
+    run = RUN.replace(loss_terms=TERMS["by rows"])
+    value, gradient, _ = jax.jit(lambda: backward(STATE, split(run, 3), batch))()
+    assert not any(np.any(x) for x in jax.tree.leaves((value, gradient)))

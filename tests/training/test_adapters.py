@@ -29,7 +29,7 @@ from flaxformer.training import (
     start,
     train_step,
 )
-from flaxformer.training.step import loss
+from flaxformer.training.loss import loss
 
 TASK = Copy(symbols=5, length=3, batch_size=2, evaluation_batches=1)
 ATTENTION = Attention(heads=2, key_value_heads=1, d_head=3)

@@ -34,7 +34,7 @@ from flaxformer.params import param, path_name, table
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, AdamW, Constant, Lamb, Lion, Muon, Run, ScheduleFree, start, train_chunk
-from flaxformer.training.step import loss
+from flaxformer.training.loss import loss
 from flaxformer.training.weight_scales import weight_scales
 
 BASE = 8

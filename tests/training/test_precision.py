@@ -27,8 +27,9 @@ from flaxformer.params import path_name
 from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy, Digits, ScaledIndex
 from flaxformer.training import Run, Training, start, train_step
+from flaxformer.training.loss import loss
 from flaxformer.training.precision import cast_params
-from flaxformer.training.step import backward, loss
+from flaxformer.training.step import backward
 
 NARROW = jnp.bfloat16
 FLOAT32 = ("logits", "weights")

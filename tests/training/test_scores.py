@@ -12,7 +12,7 @@ from flaxformer.training import evaluate, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import score
-from flaxformer.training.step import forward
+from flaxformer.training.loss import forward
 
 RUN = replace_at(BASELINE, {"task.batch_size": 5, "task.evaluation_batches": 3})
 STATE, SOURCE = start(RUN), RUN.task.load()

@@ -16,7 +16,8 @@ from flaxformer.tasks import Copy
 from flaxformer.tasks.base import Batch
 from flaxformer.training import LossTerm, Run, Training, ZLoss, start
 from flaxformer.training.evaluation import score
-from flaxformer.training.step import backward, loss, train_step
+from flaxformer.training.loss import loss
+from flaxformer.training.step import backward, train_step
 
 V, D, B, T = 37, 8, 6, 5
 
