@@ -15,6 +15,7 @@ ALLOWED = {
     "cli/mistakes.py": "the null device, once the reader of the output is gone",
     "cli/new.py": "a new file is created exclusively",
     "bench/child.py": "a temporary file between two processes",
+    "cli/child_process.py": "a temporary file with the errors of a process",
 }
 """Files that write by other means, and why."""
 METHODS, LIBRARIES = {"savez", "save", "savez_compressed", "dump"}, {"np", "numpy", "json", "pickle"}

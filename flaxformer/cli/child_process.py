@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -27,7 +26,7 @@ class ChildDiedError(RuntimeError):
     """The process ended by a signal, or without a result."""
 
 
-def call_in_process(function: Callable[..., int], *arguments: Any) -> int:
+def call_in_process(function: Callable[..., int], *arguments: object) -> int:
     """Return `function(*arguments)` as computed by a new process, which prints to the same terminal.
 
     Args:
@@ -62,7 +61,9 @@ def call_in_process(function: Callable[..., int], *arguments: Any) -> int:
         raise ChildDiedError(f"{_how_it_ended(process.exitcode)}: {_last_line(errors)}")
 
 
-def _call(sent: Connection, errors: Path, keeps_programs: bool, function: Callable[..., int], arguments: Any) -> None:
+def _call(
+    sent: Connection, errors: Path, keeps_programs: bool, function: Callable[..., int], arguments: tuple[object, ...]
+) -> None:
     """Call the function in the new process, and send its result or its UserError."""
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), sys.stderr.fileno())
     interrupt_on_signals()

@@ -15,6 +15,7 @@ from rich.console import Console
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.cli.arguments import Generate
+from flaxformer.data import lines
 from flaxformer.data.tokenizer import Tokenizer, decode_stream
 from flaxformer.errors import UserError
 from flaxformer.jobs.decoding_memory import check_decoding
@@ -179,11 +180,11 @@ def read_lines(file: str) -> list[bytes]:
       UserError: it is not a file.
     """
     if file == "-":
-        return sys.stdin.buffer.read().splitlines()
+        return [line.strip() for line in sys.stdin.buffer]
     path = Path(file).expanduser()
     if not path.is_file():
         raise UserError(f"input is '{file}', which is not a file; expected text with one sentence per line")
-    return path.read_bytes().splitlines()
+    return list(lines.read_lines(path))
 
 
 def trained_text(directory: Path, run: Run) -> Tokenizer:

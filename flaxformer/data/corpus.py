@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer.data.compressed import matching, read_bytes
+from flaxformer.data.lines import character_boundary, decode_utf8, refuse_structured
 from flaxformer.errors import UserError
 
 MODULES = """
@@ -62,7 +63,7 @@ def standard_library() -> Corpus:
 
 
 @functools.cache
-def read_text_files(path: str, pattern: str, validation_tenths: int) -> Corpus:
+def read_text_files(path: str, pattern: str, validation_tenths: int, is_text: bool = False) -> Corpus:
     """Read the user's text: a file, whose end becomes the validation text, or a folder, split by file name.
 
     Files that end in .gz, .bz2, .xz or .zst are decompressed.
@@ -71,19 +72,24 @@ def read_text_files(path: str, pattern: str, validation_tenths: int) -> Corpus:
       path: a file or a folder.
       pattern: glob pattern of the files in a folder, without a compression's suffix.
       validation_tenths: tenths of the file's bytes, or of the folder's files, for validation.
+      is_text: check that files are UTF-8.
 
     Raises:
-      UserError: there is no such file, or no file matches the pattern.
+      UserError: there is no such file, no file matches the pattern, or a file is not UTF-8, or is not text by its name.
     """
     root = Path(path).expanduser()
     if root.is_file():
-        data = read_bytes(root)
+        refuse_structured(root, "text")
+        data = _read_file(root, is_text)
         cut = len(data) * (10 - validation_tenths) // 10
+        cut += character_boundary(data[cut : cut + 4])
         return _make_corpus([(root.name, data)], data[:cut], data[cut:])
     files = matching(root, pattern)
     if not files:
         kind = f"has no file matching '{pattern}'" if root.is_dir() else "is neither a file nor a folder"
         raise UserError(f"path is '{path}', which {kind}; expected text to learn from")
+    for file in files:
+        refuse_structured(file, "text")
     held_out = {tenth(file.relative_to(root).as_posix().encode()) < validation_tenths for file in files}
     if len(held_out) == 1:
         given = "the only file is" if len(files) == 1 else f"all {len(files)} files are"
@@ -92,12 +98,20 @@ def read_text_files(path: str, pattern: str, validation_tenths: int) -> Corpus:
             "folder is split by file, by a hash of each name; expected more files, or the path of one file, which is "
             "split at its end"
         )
-    return split_by_file_name(root, files, validation_tenths)
+    return split_by_file_name(root, files, validation_tenths, is_text)
 
 
-def split_by_file_name(root: Path, files: list[Path], validation_tenths: int = 1) -> Corpus:
+def _read_file(file: Path, is_text: bool) -> bytes:
+    """Return the content of a file of text."""
+    data = read_bytes(file)
+    if is_text:
+        decode_utf8(data, str(file))
+    return data
+
+
+def split_by_file_name(root: Path, files: list[Path], validation_tenths: int = 1, is_text: bool = False) -> Corpus:
     """Return a corpus split by a hash of each file's name, so that other files do not change a file's side."""
-    named = sorted((file.relative_to(root).as_posix(), read_bytes(file)) for file in files)
+    named = sorted((file.relative_to(root).as_posix(), _read_file(file, is_text)) for file in files)
     held_out = {name for name, _ in named if tenth(name.encode()) < validation_tenths}
     train = b"\n".join(data for name, data in named if name not in held_out)
     return _make_corpus(named, train, b"\n".join(data for name, data in named if name in held_out))

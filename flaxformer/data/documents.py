@@ -2,13 +2,19 @@
 
 import dataclasses
 import functools
-import itertools
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flaxformer.data.compressed import matching, open_bytes, read_size, suffix_of
 from flaxformer.data.corpus import tenth
+from flaxformer.data.lines import (
+    character_boundary,
+    decode_utf8,
+    parse_json_object,
+    read_line_pairs,
+    refuse_structured,
+    text_field,
+)
 from flaxformer.errors import UserError
 from flaxformer.extras import library
 
@@ -40,6 +46,7 @@ class Texts:
       target: a second text file, whose line i translates line i of the first. Each line is then a document, followed by
         its translation, and a hash of both decides their side.
       field: the field or column with the text.
+      drop: other fields or columns, which are left out; "*" for all. A row with any further field is refused.
       pattern: glob pattern of the files in a folder, without a compression's suffix.
       subset, split: of a data set of the hub.
       validation_tenths: tenths of the data for validation.
@@ -53,6 +60,7 @@ class Texts:
     source: str
     target: str | None = None
     field: str = "text"
+    drop: Sequence[str] = ()
     pattern: str = "**/*.txt"
     subset: str | None = None
     split: str = "train"
@@ -81,28 +89,28 @@ class Texts:
         if not read_size(file):
             raise UserError(f"{file} is empty; expected text to learn from")
         if suffix_of(file) in JSONL:
-            yield from self._row_documents(name, _read_json_lines(file, self.field))
+            yield from self._row_documents(name, _read_json_lines(file, self.field, self.drop))
         elif file.suffix == ".parquet":
-            yield from self._row_documents(name, _read_parquet(file, self.field))
+            yield from self._row_documents(name, _read_parquet(file, self.field, self.drop))
         else:
+            refuse_structured(file, "text, JSON lines or Parquet")
             yield Document(name, tenth(name.encode()), lambda: self._read_pieces(file, 0, read_size(file)))
 
     def _split_file(self, file: Path) -> Iterator[Document]:
         """Yield a file as two documents, split between two characters."""
+        refuse_structured(file, "text, JSON lines or Parquet")
         size = read_size(file)
         if not size:
             raise UserError(f"{file} is empty; expected text to learn from")
         cut = size * (10 - self.validation_tenths) // 10
         with open_bytes(file, cut) as opened:
-            following = opened.read(3)
-        while self.utf8 and following[:1] and following[0] & 0xC0 == 0x80:
-            cut, following = cut + 1, following[1:]
+            cut += character_boundary(opened.read(4))
         yield Document(file.name, 9, lambda: self._read_pieces(file, 0, cut))
         yield Document(file.name, 0, lambda: self._read_pieces(file, cut, size))
 
     def _read_pieces(self, file: Path, start: int, stop: int) -> Iterator[bytes]:
         with open_bytes(file, start) as opened:
-            rest = b""
+            rest, line = b"", 1
             while start < stop:
                 more = opened.read(min(PIECE, stop - start - len(rest)))
                 if not more:
@@ -110,9 +118,9 @@ class Texts:
                 data = rest + more
                 end = len(data) if start + len(data) >= stop else data.rfind(b"\n") + 1 or _last_boundary(data)
                 if self.utf8:
-                    _check_utf8(file, data[:end], start)
+                    decode_utf8(data[:end], str(file), offset=start, line=line)
                 yield data[:end]
-                start, rest = start + end, data[end:]
+                start, rest, line = start + end, data[end:], line + data.count(b"\n", 0, end)
 
     def _row_documents(self, name: str, rows: Iterator[str]) -> Iterator[Document]:
         for text in rows:
@@ -120,22 +128,10 @@ class Texts:
             yield Document(name, tenth(data), functools.partial(iter, (data,)))
 
     def _read_pairs(self, *files: Path) -> Iterator[Document]:
-        for kind, file in zip(("source", "target"), files, strict=True):
-            if not file.is_file():
-                raise UserError(f"{kind} is '{file}', which is not a file; expected text with one sentence per line")
-        with open_bytes(files[0]) as first, open_bytes(files[1]) as second:
-            for number, lines in enumerate(itertools.zip_longest(first, second), 1):
-                if None in lines:
-                    longer, shorter = files if lines[1] is None else files[::-1]
-                    raise UserError(
-                        f"{longer} has a line {number} and {shorter} has not; expected equal numbers of lines"
-                    )
-                pair = [line.strip() for line in lines]
-                side = tenth(b"\n".join(pair))
-                for file, line in zip(files, pair, strict=True):
-                    if self.utf8:
-                        _check_utf8(file, line, 0, f"line {number}, ")
-                    yield Document(file.name, side, functools.partial(iter, (line,)))
+        for pair in read_line_pairs(*files, is_text=self.utf8):
+            side = tenth(b"\n".join(pair))
+            for file, line in zip(files, pair, strict=True):
+                yield Document(file.name, side, functools.partial(iter, (line,)))
 
     def _read_hub(self) -> Iterator[str]:
         name = self.source.removeprefix(HUB)
@@ -143,7 +139,7 @@ class Texts:
             name, self.subset, split=self.split, streaming=True
         )
         for number, row in enumerate(rows):
-            yield _text_of(row, self.field, f"{self.source}, row {number}")
+            yield text_field(row, self.field, f"{self.source}, row {number}", self.drop)
 
 
 def _last_boundary(data: bytes) -> int:
@@ -154,27 +150,15 @@ def _last_boundary(data: bytes) -> int:
     return end or len(data)
 
 
-def _check_utf8(file: Path, data: bytes, offset: int, where: str = "") -> None:
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        found = f"byte 0x{data[error.start]:02x} at offset {offset + error.start}"
-        raise UserError(f"{file}: {where}{found} is not UTF-8; expected UTF-8 text, or tokenizer='bytes'") from None
-
-
-def _read_json_lines(file: Path, field: str) -> Iterator[str]:
+def _read_json_lines(file: Path, field: str, drop: Sequence[str]) -> Iterator[str]:
     with open_bytes(file) as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:  # not JSON, or not UTF-8
-                raise UserError(f"{file}, line {number}: expected a JSON object, but: {error}") from None
-            yield _text_of(row, field, f"{file}, line {number}")
+            if line.strip():
+                where = f"{file}, line {number}"
+                yield text_field(parse_json_object(line, where), field, where, drop)
 
 
-def _read_parquet(file: Path, field: str) -> Iterator[str]:
+def _read_parquet(file: Path, field: str, drop: Sequence[str]) -> Iterator[str]:
     import polars
 
     try:
@@ -182,18 +166,7 @@ def _read_parquet(file: Path, field: str) -> Iterator[str]:
         columns, rows = table.collect_schema().names(), table.select(polars.len()).collect().item()
     except Exception as error:  # Polars raises several kinds for a damaged file
         raise UserError(f"{file}: expected a Parquet file, but: {error}") from None
-    if field not in columns:
-        raise UserError(f"{file} has no column '{field}'; it has: {', '.join(columns)}")
+    text_field(dict.fromkeys(columns, ""), field, str(file), drop)
     for start in range(0, rows, ROWS):
         for number, text in enumerate(table.select(field).slice(start, ROWS).collect()[field], start):
-            yield _text_of({field: text}, field, f"{file}, row {number}")
-
-
-def _text_of(row: object, field: str, where: str) -> str:
-    if not isinstance(row, dict):
-        raise UserError(f"{where} has no field '{field}'; it is {str(row)[:40]!r}")
-    if field not in row:
-        raise UserError(f"{where} has no field '{field}'; it has: {', '.join(map(str, row))}")
-    if not isinstance(row[field], str):
-        raise UserError(f"{where}: field '{field}' is {str(row[field])[:40]!r}; expected text")
-    return row[field]
+            yield text_field({field: text}, field, f"{file}, row {number}")

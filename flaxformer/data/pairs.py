@@ -1,15 +1,14 @@
 """Pairs of lines, of which the second translates the first, from two text files or from prepared tokens."""
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from flaxformer.data.corpus import tenth
+from flaxformer.data.lines import read_line_pairs
 from flaxformer.data.tokenizer import Tokenizer
-from flaxformer.errors import UserError
 
 
 class Pair(NamedTuple):
@@ -28,25 +27,13 @@ def split_pairs(tokens: np.ndarray, documents: np.ndarray) -> list[Pair]:
 
 @functools.cache
 def read_pairs(source_path: str, target_path: str, encoding: Tokenizer) -> list[Pair]:
-    """Read every pair of lines, stripped and encoded.
+    """Read every pair of lines, without white space at their ends, as tokens.
 
     Raises:
-      UserError: a file is missing, or the files have different numbers of lines.
+      UserError: a file is missing, the files have different numbers of lines, or a line cannot be encoded.
     """
-    sources, targets = (
-        list(_read_lines(name, path)) for name, path in (("source", source_path), ("target", target_path))
-    )
-    if len(sources) != len(targets):
-        counts = f"{len(sources)} lines and target_path '{target_path}' has {len(targets)}"
-        raise UserError(f"source_path '{source_path}' has {counts}; expected equal numbers")
+    files = (Path(path).expanduser() for path in (source_path, target_path))
     return [
         Pair(encoding.encode(source), encoding.encode(target), tenth(source + b"\n" + target))
-        for source, target in zip(sources, targets, strict=True)
+        for source, target in read_line_pairs(*files, is_text=encoding.is_text)
     ]
-
-
-def _read_lines(name: str, path: str) -> Iterator[bytes]:
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UserError(f"{name}_path is '{path}', which is not a file; expected text with one sentence per line")
-    return (line.strip() for line in file.read_bytes().splitlines())

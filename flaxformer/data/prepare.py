@@ -4,7 +4,7 @@ import array
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ def prepare(
     validation_tenths: int = 1,
     end: bool = False,
     field: str = "text",
+    drop: Sequence[str] | str = (),
     pattern: str = "**/*.txt",
     subset: str | None = None,
     split: str = "train",
@@ -43,7 +44,7 @@ def prepare(
     renamed when it is complete. If `output` exists with the same sources and arguments, nothing is written.
 
     Args:
-      source, target, field, pattern, subset, split: see `Texts`.
+      source, target, field, drop, pattern, subset, split: see `Texts`; names in `drop` may be divided by commas.
       output: the folder to write.
       tokenizer: "bytes"; "characters", with every character of the text; "bpe", byte-level BPE of `vocabulary` tokens,
         trained on the training side; or the path of a tokenizer.json. All except "bytes" need UTF-8.
@@ -65,6 +66,7 @@ def prepare(
         source=str(source),
         target=None if target is None else str(target),
         field=field,
+        drop=tuple(filter(None, drop.split(",") if isinstance(drop, str) else drop)),
         pattern=pattern,
         subset=subset,
         split=split,
@@ -95,6 +97,7 @@ def _recipe(texts: Texts, tokenizer: str, vocabulary: int | None, end: bool) -> 
         "validation_tenths": texts.validation_tenths,
         "end": end,
         "field": texts.field,
+        "drop": list(texts.drop),
         "pattern": texts.pattern,
         "subset": texts.subset,
         "split": texts.split,
@@ -148,6 +151,13 @@ class _Identity:
         self.digest.update(f"{name} {tenth}\n".encode())
 
 
+def _digested(pieces: Iterable[bytes], identity: _Identity) -> Iterator[bytes]:
+    """Yield pieces of a document after adding them to the digest of all documents."""
+    for piece in pieces:
+        identity.digest.update(piece)
+        yield piece
+
+
 def _write_tokens(
     folder: Path, texts: Texts, encoding: Tokenizer, end: bool
 ) -> tuple[_Identity, dict[str, "array.array[int]"]]:
@@ -160,10 +170,9 @@ def _write_tokens(
             identity.begin_document(document.name, document.tenth)
             side = "validation" if document.tenth < texts.validation_tenths else "train"
             written = 0
-            for piece in document.pieces():
-                identity.digest.update(piece)
-                tokens = encoding.encode(piece).astype(dtype)
-                opened[side].write(tokens.tobytes())
+            pieces = _digested(document.pieces(), identity)
+            for tokens in encoding.encode_pieces(pieces):
+                opened[side].write(tokens.astype(dtype).tobytes())
                 written += tokens.size
             if written and end:
                 opened[side].write(np.array(encoding.vocabulary, dtype).tobytes())

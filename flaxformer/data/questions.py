@@ -2,12 +2,12 @@
 
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from flaxformer.data.compressed import read_bytes
+from flaxformer.data.lines import parse_json_object, read_lines, text_field
 from flaxformer.errors import UserError, did_you_mean
 
 
@@ -48,7 +48,7 @@ def read_labelled(path: str, template: str, labels: tuple[str, ...], words: tupl
     """
 
     def question(row: Mapping[str, object], where: str, line: int) -> Question:
-        text, label = _field(row, "text", where), str(row.get("label"))
+        text, label = text_field(row, "text", where), str(row.get("label"))
         if "label" not in row or label not in labels:
             raise UserError(f"{where}: label is {row.get('label')!r}{did_you_mean(label, labels)}")
         return Question(template.replace("{text}", text), words, labels.index(label), line)
@@ -71,46 +71,20 @@ def _file(path: str) -> Path:
 def _read(path: str, make: Callable[[Mapping[str, object], str, int], Question]) -> tuple[Question, ...]:
     """Return the question of every line that is not blank."""
     found = []
-    for number, line in enumerate(read_bytes(_file(path)).splitlines(), 1):
-        if line.strip():
+    for number, line in enumerate(read_lines(_file(path)), 1):
+        if line:
             where = f"{path}, line {number}"
-            found.append(make(_object(line, where), where, number))
+            found.append(make(parse_json_object(line, where), where, number))
     if not found:
         raise UserError(f"{path} has no lines; expected a JSON object per line")
     return tuple(found)
 
 
-def _object(line: bytes, where: str) -> Mapping[str, object]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise UserError(f"{where}: expected a JSON object, but: {error}") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{where} is {str(row)[:40]!r}; expected a JSON object")
-    return row
-
-
-def _field(row: Mapping[str, object], name: str, where: str) -> str:
-    if name not in row:
-        raise UserError(f"{where} has no field '{name}'; it has: {', '.join(row) or 'none'}")
-    return _text(row[name], f"{where}: {name}")
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"{where} is {str(value)[:40]!r}; expected text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{where} has half of a surrogate pair at {error.start}; expected text") from None
-    return value
-
-
 def _question(row: Mapping[str, object], where: str, line: int) -> Question:
-    context, given = _field(row, "context", where), row.get("choices")
+    context, given = text_field(row, "context", where), row.get("choices")
     if not isinstance(given, list) or len(given) < 2:
         raise UserError(f"{where}: choices is {str(given)[:40]!r}; expected a list of at least 2 texts")
-    choices = tuple(_text(one, f"{where}: choices[{i}]") for i, one in enumerate(given))
+    choices = tuple(text_field({"choice": one}, "choice", f"{where}: choices[{i}]") for i, one in enumerate(given))
     if "" in choices or len(set(choices)) < len(choices):
         raise UserError(f"{where}: choices is {str(given)[:60]}; expected distinct texts that are not empty")
     return Question(context, choices, _answer(row.get("answer"), choices, where), line)

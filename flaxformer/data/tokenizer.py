@@ -9,33 +9,54 @@ from pathlib import Path
 
 import numpy as np
 
+from flaxformer.data.library_tokenizer import LibraryTokenizer
+from flaxformer.data.lines import decode_utf8
 from flaxformer.errors import UserError
 from flaxformer.extras import library
 
-PIECE = 2**20
-"""Number of characters that are encoded at a time; a piece ends at the end of a line."""
 CHARACTERS = "flaxformer characters"
 """The `format` of a vocabulary file of characters."""
+LARGEST_VOCABULARY = 2**24
+"""Most tokens of BPE; the library reserves memory for all of them before it trains."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """Pair of functions from UTF-8 text to token ids below `vocabulary` and back, with a digest of their file.
+    """Functions from text to token ids below `vocabulary` and back, with a digest of their file.
 
-    `decode` skips ids that the tokenizer does not have, such as a task's start, end and padding.
+    Args:
+      vocabulary: number of ids.
+      encode_pieces: yields the ids of a text that comes in pieces of bytes, which end at the end of a character; they
+        are those of the whole text. It raises a UserError for bytes that are not UTF-8 (except where tokens are bytes),
+        and for characters without a token.
+      fingerprint: digest of the file.
+      decode: the text of ids; it skips those that the tokenizer does not have, such as a task's start, end and padding.
+      is_text: False if tokens are bytes, which need not be UTF-8.
     """
 
     vocabulary: int
-    encode: Callable[[bytes], np.ndarray]
+    encode_pieces: Callable[[Iterable[bytes]], Iterator[np.ndarray]]
     fingerprint: dict[str, str]
     decode: Callable[[Iterable[int]], str]
+    is_text: bool = True
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Return the ids of a text."""
+        pieces = list(self.encode_pieces((text,)))
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, token_dtype(self.vocabulary)), *pieces])
+
+
+def token_dtype(vocabulary: int) -> np.dtype:
+    """Return the narrowest unsigned integer dtype for ids below `vocabulary`."""
+    return np.min_scalar_type(vocabulary - 1)
 
 
 BYTES = Tokenizer(
     256,
-    lambda text: np.frombuffer(text, np.uint8),
+    lambda pieces: (np.frombuffer(piece, np.uint8) for piece in pieces),
     {},
     lambda ids: bytes(i for i in map(int, ids) if 0 <= i < 256).decode(errors="replace"),
+    is_text=False,
 )
 
 
@@ -44,8 +65,8 @@ def read_tokenizer(path: str | None) -> Tokenizer:
     """Read the tokenizer of a file; without a path, return the one whose tokens are bytes.
 
     Files are vocabularies of characters (`make_character_file`), or a tokenizer.json of the `tokenizers` library, whose
-    special tokens, truncation and padding are not applied. Text is decoded as UTF-8, with the replacement character for
-    invalid bytes. Encoding a character that a vocabulary of characters lacks raises a UserError.
+    truncation and padding are not applied. No special token is added; where the text of one occurs in a text, it is
+    that token, and `decode` shows it. Bytes that are not UTF-8, and characters without a token, raise a UserError.
 
     Raises:
       UserError: the file or the library is missing, or the file is of another kind.
@@ -62,28 +83,14 @@ def read_tokenizer(path: str | None) -> Tokenizer:
 
 
 def _library_tokenizer(path: str, data: bytes) -> Tokenizer:
-    try:
-        model = library("tokenizers", "text", f"tokenizer '{path}'").Tokenizer.from_buffer(data)
-    except UserError:
-        raise
-    except Exception as error:  # the library raises nothing narrower
-        raise UserError(f"tokenizer is '{path}'; expected a tokenizer.json, but reading it gave: {error}") from None
-    model.no_truncation()
-    model.no_padding()
-    vocabulary = max(model.get_vocab(with_added_tokens=True).values(), default=-1) + 1  # ids may have gaps
-    if not vocabulary:
-        raise UserError(f"tokenizer is '{path}', which has no tokens; expected at least one")
+    model = LibraryTokenizer(path, data)
+    dtype = token_dtype(model.vocabulary)
 
-    def encode(text: bytes) -> np.ndarray:
-        ids: list[int] = []
-        for piece in _split_text(text.decode(errors="replace")):
-            ids += model.encode(piece, add_special_tokens=False).ids
-        return np.array(ids, token_dtype(vocabulary))
+    def encode_pieces(pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
+        texts = (decode_utf8(piece, "the text") for piece in pieces)
+        yield from (np.array(ids, dtype) for ids in model.encode(texts))
 
-    def decode(ids: Iterable[int]) -> str:
-        return model.decode([i for i in map(int, ids) if i < vocabulary])
-
-    return Tokenizer(vocabulary, encode, _fingerprint(data), decode)
+    return Tokenizer(model.vocabulary, encode_pieces, _fingerprint(data), model.decode)
 
 
 def _parse_characters(data: bytes) -> list[str] | None:
@@ -103,7 +110,7 @@ def _character_tokenizer(path: str, data: bytes, characters: list[str]) -> Token
     order = np.argsort(codes)
 
     def encode(text: bytes) -> np.ndarray:
-        points = np.frombuffer(text.decode(errors="replace").encode("utf-32-le"), np.uint32)
+        points = np.frombuffer(decode_utf8(text, "the text").encode("utf-32-le"), np.uint32)
         places = np.minimum(np.searchsorted(codes, points, sorter=order), len(codes) - 1)
         ids = order[places]
         if unknown := sorted(set(points[codes[ids] != points].tolist())):
@@ -114,7 +121,7 @@ def _character_tokenizer(path: str, data: bytes, characters: list[str]) -> Token
     def decode(ids: Iterable[int]) -> str:
         return "".join(characters[i] for i in map(int, ids) if 0 <= i < len(characters))
 
-    return Tokenizer(len(characters), encode, _fingerprint(data), decode)
+    return Tokenizer(len(characters), lambda pieces: map(encode, pieces), _fingerprint(data), decode)
 
 
 def _fingerprint(data: bytes) -> dict[str, str]:
@@ -144,14 +151,9 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> tuple[
     The tokens of the continuation are those of both together after as many as the context has alone; white space at the
     end of the context counts to the continuation (as in the LM Evaluation Harness, Gao et al. 2021).
     """
-    first = tokenizer.encode(context.rstrip().encode(errors="replace"))
-    whole = tokenizer.encode((context + continuation).encode(errors="replace"))
+    first = tokenizer.encode(context.rstrip().encode())
+    whole = tokenizer.encode((context + continuation).encode())
     return whole[: len(first)], whole[len(first) :]
-
-
-def token_dtype(vocabulary: int) -> np.dtype:
-    """Return the narrowest unsigned integer dtype for ids below `vocabulary`."""
-    return np.min_scalar_type(vocabulary - 1)
 
 
 def make_character_file(texts: Iterable[str]) -> bytes:
@@ -170,10 +172,13 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
     (Sennrich et al. 2016; Radford et al. 2019, section 2.2). A short text may have fewer merges.
 
     Raises:
-      UserError: `vocabulary` is at most 256, or the library is missing.
+      UserError: `vocabulary` is at most 256 or too large, or the library is missing.
     """
-    if vocabulary <= 256:
-        raise UserError(f"vocabulary is {vocabulary}; expected more than the 256 bytes that BPE starts from")
+    if not 256 < vocabulary <= LARGEST_VOCABULARY:
+        raise UserError(
+            f"vocabulary is {vocabulary}; expected more than the 256 bytes that BPE starts from, and at most "
+            f"{LARGEST_VOCABULARY:,}"
+        )
     load = functools.partial(library, extra="text", purpose="training a tokenizer")
     byte_level = load("tokenizers.pre_tokenizers").ByteLevel
     model = load("tokenizers").Tokenizer(load("tokenizers.models").BPE())
@@ -185,12 +190,3 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
     )
     model.train_from_iterator(texts, trainer)
     return model.to_str(pretty=True).encode()
-
-
-def _split_text(text: str) -> Iterator[str]:
-    """Yield a text in pieces that end at the end of a line."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start + PIECE) + 1 or len(text)
-        yield text[start:end]
-        start = end

@@ -190,7 +190,9 @@ class TextPair(Config):
 
 
 class PairedFiles(PairTask):
-    """Translation from the lines of `source_path` to those of `target_path`, two UTF-8 files.
+    r"""Translation from the lines of `source_path` to those of `target_path`, two files with equal numbers of lines.
+
+    A line ends at "\n"; white space at its ends is left out. With a tokenizer, files are UTF-8.
 
     Held-out pairs are those of `validation`, if it is given; else `validation_tenths` of all pairs, chosen by a hash of
     both lines, so that equal pairs are on one side.

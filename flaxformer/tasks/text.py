@@ -229,6 +229,8 @@ class StandardLibrary(TextTask):
 class TextFiles(TextTask):
     """Language modelling on your own text, a file or the files in a folder that match `pattern`.
 
+    With a tokenizer, files are UTF-8; without one, tokens are bytes, of whatever encoding.
+
     The end of a file becomes the validation text; files of a folder are split by a hash of their names. Files that end
     in .gz, .bz2, .xz or .zst are decompressed; `pattern` matches their names without this suffix.
     """
@@ -238,4 +240,6 @@ class TextFiles(TextTask):
     validation_tenths: int = static(1, at_least=1, at_most=9)
 
     def corpus(self) -> Corpus:
-        return read_text_files(self.path, self.pattern, self.validation_tenths)
+        return read_text_files(
+            self.path, self.pattern, self.validation_tenths, is_text=read_tokenizer(self.tokenizer).is_text
+        )

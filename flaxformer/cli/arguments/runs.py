@@ -44,6 +44,7 @@ class Prepare:
     validation_tenths: Annotated[int, option("N", "1", "tenths of the data to hold out for validation")] = 1
     end: Annotated[bool, flag("add an end token after each document")] = False
     field: Annotated[str, option("NAME", "text", "field or column that holds the text")] = "text"
+    drop: Annotated[str, option("NAMES", "none", "other fields of the rows to leave out, with commas; * for all")] = ""
     pattern: Annotated[str, option("GLOB", "**/*.txt", "files of a folder to read")] = "**/*.txt"
     subset: Annotated[str | None, option("NAME", "none", "subset of an hf: data set")] = None
     split: Annotated[str, option("NAME", "train", "split of an hf: data set")] = "train"
