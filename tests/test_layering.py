@@ -133,7 +133,7 @@ INSIDE = {
         {"index", "reading", "replication"},
     ],
     "cli": [
-        {"arguments"},
+        {"arguments", "terminal", "child_process"},
         {"parsing", "remat"},
         {"check", "compare", "completion", "generate", "new", "prepare", "status", "study", "train"},
         {"target", "bench_suite"},

@@ -33,19 +33,22 @@ def read_lines(file: Path) -> Iterator[bytes]:
         yield from map(bytes.strip, lines)
 
 
-def read_line_pairs(source: Path, target: Path, is_text: bool) -> Iterator[tuple[bytes, bytes]]:
+def read_line_pairs(
+    source: Path, target: Path, is_text: bool, names: tuple[str, str] = ("source", "target")
+) -> Iterator[tuple[bytes, bytes]]:
     """Yield line i of the first file with line i of the second.
 
     Args:
       is_text: check that lines are UTF-8.
+      names: of both files in messages.
 
     Raises:
       UserError: a file is missing, they have different numbers of lines, or a line is not UTF-8.
     """
     files = (source, target)
-    for kind, file in zip(("source", "target"), files, strict=True):
+    for name, file in zip(names, files, strict=True):
         if not file.is_file():
-            raise UserError(f"{kind} is '{file}', which is not a file; expected text with one sentence per line")
+            raise UserError(f"{name} is '{file}', which is not a file; expected text with one sentence per line")
         refuse_structured(file, "text with one sentence per line")
     for number, (first, second) in enumerate(itertools.zip_longest(read_lines(source), read_lines(target)), 1):
         if first is None or second is None:

@@ -35,5 +35,5 @@ def read_pairs(source_path: str, target_path: str, encoding: Tokenizer) -> list[
     files = (Path(path).expanduser() for path in (source_path, target_path))
     return [
         Pair(encoding.encode(source), encoding.encode(target), tenth(source + b"\n" + target))
-        for source, target in read_line_pairs(*files, is_text=encoding.is_text)
+        for source, target in read_line_pairs(*files, encoding.is_text, names=("source_path", "target_path"))
     ]

@@ -214,7 +214,7 @@ LINES = {
     "no object": ("[1]", "line 2 is '[1]'; expected a JSON object"),
     "no json": ("{", "line 2: expected a JSON object, but:"),
     "no context": ('{"choices": ["a", "b"], "answer": 0}', "line 2 has no field 'context'; it has: choices, answer"),
-    "number": ('{"context": 3, "choices": ["a", "b"], "answer": 0}', "line 2: context is '3'; expected text"),
+    "number": ('{"context": 3, "choices": ["a", "b"], "answer": 0}', "line 2: field 'context' is '3'; expected text"),
     "one choice": (
         '{"context": "x", "choices": ["a"], "answer": 0}',
         "line 2: choices is \"['a']\"; expected a list of at",
@@ -227,7 +227,7 @@ LINES = {
     "truth": ('{"context": "x", "choices": ["a", "b"], "answer": true}', "line 2: answer is True; expected an index"),
     "surrogate": (
         '{"context": "\\ud800", "choices": ["a", "b"], "answer": 0}',
-        "line 2: context has half of a surrogate",
+        "line 2: field 'context' has half of a surrogate",
     ),
 }
 
