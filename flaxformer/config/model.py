@@ -38,6 +38,8 @@ class ModelConfig(Config):
 
     inputs: the embedding; head: the output and its loss; initializer: the initial scale of matrices.
     parametrization: how initial scales and learning rates change with the width and the depth.
+    checkpoint: what `flaxformer.interop.load` read beside the architecture, such as ids of special tokens and names of
+      labels, as JSON, for `save`; it changes no number.
     dropout: rate after the embedding and on each branch's update; None for no dropout.
     attention, feed_forward: the branches of each block; feed_forward=None for no such branch.
     mask_pattern: the tokens that a token attends to: "causal", itself and those before it; "prefix", these and all of a
@@ -83,6 +85,7 @@ class ModelConfig(Config):
     """Width of a memory that the caller gives, for cross-attention without an `encoder`."""
     encoder: Optional["ModelConfig"] = part(None)
     parametrization: Parametrization = part(Parametrization(), omit_default=True)
+    checkpoint: str = static("", omit_default=True)
 
     def problems(self) -> Iterator[str]:
         return problems(self)

@@ -178,7 +178,5 @@ def test_invalid_settings_are_refused(files, changes, message):
 
 
 def test_files_with_different_numbers_of_lines_are_refused(files):
-    with pytest.raises(
-        UserError, match=r"one.en has a line 2 and .*text.txt has not; expected equal numbers of lines"
-    ):
+    with pytest.raises(UserError, match=r"one.en has a line 2 and .*text.txt has not; expected equal numbers of lines"):
         paired(files, target_path=str(files / "text.txt")).load()

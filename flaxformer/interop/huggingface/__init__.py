@@ -10,9 +10,10 @@
     bart    BartForConditionalGeneration
     llama   LlamaForCausalLM, LlamaForSequenceClassification, LlamaModel, with the default rotary positions
 
-Weights are converted to float32. In training, dropout is applied to embeddings and residual branches; the originals
-also apply it to attention weights, and GPT-2's may have another rate for embeddings (its resid_pdrop is read). A
-classifier reads the last valid token of a sequence, or every token. Initial values are those of `ModelConfig`.
+Weights are converted to float32. What the files say of tokens, labels and generation is kept in the config, for `save`.
+In training, dropout is applied to embeddings and residual branches; the originals also apply it to attention weights,
+and GPT-2's may have another rate for embeddings (its resid_pdrop is read). A classifier reads the last valid token of a
+sequence, or every token. Initial values are those of `ModelConfig`.
 """
 
 import os
@@ -24,10 +25,17 @@ from jax.typing import ArrayLike
 from flaxformer.config import ModelConfig
 from flaxformer.errors import UserError, did_you_mean, not_supported
 from flaxformer.interop.huggingface import files
-from flaxformer.interop.huggingface.attributes import Attributes
+from flaxformer.interop.huggingface.attributes import GENERATION, Attributes
 from flaxformer.interop.huggingface.bart import BART
 from flaxformer.interop.huggingface.bert import BERT
-from flaxformer.interop.huggingface.family import Family, read_attributes, rows_of, write_attributes
+from flaxformer.interop.huggingface.family import (
+    Family,
+    keep,
+    kept,
+    read_attributes,
+    rows_of,
+    write_attributes,
+)
 from flaxformer.interop.huggingface.gpt2 import GPT2
 from flaxformer.interop.huggingface.llama import LLAMA
 from flaxformer.interop.huggingface.names import normalize_names
@@ -71,6 +79,8 @@ def load(
         given, family = config, _family(config)
         state = {name: host_array(array) for name, array in path_or_state.items()}
     own = read_attributes(family, given, state)
+    if isinstance(path_or_state, str | os.PathLike) and (settings := files.read_generation(Path(path_or_state))):
+        own = keep(own, GENERATION, settings)
     declarations = specs(own)
     rows = declared_rows(rows_of(family, own), declarations)
     state = normalize_names(family, state, tensor_shapes(rows, declarations))
@@ -82,8 +92,9 @@ def save(
 ) -> None:
     """Write config.json and model.safetensors, in float32, for `load` and for transformers' from_pretrained.
 
-    Existing files with these names are replaced. A `ModelConfig` has no ids of special tokens; transformers uses its
-    defaults for them.
+    Existing files with these names are replaced. Attributes that were read with the model and change no number (ids of
+    special tokens, names of labels, settings of generation, limits of lengths) are written as they were read:
+    `ModelConfig.checkpoint`. For other models, transformers uses its defaults.
 
     Args:
       directory: the folder, which is created if it does not exist.
@@ -98,7 +109,7 @@ def save(
     declarations = specs(config)
     rows = declared_rows(rows_of(chosen, config), declarations)
     tensors = to_tensors(rows, declarations, with_layout(params, "unrolled"), "weights of the config's model")
-    files.write(Path(directory), attributes, tensors)
+    files.write(Path(directory), attributes, tensors, kept(config).get(GENERATION))
 
 
 def _family(attributes: Attributes) -> Family:

@@ -7,6 +7,8 @@ from flaxformer.config import ModelConfig
 from flaxformer.errors import UserError
 from flaxformer.struct import REQUIRED, get_at
 
+CONFIG, GENERATION = "config.json", "generation_config.json"
+"""Files with the attributes of a model and of its generation."""
 Attributes = Mapping[str, Any]
 """Content of a config.json."""
 Fields = Mapping[str, object]
@@ -19,12 +21,14 @@ class Attribute(NamedTuple):
     read: function from its value to the fields that it determines.
     write: function from a config to its value.
     default: its value if it is missing or null; may be a function of the attributes. REQUIRED if there is none.
+    is_kept: True if it determines no field, and its value is kept as it was read.
     """
 
     name: str
     read: Callable[[object], Fields]
     write: Callable[[ModelConfig], object]
     default: object = REQUIRED
+    is_kept: bool = False
 
     def value(self, given: Attributes) -> object:
         """Return its value in a config.json, or its default.
@@ -52,8 +56,8 @@ def rate(name: str, *paths: str, default: float) -> Attribute:
 
 
 def unused(name: str) -> Attribute:
-    """Return the conversion of a dropout rate that this package does not have: not read, and written as 0."""
-    return Attribute(name, lambda value: {}, lambda config: 0.0, 0.0)
+    """Return the conversion of a dropout rate that this package does not have: kept for `save`, else written as 0."""
+    return Attribute(name, lambda value: {}, lambda config: 0.0, 0.0, is_kept=True)
 
 
 def choice(name: str, values: Mapping[bool, Fields] | Mapping[str, Fields], default: object = REQUIRED) -> Attribute:
@@ -111,10 +115,13 @@ FIXED: dict[str, object] = {
 }
 """Attributes of which this package supports one value; families add others."""
 
+PROVENANCE = "how the file came to be"
+NUMBERS = "the type of the numbers; they are read as float32"
+EXECUTION = "how it is computed, and what is returned"
 IGNORED = {
-    "how the file came to be": "_name_or_path _commit_hash transformers_version model_type architectures",
-    "the type of the numbers; they are read as float32": "torch_dtype dtype use_bfloat16",
-    "how it is computed, and what is returned": (
+    PROVENANCE: "_name_or_path _commit_hash transformers_version model_type architectures",
+    NUMBERS: "torch_dtype dtype use_bfloat16",
+    EXECUTION: (
         "attn_implementation _attn_implementation _attn_implementation_autoset _attn_implementation_internal "
         "chunk_size_feed_forward gradient_checkpointing torchscript use_cache return_dict use_return_dict "
         "output_attentions output_hidden_states output_past output_scores return_dict_in_generate"
@@ -136,3 +143,5 @@ IGNORED = {
     "initial values, which the file replaces": "initializer_range initializer_factor init_std",
 }
 """Attributes that do not change the model's function, by their purpose; families add others."""
+WRITTEN_ANEW = (PROVENANCE, NUMBERS, EXECUTION)
+"""Purposes of attributes that are not kept: the writer knows them better."""

@@ -1,6 +1,7 @@
 """Families of models: conversion of their config.json, and names of their tensors."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -17,11 +18,11 @@ from flaxformer.config import (
     Xavier,
 )
 from flaxformer.errors import UserError, did_you_mean
-from flaxformer.interop.huggingface.attributes import FIXED, IGNORED, Attribute, Attributes
+from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_ANEW, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.parts.heads import Head
-from flaxformer.struct import replace_at
+from flaxformer.struct import get_at, replace_at
 
 StateDict = dict[str, np.ndarray]
 """Tensors by name."""
@@ -45,6 +46,7 @@ class Family:
     aliases: second names of tensors, and their first names.
     dropped: patterns of tensors that no model of this package has: buffers, and heads of other tasks.
     zeros: tensors that may be missing, and are then 0.
+    defaults: attributes that are written for a model that was not read from a checkpoint.
     """
 
     name: str
@@ -63,6 +65,14 @@ class Family:
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
+    defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Attributes that change no number, and are kept: special tokens, labels, generation, limits of lengths."""
+        words = [text for purpose, text in {**IGNORED, **self.ignored}.items() if purpose not in WRITTEN_ANEW]
+        unread = [attribute.name for attribute in self.attributes if attribute.is_kept]
+        return frozenset([*" ".join(words).split(), *unread])
 
 
 def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, np.ndarray]) -> ModelConfig:
@@ -83,8 +93,39 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
                     f"{changes[path]!r}"
                 )
     config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
+    if found := {name: value for name, value in attributes.items() if name in family.kept}:
+        config = keep(config, CONFIG, found)
     architecture, *_ = given.get("architectures") or [""]
     return config.replace(head=family.heads[architecture](given)) if architecture in family.heads else config
+
+
+def kept(config: ModelConfig) -> dict[str, Attributes]:
+    """Return what a config keeps of a checkpoint: the attributes of each of its files, by the file's name.
+
+    Raises:
+      UserError: `ModelConfig.checkpoint` is not a JSON object of objects.
+    """
+    try:
+        found = json.loads(config.checkpoint or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+        raise UserError(f"checkpoint is {config.checkpoint!r}; expected a JSON object with the attributes of each file")
+    return found
+
+
+def keep(config: ModelConfig, file: str, attributes: Attributes) -> ModelConfig:
+    """Return the config, which keeps these attributes of a file."""
+    return config.replace(checkpoint=json.dumps(kept(config) | {file: attributes}, sort_keys=True))
+
+
+def kept_attributes(family: Family, config: ModelConfig) -> Attributes:
+    """Return the attributes of config.json that a config keeps, as far as they fit a family and the classes."""
+    labels = {"id2label", "label2id", "num_labels", "_num_labels"}
+    found = kept(config).get(CONFIG, {})
+    if not isinstance(config.head, Classifier) or len(found.get("id2label") or ()) == config.head.classes:
+        labels = set()
+    return {name: value for name, value in found.items() if name in family.kept - labels}
 
 
 def rows_of(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:
@@ -144,12 +185,13 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
     labels = {str(number): f"LABEL_{number}" for number in range(getattr(config.head, "classes", 0))}
     named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
     found = [name for name, make in family.heads.items() if make(named) == config.head]
-    plain = config.replace(head=family.base.head) if found else config
+    plain = config.replace(head=_base_head(family, config)) if found else config
     attributes = {
         "model_type": family.name,
         "architectures": [*found, family.architectures[0]][:1],
         **{attribute.name: attribute.write(plain) for attribute in family.attributes},
         **(named if labels else {}),
+        **(kept_attributes(family, config) if config.checkpoint else family.defaults),
         "torch_dtype": "float32",
     }
     nearest = read_attributes(family, attributes, {})
@@ -161,10 +203,18 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
     return attributes
 
 
+def _base_head(family: Family, config: ModelConfig) -> Head:
+    """Return the language model's head of a family, whose transform has the activation of the layers."""
+    head = family.base.head
+    if isinstance(head, LanguageModel) and head.transform is not None:
+        return head.replace(transform=get_at(config, "feed_forward.activation"))
+    return head
+
+
 def _evaluation(config: ModelConfig) -> ModelConfig:
     """Return the config with defaults for fields that change neither the weights' shapes nor the evaluation."""
     config = with_explicit_widths(config, "d_value").replace(inputs=config.embedding)
-    changes: dict[str, object] = {"initializer": Xavier(), "dropout": None, "d_memory": None}
+    changes: dict[str, object] = {"initializer": Xavier(), "dropout": None, "d_memory": None, "checkpoint": ""}
     if isinstance(config.inputs, Tokens):
         changes |= {"inputs.lookup": "gather", "inputs.frozen": False, "inputs.std": 1.0}
     if isinstance(config.head, LanguageModel):

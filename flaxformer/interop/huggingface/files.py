@@ -10,14 +10,19 @@ import numpy as np
 
 from flaxformer.errors import UserError
 from flaxformer.files import replacing, write_atomically
-from flaxformer.interop.huggingface.attributes import Attributes
+from flaxformer.interop.huggingface.attributes import CONFIG, GENERATION, Attributes
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_attributes_file(folder: Path) -> Attributes:
     """Read config.json."""
     return _read_json(folder / CONFIG)
+
+
+def read_generation(folder: Path) -> Attributes:
+    """Read generation_config.json, the settings of transformers' `generate`; empty if there is no such file."""
+    return _read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -38,14 +43,18 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     return {tensor: files[name][tensor] for tensor, name in places.items()}
 
 
-def write(folder: Path, attributes: Attributes, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write both files, each atomically."""
+def write(
+    folder: Path, attributes: Attributes, tensors: Mapping[str, np.ndarray], generation: Attributes | None
+) -> None:
+    """Write config.json, model.safetensors and, if there are settings of generation, their file, each atomically."""
     save_file = _safetensors().save_file
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(attributes, indent=2) + "\n"
     # transformers refuses a file that does not name its format.
     with replacing(folder / WEIGHTS) as path:
         save_file(dict(tensors), path, metadata={"format": "pt"})
+    if generation is not None:
+        write_atomically(folder / GENERATION, (json.dumps(generation, indent=2) + "\n").encode())
     write_atomically(folder / CONFIG, text.encode())
 
 

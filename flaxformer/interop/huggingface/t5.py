@@ -136,6 +136,7 @@ T5 = Family(
         choice("scale_decoder_outputs", SCALES),
         rate("dropout_rate", "dropout", "encoder.dropout", default=0.1),
     ),
+    defaults={"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1},
     rows=_rows,
     fixed={"is_encoder_decoder": True},
     ignored={"read by no model": "n_positions", "derived, and checked": "is_gated_act dense_act_fn"},
