@@ -33,7 +33,7 @@ class Component(Config):
     """Base of every component: a config with weights of its own.
 
     The axes of its weights have sizes of the model (`d_model`, `layers`, `vocabulary`, …) or of the component's static
-    integer fields, by name; override `sizes` to compute further ones.
+    integer fields, by name; `sizes` computes further ones.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -58,10 +58,24 @@ class Component(Config):
         return {}
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of the axes of the weights, given those of the model."""
+        """Return the sizes of further axes of the weights, given those of the model.
+
+        The static integer fields, and what the method of a base class returns, are axes anyway.
+        """
+        return {}
+
+    def axis_sizes(self, model: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of all axes that the component defines.
+
+        They are its static integer fields and what `sizes` of each of its classes returns, a subclass last.
+        """
         static = [field.name for field in dataclasses.fields(self) if not field.metadata["pytree_node"]]
         values = {name: getattr(self, name) for name in static}
-        return {name: value for name, value in values.items() if type(value) is int}
+        found = {name: value for name, value in values.items() if type(value) is int}
+        for kind in reversed(type(self).__mro__):
+            if method := vars(kind).get("sizes"):
+                found |= method(self, model)
+        return found
 
     def active_sizes(self) -> dict[str, int]:
         """Return how many entries one token uses, for axes of the weights of which it does not use all.

@@ -142,7 +142,7 @@ class ModelConfig(Config):
         }
         blocks = [block.changes().get("attention") for block in reversed(self.pattern)]
         parts = (self.feed_forward, *blocks, self.attention)  # a position scheme may need the heads of any block
-        return {name: size for one in parts if one is not None for name, size in one.sizes(own).items()} | own
+        return {name: size for one in parts if one is not None for name, size in one.axis_sizes(own).items()} | own
 
     @property
     def blocks(self) -> int:

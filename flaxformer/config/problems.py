@@ -75,7 +75,7 @@ def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str
         yield f"{name}.heads is {own.heads}; expected a divisor of d_model {d_model}, or d_head to be given"
     if own.value_form == "full" and own.d_value not in (None, d_model):
         yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
-    width = own.sizes({"d_model": d_model})["d_head"]
+    width = own.axis_sizes({"d_model": d_model})["d_head"]
     if isinstance(config.positions, Rotary) and name == "attention":
         rotated = config.positions.rotated_width
         if rotated is None and width % 2:

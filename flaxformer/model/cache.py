@@ -1,9 +1,12 @@
 """Decoding state of a whole model, as a pytree."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
+from flaxformer.errors import UserError
 from flaxformer.parts.cache import Memory, PackedKV, pad_axis, write
 from flaxformer.pytree import Node
 
@@ -30,24 +33,27 @@ class Cache(Node):
     valid: Bool[Array, "*batch capacity"] | None
     positions: Int[Array, "*batch capacity"] | None
     memory_valid: Bool[Array, "*batch S"] | None = None
+    prefix: Int[Array, "*batch"] | None = None
+    """Number of tokens at the start that all tokens attend to, with mask_pattern "prefix"."""
 
     @property
     def capacity(self) -> int | None:
         """Number of tokens that the cache can hold; None for no limit."""
         return None if self.valid is None else self.valid.shape[-1]
 
-    def pad_to(self, capacity: int) -> "Cache":
-        """Return the cache with a larger capacity; without a capacity, return it unchanged."""
-        if self.valid is None or self.positions is None:
-            return self
+    def pad_to(self, capacity: int, empty: PyTree[BlockState]) -> "Cache":
+        """Return the cache with a larger capacity.
 
-        def pad_state(state: PyTree) -> PyTree:
-            return state.pad_to(capacity) if hasattr(state, "pad_to") else state
+        Args:
+          empty: the states before the first token, with this capacity.
 
+        Raises:
+          UserError: the method `pad_to` of a state gives other shapes than these.
+        """
         return self.replace(
-            layers=jax.tree.map(pad_state, self.layers, is_leaf=lambda state: hasattr(state, "pad_to")),
-            valid=pad_axis(self.valid, capacity, -1),
-            positions=pad_axis(self.positions, capacity, -1),
+            layers=jax.tree.map(functools.partial(_pad_state, capacity), self.layers, empty, is_leaf=has_pad_to),
+            valid=None if self.valid is None else pad_axis(self.valid, capacity, -1),
+            positions=None if self.positions is None else pad_axis(self.positions, capacity, -1),
         )
 
     def advance(self, valid: Bool[Array, "*batch T"]) -> tuple["Cache", Int[Array, "*batch T"]]:
@@ -68,3 +74,37 @@ class Cache(Node):
             valid=write(self.valid, valid, self.used, axis=-1),
             positions=write(self.positions, positions, self.used, axis=-1),
         ), positions
+
+
+def has_pad_to(state: PyTree) -> bool:
+    """True if a state, or a part of one, has a method that enlarges it."""
+    return hasattr(state, "pad_to")
+
+
+def grows(small: PyTree, large: PyTree) -> bool:
+    """True if states have an entry per token.
+
+    Args:
+      small, large: shapes of the states for a capacity and for a larger one.
+    """
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(own)] for own in (small, large)]
+    return shapes[0] != shapes[1] or any(map(has_pad_to, jax.tree.leaves(small, is_leaf=has_pad_to)))
+
+
+def _pad_state(capacity: int, state: PyTree, empty: PyTree) -> PyTree:
+    """Return a state with room for `capacity` tokens: by its own method, or its entries before those of `empty`."""
+    if not has_pad_to(state):
+        return jax.tree.map(_write_into, state, empty)
+    padded = state.pad_to(capacity)
+    shapes = [[list(leaf.shape) for leaf in jax.tree.leaves(own)] for own in (padded, empty)]
+    if shapes[0] != shapes[1]:
+        raise UserError(
+            f"{type(state).__name__}.pad_to({capacity}) gives arrays of shapes {shapes[0]}; expected {shapes[1]}, as "
+            "init_state gives for that capacity"
+        )
+    return padded
+
+
+def _write_into(old: Array, empty: Array) -> Array:
+    """Return `empty` with its first entries replaced by those of `old`."""
+    return old if old.shape == empty.shape else jax.lax.dynamic_update_slice(empty, old, (0,) * old.ndim)

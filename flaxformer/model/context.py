@@ -42,8 +42,14 @@ def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Contex
     return context.replace(
         query_positions=positions,
         given_positions=(positions, positions),
-        mask=Padding(valid) & config.mask(),
-        bias=config.positions.bias(context.scheme_weights, positions, positions, config.sizes.get("heads", 1), False),
+        mask=Padding(valid) & config.mask(prefix=cache.prefix),
+        bias=config.positions.bias(
+            context.scheme_weights,
+            positions,
+            positions,
+            config.sizes.get("heads", 1),
+            config.mask_pattern != "causal",
+        ),
         valid=valid,
         offset=None,
     )

@@ -5,13 +5,13 @@ from typing import Unpack
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer.component import Aux, Component, Context
 from flaxformer.config import ModelConfig
 from flaxformer.errors import UserError
 from flaxformer.model.blocks import BlockParams
-from flaxformer.model.cache import BlockState, Cache
+from flaxformer.model.cache import BlockState, Cache, grows
 from flaxformer.model.call import ForwardInputs, check_inputs, check_memory
 from flaxformer.model.context import cache_context, last_token, self_attention_mask, stack_context
 from flaxformer.model.embedding import embed
@@ -59,10 +59,39 @@ def new_cache(
     memory, memory_valid, _ = _memory(params, config, given, edits=edits)
     context = stack_context(config, memory=memory, memory_valid=memory_valid, edits=edits)
     context = context.for_branch("cross_attention")
+    layers = empty_states(params, config, batch, capacity)
+    larger = jax.eval_shape(lambda: empty_states(params, config, batch, capacity + 1))
+    has_capacity = grows(layers, larger) or any(own.attention.reads_mask for own in config.block_configs)
 
-    def initial_state(
+    def source_state(
         own: ModelConfig, block: BlockParams, numbers: tuple[int, ...], layer: int | Int[Array, ""]
     ) -> BlockState:
+        layer_edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
+        own_context = context.replace(layer=layer, edits=layer_edits)
+        return BlockState(None, own.cross.source_state(block.cross_attention, memory, memory_valid, own_context))
+
+    if memory is not None:
+        layers = jax.tree.map(
+            lambda state, source: state.replace(cross_attention=source.cross_attention),
+            layers,
+            map_layers(source_state, params.blocks, config),
+            is_leaf=lambda node: isinstance(node, BlockState),
+        )
+    return Cache(
+        layers=layers,
+        used=jnp.int32(0),
+        count=jnp.zeros(batch, jnp.int32),
+        valid=jnp.zeros((*batch, capacity), bool) if has_capacity else None,
+        positions=jnp.zeros((*batch, capacity), jnp.int32) if has_capacity else None,
+        memory_valid=memory_valid,
+        prefix=jnp.zeros(batch, jnp.int32) if config.mask_pattern == "prefix" else None,
+    )
+
+
+def empty_states(params: Transformer, config: ModelConfig, batch: tuple[int, ...], capacity: int) -> PyTree[BlockState]:
+    """Return the states of all layers before the first token, in the layout of `map_layers`."""
+
+    def empty_state(own: ModelConfig, block: BlockParams, *_: object) -> BlockState:
         dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
         mixer = own.attention
         state = mixer.init_state(block.attention, batch, capacity, dtype) if mixer.has_state else None
@@ -73,24 +102,9 @@ def new_cache(
             )
         if state is None:
             state = InputHistory(jnp.zeros((*batch, capacity, config.d_model), dtype))
-        if memory is None:
-            return BlockState(state)
-        layer_edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
-        own_context = context.replace(layer=layer, edits=layer_edits)
-        return BlockState(state, own.cross.source_state(block.cross_attention, memory, memory_valid, own_context))
+        return BlockState(state)
 
-    layers = map_layers(initial_state, params.blocks, config)
-    states = jax.tree.leaves(layers, is_leaf=lambda node: isinstance(node, BlockState))
-    has_capacity = any(own.attention.reads_mask for own in config.block_configs)
-    has_capacity |= any(isinstance(state.attention, InputHistory) for state in states)
-    return Cache(
-        layers=layers,
-        used=jnp.int32(0),
-        count=jnp.zeros(batch, jnp.int32),
-        valid=jnp.zeros((*batch, capacity), bool) if has_capacity else None,
-        positions=jnp.zeros((*batch, capacity), jnp.int32) if has_capacity else None,
-        memory_valid=memory_valid,
-    )
+    return map_layers(empty_state, params.blocks, config)
 
 
 def _check_decodable(config: ModelConfig, capacity: int) -> None:
@@ -156,6 +170,8 @@ def run(
         tokens = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1]
         valid = given.get("valid")
         cache, positions = cache.advance(jnp.ones(tokens, bool) if valid is None else valid)
+        if cache.prefix is not None and (prefix := given.get("prefix")) is not None:
+            cache = cache.replace(prefix=prefix)
         given = {**given, "positions": positions}
     with jax.named_scope("embedding"):
         x, context = _embedded(params, config, inputs, given, table, cache, offset, memory, memory_valid)

@@ -39,7 +39,7 @@ class Dense(FeedForward):
     bias: bool = static(True)
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
-        return super().sizes(model) | {"d_ff": self.d_ff or 4 * model["d_model"]}
+        return {"d_ff": self.d_ff or 4 * model["d_model"]}
 
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         hidden = activate(self.activation, linear(x, weights.up), weights.up_bias)

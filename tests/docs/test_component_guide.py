@@ -401,5 +401,5 @@ def test_only_static_fields_are_axes():
     class Traced(FeedForward):
         size: int = leaf(3)
 
-    assert Traced().sizes({}) == {}
-    assert Counter().sizes({}) == {"size": 1}
+    assert Traced().axis_sizes({}) == {}
+    assert Counter().axis_sizes({}) == {"size": 1}
