@@ -3,10 +3,10 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from flaxformer.errors import UserError
+from flaxformer.nn.positions import token_positions
 from flaxformer.parts.cache import Memory, PackedKV, pad_axis, write
 from flaxformer.pytree import Node
 
@@ -63,7 +63,7 @@ class Cache(Node):
           ValueError: more tokens than the capacity, if `used` is not traced.
         """
         length = valid.shape[-1]
-        positions = jnp.maximum(self.count[..., None] + jnp.cumsum(valid, axis=-1) - 1, 0)
+        positions = token_positions(valid, self.count)
         after = self.replace(used=self.used + length, count=self.count + valid.sum(-1, dtype=self.count.dtype))
         if self.valid is None or self.positions is None:
             return after, positions

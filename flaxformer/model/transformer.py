@@ -12,7 +12,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.errors import UserError
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.cache import BlockState, Cache, grows
-from flaxformer.model.call import ForwardInputs, check_inputs, check_memory
+from flaxformer.model.call import ForwardInputs, check_inputs, check_memory, positions_of_call
 from flaxformer.model.context import cache_context, last_token, self_attention_mask, stack_context
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
@@ -224,7 +224,7 @@ def _embedded(
 
     With a cache, which has been advanced by the inputs, they follow `offset` earlier tokens, whose positions it holds.
     """
-    given_positions, valid = given.get("positions"), given.get("valid")
+    given_positions, valid = positions_of_call(given), given.get("valid")
     earlier = None if cache is None else cache.positions
     if valid is not None and config.inputs.reads == "vectors":  # NaN there would reach the gradient of their map
         inputs = jnp.where(valid[..., None] | jnp.isfinite(inputs), inputs, 0)
@@ -297,7 +297,7 @@ def _run_encoder(
             params.encoder,
             config.resolved_encoder,
             source,
-            {"valid": given.get("source_valid")},
+            {"valid": given.get("source_valid"), "positions": given.get("source_positions")},
             dropout_key=key,
             rows=rows,
             return_intermediates=return_intermediates,
