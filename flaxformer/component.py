@@ -177,6 +177,8 @@ class Context(Node):
     source_mask: Mask | None = None
     valid: Bool[Array, "*batch T"] | None = None
     """False at padding."""
+    tokens: Int[Array, "*batch T"] | None = None
+    """Token ids of the stack, 0 at padding; None if its inputs are not tokens."""
     offset: Int[Array, ""] | None = None
     """Number of tokens in the decoding state; None without one."""
     carried: dict[str, Array] = flax.struct.field(default_factory=dict)

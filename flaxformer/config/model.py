@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 
 from flaxformer.component import Component
 from flaxformer.config.block import Block
-from flaxformer.config.problems import problems
+from flaxformer.config.problems import problems, unused_cross_attention
 from flaxformer.nn.masks import Causal, Mask, Prefix
 from flaxformer.params import Spec
 from flaxformer.parts.attention import Attention
@@ -88,11 +88,22 @@ class ModelConfig(Config):
         return problems(self)
 
     def with_encoder(self, **changes: object) -> "ModelConfig":
-        """Return an encoder-decoder; its encoder is a bidirectional copy of this decoder with the given changes."""
+        """Return an encoder-decoder; its encoder is a bidirectional copy of this decoder with the given changes.
+
+        If the decoder's mixer reads no mask, so that it cannot be bidirectional, that of the encoder is
+        `cross_attention`.
+        """
         residual = DeepNorm(decoder_layers=self.layers) if isinstance(self.residual, DeepNorm) else self.residual
         like = {"mask_pattern": "bidirectional", "head": NoHead(), "residual": residual}
+        if not self.attention.reads_mask and self.cross_attention is not None:
+            like["attention"] = self.cross_attention
         none = dict.fromkeys(("encoder", "d_memory", "cross_attention"))
         return self.replace(encoder=self.replace(**(like | none | changes)))
+
+    @property
+    def unused(self) -> str | None:
+        """Message about a part that has no effect, with which a model cannot be built; None without one."""
+        return unused_cross_attention(self)
 
     @property
     def embedding(self) -> Inputs:

@@ -33,6 +33,8 @@ class Cache(Node):
     valid: Bool[Array, "*batch capacity"] | None
     positions: Int[Array, "*batch capacity"] | None
     memory_valid: Bool[Array, "*batch S"] | None = None
+    tokens: Int[Array, "*batch capacity"] | None = None
+    """Token ids, if a component without a decoding state computes all tokens again; 0 at padding."""
     prefix: Int[Array, "*batch"] | None = None
     """Number of tokens at the start that all tokens attend to, with mask_pattern "prefix"."""
 
@@ -50,10 +52,16 @@ class Cache(Node):
         Raises:
           UserError: the method `pad_to` of a state gives other shapes than these.
         """
+        pad = functools.partial(_pad_state, capacity)
+
+        def pad_block(state: BlockState, empty: BlockState) -> BlockState:
+            return state.replace(attention=jax.tree.map(pad, state.attention, empty.attention, is_leaf=has_pad_to))
+
         return self.replace(
-            layers=jax.tree.map(functools.partial(_pad_state, capacity), self.layers, empty, is_leaf=has_pad_to),
+            layers=jax.tree.map(pad_block, self.layers, empty, is_leaf=lambda node: isinstance(node, BlockState)),
             valid=None if self.valid is None else pad_axis(self.valid, capacity, -1),
             positions=None if self.positions is None else pad_axis(self.positions, capacity, -1),
+            tokens=None if self.tokens is None else pad_axis(self.tokens, capacity, -1),
         )
 
     def advance(self, valid: Bool[Array, "*batch T"]) -> tuple["Cache", Int[Array, "*batch T"]]:

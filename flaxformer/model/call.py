@@ -2,6 +2,7 @@
 
 from typing import TypedDict
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
@@ -87,5 +88,5 @@ def positions_of_call(given: ForwardInputs) -> Int[Array, "*batch T"] | None:
     """Return the positions of the tokens of a call; None if they are the indices 0, 1, 2 …."""
     positions, valid = given.get("positions"), given.get("valid")
     if positions is None and valid is not None:
-        return token_positions(valid)
+        return token_positions(jnp.asarray(valid))
     return None if isinstance(positions, ArrayIndex) else positions

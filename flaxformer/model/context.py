@@ -40,6 +40,7 @@ def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Contex
     if valid is None or positions is None:
         return None
     return context.replace(
+        tokens=cache.tokens,
         query_positions=positions,
         given_positions=(positions, positions),
         mask=Padding(valid) & config.mask(prefix=cache.prefix),
@@ -66,5 +67,6 @@ def last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[A
     shape = x.shape[:-1]
     index = last_index(shape, context.valid)
     positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), index, axis=-1)
+    tokens = None if context.tokens is None else jnp.take_along_axis(context.tokens, index, axis=-1)
     last = jnp.take_along_axis(x, index[..., None], axis=-2)
-    return last, context.replace(query_positions=positions, valid=jnp.ones_like(index, bool))
+    return last, context.replace(query_positions=positions, tokens=tokens, valid=jnp.ones_like(index, bool))

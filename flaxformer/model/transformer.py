@@ -21,7 +21,7 @@ from flaxformer.model.output import Intermediates, ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import fold_in_name
-from flaxformer.parts.cache import InputHistory
+from flaxformer.parts.cache import InputHistory, write
 from flaxformer.points import Edits
 from flaxformer.sharding import all_gather_fsdp
 
@@ -61,6 +61,7 @@ def new_cache(
     context = context.for_branch("cross_attention")
     layers = empty_states(params, config, batch, capacity)
     larger = jax.eval_shape(lambda: empty_states(params, config, batch, capacity + 1))
+    recomputes = any(isinstance(state.attention, InputHistory) for state in _block_states(layers))
     has_capacity = grows(layers, larger) or any(own.attention.reads_mask for own in config.block_configs)
 
     def source_state(
@@ -84,8 +85,13 @@ def new_cache(
         valid=jnp.zeros((*batch, capacity), bool) if has_capacity else None,
         positions=jnp.zeros((*batch, capacity), jnp.int32) if has_capacity else None,
         memory_valid=memory_valid,
+        tokens=jnp.zeros((*batch, capacity), jnp.int32) if recomputes and config.inputs.reads == "tokens" else None,
         prefix=jnp.zeros(batch, jnp.int32) if config.mask_pattern == "prefix" else None,
     )
+
+
+def _block_states(layers: PyTree[BlockState]) -> list[BlockState]:
+    return jax.tree.leaves(layers, is_leaf=lambda node: isinstance(node, BlockState))
 
 
 def empty_states(params: Transformer, config: ModelConfig, batch: tuple[int, ...], capacity: int) -> PyTree[BlockState]:
@@ -171,7 +177,10 @@ def run(
         valid = given.get("valid")
         cache, positions = cache.advance(jnp.ones(tokens, bool) if valid is None else valid)
         if cache.prefix is not None and (prefix := given.get("prefix")) is not None:
-            cache = cache.replace(prefix=prefix)
+            cache = cache.replace(prefix=jnp.broadcast_to(jnp.asarray(prefix, jnp.int32), cache.prefix.shape))
+        if cache.tokens is not None:
+            own = inputs if valid is None else jnp.where(valid, inputs, 0)
+            cache = cache.replace(tokens=write(cache.tokens, own, offset, axis=-1))
         given = {**given, "positions": positions}
     with jax.named_scope("embedding"):
         x, context = _embedded(params, config, inputs, given, table, cache, offset, memory, memory_valid)
@@ -233,6 +242,9 @@ def _embedded(
     )
     if valid is not None:  # times a gradient of 0, a NaN in padding would still be one
         x = jnp.where(valid[..., None] | jnp.isfinite(x), x, 0)
+    tokens = inputs if config.inputs.reads == "tokens" else None
+    if valid is not None and tokens is not None:
+        tokens = jnp.where(valid, tokens, 0)
     key_positions = positions if earlier is None else earlier
     is_bidirectional = config.mask_pattern != "causal"
     context = stack_context(
@@ -249,6 +261,7 @@ def _embedded(
         memory=memory,
         memory_valid=memory_valid,
         valid=valid,
+        tokens=tokens,
         offset=offset,
     )
     return x, context

@@ -140,6 +140,16 @@ class Attention(TokenMixer):
         """Return y_t = Σ_s A[t, s] v_s for every head."""
         return apply_weights(attention, value, mask=mask)
 
+    def transform_heads(
+        self, weights: Weights, heads: Float[Array, "*batch T N d_v"], x: Float[Array, "*batch T D"], context: Context
+    ) -> Float[Array, "*batch T N d_v"]:
+        """Return what W_O maps, from the mixed values of the heads and the input x of the attention."""
+        return heads
+
+    def cache_widths(self, weights: Weights) -> tuple[int, int]:
+        """Return the widths of a key and of a value of `keys_and_values`, which the cache of a decoding holds."""
+        return 0 if weights.query is None else weights.query.shape[-1], weights.value.shape[-1]
+
     @property
     def is_plain(self) -> bool:
         """True if no subclass overrides `logits`, `normalize` or `combine`, so that a fused kernel may compute them."""
@@ -185,7 +195,7 @@ class Attention(TokenMixer):
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
         else:
             mixed = self._mix_fused(query, read, context, 1.0 if in_map else scale)
-        mixed = context.edit("heads", mixed)
+        mixed = context.edit("heads", self.transform_heads(weights, mixed, x, context))
         if weights.out is not None:
             return linear(mixed, weights.out, weights.out_bias, contract=2), aux
         y = mixed.sum(-2)
@@ -268,9 +278,9 @@ class Attention(TokenMixer):
         return y if context.scheme is None else context.scheme.rotate(y, positions)
 
     def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> LayerCache:
-        heads, d_value = weights.value.shape[-2:]
-        rows = math.prod((*batch, heads))
-        key = None if weights.query is None else jnp.zeros((rows, capacity, weights.query.shape[-1]), dtype)
+        d_key, d_value = self.cache_widths(weights)
+        rows = math.prod((*batch, weights.value.shape[-2]))
+        key = None if weights.query is None else jnp.zeros((rows, capacity, d_key), dtype)
         return LayerCache(PackedKV(key=key, value=jnp.zeros((rows, capacity, d_value), dtype)))
 
     def step(

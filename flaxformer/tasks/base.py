@@ -202,7 +202,9 @@ class Task(Config):
         if model.reads_memory and encoder is None:
             yield f"model.d_memory is {model.d_memory}; expected None, since no task has a memory"
         if encoder is not None and not self.source_length:
-            yield "model.encoder is given; expected None, since the task has no source"
+            form = getattr(self, "form", None)
+            hint = "" if form is None else f' with form "{form}"; form="paired" has one'
+            yield f"model.encoder is given; expected None, since the task has no source{hint}"
         if encoder is None and self.source_length:
             yield "model.encoder is None; expected one, as model.with_encoder() makes, to read the task's source"
         if encoder is not None and self.source_length:

@@ -1,5 +1,7 @@
 """Settings that all optimizers share: the learning rate over the steps, weight decay and clipping."""
 
+import functools
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -10,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from flaxformer.model.weights import Transformer
 from flaxformer.struct import Config, leaf, part, static
 from flaxformer.training.moments import MOMENT_DTYPES, stored_in_bfloat16
+from flaxformer.training.per_layer import LayerView, per_layer
 from flaxformer.training.weight_scales import WeightScales
 from flaxformer.weight_axes import decay_mask
 
@@ -70,6 +73,9 @@ class InverseSqrt(Schedule):
 Schedule.named = {"constant": Constant(), "linear": Linear(), "cosine": Cosine(), "inverse_sqrt": InverseSqrt()}
 
 
+Direction = Callable[["Optimizer"], optax.GradientTransformation]
+
+
 class Optimizer(Config):
     """Base of every optimizer: w ← w − rate · (direction + weight_decay · w), from clipped gradients.
 
@@ -88,6 +94,16 @@ class Optimizer(Config):
     clip: float | None = leaf(None, above=0)
     moment_dtype: str = static("float32", choices=MOMENT_DTYPES, omit_default=True)
     is_abstract: ClassVar[bool] = True
+
+    layers: ClassVar[LayerView] = "unrolled"
+    """Layout of the layers in the trees that `direction` gets, from `per_layer`. A class that defines `direction` gets
+    unrolled layers unless it says otherwise."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "direction" in vars(cls):
+            cls.layers = vars(cls).get("layers", "unrolled")
+            cls.direction = _in_layout(cls.direction, cls.layers)  # type: ignore[method-assign]
 
     def direction(self) -> optax.GradientTransformation:
         """From a clipped gradient to what the learning rate multiplies."""
@@ -130,6 +146,16 @@ class Optimizer(Config):
     gradient_degree: ClassVar[int | None] = None
     """0 if the direction does not depend on the size of the gradient (Adam), 1 if it is proportional to it (SGD); None
     if neither holds. A `Parametrization` with learning rates per weight needs 0 or 1."""
+
+
+def _in_layout(direction: Direction, layers: LayerView) -> Direction:
+    """Return the method `direction` of a class, whose transform gets the layers in this layout."""
+
+    @functools.wraps(direction)
+    def in_layout(self: Optimizer) -> optax.GradientTransformation:
+        return per_layer(direction(self), layers)
+
+    return in_layout
 
 
 def _multiply(factors: Transformer) -> optax.GradientTransformation:
