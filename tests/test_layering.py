@@ -27,6 +27,7 @@ LAYERS = [
     {"model.call", "model.remat", "model.layout", "model.norm", "model.embedding", "model.cache"},
     {"model.blocks", "model.context"},
     {"model.layers", "model.weights", "model.output"},
+    {"model.states"},
     {"model.transformer"},
     {"model.interface"},
     {"model.sampling", "model.prompt", "model.prefill", "model.decoding_edits"},
@@ -52,8 +53,8 @@ LAYERS = [
 INSIDE = {
     "interpret": [{"interventions", "attribution", "lens"}, {"scores", "patching"}, {"heads"}],
     "parts": [
-        {"cache", "feed_forward", "initializers", "inputs", "norms", "parametrizations", "positions", "residuals"},
-        {"mixers", "heads"},
+        {"branch", "cache", "initializers", "inputs", "norms", "parametrizations", "positions", "residuals"},
+        {"feed_forward", "mixers", "heads"},
         {"attention", "recurrent"},
     ],
     "config": [{"block", "problems"}, {"model"}, {"recurrent", "published"}],

@@ -16,9 +16,11 @@ from flaxformer.parts.residuals import DeepNorm
 def problems(config: Any) -> Iterator[str]:
     """Yield one error message per contradiction in a `ModelConfig`."""
     yield from _attention_problems(config, "attention", config.attention)
-    if config.mask_pattern != "causal" and not config.attention.reads_mask:
-        kind = type(config.attention).__name__
-        yield f'mask_pattern is "{config.mask_pattern}"; expected "causal" with attention {kind}, which reads no mask'
+    for name in ("attention", "feed_forward"):
+        own = getattr(config, name)
+        if config.mask_pattern != "causal" and own is not None and own.reads_others and not own.reads_mask:
+            kind = f"{name} {type(own).__name__}"
+            yield f'mask_pattern is "{config.mask_pattern}"; expected "causal" with {kind}, which reads no mask'
     if config.reads_memory:
         if not isinstance(config.cross, Attention):
             kind = type(config.attention).__name__

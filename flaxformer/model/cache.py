@@ -2,20 +2,40 @@
 
 import functools
 
+import flax.struct
 import jax
 from jaxtyping import Array, Bool, Int, PyTree
 
 from flaxformer.errors import UserError
 from flaxformer.nn.positions import token_positions
-from flaxformer.parts.cache import Memory, PackedKV, pad_axis, write
+from flaxformer.parts.cache import InputHistory, Memory, PackedKV, pad_axis, write
 from flaxformer.pytree import Node
 
 
 class BlockState(Node):
-    """Decoding state of one block: the state of its mixer, and the constant keys and values of cross-attention."""
+    """Decoding state of one block: those of its branches, and the constant keys and values of cross-attention."""
 
-    attention: PyTree
+    attention: PyTree = None
     cross_attention: PackedKV | Memory | None = None
+    feed_forward: PyTree = None
+
+
+def is_block_state(node: PyTree) -> bool:
+    """True for the state of one block."""
+    return isinstance(node, BlockState)
+
+
+class States(Node):
+    """States of all layers in the layout of their weights, and those that layers share."""
+
+    layers: PyTree[BlockState]
+    shared: dict[str, PyTree]
+
+    @property
+    def has_history(self) -> bool:
+        """True if a branch has no state of its own, so that all tokens are computed again."""
+        blocks = jax.tree.leaves(self.layers, is_leaf=is_block_state)
+        return any(isinstance(own, InputHistory) for state in blocks for own in (state.attention, state.feed_forward))
 
 
 class Cache(Node):
@@ -35,6 +55,8 @@ class Cache(Node):
     memory_valid: Bool[Array, "*batch S"] | None = None
     tokens: Int[Array, "*batch capacity"] | None = None
     """Token ids, if a component without a decoding state computes all tokens again; 0 at padding."""
+    shared: dict[str, PyTree] = flax.struct.field(default_factory=dict)
+    """States that layers share, by name (`Branch.shared_state`)."""
     prefix: Int[Array, "*batch"] | None = None
     """Number of tokens at the start that all tokens attend to, with mask_pattern "prefix"."""
 
@@ -43,7 +65,7 @@ class Cache(Node):
         """Number of tokens that the cache can hold; None for no limit."""
         return None if self.valid is None else self.valid.shape[-1]
 
-    def pad_to(self, capacity: int, empty: PyTree[BlockState]) -> "Cache":
+    def pad_to(self, capacity: int, empty: "States") -> "Cache":
         """Return the cache with a larger capacity.
 
         Args:
@@ -55,10 +77,13 @@ class Cache(Node):
         pad = functools.partial(_pad_state, capacity)
 
         def pad_block(state: BlockState, empty: BlockState) -> BlockState:
-            return state.replace(attention=jax.tree.map(pad, state.attention, empty.attention, is_leaf=has_pad_to))
+            source = state.cross_attention
+            own = jax.tree.map(pad, state.replace(cross_attention=None), empty, is_leaf=has_pad_to)
+            return own.replace(cross_attention=source)
 
         return self.replace(
-            layers=jax.tree.map(pad_block, self.layers, empty, is_leaf=lambda node: isinstance(node, BlockState)),
+            layers=jax.tree.map(pad_block, self.layers, empty.layers, is_leaf=is_block_state),
+            shared=jax.tree.map(pad, self.shared, empty.shared, is_leaf=has_pad_to),
             valid=None if self.valid is None else pad_axis(self.valid, capacity, -1),
             positions=None if self.positions is None else pad_axis(self.positions, capacity, -1),
             tokens=None if self.tokens is None else pad_axis(self.tokens, capacity, -1),

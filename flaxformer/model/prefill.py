@@ -8,7 +8,8 @@ from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs, PrefixInputs
 from flaxformer.model.interface import extend_edited
-from flaxformer.model.transformer import empty_states, new_cache
+from flaxformer.model.states import empty_states
+from flaxformer.model.transformer import new_cache
 from flaxformer.model.weights import Transformer
 from flaxformer.points import Edits
 
