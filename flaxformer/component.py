@@ -12,6 +12,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
@@ -20,13 +21,16 @@ import jax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer.nn.dropout import dropout, part_key
-from flaxformer.nn.masks import Mask
+from flaxformer.nn.masks import Explicit, Mask
+from flaxformer.nn.subsets import take_pairs, take_tokens
 from flaxformer.params import Parameters, ParametersT, path_name
 from flaxformer.points import Edits
 from flaxformer.pytree import Node
 from flaxformer.struct import Config
 
 ResultT = TypeVar("ResultT")
+OwnWeights: TypeAlias = Any
+"""Weights of a component: an instance of its class `Weights`."""
 
 
 class Component(Config):
@@ -76,6 +80,18 @@ class Component(Config):
             if method := vars(kind).get("sizes"):
                 found |= method(self, model)
         return found
+
+    def after_step(self, weights: OwnWeights) -> OwnWeights:
+        """Return the weights of the component after a step of the optimizer, such as their projection on a sphere.
+
+        It is applied to the initial weights of a training too. Weights that are not trained do not change.
+        """
+        return weights
+
+    @property
+    def has_after_step(self) -> bool:
+        """True if the component changes its weights after a step."""
+        return type(self).after_step is not Component.after_step
 
     def active_sizes(self) -> dict[str, int]:
         """Return how many entries one token uses, for axes of the weights of which it does not use all.
@@ -137,8 +153,6 @@ def with_aux(result: ResultT | tuple[ResultT, Aux]) -> tuple[ResultT, Aux]:
     return cast(ResultT, result), Aux()
 
 
-OwnWeights: TypeAlias = Any
-"""Weights of a component: an instance of its class `Weights`."""
 ComponentResult = Array | tuple[Array, Aux]
 """Return value of a component: an array, or a pair of an array and further outputs."""
 
@@ -220,6 +234,29 @@ class Context(Node):
         if self.record is not None:
             self.record[name] = cast(Array, x)
         return x
+
+    def take(self, index: Int[Array, "*batch k"]) -> "Context":
+        """Return the context with which a component is applied to some of the tokens, without a decoding state.
+
+        Points of edits are left out; carried values stay those of all tokens.
+
+        Args:
+          index: places of the tokens in the sequence, in increasing order.
+        """
+        length = self.key_positions.shape[-1]
+        tokens, pairs = (functools.partial(own, index=index, length=length) for own in (take_tokens, take_pairs))
+        positions = tokens(self.query_positions)
+        return self.replace(
+            query_positions=positions,
+            key_positions=positions,
+            given_positions=(positions, positions),
+            mask=None if self.mask is None else Explicit(pairs(self.mask.matrix(length, length))),
+            bias=None if self.bias is None else pairs(self.bias),
+            valid=None if self.valid is None else tokens(self.valid),
+            tokens=None if self.tokens is None else tokens(self.tokens),
+            edits=None,
+            record=None,
+        )
 
     def of_source(self) -> "Context":
         """Return the context of activations of the source, which is whole in every call of a decoding."""

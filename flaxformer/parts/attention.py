@@ -92,8 +92,8 @@ class Attention(TokenMixer):
         if self.heads % (self.key_value_heads or self.heads):
             yield f"key_value_heads is {self.key_value_heads}; expected a divisor of heads {self.heads}"
         if self.share_query_key and self.key_value_heads not in (None, self.heads):
-            found = self.key_value_heads
-            yield f"share_query_key is True with key_value_heads {found}; expected the number of heads, {self.heads}"
+            count = f"key_value_heads {self.key_value_heads}"
+            yield f"share_query_key is True with {count}; expected the number of heads, {self.heads}"
         if self.query_key_norm is not None and not self.query_key_norm.is_causal:
             yield 'query_key_norm.over is "sequence"; expected "token"'
         if self.query_key_norm is not None and self.query_key_norm.mixes_batch:
@@ -168,9 +168,8 @@ class Attention(TokenMixer):
         value = linear(source, weights.value, weights.value_bias)
         if weights.query is None:
             return KeysValues(key=None, value=value)
-        maps = (weights.query, weights.query_bias, weights.query_norm)
-        if weights.key is not None:  # not shared with the query
-            maps = (weights.key, weights.key_bias, weights.key_norm)
+        own = (weights.key, weights.key_bias, weights.key_norm)
+        maps = (weights.query, weights.query_bias, weights.query_norm) if weights.key is None else own
         return KeysValues(key=self._map_into_heads(source, *maps, context, context.query_positions), value=value)
 
     def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:
@@ -188,8 +187,7 @@ class Attention(TokenMixer):
         in_map = why is None and self._can_scale_map(context, read)
         if weights.query is not None:
             maps, factor = (weights.query, weights.query_bias, weights.query_norm), scale if in_map else None
-            query = self._map_into_heads(x, *maps, context, context.query_positions, factor)
-            query = context.edit("query", query)
+            query = context.edit("query", self._map_into_heads(x, *maps, context, context.query_positions, factor))
         if query is None or why is not None:
             record(KernelChoice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
@@ -222,11 +220,9 @@ class Attention(TokenMixer):
         self, query: Array, read: KeysValues | PackedKV, context: Context, scale: float | Array
     ) -> Float[Array, "*batch T N d_v"]:
         """Return the mixed values by a single function, for one token from a cache or for any tokens."""
-        attend: Callable[..., Array] = dot_product_attention
-        if isinstance(read, PackedKV) and query.shape[-3] == 1:
-            attend = cached_attention
-        elif isinstance(read, PackedKV):
-            read = read.unpack(query.shape[:-3])
+        is_one = isinstance(read, PackedKV) and query.shape[-3] == 1
+        attend: Callable[..., Array] = cached_attention if is_one else dot_product_attention
+        read = read.unpack(query.shape[:-3]) if isinstance(read, PackedKV) and not is_one else read
         options = {"mask": self._mask(context), "bias": context.bias, "scale": scale, "logit_cap": self.logit_cap}
         return attend(query, read.key, read.value, **options)
 
@@ -264,8 +260,7 @@ class Attention(TokenMixer):
         """Return the mask of the context, restricted to the window."""
         if self.window is None or context.is_cross:
             return context.mask
-        query_positions, key_positions = context.given_positions or (None, None)
-        return Window(self.window, query_positions, key_positions) & context.mask
+        return Window(self.window, *(context.given_positions or (None, None))) & context.mask
 
     def _map_into_heads(
         self, x: Array, weight: Array, bias: Array | None, norm: Parameters | None, context: Context, positions: Array,

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer.model.weights import Transformer
 from flaxformer.struct import Config, leaf, part, static
@@ -35,6 +35,21 @@ class Schedule(Config):
     ) -> Float[Array, ""]:
         """Return the factor of the peak rate: `fraction`, raised so that it ends at `final`."""
         return final + (1 - final) * self.fraction(progress, ratio)
+
+    def init_state(self) -> PyTree[Array]:
+        """Return what a schedule that sees the loss keeps between steps, before the first; None for no state."""
+        return None
+
+    def observe(self, state: PyTree[Array], loss: Float[Array, ""], step: Int[Array, ""]) -> PyTree[Array]:
+        """Return the state after the training loss of a step, with the shapes and dtypes of the former one.
+
+        It is called before the update of the step, with every loss that is finite.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `observe`")
+
+    def factor(self, state: PyTree[Array]) -> Float[Array, ""]:
+        """Return the number by which a state multiplies the learning rate, also in the warm-up."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `factor`")
 
 
 class Constant(Schedule):
@@ -137,6 +152,13 @@ class Optimizer(Config):
         decays = jax.tree.map(lambda factor: decay * factor, scales.decay)
         return [direction, _add_decayed_weights(decays)]
 
+    def after_step(self, params: Transformer) -> Transformer:
+        """Return all weights after a step, such as their projection on a sphere; layers are unrolled.
+
+        It is applied to the initial weights of a training too. Weights that are not trained do not change.
+        """
+        return params
+
     def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
         """The weights to evaluate, given those that train and the optimizer's state."""
         return params
@@ -178,7 +200,7 @@ def learning_rate(config: Optimizer, step: int | Int[Array, ""], steps: int) -> 
     """The learning rate of step number `step` (from 0) of `steps`.
 
     It rises linearly, lr · (step + 1) / warmup_steps, during the warm-up, then falls from lr to
-    lr · final_fraction as the schedule `decay` says.
+    lr · final_fraction as the schedule `decay` says, without the factor of a schedule that sees the loss.
     """
     taken, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.asarray(config.warmup_steps, jnp.float32)
     progress = jnp.clip((taken - 1 - warmup) / jnp.maximum(steps - warmup, 1.0), 0, 1)

@@ -204,7 +204,8 @@ def test_each_weight_has_a_kind_and_a_path():
         "embedding/tokens": "embedding", "positions/table": "positions", "final_norm/gain": "norm",
         "head/matrix": "head", "head/transform/matrix": "head", "head/transform/norm/gain": "norm",
         f"{block}attention/query": "query", f"{block}attention/key": "key", f"{block}attention/value": "value",
-        f"{block}attention/out": "out", f"{block}attention/out_bias": "out_bias", f"{block}attention/key_norm/gain": "norm",
+        f"{block}attention/out": "out", f"{block}attention/out_bias": "out_bias",
+        f"{block}attention/key_norm/gain": "norm",
         f"{block}feed_forward/up": "up", f"{block}feed_forward/gate": "gate", f"{block}feed_forward/down": "down",
         f"{block}attention_connection/pre/gain": "norm", f"{block}attention_connection/residual/gain": "residual",
     }  # fmt: skip
