@@ -104,11 +104,11 @@ def _axes(
             is_in_layer = in_layer or repeated
             is_stacked = rule.stacked or (repeated and not isinstance(value, tuple) and not _has_stacked_field(value))
             inner = ("layers",) if is_stacked else leading
-            kind = _kind(rule.component, outer)
+            within = _kind(rule.component, outer)
             values[field.name] = (
-                tuple(_axes(item, inner, is_in_layer, kind, (*here, str(n))) for n, item in enumerate(value))
+                tuple(_axes(item, inner, is_in_layer, within, (*here, str(n))) for n, item in enumerate(value))
                 if isinstance(value, tuple)
-                else _axes(value, inner, is_in_layer, kind, here)
+                else _axes(value, inner, is_in_layer, within, here)
             )
     return type(node)(**values)
 

@@ -28,8 +28,9 @@ def _of_node(node: ParametersT, owner: object, model: object, is_stacked: bool) 
     values: dict[str, Any] = {}
     for field in dataclasses.fields(node):
         value, rule = getattr(node, field.name), rule_of(field)
-        is_tree = isinstance(rule, SubtreeRule) and value is not None
-        values[field.name] = _of_subtree(value, rule, owner, model, is_stacked) if is_tree else value
+        if isinstance(rule, SubtreeRule) and value is not None:
+            value = _of_subtree(value, rule, owner, model, is_stacked)
+        values[field.name] = value
     return type(node)(**values)
 
 

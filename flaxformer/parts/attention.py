@@ -110,8 +110,6 @@ class Attention(TokenMixer):
             "pattern": self.frozen_pattern or 0,
         }
 
-    # Steps of the computation, which a subclass may override.
-
     def logits(
         self,
         weights: Weights,
@@ -168,8 +166,9 @@ class Attention(TokenMixer):
         value = linear(source, weights.value, weights.value_bias)
         if weights.query is None:
             return KeysValues(key=None, value=value)
-        own = (weights.key, weights.key_bias, weights.key_norm)
-        maps = (weights.query, weights.query_bias, weights.query_norm) if weights.key is None else own
+        maps = (weights.query, weights.query_bias, weights.query_norm)
+        if weights.key is not None:  # not shared with the query
+            maps = (weights.key, weights.key_bias, weights.key_norm)
         return KeysValues(key=self._map_into_heads(source, *maps, context, context.query_positions), value=value)
 
     def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:

@@ -69,7 +69,8 @@ def gradients(params):
 def test_weights_are_projected_after_each_step(name):
     model, form = MODELS[name], "paired" if name == "encoder" else "joined"
     run = Run(
-        model=model, task=TASK.replace(form=form), optimizer=OnSpheres(learning_rate=0.1, momentum=0.0, decay=Constant()),
+        model=model, task=TASK.replace(form=form),
+        optimizer=OnSpheres(learning_rate=0.1, momentum=0.0, decay=Constant()),
         training=Training(steps=5),
     )  # fmt: skip
     found = []
@@ -100,7 +101,8 @@ def test_weights_are_projected_after_each_step(name):
 
 def test_frozen_weights_are_not_projected():
     run = Run(
-        model=BASE, task=TASK, optimizer=SGD(learning_rate=0.1), training=Training(steps=5, freeze=("blocks/*/feed_forward/*",))
+        model=BASE, task=TASK, optimizer=SGD(learning_rate=0.1),
+        training=Training(steps=5, freeze=("blocks/*/feed_forward/*",)),
     )  # fmt: skip
     state = start(run)
     assert not np.allclose(np.square(state.params.blocks[0].feed_forward.up).sum(0), 1, atol=1e-3)
