@@ -65,7 +65,12 @@ class Cache(Node):
         """Number of tokens that the cache can hold; None for no limit."""
         return None if self.valid is None else self.valid.shape[-1]
 
-    def pad_to(self, capacity: int, empty: "States") -> "Cache":
+    @property
+    def states(self) -> States:
+        """States of the layers, and those that they share."""
+        return States(self.layers, self.shared)
+
+    def pad_to(self, capacity: int, empty: States) -> "Cache":
         """Return the cache with a larger capacity.
 
         Args:

@@ -10,6 +10,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs
 from flaxformer.nn.masks import Mask, Padding
+from flaxformer.parts.cache import write
 
 
 def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:
@@ -32,6 +33,21 @@ def self_attention_mask(
     valid, further = given.get("valid") if cache is None else cache.valid, given.get("mask")
     mask = mask if valid is None else Padding(valid) & mask
     return mask if further is None else further & mask
+
+
+def append_inputs(
+    cache: Cache, config: ModelConfig, inputs: Array, given: ForwardInputs
+) -> tuple[Cache, Int[Array, "*batch T"]]:
+    """Return the cache after the inputs of a call, without their states; and the positions of the inputs."""
+    shape, offset = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1], cache.used
+    valid, prefix = given.get("valid"), given.get("prefix")
+    cache, positions = cache.advance(jnp.ones(shape, bool) if valid is None else valid)
+    if cache.prefix is not None and prefix is not None:
+        cache = cache.replace(prefix=jnp.broadcast_to(jnp.asarray(prefix, jnp.int32), cache.prefix.shape))
+    if cache.tokens is not None:
+        own = inputs if valid is None else jnp.where(valid, inputs, 0)
+        cache = cache.replace(tokens=write(cache.tokens, own, offset, axis=-1))
+    return cache, positions
 
 
 def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Context | None:

@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer.component import Aux, Context
 from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockParams
-from flaxformer.model.cache import BlockState, Cache, States, grows, is_block_state
+from flaxformer.model.cache import BlockState, Cache, grows, is_block_state
 from flaxformer.model.call import ForwardInputs, check_inputs, check_memory, positions_of_call
-from flaxformer.model.context import cache_context, last_token, self_attention_mask, stack_context
+from flaxformer.model.context import append_inputs, cache_context, last_token, self_attention_mask, stack_context
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
 from flaxformer.model.norm import normalise
@@ -21,7 +21,6 @@ from flaxformer.model.states import check_decodable, empty_states
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import fold_in_name
-from flaxformer.parts.cache import write
 from flaxformer.points import Edits
 from flaxformer.sharding import all_gather_fsdp
 
@@ -139,14 +138,7 @@ def run(
         offset = None
     else:
         memory, memory_valid, encoder, offset = None, cache.memory_valid, None, cache.used
-        tokens = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1]
-        valid = given.get("valid")
-        cache, positions = cache.advance(jnp.ones(tokens, bool) if valid is None else valid)
-        if cache.prefix is not None and (prefix := given.get("prefix")) is not None:
-            cache = cache.replace(prefix=jnp.broadcast_to(jnp.asarray(prefix, jnp.int32), cache.prefix.shape))
-        if cache.tokens is not None:
-            own = inputs if valid is None else jnp.where(valid, inputs, 0)
-            cache = cache.replace(tokens=write(cache.tokens, own, offset, axis=-1))
+        cache, positions = append_inputs(cache, config, inputs, given)
         given = {**given, "positions": positions}
     with jax.named_scope("embedding"):
         x, context = _embedded(params, config, inputs, given, table, cache, offset, memory, memory_valid)
@@ -156,7 +148,7 @@ def run(
         x, first = normalise(params.embedding_norm, config.embedding_norm, x, context)
         x = embedded = edited.edit("embedded", dropout(keys["embedding"], config.dropout, x, rows))
     cached = None if cache is None else cache_context(config, context, cache)
-    states = None if cache is None else States(cache.layers, cache.shared)
+    states = None if cache is None else cache.states
     x, blocks, aux, states = run_layers(params.blocks, config, x, edited, keys["blocks"], states, cached, remat)
     with jax.named_scope("head"):
         final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)

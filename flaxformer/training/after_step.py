@@ -15,6 +15,8 @@ def after_step(params: Transformer, run: Run) -> Transformer:
     changed = project_components(params, run.model)
     if type(run.optimizer).after_step is not Optimizer.after_step:
         changed = stack_as(run.optimizer.after_step(with_layout(changed, "unrolled")), params)
+    if all(new is old for new, old in zip(jax.tree.leaves(changed), jax.tree.leaves(params), strict=True)):
+        return params
     return jax.tree.map(lambda own, old, new: new if own else old, run.trainable.mask(params), params, changed)
 
 

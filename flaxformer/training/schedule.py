@@ -118,7 +118,7 @@ class Optimizer(Config):
         super().__init_subclass__()
         if "direction" in vars(cls):
             cls.layers = vars(cls).get("layers", "unrolled")
-            setattr(cls, "direction", _in_layout(cls.direction, cls.layers))  # noqa: B010 (a method is no attribute)
+            setattr(cls, "direction", _in_layout(cls.direction, cls.layers))  # noqa: B010
 
     def direction(self) -> optax.GradientTransformation:
         """From a clipped gradient to what the learning rate multiplies."""
