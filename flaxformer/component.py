@@ -235,7 +235,7 @@ class Context(Node):
             self.record[name] = cast(Array, x)
         return x
 
-    def take(self, index: Int[Array, "*batch k"]) -> "Context":
+    def take(self, index: Int[Array, "*batch n"]) -> "Context":
         """Return the context with which a component is applied to some of the tokens, without a decoding state.
 
         Points of edits are left out; carried values stay those of all tokens.

@@ -1,9 +1,9 @@
 """Projection of weights after a step of an optimizer, as the components that own them declare it."""
 
 import dataclasses
-from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from flaxformer.params import Parameters, ParametersT, SubtreeRule, rule_of
 from flaxformer.weight_specs import component_of, get_attribute
@@ -25,7 +25,7 @@ def _of_node(node: ParametersT, owner: object, model: object, is_stacked: bool) 
       owner: the component or config that declares the tree.
       model: the model config that the owner belongs to.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, PyTree] = {}
     for field in dataclasses.fields(node):
         value, rule = getattr(node, field.name), rule_of(field)
         if isinstance(rule, SubtreeRule) and value is not None:
@@ -34,7 +34,7 @@ def _of_node(node: ParametersT, owner: object, model: object, is_stacked: bool) 
     return type(node)(**values)
 
 
-def _of_subtree(value: Any, rule: SubtreeRule, owner: object, model: object, is_stacked: bool) -> Any:
+def _of_subtree(value: PyTree, rule: SubtreeRule, owner: object, model: object, is_stacked: bool) -> PyTree:
     if rule.repeat is not None:
         return _of_layers(value, get_attribute(owner, rule.repeat))
     if rule.config is not None:
@@ -42,14 +42,14 @@ def _of_subtree(value: Any, rule: SubtreeRule, owner: object, model: object, is_
         return _of_node(value, config, config, is_stacked)
     if rule.component is None:
         return _of_node(value, owner, model, is_stacked)
-    component: Any = component_of(owner, model, rule.component)
+    component = component_of(owner, model, rule.component)
     found = _of_node(value, component, model, is_stacked)
-    if not component.has_after_step:
+    if component is None or not component.has_after_step:
         return found
     return jax.vmap(component.after_step)(found) if is_stacked else component.after_step(found)
 
 
-def _of_layers(layers: Any, configs: tuple[object, ...]) -> Any:
+def _of_layers(layers: PyTree, configs: tuple[object, ...]) -> PyTree:
     """Return the weights of layers in either layout; stacked layers that differ are in a tuple of their period."""
     if isinstance(layers, tuple):
         return tuple(_of_node(own, config, config, False) for own, config in zip(layers, configs, strict=True))

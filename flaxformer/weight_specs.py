@@ -43,6 +43,13 @@ class OwnsWeights(Protocol):
     def axis_sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of the component's own axes."""
 
+    @property
+    def has_after_step(self) -> bool:
+        """True if the component changes its weights after a step of the optimizer."""
+
+    def after_step(self, weights: Parameters) -> Parameters:
+        """Return the weights after a step of the optimizer."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Declared:

@@ -19,7 +19,7 @@ class ArrayIndex(Node):
     """
 
 
-Positions = Int[Array, "*batch T"] | ArrayIndex | None
+TokenPositions = Int[Array, "*batch T"] | ArrayIndex | None
 """Positions of a call; None counts the tokens that are no padding."""
 
 
@@ -30,7 +30,7 @@ class PrefixInputs(TypedDict, total=False):
     """Input of the encoder, for a config with one."""
     source_valid: Bool[Array, "*batch S"] | None
     """False at padding of the source."""
-    source_positions: Positions
+    source_positions: TokenPositions
     """Position of each token of the source, as `positions`."""
     memory: Float[Array, "*batch S D"] | None
     """Input of cross-attention: for a config with `d_memory`, or in place of `source` the output of the encoder."""
@@ -42,7 +42,7 @@ class ForwardInputs(PrefixInputs, total=False):
 
     valid: Bool[Array, "*batch T"] | None
     """False at padding, which no token attends to and no statistic includes."""
-    positions: Positions
+    positions: TokenPositions
     """Position of each token; by default 0, 1, 2 …, without padding: the number of earlier tokens that are valid."""
     mask: Mask | None
     """Additional mask of self-attention, such as `Segments`."""

@@ -136,8 +136,8 @@ def token_positions(
       valid: False at padding.
       earlier: number of tokens of the sequence before these; None for none.
     """
-    count = jnp.cumsum(valid, axis=-1)
-    return jnp.maximum((count if earlier is None else earlier[..., None] + count) - 1, 0)
+    count = jnp.cumsum(valid, axis=-1) if earlier is None else earlier[..., None] + jnp.cumsum(valid, axis=-1)
+    return jnp.maximum(count - 1, 0)
 
 
 def _angles(
