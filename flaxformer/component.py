@@ -75,11 +75,11 @@ class Component(Config):
         """
         static = [field.name for field in dataclasses.fields(self) if not field.metadata["pytree_node"]]
         values = {name: getattr(self, name) for name in static}
-        found = {name: value for name, value in values.items() if type(value) is int}
+        sizes = {name: value for name, value in values.items() if type(value) is int}
         for kind in reversed(type(self).__mro__):
             if method := vars(kind).get("sizes"):
-                found |= method(self, model)
-        return found
+                sizes |= method(self, model)
+        return sizes
 
     def after_step(self, weights: OwnWeights) -> OwnWeights:
         """Return the weights of the component after a step of the optimizer, such as their projection on a sphere.
@@ -244,7 +244,7 @@ class Context(Node):
           index: places of the tokens in the sequence, in increasing order.
         """
         length = self.key_positions.shape[-1]
-        tokens, pairs = (functools.partial(own, index=index, length=length) for own in (take_tokens, take_pairs))
+        tokens, pairs = (functools.partial(take, index=index, length=length) for take in (take_tokens, take_pairs))
         positions = tokens(self.query_positions)
         return self.replace(
             query_positions=positions,

@@ -43,20 +43,20 @@ def _of_subtree(value: PyTree, rule: SubtreeRule, owner: object, model: object, 
     if rule.component is None:
         return _of_node(value, owner, model, is_stacked)
     component = component_of(owner, model, rule.component)
-    found = _of_node(value, component, model, is_stacked)
+    projected = _of_node(value, component, model, is_stacked)
     if component is None or not component.has_after_step:
-        return found
-    return jax.vmap(component.after_step)(found) if is_stacked else component.after_step(found)
+        return projected
+    return jax.vmap(component.after_step)(projected) if is_stacked else component.after_step(projected)
 
 
 def _of_layers(layers: PyTree, configs: tuple[object, ...]) -> PyTree:
     """Return the weights of layers in either layout; stacked layers that differ are in a tuple of their period."""
     if isinstance(layers, tuple):
-        return tuple(_of_node(own, config, config, False) for own, config in zip(layers, configs, strict=True))
+        return tuple(_of_node(layer, config, config, False) for layer, config in zip(layers, configs, strict=True))
     stacked = {field.name for field in dataclasses.fields(layers) if getattr(rule_of(field), "stacked", False)}
     if not stacked:
         return _of_node(layers, configs[0], configs[0], True)
     [name] = stacked
     places: tuple[Parameters, ...] = getattr(layers, name)
-    own = zip(places, configs, strict=False)
-    return layers.replace(**{name: tuple(_of_node(place, config, config, True) for place, config in own)})
+    pairs = zip(places, configs, strict=False)
+    return layers.replace(**{name: tuple(_of_node(place, config, config, True) for place, config in pairs)})

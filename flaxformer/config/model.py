@@ -233,9 +233,11 @@ class ModelConfig(Config):
     def mixers(self) -> dict[str, Branch]:
         """Token mixers, and other branches of self-attention's sequence that read other tokens, by their path."""
         blocks = {f"pattern.{n}.": self.block_config(n) for n in range(len(self.pattern))} or {"": self}
-        own = {f"{path}{name}": branch for path, block in blocks.items() for name, branch in block.branches()}
+        branches = {f"{path}{name}": branch for path, block in blocks.items() for name, branch in block.branches()}
         return {
-            path: branch for path, branch in own.items() if branch.reads_others and not path.endswith("cross_attention")
+            path: branch
+            for path, branch in branches.items()
+            if branch.reads_others and not path.endswith("cross_attention")
         }
 
     @property

@@ -213,8 +213,8 @@ def _factors(run: Run) -> PyTree:
     falling, count = 3 * np.exp(-np.arange(OBSERVED) / 50) + 1, 3 * OBSERVED
     losses = np.concatenate([falling, np.full(OBSERVED, falling[-1]), falling[-1] + random.standard_normal(OBSERVED)])
 
-    def step(state: PyTree, own: tuple[Array, Array]) -> tuple[PyTree, Array]:
-        state = schedule.observe(state, *own)
+    def step(state: PyTree, observed: tuple[Array, Array]) -> tuple[PyTree, Array]:
+        state = schedule.observe(state, *observed)
         return state, schedule.factor(state)
 
     if (state := schedule.init_state()) is None:

@@ -194,23 +194,23 @@ def apply_branch(
     record: dict[str, Array] = {}
     context = context.replace(record=record if context.return_intermediates else None)
     result: ComponentResult
-    own = None if state is None else getattr(state, name)
+    branch_state = None if state is None else getattr(state, name)
     if state is None or not branch.reads_others:
         result = branch.apply(weights, x, context)
     elif name == "cross_attention":
-        if isinstance(own, Memory):
-            result = branch.apply(weights, x, context.replace(source=own.source))
+        if isinstance(branch_state, Memory):
+            result = branch.apply(weights, x, context.replace(source=branch_state.source))
         else:
             assert isinstance(branch, Attention), "cross-attention is an Attention"
-            assert own is not None, "a model with cross-attention has its keys and values in the state"
-            result = branch.read(cast(Attention.Weights, weights), x, own, context)
-    elif isinstance(own, InputHistory):
+            assert branch_state is not None, "a model with cross-attention has its keys and values in the state"
+            result = branch.read(cast(Attention.Weights, weights), x, branch_state, context)
+    elif isinstance(branch_state, InputHistory):
         assert prefix_context is not None, "a branch without a decoding state needs a cache with a capacity"
-        result, history = recompute_prefix(branch, weights, x, own, context, prefix_context)
+        result, history = recompute_prefix(branch, weights, x, branch_state, context, prefix_context)
         state = state.replace(**{name: history})
     else:
-        result, own = branch.step(weights, x, own, context)
-        state = state.replace(**{name: own})
+        result, branch_state = branch.step(weights, x, branch_state, context)
+        state = state.replace(**{name: branch_state})
     update, aux = with_aux(result)
     return update, record, aux, state
 

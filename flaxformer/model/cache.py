@@ -33,9 +33,11 @@ class States(Node):
 
     @property
     def has_history(self) -> bool:
-        """True if a branch has no state of its own, so that all tokens are computed again."""
+        """True if a branch has no decoding state, so that all tokens are computed again."""
         blocks = jax.tree.leaves(self.layers, is_leaf=is_block_state)
-        return any(isinstance(own, InputHistory) for state in blocks for own in (state.attention, state.feed_forward))
+        return any(
+            isinstance(branch, InputHistory) for state in blocks for branch in (state.attention, state.feed_forward)
+        )
 
 
 class Cache(Node):
@@ -83,8 +85,8 @@ class Cache(Node):
 
         def pad_block(state: BlockState, empty: BlockState) -> BlockState:
             source = state.cross_attention
-            own = jax.tree.map(pad, state.replace(cross_attention=None), empty, is_leaf=has_pad_to)
-            return own.replace(cross_attention=source)
+            padded = jax.tree.map(pad, state.replace(cross_attention=None), empty, is_leaf=has_pad_to)
+            return padded.replace(cross_attention=source)
 
         return self.replace(
             layers=jax.tree.map(pad_block, self.layers, empty.layers, is_leaf=is_block_state),
@@ -125,16 +127,16 @@ def grows(small: PyTree, large: PyTree) -> bool:
     Args:
       small, large: shapes of the states for a capacity and for a larger one.
     """
-    shapes = [[leaf.shape for leaf in jax.tree.leaves(own)] for own in (small, large)]
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(states)] for states in (small, large)]
     return shapes[0] != shapes[1] or any(map(has_pad_to, jax.tree.leaves(small, is_leaf=has_pad_to)))
 
 
 def _pad_state(capacity: int, state: PyTree, empty: PyTree) -> PyTree:
-    """Return a state with room for `capacity` tokens: by its own method, or its entries before those of `empty`."""
+    """Return a state with room for `capacity` tokens: by its `pad_to`, or its entries before those of `empty`."""
     if not has_pad_to(state):
         return jax.tree.map(_write_into, state, empty)
     padded = state.pad_to(capacity)
-    shapes = [[list(leaf.shape) for leaf in jax.tree.leaves(own)] for own in (padded, empty)]
+    shapes = [[list(leaf.shape) for leaf in jax.tree.leaves(states)] for states in (padded, empty)]
     if shapes[0] != shapes[1]:
         raise UserError(
             f"{type(state).__name__}.pad_to({capacity}) gives arrays of shapes {shapes[0]}; expected {shapes[1]}, as "

@@ -45,8 +45,8 @@ def append_inputs(
     if cache.prefix is not None and prefix is not None:
         cache = cache.replace(prefix=jnp.broadcast_to(jnp.asarray(prefix, jnp.int32), cache.prefix.shape))
     if cache.tokens is not None:
-        own = inputs if valid is None else jnp.where(valid, inputs, 0)
-        cache = cache.replace(tokens=write(cache.tokens, own, offset, axis=-1))
+        tokens = inputs if valid is None else jnp.where(valid, inputs, 0)
+        cache = cache.replace(tokens=write(cache.tokens, tokens, offset, axis=-1))
     return cache, positions
 
 

@@ -110,11 +110,11 @@ def _initial_carry(configs: Sequence[ModelConfig], x: Array) -> dict[str, Array]
 
 def shared_states(config: ModelConfig, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> dict[str, PyTree]:
     """Return the states that layers share before the first token, by name."""
-    found: dict[str, PyTree] = {}
-    for own in config.block_configs:
-        for _, branch in own.branches():
-            found |= branch.shared_state(own.sizes, batch, capacity, dtype)
-    return found
+    states: dict[str, PyTree] = {}
+    for block_config in config.block_configs:
+        for _, branch in block_config.branches():
+            states |= branch.shared_state(block_config.sizes, batch, capacity, dtype)
+    return states
 
 
 MappedFunction = Callable[[ModelConfig, BlockParams, tuple[int, ...], int | Int[Array, ""]], PyTree]

@@ -62,8 +62,8 @@ def with_layout(params: Transformer, layout: Layout) -> Transformer:
 
 def stack_as(tree: Transformer, like: Transformer) -> Transformer:
     """Return a tree over unrolled layers with its arrays stacked as in another: the inverse of `with_layout`."""
-    own, other, layers = tree.encoder, like.encoder, like.blocks
-    encoder = None if own is None or other is None else stack_as(own, other)
+    inner, inner_like, layers = tree.encoder, like.encoder, like.blocks
+    encoder = None if inner is None or inner_like is None else stack_as(inner, inner_like)
     if isinstance(layers, tuple) or not tree.blocks:
         return tree.replace(blocks=tree.blocks or layers, encoder=encoder)
     if isinstance(layers, Periods):

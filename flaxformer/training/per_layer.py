@@ -38,8 +38,8 @@ def _unrolled(transform: optax.GradientTransformation) -> optax.GradientTransfor
         return transform.init(_unroll(params))
 
     def update(updates: PyTree, state: optax.OptState, params: PyTree = None) -> tuple[PyTree, optax.OptState]:
-        found, state = transform.update(_unroll(updates), state, _unroll(params))
-        return stack_as(found, updates) if isinstance(updates, Transformer) else found, state
+        changes, state = transform.update(_unroll(updates), state, _unroll(params))
+        return stack_as(changes, updates) if isinstance(updates, Transformer) else changes, state
 
     return optax.GradientTransformation(init, update)
 
