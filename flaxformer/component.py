@@ -12,6 +12,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
@@ -20,20 +21,23 @@ import jax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer.nn.dropout import dropout, part_key
-from flaxformer.nn.masks import Mask
+from flaxformer.nn.masks import Explicit, Mask
+from flaxformer.nn.subsets import take_pairs, take_tokens
 from flaxformer.params import Parameters, ParametersT, path_name
 from flaxformer.points import Edits
 from flaxformer.pytree import Node
 from flaxformer.struct import Config
 
 ResultT = TypeVar("ResultT")
+OwnWeights: TypeAlias = Any
+"""Weights of a component: an instance of its class `Weights`."""
 
 
 class Component(Config):
     """Base of every component: a config with weights of its own.
 
     The axes of its weights have sizes of the model (`d_model`, `layers`, `vocabulary`, …) or of the component's static
-    integer fields, by name; override `sizes` to compute further ones.
+    integer fields, by name; `sizes` computes further ones.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -58,10 +62,36 @@ class Component(Config):
         return {}
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of the axes of the weights, given those of the model."""
+        """Return the sizes of further axes of the weights, given those of the model.
+
+        The static integer fields, and what the method of a base class returns, are axes anyway.
+        """
+        return {}
+
+    def axis_sizes(self, model: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of all axes that the component defines.
+
+        They are its static integer fields and what `sizes` of each of its classes returns, a subclass last.
+        """
         static = [field.name for field in dataclasses.fields(self) if not field.metadata["pytree_node"]]
         values = {name: getattr(self, name) for name in static}
-        return {name: value for name, value in values.items() if type(value) is int}
+        sizes = {name: value for name, value in values.items() if type(value) is int}
+        for kind in reversed(type(self).__mro__):
+            if method := vars(kind).get("sizes"):
+                sizes |= method(self, model)
+        return sizes
+
+    def after_step(self, weights: OwnWeights) -> OwnWeights:
+        """Return the weights of the component after a step of the optimizer, such as their projection on a sphere.
+
+        It is applied to the initial weights of a training too. Weights that are not trained do not change.
+        """
+        return weights
+
+    @property
+    def has_after_step(self) -> bool:
+        """True if the component changes its weights after a step."""
+        return type(self).after_step is not Component.after_step
 
     def active_sizes(self) -> dict[str, int]:
         """Return how many entries one token uses, for axes of the weights of which it does not use all.
@@ -123,8 +153,6 @@ def with_aux(result: ResultT | tuple[ResultT, Aux]) -> tuple[ResultT, Aux]:
     return cast(ResultT, result), Aux()
 
 
-OwnWeights: TypeAlias = Any
-"""Weights of a component: an instance of its class `Weights`."""
 ComponentResult = Array | tuple[Array, Aux]
 """Return value of a component: an array, or a pair of an array and further outputs."""
 
@@ -163,6 +191,8 @@ class Context(Node):
     source_mask: Mask | None = None
     valid: Bool[Array, "*batch T"] | None = None
     """False at padding."""
+    tokens: Int[Array, "*batch T"] | None = None
+    """Token ids of the stack, 0 at padding; None if its inputs are not tokens."""
     offset: Int[Array, ""] | None = None
     """Number of tokens in the decoding state; None without one."""
     carried: dict[str, Array] = flax.struct.field(default_factory=dict)
@@ -204,6 +234,29 @@ class Context(Node):
         if self.record is not None:
             self.record[name] = cast(Array, x)
         return x
+
+    def take(self, index: Int[Array, "*batch n"]) -> "Context":
+        """Return the context with which a component is applied to some of the tokens, without a decoding state.
+
+        Points of edits are left out; carried values stay those of all tokens.
+
+        Args:
+          index: places of the tokens in the sequence, in increasing order.
+        """
+        length = self.key_positions.shape[-1]
+        tokens, pairs = (functools.partial(take, index=index, length=length) for take in (take_tokens, take_pairs))
+        positions = tokens(self.query_positions)
+        return self.replace(
+            query_positions=positions,
+            key_positions=positions,
+            given_positions=(positions, positions),
+            mask=None if self.mask is None else Explicit(pairs(self.mask.matrix(length, length))),
+            bias=None if self.bias is None else pairs(self.bias),
+            valid=None if self.valid is None else tokens(self.valid),
+            tokens=None if self.tokens is None else tokens(self.tokens),
+            edits=None,
+            record=None,
+        )
 
     def of_source(self) -> "Context":
         """Return the context of activations of the source, which is whole in every call of a decoding."""

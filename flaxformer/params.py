@@ -109,6 +109,7 @@ class WeightRule:
     trained: bool | str
     when: str | None
     role: str
+    kind: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,7 @@ def param(
     trained: bool | str = True,
     when: str | None = None,
     role: str | None = None,
+    kind: str | None = None,
 ) -> Any:
     """Declare a weight.
 
@@ -150,6 +152,8 @@ def param(
       when: dotted attribute of the component; the weight exists if it is true.
       role: one of `ROLES`, which a `Parametrization` scales by; None for "vector" without a fan-in, "output" with
         init="output", and "hidden" otherwise.
+      kind: purpose of the weight, by which an optimizer can select it (`training.weight_axes`); None for "embedding",
+        "positions", "head", "norm" or "residual" in such a component, and the name of the field in others.
 
     Raises:
       UserError: an unknown `init` or `role`.
@@ -163,7 +167,7 @@ def param(
     if role not in ROLES:
         raise UserError(f"role is {role!r}; expected one of: {', '.join(ROLES)}")
     number = value if std is None else std
-    rule = WeightRule(tuple(fan_in.split()), tuple(batch_axis.split()), init, number, decay, trained, when, role)
+    rule = WeightRule(tuple(fan_in.split()), tuple(batch_axis.split()), init, number, decay, trained, when, role, kind)
     return flax.struct.field(default=None, metadata={"rule": rule})
 
 
@@ -229,5 +233,8 @@ def stack(layers: tuple[NodeT, ...]) -> NodeT:
 
 def unstack(layers: NodeT) -> tuple[NodeT, ...]:
     """Split stacked trees into one tree per layer: the inverse of `stack`."""
-    depth = len(jax.tree.leaves(layers)[0])
+    leaves = jax.tree.leaves(layers)
+    if not leaves:  # such as frozen layers in the tree of an optimizer
+        return ()
+    depth = len(leaves[0])
     return tuple(jax.tree.map(operator.itemgetter(i), layers) for i in range(depth))

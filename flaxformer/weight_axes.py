@@ -10,6 +10,8 @@ from flaxformer.params import AdaptedWeight, Parameters, ParametersT, SubtreeRul
 from flaxformer.struct import Config, alternatives, type_hints
 from flaxformer.weight_specs import component_of, get_attribute
 
+KINDS = ("embedding", "positions", "head", "residual")
+"""Components whose weights have the kind of the component, beside the norms."""
 Mark = Literal["decay", "trained"]
 
 
@@ -36,6 +38,10 @@ class Axes:
     """True if the weight belongs to a layer of a stack, in either layout."""
     role: str
     """One of `params.ROLES`."""
+    kind: str = ""
+    """Purpose: "embedding", "positions", "head", "norm", "residual"; or the field's name, such as "query" or "up"."""
+    path: str = ""
+    """Place in the tree, such as "blocks/3/attention/query"; without a number in stacked layers."""
 
     @property
     def stacked(self) -> bool:
@@ -64,34 +70,45 @@ class Axes:
         leading = tuple(own for own in self.names if own in ("layers", *self.batch))
         own_names = tuple(f"{name} {place}" for place in range(dimensions - len(leading)))
         fan_in = own_names[:1] if len(own_names) == 2 else ()
-        return Axes((*leading, *own_names), fan_in, self.batch, self.in_layer, self.role)
+        path = f"{self.path}/{name}"
+        return Axes((*leading, *own_names), fan_in, self.batch, self.in_layer, self.role, self.kind, path)
 
 
 def axes(params: ParametersT) -> ParametersT:
-    """Return a tree like params with the `Axes` of each weight."""
-    return _axes(params, (), False)
+    """Return a tree like params with the `Axes` of each weight; a place without an array stays as it is."""
+    return _axes(params, (), False, None, ())
 
 
-def _axes(node: ParametersT, leading: tuple[str, ...], in_layer: bool) -> ParametersT:
+def _kind(component: str | None, outer: str | None) -> str | None:
+    """Return the kind of the weights of a component by the attribute that holds it; None for the names of fields."""
+    name = "" if component is None else component.rpartition(".")[2]
+    return "norm" if "norm" in name else name if name in KINDS else outer
+
+
+def _axes(
+    node: ParametersT, leading: tuple[str, ...], in_layer: bool, outer: str | None, path: tuple[str, ...]
+) -> ParametersT:
     values: dict[str, object] = {}
     for field in dataclasses.fields(node):
         value, rule = getattr(node, field.name), rule_of(field)
-        if value is None:
-            values[field.name] = None
+        here = (*path, field.name)
+        if not jax.tree.leaves(value):
+            values[field.name] = value
         elif isinstance(rule, WeightRule):
-            kind, *_ = alternatives(type_hints(type(node))[field.name])
-            names = (*leading, *kind.dim_str.split())
-            own = Axes(names, rule.fan_in, rule.batch_axis, in_layer, rule.role)
+            annotation, *_ = alternatives(type_hints(type(node))[field.name])
+            names, kind = (*leading, *annotation.dim_str.split()), rule.kind or outer or field.name
+            own = Axes(names, rule.fan_in, rule.batch_axis, in_layer, rule.role, kind, "/".join(here))
             values[field.name] = _with_adapter(own, value) if isinstance(value, AdaptedWeight) else own
         elif isinstance(rule, SubtreeRule):
             repeated = rule.repeat is not None
             is_in_layer = in_layer or repeated
             is_stacked = rule.stacked or (repeated and not isinstance(value, tuple) and not _has_stacked_field(value))
-            outer = ("layers",) if is_stacked else leading
+            inner = ("layers",) if is_stacked else leading
+            within = _kind(rule.component, outer)
             values[field.name] = (
-                tuple(_axes(item, outer, is_in_layer) for item in value)
+                tuple(_axes(item, inner, is_in_layer, within, (*here, str(n))) for n, item in enumerate(value))
                 if isinstance(value, tuple)
-                else _axes(value, outer, is_in_layer)
+                else _axes(value, inner, is_in_layer, within, here)
             )
     return type(node)(**values)
 

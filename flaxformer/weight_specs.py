@@ -40,8 +40,15 @@ class OwnsWeights(Protocol):
     def Weights(self) -> type[Parameters]:  # noqa: N802
         """Class that declares the weights."""
 
-    def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
+    def axis_sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of the component's own axes."""
+
+    @property
+    def has_after_step(self) -> bool:
+        """True if the component changes its weights after a step of the optimizer."""
+
+    def after_step(self, weights: Parameters) -> Parameters:
+        """Return the weights after a step of the optimizer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +97,7 @@ def _declarations(cls: type[ParametersT], owner: object, model: ModelSizes, size
             component = component_of(owner, model, rule.component)
             if component is not None:
                 outer = {**sizes, **{name: sizes[other] for name, other in rule.sizes.items()}}
-                own_sizes = outer | component.sizes(outer)
+                own_sizes = outer | component.axis_sizes(outer)
                 values[field.name] = _declarations(component.Weights, component, model, own_sizes)
         elif rule.repeat is not None:
             configs = get_attribute(owner, rule.repeat)

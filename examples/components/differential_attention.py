@@ -44,7 +44,7 @@ class DifferentialAttention(Attention):
                 yield f"{name} is {heads}; expected an even number, two per differential head"
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
-        return super().sizes(model) | {"maps": 2}
+        return {"maps": 2}
 
     def normalize(
         self, weights: Weights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*batch N T S"]

@@ -37,7 +37,7 @@ class MultiToken(LanguageModel):
     horizon: int = static(4, at_least=2)
 
     def sizes(self, model: Any) -> dict[str, int]:
-        return super().sizes(model) | {"later": self.horizon - 1}
+        return {"later": self.horizon - 1}
 
     def apply(
         self, weights: Weights, x: Float[Array, "*batch T D"], table: Array | None, context: Context, norm: Norm

@@ -29,7 +29,7 @@ class ValueResidual(Attention):
     share: float = leaf(0.5, at_least=0, at_most=1)
 
     def initial_carry(self, x: Float[Array, "*batch T D"]) -> dict[str, Array]:
-        sizes = self.sizes({"d_model": x.shape[-1]})
+        sizes = self.axis_sizes({"d_model": x.shape[-1]})
         return {"first_value": jnp.zeros((*x.shape[:-1], sizes["key_value_heads"], sizes["d_value"]), x.dtype)}
 
     def keys_and_values(

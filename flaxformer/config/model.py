@@ -11,10 +11,11 @@ from jaxtyping import Array, Int
 
 from flaxformer.component import Component
 from flaxformer.config.block import Block
-from flaxformer.config.problems import problems
+from flaxformer.config.problems import problems, unused_cross_attention
 from flaxformer.nn.masks import Causal, Mask, Prefix
 from flaxformer.params import Spec
 from flaxformer.parts.attention import Attention
+from flaxformer.parts.branch import Branch
 from flaxformer.parts.feed_forward import Dense, FeedForward
 from flaxformer.parts.heads import Head, LanguageModel, NoHead
 from flaxformer.parts.initializers import Initializer, Xavier
@@ -91,11 +92,22 @@ class ModelConfig(Config):
         return problems(self)
 
     def with_encoder(self, **changes: object) -> "ModelConfig":
-        """Return an encoder-decoder; its encoder is a bidirectional copy of this decoder with the given changes."""
+        """Return an encoder-decoder; its encoder is a bidirectional copy of this decoder with the given changes.
+
+        If the decoder's mixer reads no mask, so that it cannot be bidirectional, that of the encoder is
+        `cross_attention`.
+        """
         residual = DeepNorm(decoder_layers=self.layers) if isinstance(self.residual, DeepNorm) else self.residual
         like = {"mask_pattern": "bidirectional", "head": NoHead(), "residual": residual}
+        if not self.attention.reads_mask and self.cross_attention is not None:
+            like["attention"] = self.cross_attention
         none = dict.fromkeys(("encoder", "d_memory", "cross_attention"))
         return self.replace(encoder=self.replace(**(like | none | changes)))
+
+    @property
+    def unused(self) -> str | None:
+        """Message about a part that has no effect, with which a model cannot be built; None without one."""
+        return unused_cross_attention(self)
 
     @property
     def embedding(self) -> Inputs:
@@ -115,7 +127,7 @@ class ModelConfig(Config):
             return encoder
         return encoder.replace(inputs=inputs.replace(scale_exponent=table.scale_exponent))
 
-    def branches(self) -> Iterator[tuple[str, TokenMixer | FeedForward]]:
+    def branches(self) -> Iterator[tuple[str, Branch]]:
         """Yield the residual branches of a block in order, with their names."""
         yield "attention", self.attention
         if self.reads_memory:
@@ -145,7 +157,7 @@ class ModelConfig(Config):
         }
         blocks = [block.changes().get("attention") for block in reversed(self.pattern)]
         parts = (self.feed_forward, *blocks, self.attention)  # a position scheme may need the heads of any block
-        return {name: size for one in parts if one is not None for name, size in one.sizes(own).items()} | own
+        return {name: size for one in parts if one is not None for name, size in one.axis_sizes(own).items()} | own
 
     @property
     def blocks(self) -> int:
@@ -221,25 +233,30 @@ class ModelConfig(Config):
         return self.encoder is not None or self.d_memory is not None
 
     @property
-    def mixers(self) -> dict[str, TokenMixer]:
-        """Token mixers by the path of their field."""
-        own = {f"pattern.{n}.attention": self.block_config(n).attention for n in range(len(self.pattern))}
-        return own or {"attention": self.attention}
+    def mixers(self) -> dict[str, Branch]:
+        """Token mixers, and other branches of self-attention's sequence that read other tokens, by their path."""
+        blocks = {f"pattern.{n}.": self.block_config(n) for n in range(len(self.pattern))} or {"": self}
+        branches = {f"{path}{name}": branch for path, block in blocks.items() for name, branch in block.branches()}
+        return {
+            path: branch
+            for path, branch in branches.items()
+            if branch.reads_others and not path.endswith("cross_attention")
+        }
 
     @property
-    def mixers_without_mask(self) -> dict[str, TokenMixer]:
+    def mixers_without_mask(self) -> dict[str, Branch]:
         """Token mixers that read no mask, by the path of their field."""
         return {path: mixer for path, mixer in self.mixers.items() if not mixer.reads_mask}
 
     @property
-    def mixers_without_state(self) -> dict[str, TokenMixer]:
+    def mixers_without_state(self) -> dict[str, Branch]:
         """Token mixers of a causal model that have no decoding state, by the path of their field."""
         return {path: mixer for path, mixer in self.mixers.items() if self.is_causal and not mixer.has_state}
 
     @property
     def max_length(self) -> int | None:
         """Longest sequence that the model can read; None for no limit."""
-        own = [self.positions.max_length, *(block.attention.max_length for block in self.block_configs)]
+        own = [self.positions.max_length, *(branch.max_length for branch in self.mixers.values())]
         limits = [length for length in own if length is not None]
         return min(limits) if limits else None
 

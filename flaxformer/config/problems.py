@@ -16,15 +16,18 @@ from flaxformer.parts.residuals import DeepNorm
 def problems(config: Any) -> Iterator[str]:
     """Yield one error message per contradiction in a `ModelConfig`."""
     yield from _attention_problems(config, "attention", config.attention)
-    if config.mask_pattern != "causal" and not config.attention.reads_mask:
-        kind = type(config.attention).__name__
-        yield f'mask_pattern is "{config.mask_pattern}"; expected "causal" with attention {kind}, which reads no mask'
-    if config.cross_attention is not None and not config.reads_memory:
-        yield "cross_attention is given; expected None, or an encoder, or d_memory"
+    for name in ("attention", "feed_forward"):
+        own = getattr(config, name)
+        if config.mask_pattern != "causal" and own is not None and own.reads_others and not own.reads_mask:
+            kind = f"{name} {type(own).__name__}"
+            yield f'mask_pattern is "{config.mask_pattern}"; expected "causal" with {kind}, which reads no mask'
     if config.reads_memory:
         if not isinstance(config.cross, Attention):
             kind = type(config.attention).__name__
-            yield f"cross_attention is None with attention {kind}; expected Attention(...) for a memory"
+            yield (
+                f"cross_attention is None with attention {kind}, which reads no memory; expected "
+                "cross_attention=Attention(...) beside it"
+            )
         else:
             yield from _attention_problems(config, "cross_attention", config.cross)
             yield from _cross_problems(config, config.cross)
@@ -43,6 +46,16 @@ def problems(config: Any) -> Iterator[str]:
     if config.encoder is not None:
         yield from _encoder_problems(config, config.encoder)
     yield from _pattern_problems(config)
+
+
+def unused_cross_attention(config: Any) -> str | None:
+    """Return the message for a cross-attention that nothing is given to; None if there is no such mistake.
+
+    A config may have it for a time, since `with_encoder` adds the encoder to a decoder that is whole.
+    """
+    if config.cross_attention is None or config.reads_memory:
+        return None
+    return "cross_attention is given without an encoder; expected .with_encoder(...), d_memory, or None"
 
 
 def _pattern_problems(config: Any) -> Iterator[str]:
@@ -75,7 +88,7 @@ def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str
         yield f"{name}.heads is {own.heads}; expected a divisor of d_model {d_model}, or d_head to be given"
     if own.value_form == "full" and own.d_value not in (None, d_model):
         yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
-    width = own.sizes({"d_model": d_model})["d_head"]
+    width = own.axis_sizes({"d_model": d_model})["d_head"]
     if isinstance(config.positions, Rotary) and name == "attention":
         rotated = config.positions.rotated_width
         if rotated is None and width % 2:

@@ -194,6 +194,7 @@ class TextScorer:
             weights=jnp.asarray((place >= starts - 1) & (place < ends - 1), jnp.float32),
             valid=jnp.asarray(place < np.maximum(ends - 1, 1)),
             prefix=jnp.asarray(starts[:, 0], jnp.int32),
+            padding_is_behind=True,
         )
 
 

@@ -16,7 +16,7 @@ def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:
     def fill(component: Component | None) -> Component | None:
         if component is None:
             return None
-        sizes = component.sizes(config.sizes)
+        sizes = component.axis_sizes(config.sizes)
         fields = [field.name for field in dataclasses.fields(component)]
         return component.replace(**{name: sizes[name] for name in names if name in fields and name in sizes})
 

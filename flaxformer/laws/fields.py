@@ -203,7 +203,25 @@ def _updates(subject: Subject, run: Run) -> PyTree:
     random, weights, steps = np.random.default_rng(0), subject.started.params, run.training.steps
     gradients = jax.tree.map(lambda x: random.standard_normal((UPDATES, *x.shape)).astype(x.dtype), weights)
     with jax.enable_x64(False):
-        return [_updated(weights, run, gradients, first) for first in sorted({0, steps // 2, max(0, steps - UPDATES)})]
+        firsts = sorted({0, steps // 2, max(0, steps - UPDATES)})
+        return [_updated(weights, run, gradients, first) for first in firsts] + [_factors(run)]
+
+
+@fast_jit
+def _factors(run: Run) -> PyTree:
+    """Return the factors of a schedule that sees the loss, for losses that fall, stay, and vary at random."""
+    schedule, random = run.optimizer.decay, np.random.default_rng(1)
+    falling, count = 3 * np.exp(-np.arange(OBSERVED) / 50) + 1, 3 * OBSERVED
+    losses = np.concatenate([falling, np.full(OBSERVED, falling[-1]), falling[-1] + random.standard_normal(OBSERVED)])
+
+    def step(state: PyTree, observed: tuple[Array, Array]) -> tuple[PyTree, Array]:
+        state = schedule.observe(state, *observed)
+        return state, schedule.factor(state)
+
+    if (state := schedule.init_state()) is None:
+        return None
+    state = jax.tree.map(jnp.asarray, state)
+    return jax.lax.scan(step, state, (jnp.asarray(losses, jnp.float32), jnp.arange(count)))[1]
 
 
 @fast_jit
@@ -239,3 +257,7 @@ def _other_choices(value: object, choices: Collection[str] | None) -> list[bool]
     if isinstance(value, int):
         return [other for other in (value + 1, 2 * value, value - 1, max(1, value // 2)) if other != value]
     return [other for other in (2 * value, value + 0.1) if other != value] if isinstance(value, float) else []
+
+
+OBSERVED = 200
+"""Number of losses of each sort that a schedule sees."""

@@ -33,6 +33,8 @@ def tokens(subject: Subject) -> Finding:
     unmixed = config.replace(
         attention=_NoMixing(), pattern=pattern, inputs=subject.embedded_config.inputs, dropout=None, **cross
     )
+    if not all(path.endswith("attention") for path in config.mixers):
+        return not_applicable("a feed-forward network declares that it reads other tokens")
     if not all(norm.is_causal for norm in unmixed.norms):
         return not_applicable("a norm declares that it reads other tokens")
     no_weights = _NoMixing.Weights()

@@ -1,7 +1,7 @@
 """Functions of a model's parameters and config: initialisation, forward pass, decoding."""
 
 from flaxformer.model.beam import Beams, beam_search
-from flaxformer.model.call import ForwardInputs
+from flaxformer.model.call import ArrayIndex, ForwardInputs
 from flaxformer.model.decoding import Generation, generate, stream
 from flaxformer.model.interface import activations_at, apply, apply_with_intermediates, extend, points
 from flaxformer.model.output import Intermediates
@@ -10,6 +10,7 @@ from flaxformer.model.transformer import encode, new_cache, run
 from flaxformer.model.weights import Transformer, init, specs
 
 __all__ = [
+    "ArrayIndex",
     "Beams",
     "ForwardInputs",
     "Generation",

@@ -16,9 +16,8 @@ from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import Parameters, fold_in_name, subtree
 from flaxformer.parts.attention import Attention
+from flaxformer.parts.branch import Branch
 from flaxformer.parts.cache import InputHistory, Memory, write
-from flaxformer.parts.feed_forward import FeedForward
-from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.residuals import Residual
 from flaxformer.pytree import Node
 
@@ -184,7 +183,7 @@ def _residual_update(
 
 def apply_branch(
     name: str,
-    branch: TokenMixer | FeedForward,
+    branch: Branch,
     weights: Parameters,
     x: Float[Array, "*batch T D"],
     context: Context,
@@ -195,36 +194,36 @@ def apply_branch(
     record: dict[str, Array] = {}
     context = context.replace(record=record if context.return_intermediates else None)
     result: ComponentResult
-    if state is None or isinstance(branch, FeedForward):
+    branch_state = None if state is None else getattr(state, name)
+    if state is None or not branch.reads_others:
         result = branch.apply(weights, x, context)
     elif name == "cross_attention":
-        memory = state.cross_attention
-        if isinstance(memory, Memory):
-            result = branch.apply(weights, x, context.replace(source=memory.source))
+        if isinstance(branch_state, Memory):
+            result = branch.apply(weights, x, context.replace(source=branch_state.source))
         else:
             assert isinstance(branch, Attention), "cross-attention is an Attention"
-            assert memory is not None, "a model with cross-attention has its keys and values in the state"
-            result = branch.read(cast(Attention.Weights, weights), x, memory, context)
-    elif isinstance(state.attention, InputHistory):
-        assert prefix_context is not None, "a mixer without a decoding state needs a cache with a capacity"
-        result, history = recompute_prefix(branch, weights, x, state.attention, context, prefix_context)
-        state = state.replace(attention=history)
+            assert branch_state is not None, "a model with cross-attention has its keys and values in the state"
+            result = branch.read(cast(Attention.Weights, weights), x, branch_state, context)
+    elif isinstance(branch_state, InputHistory):
+        assert prefix_context is not None, "a branch without a decoding state needs a cache with a capacity"
+        result, history = recompute_prefix(branch, weights, x, branch_state, context, prefix_context)
+        state = state.replace(**{name: history})
     else:
-        result, mixer_state = branch.step(weights, x, state.attention, context)
-        state = state.replace(attention=mixer_state)
+        result, branch_state = branch.step(weights, x, branch_state, context)
+        state = state.replace(**{name: branch_state})
     update, aux = with_aux(result)
     return update, record, aux, state
 
 
 def recompute_prefix(
-    mixer: TokenMixer,
+    mixer: Branch,
     weights: Parameters,
     x: Float[Array, "*batch T D"],
     prefix: InputHistory,
     context: Context,
     prefix_context: Context,
 ) -> tuple[Float[Array, "*batch T D"], InputHistory]:
-    """Return the update of new tokens by a mixer without a decoding state, which reads all tokens so far again."""
+    """Return the update of new tokens by a branch without a decoding state, which reads all tokens so far again."""
     assert context.offset is not None, "a decoding state has an offset"
     inputs = write(prefix.inputs, x, context.offset, axis=-2)
     edits = context.edits  # the points of the mixer are of all tokens

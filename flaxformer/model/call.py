@@ -2,11 +2,25 @@
 
 from typing import TypedDict
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.nn.masks import Mask
+from flaxformer.nn.positions import token_positions
+from flaxformer.pytree import Node
+
+
+class ArrayIndex(Node):
+    """Positions 0, 1, 2 … of the array, padding included; where padding follows the tokens, the same and faster.
+
+    Position schemes then compute one table for all sequences of a batch.
+    """
+
+
+TokenPositions = Int[Array, "*batch T"] | ArrayIndex | None
+"""Positions of a call; None counts the tokens that are no padding."""
 
 
 class PrefixInputs(TypedDict, total=False):
@@ -15,6 +29,9 @@ class PrefixInputs(TypedDict, total=False):
     source: Array | None
     """Input of the encoder, for a config with one."""
     source_valid: Bool[Array, "*batch S"] | None
+    """False at padding of the source."""
+    source_positions: TokenPositions
+    """Position of each token of the source, as `positions`."""
     memory: Float[Array, "*batch S D"] | None
     """Input of cross-attention: for a config with `d_memory`, or in place of `source` the output of the encoder."""
     memory_valid: Bool[Array, "*batch S"] | None
@@ -25,8 +42,8 @@ class ForwardInputs(PrefixInputs, total=False):
 
     valid: Bool[Array, "*batch T"] | None
     """False at padding, which no token attends to and no statistic includes."""
-    positions: Int[Array, "*batch T"] | None
-    """Position of each token; by default 0, 1, 2 …."""
+    positions: TokenPositions
+    """Position of each token; by default 0, 1, 2 …, without padding: the number of earlier tokens that are valid."""
     mask: Mask | None
     """Additional mask of self-attention, such as `Segments`."""
     prefix: Int[Array, "*batch"] | None
@@ -65,3 +82,11 @@ def check_memory(config: ModelConfig, given: ForwardInputs) -> None:
             "source or memory" if config.encoder else "memory" if config.reads_memory else "neither source nor memory"
         )
         raise ValueError(f"the model needs {needed}; given are {present}")
+
+
+def positions_of_call(given: ForwardInputs) -> Int[Array, "*batch T"] | None:
+    """Return the positions of the tokens of a call; None if they are the indices 0, 1, 2 …."""
+    positions, valid = given.get("positions"), given.get("valid")
+    if positions is None and valid is not None:
+        return token_positions(jnp.asarray(valid))
+    return None if isinstance(positions, ArrayIndex) else positions

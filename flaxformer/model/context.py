@@ -10,6 +10,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs
 from flaxformer.nn.masks import Mask, Padding
+from flaxformer.parts.cache import write
 
 
 def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:
@@ -34,16 +35,38 @@ def self_attention_mask(
     return mask if further is None else further & mask
 
 
+def append_inputs(
+    cache: Cache, config: ModelConfig, inputs: Array, given: ForwardInputs
+) -> tuple[Cache, Int[Array, "*batch T"]]:
+    """Return the cache after the inputs of a call, without their states; and the positions of the inputs."""
+    shape, offset = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1], cache.used
+    valid, prefix = given.get("valid"), given.get("prefix")
+    cache, positions = cache.advance(jnp.ones(shape, bool) if valid is None else valid)
+    if cache.prefix is not None and prefix is not None:
+        cache = cache.replace(prefix=jnp.broadcast_to(jnp.asarray(prefix, jnp.int32), cache.prefix.shape))
+    if cache.tokens is not None:
+        tokens = inputs if valid is None else jnp.where(valid, inputs, 0)
+        cache = cache.replace(tokens=write(cache.tokens, tokens, offset, axis=-1))
+    return cache, positions
+
+
 def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Context | None:
     """Return the context of all tokens of a cache, for a mixer without a decoding state; None without capacity."""
     valid, positions = cache.valid, cache.positions
     if valid is None or positions is None:
         return None
     return context.replace(
+        tokens=cache.tokens,
         query_positions=positions,
         given_positions=(positions, positions),
-        mask=Padding(valid) & config.mask(),
-        bias=config.positions.bias(context.scheme_weights, positions, positions, config.sizes.get("heads", 1), False),
+        mask=Padding(valid) & config.mask(prefix=cache.prefix),
+        bias=config.positions.bias(
+            context.scheme_weights,
+            positions,
+            positions,
+            config.sizes.get("heads", 1),
+            config.mask_pattern != "causal",
+        ),
         valid=valid,
         offset=None,
     )
@@ -60,5 +83,6 @@ def last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[A
     shape = x.shape[:-1]
     index = last_index(shape, context.valid)
     positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), index, axis=-1)
+    tokens = None if context.tokens is None else jnp.take_along_axis(context.tokens, index, axis=-1)
     last = jnp.take_along_axis(x, index[..., None], axis=-2)
-    return last, context.replace(query_positions=positions, valid=jnp.ones_like(index, bool))
+    return last, context.replace(query_positions=positions, tokens=tokens, valid=jnp.ones_like(index, bool))

@@ -14,12 +14,13 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer.component import Aux, Context
 from flaxformer.config import ModelConfig
 from flaxformer.model.blocks import BlockIntermediates, BlockParams, block
-from flaxformer.model.cache import BlockState
+from flaxformer.model.cache import BlockState, States
 from flaxformer.model.layout import Layers, Periods
 from flaxformer.model.remat import rematerialise, rematerialise_branch
 from flaxformer.params import Parameters, unstack
@@ -40,16 +41,16 @@ def run_layers(
     x: Float[Array, "*batch T D"],
     context: Context,
     key: Array | None,
-    states: PyTree[BlockState],
+    states: States | None,
     prefix_context: Context | None,
     remat: str,
-) -> tuple[PyTree, Sequence[BlockIntermediates | None] | None, Aux, PyTree[BlockState]]:
+) -> tuple[PyTree, Sequence[BlockIntermediates | None] | None, Aux, States]:
     """Apply all blocks.
 
     Args:
       layers: weights of the blocks, in either layout.
       key: random key of the layers; None evaluates.
-      states: decoding states in the layout of `map_layers`; None without decoding.
+      states: decoding states, those of the layers in the layout of `map_layers`; None without decoding.
       prefix_context: context of all tokens of a cache, for mixers without a decoding state.
       remat: name in `model.remat.REMATS`.
 
@@ -77,10 +78,12 @@ def run_layers(
         for kind, own in kinds.items()
     }
     functions = [by_kind[id(own), of] for own, of in zip(configs, numbers, strict=True)]
-    carry = config.residual.begin(x, config.layers), _initial_carry(configs, x)
+    shared = shared_states(config, x.shape[:-2], x.shape[-2], x.dtype) if states is None else states.shared
+    carry = config.residual.begin(x, config.layers), _initial_carry(configs, x) | shared
     run = _run_scanned if is_scanned else _run_unrolled
-    (x, _), intermediates, aux, states = run(functions, layers, config, carry, states)
-    return x, intermediates if context.return_intermediates else None, aux, states
+    (x, carried), intermediates, aux, last = run(functions, layers, config, carry, states and states.layers)
+    last_states = States(last, {name: carried[name] for name in shared})
+    return x, intermediates if context.return_intermediates else None, aux, last_states
 
 
 def _bind_config(
@@ -103,6 +106,15 @@ def _initial_carry(configs: Sequence[ModelConfig], x: Array) -> dict[str, Array]
         for _, branch in own.branches():
             found |= branch.initial_carry(x)
     return found
+
+
+def shared_states(config: ModelConfig, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> dict[str, PyTree]:
+    """Return the states that layers share before the first token, by name."""
+    states: dict[str, PyTree] = {}
+    for block_config in config.block_configs:
+        for _, branch in block_config.branches():
+            states |= branch.shared_state(block_config.sizes, batch, capacity, dtype)
+    return states
 
 
 MappedFunction = Callable[[ModelConfig, BlockParams, tuple[int, ...], int | Int[Array, ""]], PyTree]

@@ -8,6 +8,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs, PrefixInputs
 from flaxformer.model.interface import extend_edited
+from flaxformer.model.states import empty_states
 from flaxformer.model.transformer import new_cache
 from flaxformer.model.weights import Transformer
 from flaxformer.points import Edits
@@ -54,4 +55,4 @@ def read_prompt(
             return jnp.moveaxis(x[..., first:].reshape(*batch, -1, size), -2, 0)
 
         (cache, logits), _ = jax.lax.scan(read_next, (cache, logits), (split(prompt), split(valid)))
-    return cache.pad_to(capacity), logits
+    return cache.pad_to(capacity, empty_states(params, config, batch, capacity)), logits

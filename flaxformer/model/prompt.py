@@ -5,7 +5,7 @@ from jaxtyping import ArrayLike, Bool, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.errors import UserError
-from flaxformer.model.call import PrefixInputs
+from flaxformer.model.call import ArrayIndex, PrefixInputs
 
 
 def check_prompt(
@@ -81,7 +81,7 @@ def _check_numbers(config: ModelConfig, length: int, steps: int, end: int | None
 
 
 def _check_given(config: ModelConfig, rows: int, given: PrefixInputs) -> None:
-    arrays = {name: np.asarray(x) for name, x in given.items() if x is not None}
+    arrays = {name: np.asarray(x) for name, x in given.items() if x is not None and not isinstance(x, ArrayIndex)}
     for name, x in arrays.items():
         if x.shape[:1] != (rows,):
             raise UserError(f"{name} has shape {x.shape}; expected {rows} rows, one per prompt")

@@ -7,21 +7,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.component import Aux, Component, Context
+from flaxformer.component import Aux, Context
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.model.blocks import BlockParams
-from flaxformer.model.cache import BlockState, Cache
-from flaxformer.model.call import ForwardInputs, check_inputs, check_memory
-from flaxformer.model.context import cache_context, last_token, self_attention_mask, stack_context
+from flaxformer.model.cache import BlockState, Cache, grows, is_block_state
+from flaxformer.model.call import ForwardInputs, check_inputs, check_memory, positions_of_call
+from flaxformer.model.context import append_inputs, cache_context, last_token, self_attention_mask, stack_context
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
 from flaxformer.model.norm import normalise
 from flaxformer.model.output import Intermediates, ModelOutput
+from flaxformer.model.states import check_decodable, empty_states
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.dropout import dropout
 from flaxformer.params import fold_in_name
-from flaxformer.parts.cache import InputHistory
 from flaxformer.points import Edits
 from flaxformer.sharding import all_gather_fsdp
 
@@ -55,57 +54,43 @@ def new_cache(
       UserError: a model that is not causal, or a capacity above its max_length.
     """
     check_inputs(config, given)
-    _check_decodable(config, capacity)
+    check_decodable(config, capacity)
     memory, memory_valid, _ = _memory(params, config, given, edits=edits)
     context = stack_context(config, memory=memory, memory_valid=memory_valid, edits=edits)
     context = context.for_branch("cross_attention")
+    states = empty_states(params, config, batch, capacity)
+    larger = jax.eval_shape(lambda: empty_states(params, config, batch, capacity + 1))
+    has_capacity = grows(states, larger) or any(mixer.reads_mask for mixer in config.mixers.values())
 
-    def initial_state(
+    def source_state(
         own: ModelConfig, block: BlockParams, numbers: tuple[int, ...], layer: int | Int[Array, ""]
     ) -> BlockState:
-        dtype = jnp.result_type(jnp.bfloat16, *jax.tree.leaves(block.attention)[:1], *jax.tree.leaves(params.embedding))
-        mixer = own.attention
-        state = mixer.init_state(block.attention, batch, capacity, dtype) if mixer.has_state else None
-        if state is None and type(mixer).initial_carry is not Component.initial_carry:
-            kind = type(mixer).__name__
-            raise ValueError(
-                f"{kind} carries values across layers and has no decoding state; expected init_state, step"
-            )
-        if state is None:
-            state = InputHistory(jnp.zeros((*batch, capacity, config.d_model), dtype))
-        if memory is None:
-            return BlockState(state)
         layer_edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
         own_context = context.replace(layer=layer, edits=layer_edits)
-        return BlockState(state, own.cross.source_state(block.cross_attention, memory, memory_valid, own_context))
+        return BlockState(
+            cross_attention=own.cross.source_state(block.cross_attention, memory, memory_valid, own_context)
+        )
 
-    layers = map_layers(initial_state, params.blocks, config)
-    states = jax.tree.leaves(layers, is_leaf=lambda node: isinstance(node, BlockState))
-    has_capacity = any(own.attention.reads_mask for own in config.block_configs)
-    has_capacity |= any(isinstance(state.attention, InputHistory) for state in states)
+    layers = states.layers
+    if memory is not None:
+        layers = jax.tree.map(
+            lambda state, source: state.replace(cross_attention=source.cross_attention),
+            layers,
+            map_layers(source_state, params.blocks, config),
+            is_leaf=is_block_state,
+        )
+    has_tokens = states.has_history and config.inputs.reads == "tokens"
     return Cache(
         layers=layers,
+        shared=states.shared,
         used=jnp.int32(0),
         count=jnp.zeros(batch, jnp.int32),
         valid=jnp.zeros((*batch, capacity), bool) if has_capacity else None,
         positions=jnp.zeros((*batch, capacity), jnp.int32) if has_capacity else None,
         memory_valid=memory_valid,
+        tokens=jnp.zeros((*batch, capacity), jnp.int32) if has_tokens else None,
+        prefix=jnp.zeros(batch, jnp.int32) if config.mask_pattern == "prefix" else None,
     )
-
-
-def _check_decodable(config: ModelConfig, capacity: int) -> None:
-    """Check that a model is causal and can read as many tokens as its cache holds."""
-    if not config.is_causal:
-        why = (
-            'mask_pattern is "bidirectional"'
-            if config.mask_pattern == "bidirectional"
-            else 'norm_kind.over is "sequence"'
-        )
-        raise UserError(f"{why}, so that a token depends on later ones; expected a causal model for decoding")
-    if config.max_length is not None and capacity > config.max_length:
-        raise UserError(
-            f"the cache has a capacity of {capacity}; expected at most the model's max_length {config.max_length}"
-        )
 
 
 def run(
@@ -153,9 +138,7 @@ def run(
         offset = None
     else:
         memory, memory_valid, encoder, offset = None, cache.memory_valid, None, cache.used
-        tokens = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1]
-        valid = given.get("valid")
-        cache, positions = cache.advance(jnp.ones(tokens, bool) if valid is None else valid)
+        cache, positions = append_inputs(cache, config, inputs, given)
         given = {**given, "positions": positions}
     with jax.named_scope("embedding"):
         x, context = _embedded(params, config, inputs, given, table, cache, offset, memory, memory_valid)
@@ -165,9 +148,8 @@ def run(
         x, first = normalise(params.embedding_norm, config.embedding_norm, x, context)
         x = embedded = edited.edit("embedded", dropout(keys["embedding"], config.dropout, x, rows))
     cached = None if cache is None else cache_context(config, context, cache)
-    x, blocks, aux, layers = run_layers(
-        params.blocks, config, x, edited, keys["blocks"], cache and cache.layers, cached, remat
-    )
+    states = None if cache is None else cache.states
+    x, blocks, aux, states = run_layers(params.blocks, config, x, edited, keys["blocks"], states, cached, remat)
     with jax.named_scope("head"):
         final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
         final = edited.edit("final", final)
@@ -187,7 +169,7 @@ def run(
     return ModelOutput(
         output=output,
         aux=aux,
-        cache=None if cache is None else cache.replace(layers=layers),
+        cache=None if cache is None else cache.replace(layers=states.layers, shared=states.shared),
         intermediates=intermediates,
         projection=projection,
     )
@@ -208,7 +190,7 @@ def _embedded(
 
     With a cache, which has been advanced by the inputs, they follow `offset` earlier tokens, whose positions it holds.
     """
-    given_positions, valid = given.get("positions"), given.get("valid")
+    given_positions, valid = positions_of_call(given), given.get("valid")
     earlier = None if cache is None else cache.positions
     if valid is not None and config.inputs.reads == "vectors":  # NaN there would reach the gradient of their map
         inputs = jnp.where(valid[..., None] | jnp.isfinite(inputs), inputs, 0)
@@ -217,6 +199,9 @@ def _embedded(
     )
     if valid is not None:  # times a gradient of 0, a NaN in padding would still be one
         x = jnp.where(valid[..., None] | jnp.isfinite(x), x, 0)
+    tokens = inputs if config.inputs.reads == "tokens" else None
+    if valid is not None and tokens is not None:
+        tokens = jnp.where(valid, tokens, 0)
     key_positions = positions if earlier is None else earlier
     is_bidirectional = config.mask_pattern != "causal"
     context = stack_context(
@@ -233,6 +218,7 @@ def _embedded(
         memory=memory,
         memory_valid=memory_valid,
         valid=valid,
+        tokens=tokens,
         offset=offset,
     )
     return x, context
@@ -281,7 +267,7 @@ def _run_encoder(
             params.encoder,
             config.resolved_encoder,
             source,
-            {"valid": given.get("source_valid")},
+            {"valid": given.get("source_valid"), "positions": given.get("source_positions")},
             dropout_key=key,
             rows=rows,
             return_intermediates=return_intermediates,

@@ -3,9 +3,10 @@
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
+from flaxformer.errors import UserError
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout, Periods, convert_layout
-from flaxformer.params import Parameters, fold_in_name, subtree
+from flaxformer.params import Parameters, fold_in_name, stack, subtree
 from flaxformer.weight_specs import declarations, declare, initialise
 
 
@@ -22,13 +23,28 @@ class Transformer(Parameters):
 
 
 def specs(config: ModelConfig) -> Transformer:
-    """Return the `Spec` of every weight of a model: shape, axes, initializer, decay."""
+    """Return the `Spec` of every weight of a model: shape, axes, initializer, decay.
+
+    Raises:
+      UserError: the config has a cross-attention that reads nothing.
+    """
+    _check_used(config)
     return declare(Transformer, config)
 
 
 def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transformer:
-    """Draw the initial weights; each depends only on the key and its path, not on the layout or other weights."""
+    """Draw the initial weights; each depends only on the key and its path, not on the layout or other weights.
+
+    Raises:
+      UserError: the config has a cross-attention that reads nothing.
+    """
+    _check_used(config)
     return with_layout(_draw(fold_in_name(key, "parameters"), config), layout)
+
+
+def _check_used(config: ModelConfig) -> None:
+    if config.unused is not None:
+        raise UserError(config.unused)
 
 
 def _draw(key: Array, config: ModelConfig) -> Transformer:
@@ -42,6 +58,20 @@ def with_layout(params: Transformer, layout: Layout) -> Transformer:
     """Return the weights with layers unrolled (a tuple) or scanned (stacked); "auto" decides by depth."""
     encoder = None if params.encoder is None else with_layout(params.encoder, layout)
     return params.replace(blocks=convert_layout(params.blocks, layout), encoder=encoder)
+
+
+def stack_as(tree: Transformer, like: Transformer) -> Transformer:
+    """Return a tree over unrolled layers with its arrays stacked as in another: the inverse of `with_layout`."""
+    inner, inner_like, layers = tree.encoder, like.encoder, like.blocks
+    encoder = None if inner is None or inner_like is None else stack_as(inner, inner_like)
+    if isinstance(layers, tuple) or not tree.blocks:
+        return tree.replace(blocks=tree.blocks or layers, encoder=encoder)
+    if isinstance(layers, Periods):
+        period = len(layers.blocks)
+        return tree.replace(
+            blocks=Periods(blocks=tuple(stack(tree.blocks[place::period]) for place in range(period))), encoder=encoder
+        )
+    return tree.replace(blocks=stack(tree.blocks), encoder=encoder)
 
 
 def stack_like(tree: Transformer, params: Transformer) -> Transformer:

@@ -9,7 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.nn.widen import widen
 
@@ -123,6 +123,21 @@ def relative_positions(
 ) -> Int[Array, "*batch T S"]:
     """Return key position − query position."""
     return key_positions[..., None, :] - query_positions[..., :, None]
+
+
+def token_positions(
+    valid: Bool[Array, "*batch T"], earlier: Int[Array, "*batch"] | None = None
+) -> Int[Array, "*batch T"]:
+    """Return the position of each token: the number of tokens before it that are no padding.
+
+    Padding has the position of the last token before it, or 0.
+
+    Args:
+      valid: False at padding.
+      earlier: number of tokens of the sequence before these; None for none.
+    """
+    count = jnp.cumsum(valid, axis=-1) if earlier is None else earlier[..., None] + jnp.cumsum(valid, axis=-1)
+    return jnp.maximum(count - 1, 0)
 
 
 def _angles(

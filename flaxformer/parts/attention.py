@@ -92,8 +92,8 @@ class Attention(TokenMixer):
         if self.heads % (self.key_value_heads or self.heads):
             yield f"key_value_heads is {self.key_value_heads}; expected a divisor of heads {self.heads}"
         if self.share_query_key and self.key_value_heads not in (None, self.heads):
-            found = self.key_value_heads
-            yield f"share_query_key is True with key_value_heads {found}; expected the number of heads, {self.heads}"
+            count = f"key_value_heads {self.key_value_heads}"
+            yield f"share_query_key is True with {count}; expected the number of heads, {self.heads}"
         if self.query_key_norm is not None and not self.query_key_norm.is_causal:
             yield 'query_key_norm.over is "sequence"; expected "token"'
         if self.query_key_norm is not None and self.query_key_norm.mixes_batch:
@@ -109,8 +109,6 @@ class Attention(TokenMixer):
             "d_value": model["d_model"] if self.value_form == "full" else self.d_value or d_head,
             "pattern": self.frozen_pattern or 0,
         }
-
-    # Steps of the computation, which a subclass may override.
 
     def logits(
         self,
@@ -139,6 +137,16 @@ class Attention(TokenMixer):
     ) -> Float[Array, "*batch T N d_v"]:
         """Return y_t = Σ_s A[t, s] v_s for every head."""
         return apply_weights(attention, value, mask=mask)
+
+    def transform_heads(
+        self, weights: Weights, heads: Float[Array, "*batch T N d_v"], x: Float[Array, "*batch T D"], context: Context
+    ) -> Float[Array, "*batch T N d_v"]:
+        """Return what W_O maps, from the mixed values of the heads and the input x of the attention."""
+        return heads
+
+    def cache_widths(self, weights: Weights) -> tuple[int, int]:
+        """Return the widths of a key and of a value of `keys_and_values`, which the cache of a decoding holds."""
+        return 0 if weights.query is None else weights.query.shape[-1], weights.value.shape[-1]
 
     @property
     def is_plain(self) -> bool:
@@ -178,14 +186,13 @@ class Attention(TokenMixer):
         in_map = why is None and self._can_scale_map(context, read)
         if weights.query is not None:
             maps, factor = (weights.query, weights.query_bias, weights.query_norm), scale if in_map else None
-            query = self._map_into_heads(x, *maps, context, context.query_positions, factor)
-            query = context.edit("query", query)
+            query = context.edit("query", self._map_into_heads(x, *maps, context, context.query_positions, factor))
         if query is None or why is not None:
             record(KernelChoice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
         else:
             mixed = self._mix_fused(query, read, context, 1.0 if in_map else scale)
-        mixed = context.edit("heads", mixed)
+        mixed = context.edit("heads", self.transform_heads(weights, mixed, x, context))
         if weights.out is not None:
             return linear(mixed, weights.out, weights.out_bias, contract=2), aux
         y = mixed.sum(-2)
@@ -212,11 +219,9 @@ class Attention(TokenMixer):
         self, query: Array, read: KeysValues | PackedKV, context: Context, scale: float | Array
     ) -> Float[Array, "*batch T N d_v"]:
         """Return the mixed values by a single function, for one token from a cache or for any tokens."""
-        attend: Callable[..., Array] = dot_product_attention
-        if isinstance(read, PackedKV) and query.shape[-3] == 1:
-            attend = cached_attention
-        elif isinstance(read, PackedKV):
-            read = read.unpack(query.shape[:-3])
+        is_one = isinstance(read, PackedKV) and query.shape[-3] == 1
+        attend: Callable[..., Array] = cached_attention if is_one else dot_product_attention
+        read = read.unpack(query.shape[:-3]) if isinstance(read, PackedKV) and not is_one else read
         options = {"mask": self._mask(context), "bias": context.bias, "scale": scale, "logit_cap": self.logit_cap}
         return attend(query, read.key, read.value, **options)
 
@@ -254,8 +259,7 @@ class Attention(TokenMixer):
         """Return the mask of the context, restricted to the window."""
         if self.window is None or context.is_cross:
             return context.mask
-        query_positions, key_positions = context.given_positions or (None, None)
-        return Window(self.window, query_positions, key_positions) & context.mask
+        return Window(self.window, *(context.given_positions or (None, None))) & context.mask
 
     def _map_into_heads(
         self, x: Array, weight: Array, bias: Array | None, norm: Parameters | None, context: Context, positions: Array,
@@ -268,9 +272,9 @@ class Attention(TokenMixer):
         return y if context.scheme is None else context.scheme.rotate(y, positions)
 
     def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> LayerCache:
-        heads, d_value = weights.value.shape[-2:]
-        rows = math.prod((*batch, heads))
-        key = None if weights.query is None else jnp.zeros((rows, capacity, weights.query.shape[-1]), dtype)
+        d_key, d_value = self.cache_widths(weights)
+        rows = math.prod((*batch, weights.value.shape[-2]))
+        key = None if weights.query is None else jnp.zeros((rows, capacity, d_key), dtype)
         return LayerCache(PackedKV(key=key, value=jnp.zeros((rows, capacity, d_value), dtype)))
 
     def step(

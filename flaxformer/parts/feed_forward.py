@@ -1,25 +1,22 @@
-"""Feed-forward networks, which are applied to each token separately."""
+"""Feed-forward networks, which are applied to each token separately unless they say otherwise."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from flaxformer.component import Component, ComponentResult, Context, OwnWeights
+from flaxformer.component import Context, OwnWeights
 from flaxformer.nn.activations import ACTIVATIONS, activate
 from flaxformer.nn.linear import linear
 from flaxformer.params import Parameters, param
+from flaxformer.parts.branch import Branch
 from flaxformer.struct import static
 
 
-class FeedForward(Component):
-    """Base of the feed-forward networks."""
+class FeedForward(Branch):
+    """Base of the feed-forward networks; one that reads other tokens declares `reads_others`."""
 
     is_abstract: ClassVar[bool] = True
-
-    def apply(self, weights: OwnWeights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
-        """Return the update of each token, or the update and an `Aux`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
 
 class Dense(FeedForward):
@@ -39,7 +36,7 @@ class Dense(FeedForward):
     bias: bool = static(True)
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
-        return super().sizes(model) | {"d_ff": self.d_ff or 4 * model["d_model"]}
+        return {"d_ff": self.d_ff or 4 * model["d_model"]}
 
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         hidden = activate(self.activation, linear(x, weights.up), weights.up_bias)

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.model.call import ForwardInputs
+from flaxformer.model.call import ArrayIndex, ForwardInputs
 from flaxformer.nn.masks import Segments
 from flaxformer.pytree import Node
 from flaxformer.struct import Config, static
@@ -37,7 +38,10 @@ class Batch(Node):
     segments: Int[Array, "*batch T"] | None = None
     """Index of each token's document, if several are packed: tokens attend only to their own document."""
     positions: Int[Array, "*batch T"] | None = None
-    """Position of each token; None stands for 0, 1, 2, …"""
+    """Position of each token; None stands for 0, 1, 2, …, without padding."""
+    padding_is_behind: bool = flax.struct.field(pytree_node=False, default=False)
+    """True if padding, also that of the source, stands behind all tokens of a sequence: its positions are then the
+    indices of the array, which is faster for a model and changes no number of a token."""
 
     @property
     def given(self) -> ForwardInputs:
@@ -50,6 +54,9 @@ class Batch(Node):
         }
         if self.segments is not None:
             given["mask"] = Segments(self.segments, self.segments)
+        if self.padding_is_behind:
+            given["positions"] = ArrayIndex()
+            given["source_positions"] = None if self.source is None else ArrayIndex()
         if self.positions is not None:
             given["positions"] = self.positions
         return given
@@ -195,7 +202,9 @@ class Task(Config):
         if model.reads_memory and encoder is None:
             yield f"model.d_memory is {model.d_memory}; expected None, since no task has a memory"
         if encoder is not None and not self.source_length:
-            yield "model.encoder is given; expected None, since the task has no source"
+            form = getattr(self, "form", None)
+            hint = "" if form is None else f' with form "{form}"; form="paired" has one'
+            yield f"model.encoder is given; expected None, since the task has no source{hint}"
         if encoder is None and self.source_length:
             yield "model.encoder is None; expected one, as model.with_encoder() makes, to read the task's source"
         if encoder is not None and self.source_length:

@@ -205,6 +205,7 @@ class ChoiceEvaluation(Evaluation):
             weights=shaped((place >= starts - 1) & (place < ends - 1), np.float32),
             valid=shaped(place < np.maximum(ends - 1, 1), np.bool_),
             prefix=shaped(starts[:, 0], np.int32),
+            padding_is_behind=True,
         )
 
     def fingerprint(self) -> dict[str, object]:

@@ -224,7 +224,7 @@ class MixtureSource(Source):
         def select(*leaves: Array) -> Array:
             return jnp.stack(leaves)[domains, jnp.arange(self.batch_size)]
 
-        return jax.tree.map(select, *batches)
+        return jax.tree.map(select, *_with_common_padding(batches))
 
     def evaluation(self) -> Batch:
         return _concat([source.evaluation() for source in self.sources])
@@ -260,14 +260,21 @@ def draw_domains(key: Array, step: int | Int[Array, ""], weights: Sequence[Weigh
 
 
 def _concat(batches: Sequence[Batch]) -> Batch:
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *batches)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *_with_common_padding(batches))
+
+
+def _with_common_padding(batches: Sequence[Batch]) -> list[Batch]:
+    """Return the batches with padding behind their tokens only if all of them say so."""
+    is_behind = all(batch.padding_is_behind for batch in batches)
+    return [batch.replace(padding_is_behind=is_behind) for batch in batches]
 
 
 def _form(source: Source) -> dict[str, object]:
     """Return the fields that the batches of a source have, with their dtypes."""
     batch = source.batch(jax.random.key(0), 0) if source.on_host else jax.eval_shape(lambda: _first(source))
     own = concat_parts(batch) if source.on_host else batch
-    return {name: getattr(own, name).dtype for name in Batch.__dataclass_fields__ if getattr(own, name) is not None}
+    arrays = {name: getattr(own, name) for name in Batch.__dataclass_fields__}
+    return {name: x.dtype for name, x in arrays.items() if hasattr(x, "dtype")}
 
 
 def _first(source: Source) -> Batch:

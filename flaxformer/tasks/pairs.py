@@ -173,6 +173,7 @@ class PairTask(Task):
             weights=jnp.asarray((valid & (place >= first)).astype(np.float32)),
             valid=jnp.asarray(valid),
             prefix=jnp.asarray(first[:, 0] + 1, jnp.int32),
+            padding_is_behind=True,
         )
 
     def _pad(self, rows: Sequence[Sequence[int] | np.ndarray], width: int) -> np.ndarray:

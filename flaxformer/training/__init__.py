@@ -14,6 +14,7 @@ from flaxformer.training.optimizer import (
     Muon,
     ScheduleFree,
 )
+from flaxformer.training.per_layer import per_layer
 from flaxformer.training.run import Run, Seeds, Training
 from flaxformer.training.schedule import (
     Constant,
@@ -26,6 +27,7 @@ from flaxformer.training.schedule import (
 )
 from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk, train_step
 from flaxformer.training.trainable import Rate
+from flaxformer.weight_axes import axes as weight_axes
 
 __all__ = [
     "SGD",
@@ -57,7 +59,9 @@ __all__ = [
     "evaluation_params",
     "learning_rate",
     "merge",
+    "per_layer",
     "start",
     "train_chunk",
     "train_step",
+    "weight_axes",
 ]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from flaxformer.model.weights import Transformer
 from flaxformer.struct import leaf, part, static
-from flaxformer.training.per_layer import matrix_dimensions, muon_labels, vmap_over_layers
+from flaxformer.training.per_layer import LayerView, matrix_dimensions, muon_labels, per_layer
 from flaxformer.training.schedule import Constant, Optimizer, Schedule
 from flaxformer.training.weight_scales import WeightScales
 
@@ -27,6 +27,7 @@ class AdamW(Optimizer):
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
     gradient_degree: ClassVar[int | None] = 0
+    layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
@@ -38,6 +39,7 @@ class SGD(Optimizer):
     momentum: float = leaf(0.9, at_least=0, below=1)
     nesterov: bool = static(False)
     gradient_degree: ClassVar[int | None] = 1
+    layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
         return optax.trace(decay=self.momentum, nesterov=self.nesterov)
@@ -52,6 +54,7 @@ class Lion(Optimizer):
     beta1: float = leaf(0.9, at_least=0, below=1)
     beta2: float = leaf(0.99, at_least=0, below=1)
     gradient_degree: ClassVar[int | None] = 0
+    layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_lion(b1=self.beta1, b2=self.beta2)
@@ -67,6 +70,7 @@ class Adopt(Optimizer):
     beta2: float = leaf(0.9999, at_least=0, below=1)
     epsilon: float = leaf(1e-6, above=0)
     gradient_degree: ClassVar[int | None] = 0
+    layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
         return optax.contrib.adopt(-1.0, b1=self.beta1, b2=self.beta2, eps=self.epsilon)
@@ -78,12 +82,13 @@ class Lamb(Optimizer):
     beta1: float = leaf(0.9, at_least=0, below=1)
     beta2: float = leaf(0.999, at_least=0, below=1)
     epsilon: float = leaf(1e-6, above=0)
+    layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
 
     def decayed(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
-        return [*super().decayed(scales), vmap_over_layers(optax.scale_by_trust_ratio())]
+        return [*super().decayed(scales), per_layer(optax.scale_by_trust_ratio(), "mapped")]
 
 
 class Adafactor(Optimizer):
@@ -99,12 +104,13 @@ class Adafactor(Optimizer):
     epsilon: float = leaf(1e-30, above=0)
     factored_from: int = static(128, at_least=2)
     gradient_degree: ClassVar[int | None] = 0
+    layers: ClassVar[LayerView] = "mapped"
 
     def direction(self) -> optax.GradientTransformation:
         scaled = optax.scale_by_factored_rms(
             decay_rate=self.decay_exponent, epsilon=self.epsilon, min_dim_size_to_factor=self.factored_from
         )
-        return vmap_over_layers(optax.chain(scaled, optax.clip_by_block_rms(self.threshold)))
+        return optax.chain(scaled, optax.clip_by_block_rms(self.threshold))
 
 
 class Muon(Optimizer):
@@ -125,6 +131,7 @@ class Muon(Optimizer):
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
     gradient_degree: ClassVar[int | None] = 0
+    layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
         # Optax's own optimizer for weights that are not matrices is unused: with nesterov, it would be NAdam.
@@ -153,6 +160,7 @@ class ScheduleFree(Optimizer):
     beta1: float = leaf(0.9, above=0, below=1)
     beta2: float = leaf(0.98, at_least=0, below=1)
     epsilon: float = leaf(1e-8, above=0)
+    layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_rms(decay=self.beta2, eps=self.epsilon, eps_in_sqrt=False, bias_correction=True)

@@ -1,18 +1,54 @@
-"""Optimizers whose update of a weight depends on the whole weight, applied to each layer separately in any layout."""
+"""The layout of layers that an optimizer sees, whatever the layout in which a model stores them."""
+
+from typing import Literal
 
 import jax
 import optax
 import optax.contrib
 from jaxtyping import PyTree
 
+from flaxformer.model.weights import Transformer, stack_as, with_layout
 from flaxformer.weight_axes import Axes, axes
+
+LayerView = Literal["unrolled", "mapped", "stored"]
+"""Layout of the layers in the trees that a transform gets; see `per_layer`."""
 
 GATES = "gates"
 """The axis of a recurrent cell's matrices along which each gate has a matrix of its own."""
 ALONE = "alone"
 
 
-def vmap_over_layers(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+def per_layer(transform: optax.GradientTransformation, layers: LayerView = "unrolled") -> optax.GradientTransformation:
+    """Return the transform for trees of weights in any layout, such that its updates do not depend on the layout.
+
+    Args:
+      layers: "unrolled" gives the transform a tuple with one tree per layer: right for every transform. "mapped"
+        applies it to the stacked layers by `vmap`: right if it treats each weight alone, compiled once for all layers.
+        "stored" leaves the tree as it is: right if it treats each number alone, or the axis of layers by itself.
+    """
+    if layers == "stored":
+        return transform
+    return _mapped(transform) if layers == "mapped" else _unrolled(transform)
+
+
+def _unrolled(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """A transform that gets unrolled layers; its updates are stacked again like the updates that it is given."""
+
+    def init(params: PyTree) -> optax.OptState:
+        return transform.init(_unroll(params))
+
+    def update(updates: PyTree, state: optax.OptState, params: PyTree = None) -> tuple[PyTree, optax.OptState]:
+        changes, state = transform.update(_unroll(updates), state, _unroll(params))
+        return stack_as(changes, updates) if isinstance(updates, Transformer) else changes, state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _unroll(tree: PyTree) -> PyTree:
+    return with_layout(tree, "unrolled") if isinstance(tree, Transformer) else tree
+
+
+def _mapped(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """A transform that treats each weight alone, applied to each layer's own part of a stacked weight.
 
     Norms and factors of a weight (trust ratios, row and column means) are then those that unrolled layers have.

@@ -1,15 +1,18 @@
 """Settings that all optimizers share: the learning rate over the steps, weight decay and clipping."""
 
+import functools
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer.model.weights import Transformer
 from flaxformer.struct import Config, leaf, part, static
 from flaxformer.training.moments import MOMENT_DTYPES, stored_in_bfloat16
+from flaxformer.training.per_layer import LayerView, per_layer
 from flaxformer.training.weight_scales import WeightScales
 from flaxformer.weight_axes import decay_mask
 
@@ -32,6 +35,21 @@ class Schedule(Config):
     ) -> Float[Array, ""]:
         """Return the factor of the peak rate: `fraction`, raised so that it ends at `final`."""
         return final + (1 - final) * self.fraction(progress, ratio)
+
+    def init_state(self) -> PyTree[Array]:
+        """Return what a schedule that sees the loss keeps between steps, before the first; None for no state."""
+        return None
+
+    def observe(self, state: PyTree[Array], loss: Float[Array, ""], step: Int[Array, ""]) -> PyTree[Array]:
+        """Return the state after the training loss of a step, with the shapes and dtypes of the former one.
+
+        It is called before the update of the step, with every loss that is finite.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `observe`")
+
+    def factor(self, state: PyTree[Array]) -> Float[Array, ""]:
+        """Return the number by which a state multiplies the learning rate, also in the warm-up."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `factor`")
 
 
 class Constant(Schedule):
@@ -70,6 +88,9 @@ class InverseSqrt(Schedule):
 Schedule.named = {"constant": Constant(), "linear": Linear(), "cosine": Cosine(), "inverse_sqrt": InverseSqrt()}
 
 
+Direction = Callable[["Optimizer"], optax.GradientTransformation]
+
+
 class Optimizer(Config):
     """Base of every optimizer: w ← w − rate · (direction + weight_decay · w), from clipped gradients.
 
@@ -88,6 +109,16 @@ class Optimizer(Config):
     clip: float | None = leaf(None, above=0)
     moment_dtype: str = static("float32", choices=MOMENT_DTYPES, omit_default=True)
     is_abstract: ClassVar[bool] = True
+
+    layers: ClassVar[LayerView] = "unrolled"
+    """Layout of the layers in the trees that `direction` gets, from `per_layer`. A class that defines `direction` gets
+    unrolled layers unless it says otherwise."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "direction" in vars(cls):
+            cls.layers = vars(cls).get("layers", "unrolled")
+            setattr(cls, "direction", _in_layout(cls.direction, cls.layers))  # noqa: B010
 
     def direction(self) -> optax.GradientTransformation:
         """From a clipped gradient to what the learning rate multiplies."""
@@ -121,6 +152,13 @@ class Optimizer(Config):
         decays = jax.tree.map(lambda factor: decay * factor, scales.decay)
         return [direction, _add_decayed_weights(decays)]
 
+    def after_step(self, params: Transformer) -> Transformer:
+        """Return all weights after a step, such as their projection on a sphere; layers are unrolled.
+
+        It is applied to the initial weights of a training too. Weights that are not trained do not change.
+        """
+        return params
+
     def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
         """The weights to evaluate, given those that train and the optimizer's state."""
         return params
@@ -130,6 +168,16 @@ class Optimizer(Config):
     gradient_degree: ClassVar[int | None] = None
     """0 if the direction does not depend on the size of the gradient (Adam), 1 if it is proportional to it (SGD); None
     if neither holds. A `Parametrization` with learning rates per weight needs 0 or 1."""
+
+
+def _in_layout(direction: Direction, layers: LayerView) -> Direction:
+    """Return the method `direction` of a class, whose transform gets the layers in this layout."""
+
+    @functools.wraps(direction)
+    def in_layout(self: Optimizer) -> optax.GradientTransformation:
+        return per_layer(direction(self), layers)
+
+    return in_layout
 
 
 def _multiply(factors: Transformer) -> optax.GradientTransformation:
@@ -152,7 +200,7 @@ def learning_rate(config: Optimizer, step: int | Int[Array, ""], steps: int) -> 
     """The learning rate of step number `step` (from 0) of `steps`.
 
     It rises linearly, lr · (step + 1) / warmup_steps, during the warm-up, then falls from lr to
-    lr · final_fraction as the schedule `decay` says.
+    lr · final_fraction as the schedule `decay` says, without the factor of a schedule that sees the loss.
     """
     taken, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.asarray(config.warmup_steps, jnp.float32)
     progress = jnp.clip((taken - 1 - warmup) / jnp.maximum(steps - warmup, 1.0), 0, 1)

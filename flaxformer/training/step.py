@@ -14,6 +14,7 @@ from flaxformer.params import fold_in_name
 from flaxformer.pytree import Node
 from flaxformer.tasks.base import AnyBatch, Source, concat_parts
 from flaxformer.training.adapters import adapt, merge
+from flaxformer.training.after_step import after_step, running_mean
 from flaxformer.training.initial_weights import InitialWeights, overlay
 from flaxformer.training.loss import accumulated, divides_by_device, loss
 from flaxformer.training.micro_batches import micro_batches
@@ -37,6 +38,8 @@ class TrainState(Node):
     """The step whose loss or gradient was not finite, after which nothing changes; `ALIVE` until then."""
     average: Transformer | None = None
     """The running mean of the weights after each step, under `Training.ema`; before the first step, the weights."""
+    schedule: PyTree[Array] = None
+    """State of a schedule that sees the loss; None without one."""
 
 
 def start(run: Run, layout: Layout = "unrolled", initial: InitialWeights | None = None) -> TrainState:
@@ -48,13 +51,18 @@ def start(run: Run, layout: Layout = "unrolled", initial: InitialWeights | None 
     """
     loaded = overlay(run.init, initial, model.init(run.init_key, run.model))
     adapted = adapt(loaded, run.adapter, fold_in_name(run.init_key, "adapters"))
-    params = with_layout(adapted, run.trainable.layout(layout))
+    params = after_step(with_layout(adapted, run.trainable.layout(layout)), run)
     own = select(params, run.trainable.mask(params))
     moments = to_host(run, optimizer_chain(run, own, 0.0).init(own))
     # A copy, so that both can be donated.
     average = None if run.training.ema is None else jax.tree.map(jnp.copy, params)
     return TrainState(
-        step=jnp.int32(0), params=params, optimizer=moments, diverged_at=jnp.int32(ALIVE), average=average
+        step=jnp.int32(0),
+        params=params,
+        optimizer=moments,
+        diverged_at=jnp.int32(ALIVE),
+        average=average,
+        schedule=jax.tree.map(jnp.asarray, run.optimizer.decay.init_state()),
     )
 
 
@@ -103,41 +111,31 @@ def apply_gradients(
       aux: has the weights that the forward pass itself changed, such as running statistics.
     """
     trained = run.trainable.mask(state.params)
-    rate = learning_rate(run.optimizer, state.step, run.training.steps)
+    rate, schedule = learning_rate(run.optimizer, state.step, run.training.steps), state.schedule
+    if schedule is not None:
+        schedule = run.optimizer.decay.observe(schedule, value, state.step)
+        rate = rate * run.optimizer.decay.factor(schedule)
     norm = optax.tree.norm(gradient)
 
     own, old_moments = select(state.params, trained), to_device(run, state.optimizer)
     updates, moments = optimizer_chain(run, own, rate).update(select(gradient, trained), old_moments, own)
     own = optax.apply_updates(own, run.trainable.scale(updates))
     # Weights that are not trained keep their bits, unless the forward pass changed them.
-    params = replace_weights(insert(own, state.params, trained), aux.weights)
+    params = replace_weights(after_step(insert(own, state.params, trained), run), aux.weights)
     if run.training.freeze and aux.weights:
         frozen = run.trainable.frozen_by_pattern(params)
         params = jax.tree.map(lambda is_frozen, old, new: old if is_frozen else new, frozen, state.params, params)
     alive = state.diverged_at == ALIVE
     finite = jnp.isfinite(value) & jnp.isfinite(norm)
-    params, moments, average = jax.tree.map(
+    params, moments, average, schedule = jax.tree.map(
         lambda new, old: jnp.where(alive & finite, new, old),
-        (params, moments, averaged(state, run, params)),
-        (state.params, old_moments, state.average),
+        (params, moments, running_mean(state.average, run.training.ema, state.step, params), schedule),
+        (state.params, old_moments, state.average, state.schedule),
     )
     moments = to_host(run, moments)
     diverged_at = jnp.where(alive & ~finite, state.step, state.diverged_at)
-    state = TrainState(step=state.step + 1, params=params, optimizer=moments, diverged_at=diverged_at, average=average)
+    state = TrainState(state.step + 1, params, moments, diverged_at, average, schedule)
     return state, {"loss": value, "gradient_norm": norm, "learning_rate": rate}
-
-
-def averaged(state: TrainState, run: Run, params: Transformer) -> Transformer | None:
-    """The average with the weights after step t = 1, 2 …: Σ_i ema^(t−i) w_i / Σ_i ema^(t−i), a mean from the first on.
-
-    None without `Training.ema`. Running statistics of a BatchNorm are averaged like weights.
-    """
-    ema = run.training.ema
-    if ema is None:
-        return None
-    past = 1 - jnp.power(ema, state.step)
-    own = (1 - ema) / (1 - ema + ema * past)
-    return jax.tree.map(lambda mean, new: (1 - own) * mean + own * new, state.average, params)
 
 
 def evaluation_params(state: TrainState, run: Run) -> Transformer:

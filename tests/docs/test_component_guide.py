@@ -75,6 +75,17 @@ MODELS = {
         "feed_forward": "Experts(hidden=6)",
         "residual": "Streams(streams=3)",
     },
+    "gates, tokens of a feed-forward": {
+        "attention": "GatedHeads(heads=2)",
+        "feed_forward": "TokenValues()",
+        "layers": 1,
+    },
+    "wide keys, shifted tokens": {
+        "attention": "Forgetting(heads=2)",
+        "feed_forward": "TokenShift(d_ff=12)",
+        "layers": 1,
+    },
+    "shared keys and values": {"layers": 2, "pattern": "half_the_cache.pattern"},
     "no decoding state, carried values": {"attention": "MeanOfReadable()", "feed_forward": "EarlierMean(d_ff=12)"},
 }
 """Decoders with the examples of the page, together every one that a decoder can have."""
@@ -148,6 +159,40 @@ def test_the_head_with_its_own_loss_learns_the_median():
     value, gradient, _, output, _ = evaluated(weights, own, batch, is_decoded=False)
     assert_trains(value, gradient)
     np.testing.assert_allclose(value, 0.5 * jnp.abs(output - batch.targets).mean(), rtol=1e-5)
+
+
+def test_a_decoder_that_mixes_by_means_has_an_encoder_with_attention():
+    config = page()["mean_translator"]
+    assert type(config.encoder.attention) is type(config.cross) is page()["Attention"]
+    assert type(config.attention).__name__ == "LeakyMean"
+
+
+def test_attention_among_half_of_the_tokens_trains():
+    config = model(attention="HalfOfTheTokens()", layers=1)
+    own = run_of(config)
+    batch = Batch(inputs=TOKENS, targets=TOKENS, weights=jnp.ones((B, T)), valid=jnp.ones((B, T), bool))
+    value, gradient, *_ = evaluated(shaken(init(jax.random.key(0), config)), own, batch, is_decoded=False)
+    assert_trains(value, gradient)
+
+
+def test_the_optimizer_by_kind_the_sphere_and_the_plateau_train_together():
+    optimizer = page()["SignOfQueries"](learning_rate=1e-2, decay=page()["Plateau"](patience=1))
+    own = Run(
+        model=model(vocabulary=4, layers=1, feed_forward="OnSphere(d_ff=12)"),
+        task=page()["Parity"](bits=4, batch_size=B),
+        optimizer=optimizer,
+        training=Training(steps=10, micro_batches=1),
+    )
+    state, step, rates = start(own), jax.jit(train_step), []
+    batch = own.task.load().batch(jax.random.key(0), 0)
+    moved = state.params.blocks[0].attention.query
+    for _ in range(3):
+        state, metrics = step(state, own, batch)
+        rates.append(float(metrics["learning_rate"]))
+    block = state.params.blocks[0]
+    np.testing.assert_allclose(jnp.linalg.norm(block.feed_forward.up, axis=0), 1, rtol=1e-5)
+    assert float(jnp.abs(block.attention.query - moved).max()) <= 3e-2 * 1.001
+    assert rates[0] == pytest.approx(1e-2)
 
 
 def test_the_focal_loss_with_focus_0_is_the_cross_entropy():
@@ -401,5 +446,5 @@ def test_only_static_fields_are_axes():
     class Traced(FeedForward):
         size: int = leaf(3)
 
-    assert Traced().sizes({}) == {}
-    assert Counter().sizes({}) == {"size": 1}
+    assert Traced().axis_sizes({}) == {}
+    assert Counter().axis_sizes({}) == {"size": 1}

@@ -33,7 +33,7 @@ from flaxformer.errors import UserError
 from flaxformer.interop import load, save
 from flaxformer.interop.huggingface import FAMILIES
 from flaxformer.interop.huggingface.family import read_attributes, write_attributes
-from flaxformer.model import apply, init, specs
+from flaxformer.model import ArrayIndex, apply, init, specs
 from flaxformer.model.decoding import generate
 from flaxformer.model.weights import with_layout
 from flaxformer.params import count
@@ -73,7 +73,9 @@ def expected(case):
 
 
 def given(case):
-    return {name: expected(case)[name] for name in ("source", "source_valid") if name in expected(case)}
+    """The source; transformers gives its tokens the positions 0, 1, 2 … of the array, whatever the padding."""
+    found = {name: expected(case)[name] for name in ("source", "source_valid") if name in expected(case)}
+    return found | ({"source_positions": ArrayIndex()} if found else {})
 
 
 @functools.cache

@@ -375,7 +375,6 @@ def test_pattern_blocks_have_their_own_weights_and_distinct_blocks_share():
         ({"pattern": (Block(),) * 4}, "pattern has 4 blocks; expected at most layers 3"),
         ({"pattern": (Block(residual=Two()),)}, "pattern has a residual rule other than the model's Residual"),
         ({"pattern": (Block(attention=Attention(heads=5)),)}, "heads is 5; expected a divisor of d_model 12"),
-        ({"cross_attention": Attention()}, "cross_attention is given; expected None, or an encoder"),
         ({"attention": Mean(), "d_memory": 5}, "cross_attention is None with attention Mean"),
     ],
 )

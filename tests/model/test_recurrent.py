@@ -492,7 +492,9 @@ def test_positions_and_prefix_do_not_change_a_recurrent_model():
 
 
 def test_a_recurrent_decoder_needs_an_explicit_cross_attention():
-    with pytest.raises(UserError, match=r"cross_attention is None with attention LSTM; expected Attention"):
+    with pytest.raises(
+        UserError, match=r"cross_attention is None with attention LSTM, .*expected cross_attention=Attention"
+    ):
         LONG.replace(d_memory=W)
     config = LONG.replace(d_memory=W, cross_attention=Attention(heads=1))
     params, tokens = model_and_tokens(config)

@@ -1,0 +1,17 @@
+"""Some of the tokens of a sequence, by their places, and what belongs to pairs of them."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Shaped
+
+
+def take_tokens(x: Shaped[Array, "*#batch T"], index: Int[Array, "*batch n"], length: int) -> Shaped[Array, "*batch n"]:
+    """Return x[index] along the axis of `length` tokens."""
+    return jnp.take_along_axis(jnp.broadcast_to(x, (*index.shape[:-1], length)), index, axis=-1)
+
+
+def take_pairs(x: Shaped[Array, "..."], index: Int[Array, "*batch n"], length: int) -> Shaped[Array, "*batch N n n"]:
+    """Return x[index, index] of a matrix [T, T] or [*batch, N, T, T] over pairs of tokens."""
+    heads = x.shape[-3] if x.ndim > 2 else 1
+    x = jnp.broadcast_to(x, (*index.shape[:-1], heads, length, length))
+    x = jnp.take_along_axis(x, index[..., None, :, None], axis=-2)
+    return jnp.take_along_axis(x, index[..., None, None, :], axis=-1)
