@@ -39,7 +39,6 @@ def checkpoint(folder, name, architecture=None, **attributes):
         **SIZES[name],
         **attributes,
     }
-    from flaxformer.interop.huggingface.family import read_attributes
 
     config = read_attributes(family, given, {})
     declarations = specs(config)
