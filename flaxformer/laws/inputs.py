@@ -27,6 +27,30 @@ def first_rows(batch: Batch, rows: int, length: int) -> Batch:
     return found
 
 
+def lengthen(batch: Batch, extra: int, limit: int | None) -> Batch:
+    """Return a batch with further tokens in each row, which are the first tokens of the row before it.
+
+    Batches whose sequences have no target per token, and packed ones, are returned unchanged.
+
+    Args:
+      extra: largest number of further tokens.
+      limit: largest length of a sequence; None for none.
+    """
+    shape = batch.inputs.shape[:2]
+    if batch.targets.shape[:2] != shape or batch.segments is not None or batch.positions is not None:
+        return batch
+    count = min(extra, shape[1], extra if limit is None else max(0, limit - shape[1]))
+    names = ("inputs", "targets", "weights", "valid")
+    arrays = {name: getattr(batch, name) for name in names}
+    return batch.replace(
+        **{
+            name: np.concatenate([x, np.roll(x, 1, axis=0)[:, :count]], axis=1)
+            for name, x in arrays.items()
+            if x is not None and x.shape[:2] == shape
+        }
+    )
+
+
 def cut(batch: Batch, length: int) -> Batch:
     """Return the first `length` tokens of each sequence; arrays without an entry per token stay as they are."""
     shape = batch.inputs.shape[:2]

@@ -15,17 +15,24 @@ from flaxformer.laws.inputs import NO_MASKS, Arguments
 from flaxformer.laws.law import OK, Finding, difference, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
-from flaxformer.laws.where import locate
+from flaxformer.laws.where import View, locate
 from flaxformer.model import ForwardInputs, Transformer
 from flaxformer.params import Parameters
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.positions import NoPositions
 
+PLACES = 24
+"""Largest number of places at which a token is changed."""
 
-@law("tokens", "nothing but token mixers carries information from one token to another")
+
+@law(
+    "tokens",
+    "nothing but token mixers carries information from one token to another",
+    "compute each token from its own vector; put what reads other tokens into a TokenMixer",
+)
 def tokens(subject: Subject) -> Finding:
     """Replace every token mixer by one whose update is 0, change one token, and compare the outputs of the others."""
-    config, given, x = subject.config, subject.source, subject.vectors
+    config, given, x = subject.config, subject.source_of(subject.long_batch), subject.long_vectors
     cross = {"cross_attention": config.cross} if config.reads_memory else {}
     pattern = tuple(
         block.replace(attention=_NoMixing()) if "attention" in block.changes() else block for block in config.pattern
@@ -37,20 +44,25 @@ def tokens(subject: Subject) -> Finding:
         return not_applicable("a norm declares that it reads other tokens")
     no_weights = _NoMixing.Weights()
     params = subject.params.replace(blocks=tuple(own.replace(attention=no_weights) for own in subject.params.blocks))
-    changed = x.copy()
-    changed[:, 2] += np.random.default_rng(6).standard_normal(changed[:, 2].shape)
-    others = np.arange(x.shape[1]) != 2
-    keys = (None,) if subject.mixes_batch else (None, random_key())
-    for key in keys:
-        one, two = (_final(params, unmixed, inputs, given, key) for inputs in (x, changed))
-        gap = difference(np.asarray(one)[:, others], np.asarray(two)[:, others])
-        if gap > subject.tolerance:
-            when = "" if key is None else " in training"
-            found = violated(f"without token mixers, changing one token changes others{when} by {gap:.2g}")
-            call = NO_MASKS | {"config": unmixed, "params": params, "key": key}
-            first, second = ({"inputs": inputs} | call for inputs in (x, changed))
-            return locate(found, subject, first, second, lambda x: x[:, others] if x.ndim > 2 else x)
+    noise, length = np.random.default_rng(6).standard_normal(x.shape), x.shape[1]
+    for key in (None,) if subject.mixes_batch else (None, random_key()):
+        expected = np.asarray(_final(params, unmixed, x, given, key))
+        for place in np.unique(np.linspace(0, length - 1, PLACES).astype(int)):
+            others = np.arange(length) != place
+            changed = x + np.where(others[:, None], 0, noise)
+            gap = difference(expected[:, others], np.asarray(_final(params, unmixed, changed, given, key))[:, others])
+            if gap > subject.tolerance:
+                when = "" if key is None else " in training"
+                found = violated(f"without token mixers, changing token {place} changes others{when} by {gap:.2g}")
+                call = NO_MASKS | given | {"config": unmixed, "params": params, "key": key}
+                first, second = ({"inputs": inputs} | call for inputs in (x, changed))
+                return locate(found, subject, first, second, _tokens_at(others))
     return OK
+
+
+def _tokens_at(places: np.ndarray) -> View:
+    """Return the function that selects the tokens at some places of an array with tokens."""
+    return lambda x: x[:, places] if x.ndim > 2 else x
 
 
 class _NoMixing(TokenMixer):
@@ -70,7 +82,11 @@ def _final(params: Transformer, config: ModelConfig, inputs: ArrayLike, given: A
     return outcome.output if config.head.pool == "none" else outcome.intermediates.final
 
 
-@law("order", "the model is equivariant to permutations if and only if it has neither positions nor a causal mask")
+@law(
+    "order",
+    "the model is equivariant to permutations if and only if it has neither positions nor a causal mask",
+    "without positions, read tokens as a set, by context.mask alone; a position scheme must change the outputs",
+)
 def order(subject: Subject) -> Finding:
     """Permute the tokens of a bidirectional model without positions; or remove the positions of a model."""
     config = subject.config
