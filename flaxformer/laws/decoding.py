@@ -1,7 +1,7 @@
 """Law of decoding: outputs with a cache, token by token, are those of the whole sequence."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -95,11 +95,12 @@ def _check_chunks(subject: Subject) -> Iterator[Finding]:
 
 
 def _padding(rows: int, length: int) -> Bool[np.ndarray, "rows T"]:
-    """Return a mask with padding at other places in each row: before, between and late; none in the second row."""
+    """Return a mask with padding at other places in each row: first, none, after each chunk, and in late chunks."""
+    single = range(CHUNK, length, CHUNK + 2)
+    kinds: tuple[Sequence[int], ...] = ([0, 1, CHUNK + 1], [], single, [CHUNK - 1, length // 2, length - 3])
     valid = np.ones((rows, length), bool)
     for row in range(rows):
-        places = [] if row % 4 == 1 else [0, 1, CHUNK + 1] if row % 4 == 0 else [row % 4, length // 2, length - 3]
-        valid[row, [at for at in places if 0 <= at < length - 1]] = False
+        valid[row, [at for at in kinds[row % len(kinds)] if 0 <= at < length - 1]] = False
     return valid
 
 

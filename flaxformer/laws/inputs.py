@@ -28,7 +28,7 @@ def first_rows(batch: Batch, rows: int, length: int) -> Batch:
 
 
 def lengthen(batch: Batch, extra: int, limit: int | None) -> Batch:
-    """Return a batch with further tokens in each row, which are the first tokens of the row before it.
+    """Return a batch with further tokens in each row, the first ones of the row before it; all of them are scored.
 
     Batches whose sequences have no target per token, and packed ones, are returned unchanged.
 
@@ -40,15 +40,13 @@ def lengthen(batch: Batch, extra: int, limit: int | None) -> Batch:
     if batch.targets.shape[:2] != shape or batch.segments is not None or batch.positions is not None:
         return batch
     count = min(extra, shape[1], extra if limit is None else max(0, limit - shape[1]))
-    names = ("inputs", "targets", "weights", "valid")
-    arrays = {name: getattr(batch, name) for name in names}
-    return batch.replace(
-        **{
-            name: np.concatenate([x, np.roll(x, 1, axis=0)[:, :count]], axis=1)
-            for name, x in arrays.items()
-            if x is not None and x.shape[:2] == shape
-        }
-    )
+    further: dict[str, np.ndarray] = {}
+    for name in ("inputs", "targets", "weights", "valid"):
+        x = getattr(batch, name)
+        if x is not None and x.shape[:2] == shape:
+            more = np.ones_like(x[:, :count]) if name == "weights" else np.roll(x, 1, axis=0)[:, :count]
+            further[name] = np.concatenate([x, more], axis=1)
+    return batch.replace(**further)
 
 
 def cut(batch: Batch, length: int) -> Batch:

@@ -70,7 +70,7 @@ class PaddingCheck:
         self.subject = subject
         self.vectors = subject.long_vectors[:, :length]
         self.given = subject.source_of(subject.long_batch) | {"prefix": subject.long_batch.prefix}
-        self.has_prefix = subject.long_batch.prefix is not None
+        self.has_prefix = subject.config.mask_pattern == "prefix"
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings of all comparisons."""

@@ -42,8 +42,8 @@ def draws(subject: Subject) -> Finding:
     foreign = _draws_by_other_keys(subject)
     if foreign:
         return violated(
-            f"{foreign} random {'draw' if foreign == 1 else 'draws'} in training do not use context.key, so that the "
-            "numbers are the same at every step and in every layer"
+            f"{foreign} random {'draw' if foreign == 1 else 'draws'} in training by another key than context.key, so "
+            "that the numbers are the same at every step"
         )
     if not _traced_draws(subject, calls.random_key()):
         return not_applicable("the model draws no random numbers in training")

@@ -42,11 +42,12 @@ def data(subject: Subject) -> Finding:
                 "function, without NumPy's random numbers or a state"
             )
         batches, evaluation = first
-        if all(_first_difference(batches[0], own) is None for own in batches[1:]):
-            return violated(
-                f"the training batches of steps 0 to {STEPS - 1} are equal; expected draws with the random key "
-                "of `example(key)`, or of `batch(key, step)`"
-            )
+        for step in range(1, STEPS):
+            if _first_difference(batches[step - 1], batches[step]) is None:
+                return violated(
+                    f"the training batches of steps {step - 1} and {step} are equal; expected draws with the random "
+                    "key of `example(key)`, or of `batch(key, step)`"
+                )
         checked = {f"the batch of step {i}": own for i, own in enumerate(batches)} | {"the evaluation set": evaluation}
         return first_violated(_check_contents(name, own, run) for name, own in checked.items())
 
