@@ -171,8 +171,8 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
 
         def declare() -> None:
             source = path_of_copy(copy_sources(job.output / "code", modules), job.file)
-            initial = _initial_weights(declared, job)
-            write_config(job.output, declared, code, job.on_code_change, source, initial, job.file)
+            weights = _initial_weights(declared, job)
+            write_config(job.output, declared, code, job.on_code_change, source, weights, job.file)
 
         is_new = distributed.run_on_coordinator(claim)
         if not is_new:

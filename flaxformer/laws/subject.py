@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, PyTree
 from flaxformer.config import ModelConfig
 from flaxformer.laws import calls
 from flaxformer.laws.calls import Metrics, ModelInputs
+from flaxformer.laws.configs import configs_in, without_dropout
 from flaxformer.laws.embedded import embedded_config
 from flaxformer.laws.inputs import Arguments, arguments_of, first_rows, lengthen, to_float64
 from flaxformer.laws.law import TOLERANCES
@@ -290,23 +291,3 @@ class Subject:
             if law in reasons:
                 return f"{type(component).__name__} declares: {reasons[law]}"
         return None
-
-
-def without_dropout(config: ModelConfig) -> ModelConfig:
-    """Return the config of a model, and of its encoder, without the dropout of the package."""
-    encoder = config.encoder
-    return config.replace(dropout=None, encoder=None if encoder is None else encoder.replace(dropout=None))
-
-
-def is_user_defined(config: object) -> bool:
-    """True if the class of a config is none of the package."""
-    return type(config).__module__.partition(".")[0] != "flaxformer"
-
-
-def configs_in(config: object) -> list[Config]:
-    """Return a config and every config in it."""
-    if isinstance(config, tuple):
-        return [inner for item in config for inner in configs_in(item)]
-    if not isinstance(config, Config):
-        return []
-    return [config, *(inner for f in dataclasses.fields(config) for inner in configs_in(getattr(config, f.name)))]

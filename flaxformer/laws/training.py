@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, PyTree
 
 from flaxformer.component import Aux
 from flaxformer.laws.calls import random_key
+from flaxformer.laws.configs import without_dropout
 from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
-from flaxformer.laws.subject import Subject, without_dropout
+from flaxformer.laws.subject import Subject
 from flaxformer.parts.heads import LossSum
 from flaxformer.tasks.base import Batch, Source, concat_parts
 from flaxformer.training import Run

@@ -73,8 +73,8 @@ def run(
       only: names of trials; no others are trained or waited for.
       retry_failed: train again, once, what failed before.
       on_error: "stop" to end after the first run that fails.
-      on_code_change: what to do with results whose user code has changed since: "refuse" to run, "keep" them, or
-        "retrain", which sets them aside.
+      on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to run,
+        "keep" them, or "retrain", which sets them aside.
       submitted: `provenance.code` where the work was submitted; differences are yielded as a message and recorded.
 
     Raises:

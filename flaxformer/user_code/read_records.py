@@ -12,7 +12,7 @@ from pathlib import Path
 from flaxformer.digests import DamagedError, JsonObject, read_document, write_document
 from flaxformer.files import digest_of, entries, make_folder
 from flaxformer.user_code import contents, reads
-from flaxformer.user_code.contents import MISSING
+from flaxformer.user_code.contents import KINDS, MISSING
 from flaxformer.user_code.reads import WRITTEN, Read
 from flaxformer.user_code.source import user_modules
 
@@ -70,10 +70,18 @@ def recorded(output: Path) -> list[JsonObject]:
     for path in entries(output / FOLDER):
         if path.suffix == ".json":
             try:
-                found.append(read_document(path) | {"path": path})
+                entry = read_document(path)
             except DamagedError:
-                found.append({"kind": "damaged", "name": f"{FOLDER}/{path.name}", "found": "", "path": path})
+                entry = {}
+            if entry.get("kind") not in KINDS or not all(isinstance(entry.get(key), str) for key in ("name", "found")):
+                entry = {"kind": "damaged", "name": f"{FOLDER}/{path.name}", "found": ""}
+            found.append(entry | {"path": path})
     return found
+
+
+def names(output: Path) -> list[str]:
+    """Return what user code has read, as a report shows it, sorted; execute no code."""
+    return sorted({describe(entry) for entry in recorded(output) if entry["found"] != WRITTEN})
 
 
 def describe(entry: Mapping[str, object]) -> str:
