@@ -171,8 +171,9 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
 
         def declare() -> None:
             source = path_of_copy(copy_sources(job.output / "code", modules), job.file)
-            weights = _initial_weights(declared, job)
-            write_config(job.output, declared, code, job.on_code_change, source, weights, job.file)
+            about = source, _initial_weights(declared, job), job.file
+            write_config(job.output, declared, code, job.on_code_change, *about)
+            held.enter_context(read_records.recording(job.output, job.file))
 
         is_new = distributed.run_on_coordinator(claim)
         if not is_new:
@@ -195,8 +196,6 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
         state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
-        if distributed.is_coordinator():
-            held.enter_context(read_records.recording(job.output, job.file))
         try:
             yield from _steps(run, compiled, job, stop, checkpoints, state, step)
             distributed.run_on_coordinator(checkpoints.wait)

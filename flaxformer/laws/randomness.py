@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
@@ -117,8 +117,8 @@ def _updates(
     return jax.lax.map(call, jax.random.split(calls.random_key(), KEYS))
 
 
-def _are_equal(one: Float[np.ndarray, "keys *rest"], two: Float[np.ndarray, "keys *rest"]) -> bool:
-    """True if two updates depend on the key in the same way, up to a factor, and often enough not to be chance."""
+def _are_equal(one: np.ndarray, two: np.ndarray) -> bool:
+    """True if two updates, [keys, ...], depend on the key in the same way, up to a factor, and often enough not to be chance."""
     outcomes = collections.Counter(own.tobytes() for own in one)
     if KEYS - max(outcomes.values()) < FEWEST:
         return False

@@ -17,9 +17,9 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer.user_code.contents import digest, is_irrelevant
 from flaxformer.user_code.source import INSTALLED_IN, PACKAGE, is_user_file
@@ -28,6 +28,7 @@ IMPORTS = ("importlib", "zipimport", "linecache", "inspect", "tokenize", "traceb
 """Standard modules that read source files on their own account."""
 OWN_VARIABLES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "matplotlib", "polars", "rich")
 """Packages whose own reads of environment variables do not count, such as of XLA_FLAGS."""
+Variables = MutableMapping[str, str]
 EVENTS = {
     "open": "file",
     "os.rename": "file",
@@ -41,11 +42,11 @@ EVENTS = {
 
 
 WRITTEN = "written"
-"""Digest of what user code has written after it was read, or found missing: it does not count any more."""
+"""Digest of a file or a variable that user code has written after it was read, or found missing: it does not count any more."""
 
 
 class Read(NamedTuple):
-    """What user code has read: its kind and absolute name, its digest, and the user files on the call stack.
+    """A read by user code: its kind and absolute name, its digest, and the user files on the call stack.
 
     The first of these files made the read; the others, from the innermost outwards, called it.
     """
@@ -109,7 +110,7 @@ def is_written(kind: str, name: str) -> bool:
 # --- events --------------------------------------------------------------------------------------------------
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
     """Record an audit event, if user code caused it."""
     kind = EVENTS.get(event)
     if kind is None or sys.is_finalizing() or getattr(_state.inside, "busy", False) or not arguments:
@@ -121,43 +122,44 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if event.startswith("pathlib."):
         path = os.path.join(path, *(["**"] if event.endswith("rglob") else []), str(arguments[1]))
     if event != "open" or not os.path.isdir(path):
-        writes = event == "os.rename" or (event == "open" and _writes(arguments[1], arguments[2]))
+        writes = event == "os.rename" or (event == "open" and _writes(*arguments[1:]))
         _record(kind, path, event, writes)
 
 
-def _writes(mode: str | None, flags: int) -> bool:
+def _writes(mode: object, flags: object) -> bool:
     """True if a file is opened to be written, and what it held before is not read."""
-    if mode is not None:
+    if isinstance(mode, str):
         return "w" in mode or "x" in mode or ("a" in mode and "+" not in mode)
+    assert isinstance(flags, int), "an open without a mode has flags"
     begins = flags & os.O_TRUNC or (flags & os.O_CREAT and flags & os.O_EXCL)
     return bool(begins) or flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
 
 
-def _recording_class(kind: Any) -> type:
+def _recording_class(kind: type[Variables]) -> type:
     """Return a subclass of the class of `os.environ` that records which variables are read and written."""
 
-    def text(name: object) -> str:
+    def text(name: str) -> str:
         return os.fsdecode(name) if isinstance(name, str | bytes) else ""
 
-    def get(self: Any, name: object) -> Any:
+    def get(self: Variables, name: str) -> str:
         if text(name):
             _record_variable(text(name))
         return kind.__getitem__(self, name)
 
-    def contains(self: Any, name: object) -> bool:
+    def contains(self: Variables, name: str) -> bool:
         if text(name):
             _record_variable(text(name))
         return bool(kind.__contains__(self, name))
 
-    def iterate(self: Any) -> Iterator[Any]:
+    def iterate(self: Variables) -> Iterator[str]:
         _record_variable("")
         yield from kind.__iter__(self)
 
-    def write(self: Any, name: object, value: object) -> None:
+    def write(self: Variables, name: str, value: str) -> None:
         _record_variable(text(name), writes=True)
         kind.__setitem__(self, name, value)
 
-    def remove(self: Any, name: object) -> None:
+    def remove(self: Variables, name: str) -> None:
         _record_variable(text(name), writes=True)
         kind.__delitem__(self, name)
 
