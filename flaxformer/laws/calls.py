@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.laws.embedded import give_vectors
 from flaxformer.laws.inputs import Arguments
 from flaxformer.laws.programs import fast_jit
 from flaxformer.model import Transformer
@@ -52,10 +53,16 @@ def _embed_inputs(weights: Parameters, config: ModelConfig, inputs: Array) -> Ar
 
 
 def _output_and_gradients(
-    params: Transformer, vectors: ModelInputs, config: ModelConfig, given: Arguments, counted: ModelInputs
+    params: Transformer,
+    vectors: ModelInputs,
+    config: ModelConfig,
+    given: Arguments,
+    counted: ModelInputs,
+    tokens: ModelInputs,
 ) -> tuple[Array, Array, Transformer]:
     def value(params: Transformer, vectors: ModelInputs) -> tuple[Array, Array]:
-        output = model.apply(params, config, jnp.asarray(vectors), **given)
+        own, inputs = give_vectors(params, config, vectors, tokens)
+        output = model.apply(own, config, inputs, **given)
         mask = counted.reshape(*counted.shape, *(1,) * (output.ndim - counted.ndim))
         return jnp.sin(jnp.where(mask, output, 0)).sum(), output
 

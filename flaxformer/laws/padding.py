@@ -69,6 +69,8 @@ class PaddingCheck:
     def __init__(self, subject: Subject, length: int) -> None:
         self.subject = subject
         self.vectors = subject.long_vectors[:, :length]
+        inputs = np.asarray(subject.long_batch.inputs)
+        self.tokens = inputs[:, :length] if subject.reads_tokens else np.zeros(self.vectors.shape[:2], np.int32)
         self.given = subject.source_of(subject.long_batch) | {"prefix": subject.long_batch.prefix}
         self.has_prefix = subject.config.mask_pattern == "prefix"
 
@@ -80,7 +82,8 @@ class PaddingCheck:
 
     def _probe(self, vectors: np.ndarray, valid: Bool[np.ndarray, "rows T"], fill: float) -> ProbeResult:
         counted = valid if self.subject.has_output_per_token else np.any(valid, axis=-1)
-        return ProbeResult(*jax.device_get(self.subject.probe(vectors, valid, counted, fill, **self.given)))
+        tokens = self._place(self.tokens, valid, 1)
+        return ProbeResult(*jax.device_get(self.subject.probe(vectors, tokens, valid, counted, fill, **self.given)))
 
     def _layouts(self) -> Iterator[tuple[list[str], Bool[np.ndarray, "rows T"]]]:
         """Yield names and masks of padding for all rows, until each kind of padding was in some row.
@@ -100,9 +103,15 @@ class PaddingCheck:
 
     def _padded(self, valid: Bool[np.ndarray, "rows T"], fill: float) -> np.ndarray:
         """Return the vectors at the real places of a mask, and a number at the others."""
-        rows, length, width = self.vectors.shape
-        full = np.full((rows, length + EXTRA, width), fill)
-        full[valid] = self.vectors.reshape(-1, width)
+        return self._place(self.vectors, valid, fill)
+
+    @staticmethod
+    def _place(x: np.ndarray, valid: Bool[np.ndarray, "rows T"], fill: float) -> np.ndarray:
+        """Return the entries of rows at the first real places of a mask, and a number at the others."""
+        full = np.full((*valid.shape, *x.shape[2:]), fill, x.dtype)
+        for row, real in enumerate(valid):
+            places = np.flatnonzero(real)
+            full[row, places] = x[row, : len(places)]
         return full
 
     def _compare_with_tokens_alone(self) -> Iterator[Finding]:
@@ -144,7 +153,7 @@ class PaddingCheck:
         [_, valid], *_ = self._layouts()
         valid = valid.copy()
         valid[-1] = False
-        full = np.concatenate([self.vectors, self.vectors[:, :EXTRA]], axis=1)
+        full = self._padded(valid, 1.0)
         zeros, other = (self._probe(full, valid, fill) for fill in (0.0, 3.0))
         where = "in all of a sequence"
         if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves((zeros.by_tokens[valid], zeros.by_weights))):
@@ -162,9 +171,10 @@ class PaddingCheck:
         subject = self.subject
         [_, valid], *_ = self._layouts()
         full = self._padded(valid, 0.0)
-        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.given
+        tokens = subject.long_batch.replace(inputs=self._place(self.tokens, valid, 1))
+        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.given | subject.embedded_call(full, tokens)
         configs = [embedded_config(subject.config, fill) for fill in (0.0, 3.0, np.nan)]
-        first, *others = (np.asarray(subject.output(full, config=config, **call)) for config in configs)
+        first, *others = (np.asarray(subject.output(**call | {"config": config})) for config in configs)
         own = valid if subject.has_output_per_token else valid.any(-1)
         for other in others:
             what = "outputs in training with different contents of padding"

@@ -118,7 +118,7 @@ def _updates(
 
 
 def _are_equal(one: np.ndarray, two: np.ndarray) -> bool:
-    """True if two updates, [keys, ...], depend on the key in the same way, up to a factor, and often enough not to be chance."""
+    """True if two updates, [keys, ...], depend on the key in the same way, up to a factor, and not by chance."""
     outcomes = collections.Counter(own.tobytes() for own in one)
     if KEYS - max(outcomes.values()) < FEWEST:
         return False

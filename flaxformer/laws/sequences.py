@@ -101,7 +101,7 @@ def _take_later_gradients(subject: Subject, places: Iterable[int]) -> Iterator[F
     given = {name: value for name, value in given.items() if name not in ("valid", "prefix")}
     for last in places:
         counted = np.broadcast_to(np.arange(length) <= last, valid.shape)
-        gradient = np.asarray(subject.probe(x, valid, counted, **given)[1])[:, last + 1 :]
+        gradient = np.asarray(subject.probe(x, subject.long_batch.inputs, valid, counted, **given)[1])[:, last + 1 :]
         size = float(np.abs(gradient).max()) if np.all(np.isfinite(gradient)) else float("inf")
         if size > 1e-12:
             yield violated(f"the outputs up to token {last} have a gradient of {size:.2g} by later tokens")
@@ -141,12 +141,12 @@ def _check_batch(subject: Subject) -> Iterator[Finding]:
         alone = subject.output(without_axis.inputs, **arguments_of(without_axis))
         what = f"outputs of a sequence in a batch of {count} and without a batch axis"
         yield compare(np.asarray(subject.output(batch.inputs, **given))[0], alone, what, subject.tolerance)
-    config, x = subject.embedded_config, subject.long_vectors
-    expected = np.asarray(subject.output(x, config=config, **given))
+    x = subject.long_vectors
+    expected = np.asarray(subject.output(**subject.embedded_call(x, batch), **given))
     for first in (0, 1):  # NaN in every second sequence
         with_nan = x.copy()
         with_nan[first::2] = np.nan
-        found = np.asarray(subject.output(with_nan, config=config, **given))
+        found = np.asarray(subject.output(**subject.embedded_call(with_nan, batch), **given))
         what = "outputs of a sequence beside another and beside NaN"
         yield compare(expected[1 - first :: 2], found[1 - first :: 2], what, subject.tolerance)
     if subject.mixes_batch:

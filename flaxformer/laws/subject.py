@@ -14,7 +14,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.laws import calls
 from flaxformer.laws.calls import Metrics, ModelInputs
 from flaxformer.laws.configs import configs_in, without_dropout
-from flaxformer.laws.embedded import embedded_config
+from flaxformer.laws.embedded import embedded_config, give_vectors
 from flaxformer.laws.inputs import Arguments, arguments_of, first_rows, lengthen, to_float64
 from flaxformer.laws.law import TOLERANCES
 from flaxformer.laws.programs import draws_of, has_single_precision
@@ -186,9 +186,15 @@ class Subject:
         given = {name: value for name, value in given.items() if value is not None}
         return calls.apply_scaled(self.params if params is None else params, self.config, inputs, given, calls.LARGE)
 
+    def embedded_call(self, vectors: np.ndarray, batch: Batch, params: Transformer | None = None) -> dict[str, PyTree]:
+        """Return the arguments of `output` by which the model reads vectors in place of the embeddings of a batch."""
+        own, inputs = give_vectors(self.params if params is None else params, self.config, vectors, batch.inputs)
+        return {"params": own, "inputs": inputs, "config": self.embedded_config}
+
     def probe(
         self,
         vectors: np.ndarray,
+        tokens: ModelInputs,
         valid: Bool[np.ndarray, "rows T"],
         counted: Bool[np.ndarray, "rows *T"],
         fill: float = 0.0,
@@ -198,13 +204,15 @@ class Subject:
 
         Args:
           vectors: inputs [rows, T, d_embedding].
+          tokens: what components get as tokens [rows, T]; not read by a model of vectors or images.
           valid: False at padding.
           counted: True at tokens whose outputs are summed (at rows, if the model has one output per sequence).
           fill: factor of the pattern that overwrites the embeddings at padding.
           given: further arguments of the model.
         """
         given = {name: value for name, value in given.items() if value is not None}
-        return calls.probe(self.params, vectors, embedded_config(self.config, fill), given | {"valid": valid}, counted)
+        config, given = embedded_config(self.config, fill), given | {"valid": valid}
+        return calls.probe(self.params, vectors, config, given, counted, tokens)
 
     @functools.cached_property
     def loss_and_gradient(self) -> tuple[Array, Transformer]:

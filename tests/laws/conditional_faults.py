@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import optax
-from faulty_components import DecayingSum, Symbols, run_of
+from faulty_components import DecayingSum, Symbols, bidirectional, run_of
 from jaxtyping import Array, Float
 
 from flaxformer.config import Attention, Dense, LanguageModel, NoPositions, Norm, Residual, TokenMixer
