@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,8 @@ from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
 from flaxformer.model.cache import Cache
+from flaxformer.model.call import PrefixInputs
+from flaxformer.model.prefill import read_prompt
 from flaxformer.model.weights import with_layout
 
 CHUNK = 3
@@ -45,24 +48,30 @@ def decoding(subject: Subject) -> Finding:
 
 
 def _check_prompt(subject: Subject) -> Iterator[Finding]:
-    """Read most of one sequence at once into a cache of its length, enlarge it, and continue, as `generate` does."""
-    params, inputs = jax.tree.map(jnp.asarray, subject.params), subject.long_batch.inputs
-    length = inputs.shape[1]
-    sizes, left = [max(1, length - CONTINUED)], min(CONTINUED, length - 1)
-    while left > 0:
-        sizes.append(CHUNK if len(sizes) == 2 and left >= CHUNK else 1)
-        left -= sizes[-1]
-    source = {name: x[:1] for name, x in subject.source_of(subject.long_batch).items()}
-    expected = np.asarray(subject.output(inputs, **NO_MASKS | subject.source_of(subject.long_batch)))[:1]
-    capacity = _capacity(subject.config, length)
-    cache = model.new_cache(params, subject.config, (1,), sizes[0], **source)
-    for start, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
-        here, last = slice(int(start), int(start) + size), int(start) + size - 1
-        found, cache = _extend(params, subject.config, inputs[:1, here], cache, None)
+    """Read most of one sequence as `generate` reads a prompt, and continue it one by one and by a chunk."""
+    params, inputs = jax.tree.map(jnp.asarray, subject.params), np.asarray(subject.long_batch.inputs)
+    length, config, source = inputs.shape[1], subject.config, subject.source_of(subject.long_batch)
+    first = max(1, length - CONTINUED)
+    prefix = np.full(len(inputs), first) if config.mask_pattern == "prefix" else None  # the prompt
+    expected = np.asarray(subject.output(inputs, **NO_MASKS | source | {"prefix": prefix}))[:1]
+    capacity = _capacity(config, length)
+
+    def read(params: Transformer, config: ModelConfig, prompt: Array, given: PrefixInputs) -> tuple[Cache, Array]:
+        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), given, capacity)
+
+    given = cast(PrefixInputs, {name: x[:1] for name, x in source.items()})
+    cache, logits = fast_jit(read)(params, config, jnp.asarray(inputs[:1, :first]), given)
+    what = f"outputs for the last token of a prompt of {first} and of the whole sequence"
+    yield compare(expected[:, first - 1], logits, what, subject.tolerance)
+    start = first
+    while start < length:
+        size = CHUNK if start == first + 1 and start + CHUNK <= length else 1
+        here, last = slice(start, start + size), start + size - 1
+        found, cache = _extend(params, config, inputs[:1, here], cache, None)
         tokens = f"token {start}" if size == 1 else f"tokens {start} to {last}, read at once,"
         what = f"outputs for {tokens} by decoding and of the whole sequence"
         yield compare(expected[:, here], found, what, subject.tolerance)
-        cache = cache.pad_to(capacity) if start == 0 else cache
+        start += size
 
 
 def _check_chunks(subject: Subject) -> Iterator[Finding]:
