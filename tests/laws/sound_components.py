@@ -152,7 +152,8 @@ def ff(kind: type) -> dict[str, Any]:
 
 SOUND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     # name: laws that are most likely to raise a false alarm, changes of the run's model
-    "noise": (("devices", "draws", "repetition", "loss", "group"), ff(Noise)),
+    "noise": (("devices", "draws"), ff(Noise)),
+    "noise, by other laws": (("repetition", "loss", "group"), ff(Noise)),
     "layer drop": (("draws", "devices"), {"residual": LayerDrop()}),
     "fixed projection": (("draws",), ff(FixedProjection)),
     "another factor in training": (("draws", "batch"), ff(ScaledInEvaluation)),
