@@ -59,12 +59,13 @@ INSIDE = {
     ],
     "config": [{"block", "problems"}, {"model"}, {"recurrent", "published"}],
     "laws": [
-        {"law", "programs", "inputs", "embedded"},
+        {"law", "programs", "inputs", "embedded", "configs"},
         {"calls"},
         {"subject"},
         {"where"},
-        {"sequences", "token_mixing", "decoding", "edits"},
-        {"initial_loss", "weights", "fields", "precision", "equivalence", "execution", "training"},
+        {"sequences", "padding", "token_mixing", "decoding", "edits"},
+        {"initial_loss", "weights", "fields", "precision", "equivalence", "execution", "training"}
+        | {"updates", "randomness"},
         {"check"},
     ],
     "store": [

@@ -13,7 +13,7 @@ from flaxformer.errors import UserError, did_you_mean
 from flaxformer.files import make_folder
 from flaxformer.struct import Config, alternatives, qualified_name, type_hints
 from flaxformer.training.run import Run
-from flaxformer.user_code import changes
+from flaxformer.user_code import changes, read_records
 from flaxformer.user_code.changes import OnCodeChange
 
 NAME = "config.json"
@@ -42,6 +42,7 @@ def write_config(
     on_code_change: OnCodeChange = "refuse",
     source: str | None = None,
     initial_weights: str | None = None,
+    file: Path | None = None,
 ) -> None:
     """Write a run into a folder, which is created if it does not exist. Do nothing if the folder has the same run.
 
@@ -53,12 +54,13 @@ def write_config(
         or "retrain", which moves them to superseded/N.
       source: path in the folder of the copied file that declares the run, such as "code/0123456789abcdef/mine.py".
       initial_weights: digest of the weights that the run starts from.
+      file: file that declares the run, whose folder the paths of files that user code has read are relative to.
 
     Raises:
       UserError: the folder has another run, or results of other code; the message lists what differs.
     """
     folder, code = Path(folder), dict(code or {})
-    changed = check_config(folder, run, code, on_code_change, initial_weights)
+    changed = check_config(folder, run, code, on_code_change, initial_weights, file)
     old = _read_document(folder) if (folder / NAME).exists() else None
     if old is not None and not changed:
         return
@@ -67,6 +69,7 @@ def write_config(
         history = [*history, changes.record_decision(on_code_change, {changes.DERIVED: changed}, 1)]
         if on_code_change == "retrain":
             supersede(folder)
+        read_records.accept(folder, file)
     make_folder(folder)
     data: ConfigFile = {"format": FORMAT, "run": canonical(run), "code": code, "source": source}
     if history:
@@ -82,8 +85,9 @@ def check_config(
     code: Mapping[str, str],
     on_code_change: OnCodeChange,
     initial_weights: str | None = None,
+    file: Path | None = None,
 ) -> list[str]:
-    """Return the definitions of user code that have changed since the folder's results were made. Write nothing.
+    """Return what has changed of user code, and of what it read, since the folder's results were made. Write nothing.
 
     Raises:
       UserError: the folder has another run, or one that started from other weights; or `on_code_change` is "refuse" and
@@ -101,7 +105,7 @@ def check_config(
             f"{folder} holds a run that started from other weights: {found} -> {initial_weights}. Give another folder, "
             "or remove this one."
         )
-    changed = changes.compare_digests(old.get("code") or {}, code)
+    changed = changes.compare_digests(old.get("code") or {}, code) + read_records.changed(folder, file)
     if changed and on_code_change == "refuse":
         raise UserError(changes.refusal(folder, {changes.DERIVED: changed}, "a run"))
     return changed

@@ -2,7 +2,7 @@
 
 import ast
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -15,7 +15,7 @@ from rich.text import Text
 from flaxformer.cli.arguments import Check
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.errors import UserError
-from flaxformer.laws import LAWS, Subject, check_names, check_subject, distinct_models, scales
+from flaxformer.laws import LAWS, Result, Subject, check_names, check_subject, distinct_models, scales
 from flaxformer.overrides import override
 from flaxformer.python_files import declares
 from flaxformer.report import tables
@@ -34,20 +34,20 @@ def main(arguments: Check, console: Console) -> int:
     if jax.config.values["jax_num_cpu_devices"] < 2:
         with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
             jax.config.update("jax_num_cpu_devices", 2)
-    broken: list[str] = []
+    violations: list[tuple[str, Result]] = []
     for name, run in distinct_models(runs_of(arguments)):
         check_memory(run, name)
         console.print(Text(name, style="bold"))
-        broken += _check(arguments, console, run)
+        violations += [(name, result) for result in _check(arguments, console, run)]
         jax.clear_caches()  # the next model needs none of the compiled programs
-    broken = list(dict.fromkeys(broken))
-    if broken:
-        console.print(_how_to_exempt(broken), highlight=False, soft_wrap=True)
-    return FAILED if broken else 0
+    if violations:
+        console.print(Text.assemble(*_how_to_repair(violations)), soft_wrap=True)
+        console.print(_how_to_exempt([result.law for _, result in violations]), highlight=False, soft_wrap=True)
+    return FAILED if violations else 0
 
 
-def _check(arguments: Check, console: Console, run: Run) -> list[str]:
-    """Print a model's table; return the names of the laws that it violates."""
+def _check(arguments: Check, console: Console, run: Run) -> list[Result]:
+    """Print a model's table; return the results of the laws that it violates."""
     subject, broken, seconds = Subject(run), [], 0.0
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in ("law", "verdict"):
@@ -59,7 +59,7 @@ def _check(arguments: Check, console: Console, run: Run) -> list[str]:
             subject, arguments.laws, lambda law: status.update(f"{law}: {escape(LAWS[law].claim)}")
         ):
             verdict, seconds = result.finding.verdict, seconds + result.seconds
-            broken += [result.law] if verdict == "violated" else []
+            broken += [result] if verdict == "violated" else []
             words = result.finding.words or LAWS[result.law].claim
             style = "" if verdict == "ok" else STYLES[verdict]
             shown = Text(verdict, style=STYLES[verdict])
@@ -72,7 +72,7 @@ def _check(arguments: Check, console: Console, run: Run) -> list[str]:
             style="bold red" if broken else "",
         )
     )
-    if not arguments.laws and not (broken and "start" in broken and _has_error(subject)):
+    if not arguments.laws and not (any(result.law == "start" for result in broken) and _has_error(subject)):
         console.print()
         console.print(fitted(_scales_table(subject), console.width))
     return broken
@@ -107,11 +107,20 @@ def _has_error(subject: Subject) -> bool:
     return False
 
 
+def _how_to_repair(violations: Sequence[tuple[str, Result]]) -> Iterator[tuple[str, str]]:
+    """Yield the violations of all models, each with how to repair it, as pieces of text with their styles."""
+    for model, result in violations:
+        yield f"\n{model}: {result.law} violated", STYLES["violated"]
+        yield f"\n    {result.finding.words}", ""
+        yield f"\n    To repair: {LAWS[result.law].repair}.", ""
+    yield "", ""
+
+
 def _how_to_exempt(broken: Sequence[str]) -> str:
     """The message on how to exempt a component from laws that it violates on purpose."""
-    reasons = ", ".join(f'"{name}": "the reason"' for name in broken)
+    reasons = ", ".join(f'"{name}": "the reason"' for name in dict.fromkeys(broken))
     return (
-        "\nIf a component violates a law on purpose, declare it in its class:\n"
+        "\nOnly if a component violates a law on purpose, declare it in its class:\n"
         f"    exempt_from = {{{reasons}}}\n"
         "The law is then not checked on models with this component; the table has the\nreason."
     )

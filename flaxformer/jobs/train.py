@@ -45,7 +45,7 @@ from flaxformer.training.device_group import DeviceGroup, default_devices
 from flaxformer.training.memory import check_memory
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.step import ALIVE
-from flaxformer.user_code import code_digests, copy_sources, path_of_copy, user_modules
+from flaxformer.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.user_code.changes import OnCodeChange
 
 LOG = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def check(run: Run, job: Job) -> None:
         kind = "cannot be written to" if there.is_dir() else "is a file"
         raise UserError(f"output is '{job.output}', and '{there}' {kind}; expected a folder, there or to be made")
     if (job.output / CONFIG).exists() and not job.restart:
-        check_config(job.output, run, _code(run, job), job.on_code_change, _initial_weights(run, job))
+        check_config(job.output, run, _code(run, job), job.on_code_change, _initial_weights(run, job), job.file)
     else:
         initial_weights.digest(run)
     trace(run, "the run")
@@ -171,7 +171,9 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
 
         def declare() -> None:
             source = path_of_copy(copy_sources(job.output / "code", modules), job.file)
-            write_config(job.output, declared, code, job.on_code_change, source, _initial_weights(declared, job))
+            about = source, _initial_weights(declared, job), job.file
+            write_config(job.output, declared, code, job.on_code_change, *about)
+            held.enter_context(read_records.recording(job.output, job.file))
 
         is_new = distributed.run_on_coordinator(claim)
         if not is_new:

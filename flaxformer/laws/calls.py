@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.laws.embedded import give_vectors
 from flaxformer.laws.inputs import Arguments
 from flaxformer.laws.programs import fast_jit
 from flaxformer.model import Transformer
@@ -36,15 +37,33 @@ def forward_pass(
     return model.apply(params, config, jnp.asarray(inputs), dropout_key=key, **given)
 
 
+LARGE = 1000.0
+"""Factor of what each branch reads, where activations are large."""
+
+
+def scaled_forward_pass(
+    params: Transformer, config: ModelConfig, inputs: ModelInputs, given: Arguments, factor: float | Array
+) -> Array:
+    """Return the model's output if what each branch reads, after its norm, is multiplied by a factor."""
+    edit = {"*/input": lambda x: (x * factor).astype(x.dtype)} if config.layers else None
+    return model.apply(params, config, jnp.asarray(inputs), edit=edit, **given)
+
+
 def _embed_inputs(weights: Parameters, config: ModelConfig, inputs: Array) -> Array:
     return config.inputs.apply(weights, inputs, None, None, config.sizes)
 
 
 def _output_and_gradients(
-    params: Transformer, vectors: ModelInputs, config: ModelConfig, given: Arguments, counted: ModelInputs
+    params: Transformer,
+    vectors: ModelInputs,
+    config: ModelConfig,
+    given: Arguments,
+    counted: ModelInputs,
+    tokens: ModelInputs,
 ) -> tuple[Array, Array, Transformer]:
     def value(params: Transformer, vectors: ModelInputs) -> tuple[Array, Array]:
-        output = model.apply(params, config, jnp.asarray(vectors), **given)
+        own, inputs = give_vectors(params, config, vectors, tokens)
+        output = model.apply(own, config, inputs, **given)
         mask = counted.reshape(*counted.shape, *(1,) * (output.ndim - counted.ndim))
         return jnp.sin(jnp.where(mask, output, 0)).sum(), output
 
@@ -52,7 +71,8 @@ def _output_and_gradients(
     return output, by_vectors, by_params
 
 
-def _training_loss(params: Transformer, run: Run, batch: Batch, key: Array) -> Array:
+def training_loss(params: Transformer, run: Run, batch: Batch, key: Array) -> Array:
+    """Return the training loss."""
     return loss_of(params, run, batch, key)[0]
 
 
@@ -63,10 +83,11 @@ def one_step(state: TrainState, run: Run, batch: Batch) -> tuple[Metrics, Array]
 
 step = fast_jit(one_step)
 apply = fast_jit(forward_pass)
+apply_scaled = fast_jit(scaled_forward_pass)
 embed = fast_jit(_embed_inputs)
 probe = fast_jit(_output_and_gradients)
-loss = fast_jit(_training_loss)
+loss = fast_jit(training_loss)
 loss_and_gradient: Callable[[Transformer, Run, Batch, Array], tuple[Array, Transformer]] = fast_jit(
-    jax.value_and_grad(_training_loss)
+    jax.value_and_grad(training_loss)
 )
 start_state = fast_jit(start)

@@ -20,10 +20,13 @@ from flaxformer.laws import (
     execution,
     fields,
     initial_loss,
+    padding,
     precision,
+    randomness,
     sequences,
     token_mixing,
     training,
+    updates,
     weights,
 )
 from flaxformer.laws.law import Finding, Law, not_applicable, violated
@@ -35,7 +38,7 @@ LAWS: dict[str, Law[Subject]] = {
     one.name: one
     for one in (
         sequences.causality,
-        sequences.padding,
+        padding.padding,
         sequences.batch,
         token_mixing.tokens,
         token_mixing.order,
@@ -48,6 +51,8 @@ LAWS: dict[str, Law[Subject]] = {
         training.data,
         training.loss,
         training.rate,
+        updates.updates,
+        randomness.draws,
         precision.precision,
         equivalence.repetition,
         equivalence.layout,

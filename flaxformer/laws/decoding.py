@@ -1,7 +1,8 @@
 """Law of decoding: outputs with a cache, token by token, are those of the whole sequence."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -11,87 +12,114 @@ from jaxtyping import Array, Bool
 from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.errors import UserError
+from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import NO_MASKS
 from flaxformer.laws.law import Finding, compare, first_violated, law, not_applicable
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
 from flaxformer.model.cache import Cache
+from flaxformer.model.call import PrefixInputs
+from flaxformer.model.prefill import read_prompt
 from flaxformer.model.weights import with_layout
 
 CHUNK = 3
-"""Number of tokens that are read at once, where it is not 1."""
+"""Number of tokens that are read at once, where it is neither 1 nor a whole prompt."""
+CONTINUED = 7
+"""Number of tokens that follow a long prompt."""
 
 
-@law("decoding", "decoding with a cache gives the outputs of the whole sequence, also with padding")
+@law(
+    "decoding",
+    "decoding with a cache gives the outputs of the whole sequence, also with padding, in chunks, after long prompts",
+    "let apply be step from the state of init_state; step reads one or several tokens, leaves the state as it is where "
+    "context.valid is False, and forgets no token (a state with an entry per token has a method pad_to(capacity))",
+)
 def decoding(subject: Subject) -> Finding:
-    """Read tokens in chunks and one by one, in rows with and without padding, in both layouts."""
+    """Read a prompt at once, in chunks and one by one, in rows with and without padding, in both layouts."""
     if subject.reason_not_causal is not None:
         return not_applicable(subject.reason_not_causal)
     if not subject.reads_tokens:
         return not_applicable("the model does not decode tokens")
     try:
-        return first_violated(itertools.chain(_check_chunks(subject), _check_padding(subject)))
+        return first_violated(itertools.chain(_check_prompt(subject), _check_chunks(subject)))
     except UserError as error:
         return not_applicable(str(error))
 
 
+def _check_prompt(subject: Subject) -> Iterator[Finding]:
+    """Read most of one sequence as `generate` reads a prompt, and continue it one by one and by a chunk."""
+    params, inputs = jax.tree.map(jnp.asarray, subject.params), np.asarray(subject.long_batch.inputs)
+    length, config, source = inputs.shape[1], subject.config, subject.source_of(subject.long_batch)
+    first = max(1, length - CONTINUED)
+    prefix = np.full(len(inputs), first) if config.mask_pattern == "prefix" else None  # the prompt
+    expected = np.asarray(subject.output(inputs, **NO_MASKS | source | {"prefix": prefix}))[:1]
+    capacity = _capacity(config, length)
+
+    def read(params: Transformer, config: ModelConfig, prompt: Array, given: PrefixInputs) -> tuple[Cache, Array]:
+        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), given, capacity)
+
+    given = cast(PrefixInputs, {name: x[:1] for name, x in source.items()})
+    cache, logits = fast_jit(read)(params, config, jnp.asarray(inputs[:1, :first]), given)
+    what = f"outputs for the last token of a prompt of {first} and of the whole sequence"
+    yield compare(expected[:, first - 1], logits, what, subject.tolerance)
+    start = first
+    while start < length:
+        size = CHUNK if start == first + 1 and start + CHUNK <= length else 1
+        here, last = slice(start, start + size), start + size - 1
+        found, cache = _extend(params, config, inputs[:1, here], cache, None)
+        tokens = f"token {start}" if size == 1 else f"tokens {start} to {last}, read at once,"
+        what = f"outputs for {tokens} by decoding and of the whole sequence"
+        yield compare(expected[:, here], found, what, subject.tolerance)
+        start += size
+
+
 def _check_chunks(subject: Subject) -> Iterator[Finding]:
-    """Decode with chunks and single tokens in turn, and compare with the whole sequence."""
-    params, inputs = jax.tree.map(jnp.asarray, subject.params), subject.batch.inputs
-    length = inputs.shape[1]
-    sizes: list[int] = []
-    while (left := length - sum(sizes)) > 0:
-        sizes.append(CHUNK if left >= CHUNK and len(sizes) % 3 == 0 else 1)
-    expected = np.asarray(subject.output(**NO_MASKS))
-    found = _decode(subject, params, inputs, sizes, None)
-    for start, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
-        here, last = slice(int(start), int(start) + size), int(start) + size - 1
-        tokens = f"token {start}" if size == 1 else f"tokens {start} to {last}, read at once"
-        what = f"outputs for {tokens}, by decoding and of the whole sequence,"
-        yield compare(expected[:, here], found[:, here], what, subject.tolerance)
+    """Decode rows with padding in chunks and single tokens in turn, with scanned layers if possible.
 
-
-def _check_padding(subject: Subject) -> Iterator[Finding]:
-    """Decode rows with padding, with scanned layers if possible, and compare with the rows without padding."""
-    params, inputs = jax.tree.map(jnp.asarray, subject.params), subject.batch.inputs
+    The outputs are compared with those of the rows without padding.
+    """
+    params, inputs = jax.tree.map(jnp.asarray, subject.params), np.asarray(subject.long_batch.inputs)
     rows, length = inputs.shape
-    scanned = with_layout(params, "scanned")
-    pattern = np.ones((rows, length), bool)
-    pattern[0, [at for at in (0, 1, CHUNK + 1) if at < length - 1]] = False
-    pattern[-1, min(CHUNK - 1, length - 1)] = False
-    compressed = np.zeros_like(np.asarray(inputs))
+    scanned, valid = with_layout(params, "scanned"), _padding(rows, length)
+    compressed = np.zeros_like(inputs)
     for row in range(rows):
-        compressed[row, : pattern[row].sum()] = np.asarray(inputs)[row, pattern[row]]
-    real = np.arange(length) < pattern.sum(-1, keepdims=True)
-    expected = np.asarray(subject.output(np.asarray(compressed), **NO_MASKS | {"valid": real}))
-    chunks = [CHUNK] * (length // CHUNK) + [1] * (length % CHUNK)
-    found = _decode(subject, scanned, inputs, chunks, pattern)
+        compressed[row, : valid[row].sum()] = inputs[row, valid[row]]
+    real = np.arange(length) < valid.sum(-1, keepdims=True)
+    source = subject.source_of(subject.long_batch)
+    expected = np.asarray(subject.output(compressed, **NO_MASKS | source | {"valid": real}))
+    found = np.zeros_like(expected)
+    cache, start = model.new_cache(scanned, subject.config, (rows,), _capacity(subject.config, length), **source), 0
+    while start < length:
+        size = CHUNK if start % (CHUNK + 2) == 0 and start + CHUNK <= length else 1
+        here = slice(start, start + size)
+        output, cache = _extend(scanned, subject.config, inputs[:, here], cache, jnp.asarray(valid[:, here]))
+        found[:, here] = np.asarray(output)
+        start += size
     for row in range(rows):
-        count = int(pattern[row].sum())
+        count = int(valid[row].sum())
         how = "" if isinstance(scanned.blocks, tuple) else ", with scanned layers,"
         what = f"outputs by decoding a sequence with padding{how} and of its {count} tokens alone"
-        yield compare(expected[row, :count], found[row, pattern[row]], what, subject.tolerance)
+        yield compare(expected[row, :count], found[row, valid[row]], what, subject.tolerance)
 
 
-def _decode(
-    subject: Subject, params: Transformer, inputs: Array, sizes: list[int], valid: Bool[np.ndarray, "rows T"] | None
-) -> np.ndarray:
-    """Return the outputs of tokens that are read in chunks of these sizes."""
-    config, (rows, length), limit = subject.config, inputs.shape, subject.config.max_length
-    capacity = length + 2 if limit is None or length + 2 <= limit else length
-    cache, start, outputs = model.new_cache(params, config, (rows,), capacity, **subject.source), 0, []
-    for size in sizes:
-        here = slice(start, start + size)
-        own = None if valid is None else jnp.asarray(valid[:, here])
-        output, cache = _extend(params, config, inputs[:, here], cache, own)
-        outputs.append(output)
-        start += size
-    return np.concatenate(outputs, axis=1)
+def _padding(rows: int, length: int) -> Bool[np.ndarray, "rows T"]:
+    """Return a mask with padding at other places in each row: first, none, after each chunk, and in late chunks."""
+    single = range(CHUNK, length, CHUNK + 2)
+    kinds: tuple[Sequence[int], ...] = ([0, 1, CHUNK + 1], [], single, [CHUNK - 1, length // 2, length - 3])
+    valid = np.ones((rows, length), bool)
+    for row in range(rows):
+        valid[row, [at for at in kinds[row % len(kinds)] if 0 <= at < length - 1]] = False
+    return valid
+
+
+def _capacity(config: ModelConfig, length: int) -> int:
+    """Return the capacity of a cache, with room for two more tokens if the model can read them."""
+    return length + 2 if config.max_length is None or length + 2 <= config.max_length else length
 
 
 @fast_jit
 def _extend(
-    params: Transformer, config: ModelConfig, inputs: Array, cache: Cache, valid: Array | None
+    params: Transformer, config: ModelConfig, inputs: ModelInputs, cache: Cache, valid: Array | None
 ) -> tuple[Array, Cache]:
-    return model.extend(params, config, inputs, cache, valid=valid)
+    return model.extend(params, config, jnp.asarray(inputs), cache, valid=valid)

@@ -18,7 +18,11 @@ from flaxformer.model import Transformer
 from flaxformer.points import Edit
 
 
-@law("edits", "an edit that returns its argument changes nothing, and zeros at any point change the output")
+@law(
+    "edits",
+    "an edit that returns its argument changes nothing, and zeros at any point change the output",
+    "continue with what context.edit returns, x = context.edit(name, x), and compute the same with and without edits",
+)
 def edits(subject: Subject) -> Finding:
     """Multiply the activation at each point by 1, and by 0, one point after another.
 

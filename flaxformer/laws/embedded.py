@@ -1,4 +1,8 @@
-"""Configs of models that read vectors in place of the task's inputs, and overwrite their embeddings at padding."""
+"""Models that read vectors in place of their embeddings, and overwrite these at padding.
+
+A model of tokens gets the vectors among its weights, so that its components still get the tokens; a model of vectors or
+images gets them as its inputs.
+"""
 
 import dataclasses
 import functools
@@ -6,14 +10,45 @@ import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from flaxformer.component import Aux, Context, with_aux
 from flaxformer.config import ModelConfig
+from flaxformer.model import Transformer
 from flaxformer.params import Parameters
 from flaxformer.parts.inputs import Inputs
 from flaxformer.parts.norms import Norm
+from flaxformer.pytree import Node
 from flaxformer.struct import leaf, part
+
+
+class GivenVectors(Node):
+    """Weights of an embedding, and the vectors that replace its results."""
+
+    vectors: Float[Array, "*batch T d_embedding"]
+    own: Parameters
+
+    @property
+    def tokens(self) -> Array | None:
+        """The embedding table, which a tied head reads."""
+        return getattr(self.own, "tokens", None)
+
+
+def give_vectors(
+    params: Transformer, config: ModelConfig, vectors: ArrayLike, tokens: ArrayLike
+) -> tuple[Transformer, Array]:
+    """Return weights and inputs for `embedded_config`: those of a model that reads vectors.
+
+    Args:
+      config: the model, or its `embedded_config`.
+      vectors: [*batch, T, d_embedding].
+      tokens: what components get as tokens [*batch, T]; not read by a model of vectors or images.
+    """
+    x = jnp.asarray(vectors)
+    if config.inputs.reads != "tokens":
+        return params, x
+    return params.replace(embedding=GivenVectors(x, params.embedding)), jnp.asarray(tokens)
 
 
 def embedded_config(config: ModelConfig, fill: float = 0.0) -> ModelConfig:
@@ -38,10 +73,10 @@ def _without_embedding(inputs: Inputs) -> Inputs:
 
 @functools.cache
 def _embedded_class(kind: type) -> Callable[..., Inputs]:
-    def apply(self: Inputs, weights: Parameters, inputs: Array, *others: object) -> Array:
-        return inputs
+    def apply(self: Inputs, weights: Parameters | GivenVectors, inputs: Array, *others: object) -> Array:
+        return weights.vectors if isinstance(weights, GivenVectors) else inputs
 
-    body = {"apply": apply, "has_tokens": False, "__module__": __name__}
+    body = {"apply": apply, "__module__": __name__}
     return type(f"_Embedded{kind.__name__}", (kind,), body)
 
 

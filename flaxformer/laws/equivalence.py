@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from flaxformer.laws.calls import forward_pass, one_step, random_key, start_state
+from flaxformer.laws.calls import forward_pass, loss_and_gradient, one_step, random_key, start_state
 from flaxformer.laws.inputs import to_float32
-from flaxformer.laws.law import OK, Finding, compare, difference, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, compare, compare_trees, difference, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import locate
@@ -20,7 +20,11 @@ from flaxformer.training.loss import forward
 from flaxformer.training.loss import loss as loss_of
 
 
-@law("repetition", "the same call gives the same numbers each time")
+@law(
+    "repetition",
+    "the same call gives the same numbers each time",
+    "use arguments alone: no global state, clock or NumPy random numbers; draw with context.key",
+)
 def repetition(subject: Subject) -> Finding:
     """Trace a training step's loss three times, and run it twice."""
 
@@ -55,9 +59,13 @@ def _largest_difference(one: PyTree, two: PyTree) -> float:
     return max(difference(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
 
 
-@law("layout", "unrolled and scanned layers give the same outputs and training losses")
+@law(
+    "layout",
+    "unrolled and scanned layers, and activations computed again (remat), give the same outputs, losses and gradients",
+    "do not use context.layer in `if`, as an index of a list or as a key; it is traced where layers are scanned",
+)
 def layout(subject: Subject) -> Finding:
-    """Compare both layouts, in evaluation and in training."""
+    """Compare both layouts, in evaluation and in training, there also with `remat`."""
     config, weights = subject.config, subject.params
     if not config.layers:
         return not_applicable("the model has no layers")
@@ -72,13 +80,23 @@ def layout(subject: Subject) -> Finding:
     found = compare(one, two, "outputs of unrolled and scanned layers", subject.tolerance)
     if found.is_violated:
         return locate(found, subject, {}, {"params": scanned})
-    one, two = subject.loss(weights), subject.loss(scanned)
-    found = compare(one, two, "training losses of unrolled and scanned layers", subject.tolerance)
     training = {"key": random_key()}
-    return locate(found, subject, training, {"params": scanned} | training)
+    again = subject.run.replace(training=subject.run.training.replace(remat="block"))
+    value, gradient = subject.loss_and_gradient
+    other, other_gradient = loss_and_gradient(scanned, again, subject.batch, random_key())
+    what = "training losses of unrolled layers, and of scanned ones with remat,"
+    found = compare(value, other, what, subject.tolerance)
+    if found.is_violated:
+        return locate(found, subject, training, {"params": scanned} | training)
+    what = "gradients of unrolled layers, and of scanned ones with remat,"
+    return compare_trees(with_layout(gradient, "scanned"), other_gradient, what, 10 * subject.tolerance)
 
 
-@law("compilation", "the compiled program gives the outputs of the Python code run operation by operation")
+@law(
+    "compilation",
+    "the compiled program gives the outputs of the Python code run operation by operation",
+    "do not depend on whether an array is traced (isinstance(x, jax.core.Tracer)), and avoid callbacks",
+)
 def compilation(subject: Subject) -> Finding:
     """Compare the outputs with `jit` and all optimizations to those without `jit`."""
     weights, inputs, given = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.given))
@@ -89,7 +107,11 @@ def compilation(subject: Subject) -> Finding:
     return locate(result, subject, {"eager": True}, {})
 
 
-@law("group", "a trial in a group of trials gives the numbers of the trial alone")
+@law(
+    "group",
+    "a trial in a group of trials gives the numbers of the trial alone",
+    "use functions that jax.vmap can map; a callback must compute each trial by itself",
+)
 def group(subject: Subject) -> Finding:
     """Compare a training step of two seeds, mapped by `vmap`, with the step of each seed alone."""
     runs = [subject.run.replace(seed=seed) for seed in (subject.run.seed, subject.run.seed + 1)]

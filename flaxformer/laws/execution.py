@@ -5,8 +5,11 @@ import math
 import tempfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.extend.core import JaxprEqn
+from jaxtyping import Array
 
 from flaxformer.canonical import canonical
 from flaxformer.checkpoint import Checkpoints
@@ -16,18 +19,28 @@ from flaxformer.laws.programs import equations, fast_jit, inner_equations
 from flaxformer.laws.subject import Subject
 from flaxformer.params import path_name
 from flaxformer.sharding import Devices, shardings_of
+from flaxformer.tasks.base import Batch
+from flaxformer.training import Run
 from flaxformer.training.flops import products_of
-from flaxformer.training.loss import forward
+from flaxformer.training.loss import forward, summed_loss
 from flaxformer.training.micro_batches import separable
-from flaxformer.training.step import start
+from flaxformer.training.step import TrainState, start
 
 MESHES = (Devices(data=2), Devices(tensor=2))
 """Meshes of two devices: one divides the batch, the other heads and features."""
 
 
-@law("devices", "a training step over two devices gives the numbers of one")
+@law(
+    "devices",
+    "a training step over two devices gives the numbers of one",
+    "return a loss that is a mean over tokens, or declare mixes_batch = True",
+)
 def devices(subject: Subject) -> Finding:
-    """Compare loss, gradient norm and outputs of a step on two devices, divided by the batch and by the weights."""
+    """Compare loss, gradient norm and outputs of a step on two devices, divided by the batch and by the weights.
+
+    Each device gives another `Context.key`. Of a model that draws random numbers by it, the two devices are compared
+    with the two halves of the batch on one device, each with the key of its half.
+    """
     if jax.device_count() < 2:
         return not_applicable("there is one device")
     with jax.enable_x64(False):
@@ -56,6 +69,9 @@ def _compare_devices(subject: Subject, layout: Devices) -> Finding:
     # The weights after the step are not compared: an optimizer may amplify the last bit of a gradient near 0.
     pairs = {"outputs": (output, sharded_output)}
     pairs |= {name: (metrics[name], own) for name, own in sharded_metrics.items() if "rate" not in name}
+    if layout.data > 1 and separable(run) and subject.draws:
+        halves = dict(zip(("loss", "gradient_norm"), _by_halves(subject.started, run, batch), strict=True))
+        pairs |= {name: (halves[name], two) for name, (_, two) in pairs.items() if name in halves}
     for name, (one, two) in pairs.items():
         what = f"{name.replace('_', ' ')} on one device and on two ({layout})"
         result = compare(np.asarray(one), np.asarray(two), what)
@@ -66,7 +82,11 @@ def _compare_devices(subject: Subject, layout: Devices) -> Finding:
     return OK
 
 
-@law("checkpoints", "a state and a config that are saved and restored are bitwise equal")
+@law(
+    "checkpoints",
+    "a state and a config that are saved and restored are bitwise equal",
+    "let fields be numbers, text, or configs, and the state of an optimizer a pytree of arrays",
+)
 def checkpoints(subject: Subject) -> Finding:
     """Save the state before training, and restore it."""
     with jax.enable_x64(False), tempfile.TemporaryDirectory() as folder:
@@ -85,11 +105,29 @@ def checkpoints(subject: Subject) -> Finding:
     return OK
 
 
+@fast_jit
+def _by_halves(state: TrainState, run: Run, batch: Batch) -> tuple[Array, Array]:
+    """Return the loss of the next step and the norm of its gradient, from the halves of a batch one after another."""
+    rows, key = jnp.arange(len(batch.targets)), jax.random.fold_in(run.dropout_key, state.step)
+    of = jax.value_and_grad(summed_loss, has_aux=True)
+    parts = [jax.tree.map(lambda x, i=i: jnp.split(x, 2)[i], (batch, rows)) for i in (0, 1)]
+    found = [of(state.params, run, part, key, rows=own) for part, own in parts]
+    count = sum(own for (_, (own, _)), _ in found)
+    mean = jax.tree.map(lambda *own: sum(own) / count, *[gradient for _, gradient in found])
+    trained = run.trainable.mask(state.params)
+    mean = jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), mean, trained)
+    return sum(total for (total, _), _ in found) / count, optax.tree.norm(mean)
+
+
 COUNTED = 4
 """Largest number of operations per result that XLA counts in operations other than products."""
 
 
-@law("operations", "the counted parameters and operations are those of the compiled forward pass")
+@law(
+    "operations",
+    "the counted parameters and operations are those of the compiled forward pass",
+    "use lax.scan or lax.fori_loop of a fixed length in place of lax.while_loop",
+)
 def operations(subject: Subject) -> Finding:
     """Compare the operations in products of the traced program with XLA's count."""
     analysis = subject.compiled.cost_analysis() or {}

@@ -13,9 +13,10 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
 from flaxformer import model
-from flaxformer.config import Block, ModelConfig
+from flaxformer.config import Attention, Block, ModelConfig
 from flaxformer.laws.calls import random_key, start_state
-from flaxformer.laws.law import OK, Finding, difference, law, violated
+from flaxformer.laws.configs import is_user_defined
+from flaxformer.laws.law import Finding, difference, law, violated
 from flaxformer.laws.programs import equations, fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
@@ -31,7 +32,11 @@ UPDATES = 3
 """Number of consecutive updates of an optimizer: running means act from the second on."""
 
 
-@law("fields", "every field of the model and of loss terms changes something, and of a user-defined optimizer")
+@law(
+    "fields",
+    "every field of the model and of loss terms changes something, and of a user-defined optimizer",
+    "read the field, remove it, or let None turn the feature off",
+)
 def fields(subject: Subject) -> Finding:
     """Change each number, and each static field of user-defined components."""
     before = _results(subject.params, subject.run, subject.batch, random_key())
@@ -40,7 +45,19 @@ def fields(subject: Subject) -> Finding:
     idle = [path for path in numbers if not _number_matters(subject, path, before)]
     idle += [path for path in choices if not _choice_matters(subject, path, before)]
     idle += _idle_optimizer_fields(subject)
-    return OK if not idle else violated(f"changing {', '.join(idle)} changes nothing")
+    note = _note_on_positions(subject.config, idle)
+    idle = [path for path in idle if not (note and path.startswith("model.positions."))]
+    return Finding("ok", note) if not idle else violated(f"changing {', '.join(idle)} changes nothing")
+
+
+def _note_on_positions(config: ModelConfig, idle: Collection[str]) -> str:
+    """Return advice for a position scheme that no token mixer reads; an empty text if one may read it."""
+    mixers = {type(own.attention).__name__: own.attention for own in config.block_configs}
+    is_unread = any(path.startswith("model.positions.") for path in idle) and bool(mixers)
+    if not is_unread or any(isinstance(mixer, Attention) for mixer in mixers.values()):
+        return ""
+    kind = type(config.positions).__name__
+    return f"{', '.join(mixers)} reads no {kind}, which changes nothing here: use positions=NoPositions()"
 
 
 class Results(NamedTuple):
@@ -128,13 +145,9 @@ def _paths(config: object, is_leaf: bool) -> Iterator[str]:
         if isinstance(value, Config | tuple) and is_node:
             yield from (f".{field.name}{path}" for path in _paths(value, is_leaf))
         elif (is_leaf and is_node and isinstance(value, int | float) and not isinstance(value, bool)) or (
-            not is_leaf and not is_node and value is not None and _is_user_defined(config)
+            not is_leaf and not is_node and value is not None and is_user_defined(config)
         ):
             yield f".{field.name}"
-
-
-def _is_user_defined(config: object) -> bool:
-    return type(config).__module__.partition(".")[0] != "flaxformer"
 
 
 def _choice_matters(subject: Subject, path: str, before: Results) -> bool:

@@ -18,7 +18,11 @@ LARGEST_GAP = 0.6
 """Largest difference, in nats, of the initial loss from that of a uniform prediction; logits of variance 1 give ½."""
 
 
-@law("start", f"the loss at initialisation is within {LARGEST_GAP} nats of ln of the number of outputs")
+@law(
+    "start",
+    f"the loss at initialisation is within {LARGEST_GAP} nats of ln of the number of outputs",
+    "choose fan_in, init or std of the weights so that the logits have a variance of at most about 1",
+)
 def start(subject: Subject) -> Finding:
     """Evaluate the initial loss, whose standard error is at most about 1 nat / √targets."""
     head = subject.config.head

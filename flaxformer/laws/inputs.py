@@ -27,6 +27,28 @@ def first_rows(batch: Batch, rows: int, length: int) -> Batch:
     return found
 
 
+def lengthen(batch: Batch, extra: int, limit: int | None) -> Batch:
+    """Return a batch with further tokens in each row, the first ones of the row before it; all of them are scored.
+
+    Batches whose sequences have no target per token, and packed ones, are returned unchanged.
+
+    Args:
+      extra: largest number of further tokens.
+      limit: largest length of a sequence; None for none.
+    """
+    shape = batch.inputs.shape[:2]
+    if batch.targets.shape[:2] != shape or batch.segments is not None or batch.positions is not None:
+        return batch
+    count = min(extra, shape[1], extra if limit is None else max(0, limit - shape[1]))
+    further: dict[str, np.ndarray] = {}
+    for name in ("inputs", "targets", "weights", "valid"):
+        x = getattr(batch, name)
+        if x is not None and x.shape[:2] == shape:
+            more = np.ones_like(x[:, :count]) if name == "weights" else np.roll(x, 1, axis=0)[:, :count]
+            further[name] = np.concatenate([x, more], axis=1)
+    return batch.replace(**further)
+
+
 def cut(batch: Batch, length: int) -> Batch:
     """Return the first `length` tokens of each sequence; arrays without an entry per token stay as they are."""
     shape = batch.inputs.shape[:2]

@@ -46,17 +46,19 @@ class Law(Generic[SubjectT]):
     Args:
       name: its name in `Component.exempt_from` and on the command line.
       claim: the property in one sentence.
+      repair: how to repair a component that violates it, in one sentence without a capital and a full stop.
       check: function from a subject to a finding.
     """
 
     name: str
     claim: str
+    repair: str
     check: Callable[[SubjectT], Finding]
 
 
-def law(name: str, claim: str) -> Callable[[Callable[[SubjectT], Finding]], Law[SubjectT]]:
+def law(name: str, claim: str, repair: str) -> Callable[[Callable[[SubjectT], Finding]], Law[SubjectT]]:
     """Return a decorator that makes a law of a checking function."""
-    return lambda check: Law(name, claim, check)
+    return lambda check: Law(name, claim, repair, check)
 
 
 # --- comparison --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Law of precision: outputs in float16 and bfloat16."""
+"""Law of precision: outputs in float32, float16 and bfloat16, also where activations are large."""
 
 import math
 from collections.abc import Iterator
@@ -9,22 +9,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from flaxformer.laws import calls
 from flaxformer.laws.calls import forward_pass
 from flaxformer.laws.law import Finding, first_violated, law, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import first_not_finite
 
-PRECISIONS = {"bfloat16": (jnp.bfloat16, 0.04), "float16": (jnp.float16, 0.01)}
+PRECISIONS = {"float32": (jnp.float32, 0.01), "bfloat16": (jnp.bfloat16, 0.04), "float16": (jnp.float16, 0.01)}
 """By precision, the dtype, and the largest difference from outputs in float64, relative to their size."""
 AMPLIFICATION = 12
 """Largest ratio of that difference to the one that rounding the weights causes, for models that amplify changes."""
 TreeT = TypeVar("TreeT")
 
 
-@law("precision", "float16 and bfloat16 give finite outputs, close to those in double precision")
+@law(
+    "precision",
+    "float32, float16 and bfloat16 give finite outputs, close to those in double precision, also of large activations",
+    "compute squares, exponentials, sums over many tokens, norms and logits in x.astype(jnp.promote_types(x.dtype, "
+    "jnp.float32)), never in float16, and return the dtype of x",
+)
 def precision(subject: Subject) -> Finding:
-    """Round the weights and inputs, and compute every intermediate result in that precision."""
+    """Round the weights and inputs, and compute every intermediate result in that precision.
+
+    Activations are enlarged in float32 and bfloat16 alone, whose largest number is about 1e38: what each branch reads
+    is multiplied by `calls.LARGE`, and the outputs must be finite.
+    """
     with np.errstate(all="ignore"):  # NumPy warns of a constant that overflows, such as a mask value
         return first_violated(_check_precisions(subject))
 
@@ -44,13 +54,11 @@ def _check_precisions(subject: Subject) -> Iterator[Finding]:
             with jax.disable_jit():
                 output = forward_pass(weights, subject.config, *arrays)
         else:
-            output = _compiled_forward_pass(rounded, subject.config, inputs, given)
+            output = _compiled_forward_pass(rounded, subject.config, inputs, given, 1.0)
         found = np.asarray(output, np.float64)
         if not np.all(np.isfinite(found)):
-            count = int((~np.isfinite(found)).sum())
             place = first_not_finite(subject, {"params": rounded, "inputs": inputs, "eager": True} | given)
-            where = "" if place is None else f"; first in {place}"
-            yield violated(f"{count} of {found.size} outputs in {name} are not finite{where}")
+            yield violated(_not_finite(found, name) + ("" if place is None else f"; first in {place}"))
             return
         wide = np.asarray(subject.output(params=_cast(rounded, jnp.float64)))
         by_rounding, gap = (_root_mean_square(own - expected) / size for own in (wide, found))
@@ -60,10 +68,20 @@ def _check_precisions(subject: Subject) -> Iterator[Finding]:
                 f"outputs in {name} differ by {100 * gap:.2g} % of their size (rounding the weights alone: "
                 f"{100 * by_rounding:.2g} %); expected at most {100 * limit:.2g} %"
             )
+        if name != "float16" and subject.config.layers:
+            output = _compiled_forward_pass(rounded, subject.config, inputs, given, calls.LARGE)
+            found = np.asarray(output, np.float64)
+            if not np.all(np.isfinite(found)):
+                when = f", if the inputs of each branch are {calls.LARGE:,.0f} times as large"
+                yield violated(_not_finite(found, name) + when)
+
+
+def _not_finite(found: np.ndarray, name: str) -> str:
+    return f"{int((~np.isfinite(found)).sum())} of {found.size} outputs in {name} are not finite"
 
 
 def _root_mean_square(x: np.ndarray) -> float:
     return math.sqrt(float(np.square(x).mean()))
 
 
-_compiled_forward_pass = fast_jit(forward_pass, xla_allow_excess_precision=False)
+_compiled_forward_pass = fast_jit(calls.scaled_forward_pass, xla_allow_excess_precision=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxprs_in_params
 
@@ -47,6 +48,24 @@ def inner_equations(equation: JaxprEqn) -> Iterator[JaxprEqn]:
     """Yield the equations of the programs within an equation, such as the body of a loop."""
     for jaxpr in jaxprs_in_params(equation.params):
         yield from equations(jaxpr)
+
+
+def has_single_precision(jaxpr: Jaxpr) -> bool:
+    """True if some intermediate result of a traced program has 32 bits or less."""
+    return any(
+        getattr(variable.aval, "dtype", None) in (np.float32, jnp.bfloat16, np.float16)
+        for equation in equations(jaxpr)
+        for variable in equation.outvars
+    )
+
+
+DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
+"""Primitives that draw random numbers."""
+
+
+def draws_of(jaxpr: Jaxpr) -> list[JaxprEqn]:
+    """Return the equations of a traced program that draw random numbers."""
+    return [equation for equation in equations(jaxpr) if equation.primitive.name in DRAWS]
 
 
 def program_text(traced: ClosedJaxpr) -> str:

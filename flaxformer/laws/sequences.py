@@ -1,40 +1,38 @@
-"""Laws of dependence on later tokens, padding, and other sequences of the batch."""
+"""Laws of dependence on later tokens, and on other sequences of the batch."""
 
-import itertools
 import operator
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
 import numpy as np
-from jaxtyping import Bool, PyTree
+from jaxtyping import Array
 
 from flaxformer.laws.calls import random_key
-from flaxformer.laws.embedded import embedded_config
-from flaxformer.laws.inputs import NO_MASKS, Arguments, arguments_of, cut
+from flaxformer.laws.inputs import Arguments, arguments_of, cut
 from flaxformer.laws.law import (
     Finding,
     compare,
-    compare_trees,
     difference,
     first_violated,
     law,
     not_applicable,
     violated,
 )
-from flaxformer.laws.subject import Subject
-from flaxformer.laws.where import locate
+from flaxformer.laws.subject import LONGER, Subject
+from flaxformer.laws.where import View, locate
 from flaxformer.tasks.base import Batch
 
 POSITIONS = 24
-"""Largest number of places in a long sequence after which the tokens are changed."""
-EXTRA = 3
-"""Number of padding tokens that are added."""
-LONGER = 5
-"""Number of tokens that are added to a sequence of the task's length."""
+"""Largest number of places in a sequence after which the tokens are changed."""
+SIZES = (1, 2, 3)
+"""Numbers of sequences in the batches that are compared with one of more."""
 
 
-@law("causality", "no output depends on later tokens, in value or in gradient, at any length, also in training")
+@law(
+    "causality",
+    "no output depends on later tokens, in value or in gradient, at any length, also in training",
+    "read only what context.mask.matrix(T, S) allows; a mean or a norm over tokens may include no later one",
+)
 def causality(subject: Subject) -> Finding:
     """Change all tokens after each token, take gradients by later tokens, and shorten the sequence."""
     if subject.reason_not_causal is not None:
@@ -43,215 +41,154 @@ def causality(subject: Subject) -> Finding:
 
 
 def _check_causality(subject: Subject) -> Iterator[Finding]:
-    batch, length = subject.batch, subject.batch.inputs.shape[1]
-    yield from _change_later_tokens(subject, batch, range(length - 1), {"prefix": None})
-    yield from _take_later_gradients(subject)
+    batch, given = subject.long_batch, arguments_of(subject.long_batch) | {"prefix": None}
+    length = batch.inputs.shape[1]
+    every = [int(place) for place in np.unique(np.linspace(0, max(0, length - 2), POSITIONS).astype(int))]
+    few = sorted({0, length // 2, length - 2} - {-1})
+
+    def evaluate(inputs: np.ndarray) -> Array:
+        return subject.output(inputs, **given)
+
+    def train(inputs: np.ndarray) -> Array:
+        return subject.output(inputs, **given, key=random_key())
+
+    yield from _change_later_tokens(subject, batch, every, evaluate, "", given)
+    yield from _take_later_gradients(subject, every)
     if not subject.mixes_batch:
-        places = sorted({0, length // 2, length - 2} - {-1})
-        yield from _change_later_tokens(subject, batch, places, {"prefix": None, "key": random_key()})
-    yield from _change_length(subject)
+        training = given | {"key": random_key()}
+        yield from _change_later_tokens(subject, batch, few, train, "in training, ", training)
+
+    def enlarge(inputs: np.ndarray) -> Array:
+        return subject.scaled_output(inputs, given)
+
+    if subject.config.layers:
+        yield from _change_later_tokens(subject, batch, few, enlarge, "with large activations, ", None)
+    yield from _change_length(subject, given)
 
 
-def _change_later_tokens(subject: Subject, batch: Batch, places: Iterable[int], given: Arguments) -> Iterator[Finding]:
-    """Change the tokens after each place, and compare the outputs up to it."""
-    inputs, other = batch.inputs, subject.other_inputs(batch=batch)
-    when = "in training, " if "key" in given else ""
-    expected = np.asarray(subject.output(inputs, **given))
+def _change_later_tokens(
+    subject: Subject,
+    batch: Batch,
+    places: Iterable[int],
+    call: Callable[[np.ndarray], Array],
+    when: str,
+    given: Arguments | None,
+) -> Iterator[Finding]:
+    """Change the tokens after each place, and compare the outputs up to it.
+
+    Args:
+      given: keyword arguments of the call, by which a difference can be located; None if it cannot.
+    """
+    inputs, other = np.asarray(batch.inputs), subject.other_inputs(batch=batch)
+    expected = np.asarray(call(inputs))
     for last in places:
         up_to_last = operator.itemgetter((slice(None), slice(last + 1)))
         changed = np.concatenate([inputs[:, : last + 1], other[:, last + 1 :]], axis=1)
-        gap = difference(up_to_last(expected), up_to_last(np.asarray(subject.output(changed, **given))))
+        gap = difference(up_to_last(expected), up_to_last(np.asarray(call(changed))))
         if gap > subject.tolerance:
             found = violated(f"{when}the outputs up to token {last} change by {gap:.2g} when later tokens do")
-            one, two = ({"inputs": tokens, **given} for tokens in (inputs, changed))
-            yield locate(found, subject, one, two, up_to_last)
+            if given is not None:
+                one, two = ({"inputs": tokens, **given} for tokens in (inputs, changed))
+                found = locate(found, subject, one, two, up_to_last)
+            yield found
 
 
-def _take_later_gradients(subject: Subject) -> Iterator[Finding]:
+def _take_later_gradients(subject: Subject, places: Iterable[int]) -> Iterator[Finding]:
     """Take the gradient of the outputs up to each token by the embeddings after it."""
-    rows, length = subject.vectors.shape[:2]
+    x, given = subject.long_vectors, arguments_of(subject.long_batch)
+    rows, length = x.shape[:2]
     valid = np.ones((rows, length), bool)
-    given = {name: value for name, value in subject.given.items() if name not in ("valid", "prefix")}
-    for last in range(length - 1):
+    given = {name: value for name, value in given.items() if name not in ("valid", "prefix")}
+    for last in places:
         counted = np.broadcast_to(np.arange(length) <= last, valid.shape)
-        gradient = np.asarray(subject.probe(subject.vectors, valid, counted, **given)[1])[:, last + 1 :]
+        gradient = np.asarray(subject.probe(x, subject.long_batch.inputs, valid, counted, **given)[1])[:, last + 1 :]
         size = float(np.abs(gradient).max()) if np.all(np.isfinite(gradient)) else float("inf")
         if size > 1e-12:
             yield violated(f"the outputs up to token {last} have a gradient of {size:.2g} by later tokens")
 
 
-def _change_length(subject: Subject) -> Iterator[Finding]:
+def _change_length(subject: Subject, given: Arguments) -> Iterator[Finding]:
     """Compare the outputs of sequences with those of their beginnings."""
-    batch, limit = subject.long_batch, subject.config.max_length
-    given = arguments_of(batch) | {"prefix": None}
-    length, short = batch.inputs.shape[1], subject.batch.inputs.shape[1]
-    if length > short:
-        places = np.unique(np.linspace(0, length - 2, POSITIONS).astype(int))
-        yield from _change_later_tokens(subject, batch, places, given)
+    batch = subject.long_batch
+    length = batch.inputs.shape[1]
     expected = np.asarray(subject.output(batch.inputs, **given))
-    for end in sorted({1, short if short < length else max(1, length // 2)} - {length}):
+    for end in sorted({1, max(1, length - LONGER)} - {length}):
         part = cut(batch, end)
         found = subject.output(part.inputs, **arguments_of(part) | {"prefix": None})
         what = f"outputs of the first {end} of {length} tokens alone and within the sequence"
         yield compare(expected[:, :end], found, what, subject.tolerance)
-    if not {"positions", "mask"} & given.keys() and (limit is None or length + LONGER <= limit):
-        further = np.repeat(subject.other_inputs(batch=batch)[:, :1], LONGER, axis=1)
-        valid = None if batch.valid is None else np.pad(batch.valid, ((0, 0), (0, LONGER)), constant_values=True)
-        found = subject.output(np.concatenate([batch.inputs, further], axis=1), **given | {"valid": valid})
-        what = f"outputs of {length} tokens, the task's length, and of the same followed by {LONGER} more"
-        yield compare(expected, found[:, :length], what, subject.tolerance)
 
 
-@law("padding", "padding changes no output and no gradient, on either side and between, even where it is NaN")
-def padding(subject: Subject) -> Finding:
-    """Add padding with arbitrary contents to the embedded inputs and to the source."""
-    limit = subject.config.max_length
-    length = subject.vectors.shape[1]
-    length = length if limit is None else min(length, limit - EXTRA)
-    if length < 3:
-        return not_applicable(f"the model reads at most {limit} tokens")
-    return first_violated(itertools.chain(PaddingCheck(subject, length).findings(), _check_source_padding(subject)))
-
-
-class ProbeResult(NamedTuple):
-    """Results of `Subject.probe`, on the host."""
-
-    output: np.ndarray
-    by_tokens: np.ndarray
-    """Gradient by the embedded inputs."""
-    by_weights: PyTree
-
-
-class PaddingCheck:
-    """Comparisons of a model's outputs and gradients with and without padding.
-
-    Args:
-      subject: the model.
-      length: number of real tokens per row.
-    """
-
-    def __init__(self, subject: Subject, length: int) -> None:
-        self.subject = subject
-        self.vectors = subject.vectors[:, :length]
-        self.every = np.ones((len(self.vectors), length), bool)
-        self.given = subject.source | {"prefix": subject.given.get("prefix")}
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield the findings of all comparisons."""
-        yield from self._compare_padding_behind()
-        yield from self._compare_contents()
-        yield from self._compare_contents_in_training()
-
-    def _probe(self, vectors: np.ndarray, valid: Bool[np.ndarray, "rows T"], fill: float) -> ProbeResult:
-        counted = valid if self.subject.has_output_per_token else np.any(valid, axis=-1)
-        return ProbeResult(*jax.device_get(self.subject.probe(vectors, valid, counted, fill, **self.given)))
-
-    def _compare(
-        self,
-        one: tuple[ProbeResult, Bool[np.ndarray, "rows T"]],
-        two: tuple[ProbeResult, Bool[np.ndarray, "rows T"]],
-        what: str,
-        with_gradient: bool = True,
-    ) -> Iterator[Finding]:
-        """Compare two results, each with its mask: outputs for real tokens, gradients by them, gradients by weights."""
-        allowed, is_per_token = self.subject.tolerance, self.subject.has_output_per_token
-        first, second = (probe.output[valid if is_per_token else valid.any(-1)] for probe, valid in (one, two))
-        yield compare(first, second, f"outputs {what}", allowed)
-        if with_gradient:
-            first, second = (probe.by_tokens[valid] for probe, valid in (one, two))
-            yield compare(first, second, f"gradients by real tokens {what}", allowed)
-            yield compare_trees(one[0].by_weights, two[0].by_weights, f"gradients {what},", allowed)
-
-    def _compare_padding_behind(self) -> Iterator[Finding]:
-        """Add padding behind the tokens, also with NaN as its embeddings, and with NaN in every layer."""
-        x, every = self.vectors, self.every
-        valid = np.pad(every, ((0, 0), (0, EXTRA)))
-        alone = self._probe(x, every, 0.0), every
-        longer = np.concatenate([x, 0 * x[:, :1].repeat(EXTRA, axis=1)], axis=1)
-        what = f"without padding and with {EXTRA} tokens behind"
-        yield from self._compare(alone, (self._probe(longer, valid, 3.0), valid), what)
-        with_nan = np.where(valid[..., None], longer, np.nan)
-        nan_embeddings = self._probe(with_nan, valid, 0.0), valid
-        yield from self._compare(alone, nan_embeddings, f"{what}, whose embeddings are NaN,")
-        nan_layers = self._probe(longer, valid, np.nan), valid
-        yield from self._compare(alone, nan_layers, f"{what}, which are NaN in every layer,", with_gradient=False)
-
-    def _padded(self) -> tuple[np.ndarray, dict[str, Bool[np.ndarray, "rows T"]]]:
-        """Return longer inputs, and masks with padding at several places of them."""
-        x = self.vectors
-        full = np.concatenate([x[:, :1].repeat(EXTRA, axis=1), x], axis=1)
-        before = np.broadcast_to(np.arange(full.shape[1]) >= EXTRA, full.shape[:2]).copy()
-        between, whole_row = np.ones_like(before), before.copy()
-        between[0, 1:3] = between[-1, full.shape[1] // 2] = whole_row[-1] = False
-        return full, {"before the tokens": before, "between tokens": between, "in all of a sequence": whole_row}
-
-    def _compare_contents(self) -> Iterator[Finding]:
-        """Change the contents of padding at several places."""
-        full, places = self._padded()
-        for where, valid in places.items():
-            one = self._probe(full, valid, 0.0)
-            if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves((one.by_tokens[valid], one.by_weights))):
-                yield violated(f"gradients with padding {where} are not finite")
-            if not np.all(np.isfinite(one.output)):
-                yield violated(f"outputs with padding {where} are not finite")
-            other, with_nan = (self._probe(full, valid, fill) for fill in (3.0, np.nan))
-            yield from self._compare((one, valid), (other, valid), f"with other contents of padding {where}")
-            yield from self._compare((one, valid), (with_nan, valid), f"with NaN in padding {where}", False)
-
-    def _compare_contents_in_training(self) -> Iterator[Finding]:
-        """Change the contents of padding in training, at the same length, since random draws depend on the shape."""
-        subject, (full, places) = self.subject, self._padded()
-        valid = places["between tokens"]
-        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.given
-        configs = [embedded_config(subject.config, fill) for fill in (0.0, 3.0, np.nan)]
-        first, *others = (np.asarray(subject.output(full, config=config, **call)) for config in configs)
-        own = valid if subject.has_output_per_token else valid.any(-1)
-        for other in others:
-            what = "outputs in training with different contents of padding"
-            yield compare(first[own], other[own], what, subject.tolerance)
-
-
-def _check_source_padding(subject: Subject) -> Iterator[Finding]:
-    """Add padding to the source, and compare the outputs."""
-    if "source" not in subject.source:
-        return
-    source = subject.source["source"]
-    own = subject.source.get("source_valid")
-    own = np.ones(source.shape[:2], bool) if own is None else own
-    encoder = subject.config.encoder
-    if encoder is None or (encoder.max_length is not None and source.shape[1] + EXTRA > encoder.max_length):
-        return
-    expected = np.asarray(subject.output(source_valid=own))
-    for fill in (source[:, :EXTRA], source[:, -EXTRA:] * 0):
-        wide = np.concatenate([source, fill], axis=1)
-        found = subject.output(source=wide, source_valid=np.pad(own, ((0, 0), (0, fill.shape[1]))))
-        what = "outputs with padding behind the source and without"
-        yield compare(expected, found, what, subject.tolerance)
-
-
-@law("batch", "the sequences of a batch do not influence each other")
+@law(
+    "batch",
+    "the sequences of a batch do not influence each other, at any number of sequences",
+    "take no mean or other statistic over the batch axes; x may have any number of them, also none",
+)
 def batch(subject: Subject) -> Finding:
-    """Change one sequence, also to NaN, or leave it out, and compare the outputs for the others."""
-    if len(subject.batch.inputs) < 2:
+    """Change one sequence, also to NaN, or leave some out, and compare the outputs for the others."""
+    if len(subject.long_batch.inputs) < 2:
         return not_applicable("the batch has one sequence")
     return first_violated(_check_batch(subject))
 
 
 def _check_batch(subject: Subject) -> Iterator[Finding]:
-    inputs, other, allowed = subject.batch.inputs, subject.other_inputs(3), subject.tolerance
-    changed = np.concatenate([inputs[:1], other[1:]])
-    expected = np.asarray(subject.output())[:1]
-    found = compare(expected, subject.output(changed)[:1], "outputs of a sequence beside different others", allowed)
-    yield locate(found, subject, {}, {"inputs": changed}, lambda x: x[:1])
-    own = {name: jax.tree.map(lambda x: x[:1], value) for name, value in subject.given.items()}
-    alone = subject.output(inputs[:1], **own)
-    yield compare(expected, alone, "outputs of a sequence in a batch and alone", allowed)
-    with_nan = subject.vectors.copy()
-    with_nan[1:] = np.nan
-    one, two = (subject.output(x, config=subject.embedded_config)[:1] for x in (subject.vectors, with_nan))
-    yield compare(one, two, "outputs of a sequence beside another and beside NaN", allowed)
+    batch = subject.long_batch
+    given, count = arguments_of(batch), len(batch.inputs)
+    yield from _change_one_sequence(subject, range(count), given, "outputs")
+    yield from _divide_batch(subject, SIZES, None)
+    if subject.reads_tokens:
+        without_axis = jax.tree.map(lambda x: x[0], batch)
+        alone = subject.output(without_axis.inputs, **arguments_of(without_axis))
+        what = f"outputs of a sequence in a batch of {count} and without a batch axis"
+        yield compare(np.asarray(subject.output(batch.inputs, **given))[0], alone, what, subject.tolerance)
+    x = subject.long_vectors
+    expected = np.asarray(subject.output(**subject.embedded_call(x, batch), **given))
+    for first in (0, 1):  # NaN in every second sequence
+        with_nan = x.copy()
+        with_nan[first::2] = np.nan
+        found = np.asarray(subject.output(**subject.embedded_call(with_nan, batch), **given))
+        what = "outputs of a sequence beside another and beside NaN"
+        yield compare(expected[1 - first :: 2], found[1 - first :: 2], what, subject.tolerance)
     if subject.mixes_batch:
         return
-    one, two = (subject.output(x, key=random_key())[:1] for x in (inputs, changed))
-    found = compare(one, two, "outputs, in training, of a sequence beside different others", allowed)
-    yield locate(found, subject, {"key": random_key()}, {"inputs": changed, "key": random_key()}, lambda x: x[:1])
+    yield from _change_one_sequence(subject, (0, count - 1), given | {"key": random_key()}, "outputs, in training,")
+    if not subject.draws:
+        yield from _divide_batch(subject, (1, 2), random_key())
+
+
+def _change_one_sequence(subject: Subject, rows: Iterable[int], given: Arguments, what: str) -> Iterator[Finding]:
+    """Change one sequence after another, and compare the outputs for all others."""
+    inputs, other = subject.long_batch.inputs, subject.other_inputs(3, subject.long_batch)
+    expected = np.asarray(subject.output(inputs, **given))
+    for row in rows:
+        changed = np.where((np.arange(len(inputs)) == row).reshape(-1, *(1,) * (inputs.ndim - 1)), other, inputs)
+        others = _without(row)
+        found = others(np.asarray(subject.output(changed, **given)))
+        words = f"{what} of a sequence beside different others (sequence {row} of {len(inputs)} changes)"
+        one, two = ({"inputs": tokens, **given} for tokens in (inputs, changed))
+        yield locate(compare(others(expected), found, words, subject.tolerance), subject, one, two, others)
+
+
+def _without(row: int) -> View:
+    """Return the function that leaves out a row."""
+    return lambda x: np.delete(x, row, axis=0)
+
+
+def _divide_batch(subject: Subject, sizes: Iterable[int], key: Array | None) -> Iterator[Finding]:
+    """Compare the outputs for a batch with those for parts of it.
+
+    Args:
+      sizes: numbers of sequences of the parts.
+      key: random key of training; None evaluates.
+    """
+    batch, when = subject.long_batch, "" if key is None else "in training, "
+    count = len(batch.inputs)
+    expected = np.asarray(subject.output(batch.inputs, **arguments_of(batch), key=key))
+    for size in sizes:
+        for start in range(0, count - size + 1 if size < count else 0, size):
+            rows = slice(start, start + size)
+            part = jax.tree.map(operator.itemgetter(rows), batch)
+            found = subject.output(part.inputs, **arguments_of(part), key=key)
+            how = "alone" if size == 1 else f"in one of {size}"
+            what = f"{when}outputs of a sequence in a batch of {count} and {how}"
+            yield compare(expected[rows], found, what, subject.tolerance)

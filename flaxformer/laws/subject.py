@@ -13,10 +13,11 @@ from jaxtyping import Array, Bool, PyTree
 from flaxformer.config import ModelConfig
 from flaxformer.laws import calls
 from flaxformer.laws.calls import Metrics, ModelInputs
-from flaxformer.laws.embedded import embedded_config
-from flaxformer.laws.inputs import Arguments, arguments_of, first_rows, to_float64
+from flaxformer.laws.configs import configs_in, without_dropout
+from flaxformer.laws.embedded import embedded_config, give_vectors
+from flaxformer.laws.inputs import Arguments, arguments_of, first_rows, lengthen, to_float64
 from flaxformer.laws.law import TOLERANCES
-from flaxformer.laws.programs import equations
+from flaxformer.laws.programs import draws_of, has_single_precision
 from flaxformer.model import Transformer
 from flaxformer.params import path_name
 from flaxformer.struct import Config
@@ -25,10 +26,14 @@ from flaxformer.training import Run
 from flaxformer.training.step import TrainState
 from flaxformer.weight_axes import trained_mask
 
-ROWS, LENGTH = 2, 12
-"""Size of the inputs, if the model and its task do not fix it."""
+ROWS, LENGTH = 2, 24
+"""Largest number of rows, and of tokens per row, of inputs that many calls read."""
+LONG_ROWS, FEWEST_ROWS, LONG_TOKENS = 8, 3, 768
+"""Number of rows of long inputs: as many as `LONG_TOKENS` tokens allow, between these two."""
 LONGEST = 256
-"""Largest number of tokens in inputs of the task's length."""
+"""Largest number of tokens that long inputs have of the task's length."""
+LONGER = 5
+"""Number of tokens by which long inputs exceed the task's length, so that a fault cannot begin behind them."""
 TRAINING_ROWS = 8
 """Largest number of rows in inputs of a training step."""
 
@@ -37,8 +42,9 @@ TRAINING_ROWS = 8
 class Subject:
     """One model under test.
 
-    Weights are the initial ones plus noise, so that an initial 0 cannot hide an effect. Inputs are the first rows of a
-    training batch. All computations are in float64, except in laws about precision and training steps.
+    Weights are the initial ones plus noise, so that an initial 0 cannot hide an effect. Inputs are the first rows of
+    training batches, longer than the task's by `LONGER` tokens. All computations are in float64, except in laws about
+    precision and training steps.
     """
 
     given_run: Run
@@ -58,25 +64,36 @@ class Subject:
     # --- inputs and weights --------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _task_batch(self) -> Batch:
+    def _task_batches(self) -> list[Batch]:
+        """The batches of the first steps, which together have `LONG_ROWS` rows or more."""
         with jax.enable_x64(False):
-            return jax.device_get(concat_parts(self.run.task.load().batch(jax.random.key(self.seed), 0)))
-
-    @functools.cached_property
-    def batch(self) -> Batch:
-        """A few short rows in double precision."""
-        return jax.tree.map(to_float64, first_rows(self._task_batch, ROWS, LENGTH))
+            source, batches, rows = self.run.task.load(), list[Batch](), 0
+            while rows < LONG_ROWS:
+                own = source.batch(jax.random.key(self.seed), len(batches))
+                batches.append(jax.device_get(concat_parts(own)))
+                rows += batches[-1].inputs.shape[0]
+        return batches
 
     @functools.cached_property
     def long_batch(self) -> Batch:
-        """A few rows of the task's length in double precision."""
-        return jax.tree.map(to_float64, first_rows(self._task_batch, ROWS, LONGEST))
+        """Rows that are longer than the task's, in double precision, as far as the model's max_length allows."""
+        whole = jax.tree.map(lambda *parts: np.concatenate(parts), *self._task_batches)
+        cut, limit = first_rows(whole, LONG_ROWS, LONGEST), self.config.max_length
+        longer = cut if whole.inputs.ndim > 3 else lengthen(cut, LONGER, limit)
+        rows = max(FEWEST_ROWS, min(LONG_ROWS, LONG_TOKENS // longer.inputs.shape[1]))
+        return jax.tree.map(lambda x: to_float64(x[:rows]), longer)
+
+    @functools.cached_property
+    def batch(self) -> Batch:
+        """A few short rows of `long_batch`."""
+        return first_rows(self.long_batch, ROWS, LENGTH)
 
     @functools.cached_property
     def training_batch(self) -> Batch:
         """Rows of the task's length in single precision; their number is even or 1."""
-        rows = min(TRAINING_ROWS, len(jax.tree.leaves(self._task_batch)[0]))
-        return jax.tree.map(jnp.asarray, first_rows(self._task_batch, rows - rows % 2 if rows > 1 else 1, LONGEST))
+        batch = self._task_batches[0]
+        rows = min(TRAINING_ROWS, len(batch.inputs))
+        return jax.tree.map(jnp.asarray, first_rows(batch, rows - rows % 2 if rows > 1 else 1, LONGEST))
 
     @functools.cached_property
     def started(self) -> TrainState:
@@ -109,8 +126,13 @@ class Subject:
     @functools.cached_property
     def source(self) -> dict[str, PyTree]:
         """The source of an encoder and its padding; empty without an encoder."""
-        own = {name: value for name, value in self.given.items() if name in ("source", "source_valid")}
-        return jax.tree.map(jnp.asarray, own)
+        return self.source_of(self.batch)
+
+    @staticmethod
+    def source_of(batch: Batch) -> dict[str, PyTree]:
+        """Return the source that a batch has, and its padding; empty without a source."""
+        names = ("source", "source_valid")
+        return {name: jnp.asarray(value) for name, value in arguments_of(batch).items() if name in names}
 
     def other_inputs(self, seed: int = 1, batch: Batch | None = None) -> np.ndarray:
         """Return inputs of the same shape, with other contents everywhere."""
@@ -125,6 +147,11 @@ class Subject:
     def vectors(self) -> np.ndarray:
         """The inputs of `batch` after the embedding, [rows, T, d_embedding], for `embedded_config`."""
         return np.asarray(calls.embed(self.params.embedding, self.config, self.batch.inputs))
+
+    @functools.cached_property
+    def long_vectors(self) -> np.ndarray:
+        """The same for `long_batch`."""
+        return np.asarray(calls.embed(self.params.embedding, self.config, self.long_batch.inputs))
 
     @functools.cached_property
     def embedded_config(self) -> ModelConfig:
@@ -154,9 +181,20 @@ class Subject:
         config = self.config if config is None else config
         return calls.apply(self.params if params is None else params, config, inputs, given, key)
 
+    def scaled_output(self, inputs: ModelInputs, given: Arguments, params: Transformer | None = None) -> Array:
+        """Return the output for inputs if what each branch reads is multiplied by `calls.LARGE`."""
+        given = {name: value for name, value in given.items() if value is not None}
+        return calls.apply_scaled(self.params if params is None else params, self.config, inputs, given, calls.LARGE)
+
+    def embedded_call(self, vectors: np.ndarray, batch: Batch, params: Transformer | None = None) -> dict[str, PyTree]:
+        """Return the arguments of `output` by which the model reads vectors in place of the embeddings of a batch."""
+        own, inputs = give_vectors(self.params if params is None else params, self.config, vectors, batch.inputs)
+        return {"params": own, "inputs": inputs, "config": self.embedded_config}
+
     def probe(
         self,
         vectors: np.ndarray,
+        tokens: ModelInputs,
         valid: Bool[np.ndarray, "rows T"],
         counted: Bool[np.ndarray, "rows *T"],
         fill: float = 0.0,
@@ -166,13 +204,15 @@ class Subject:
 
         Args:
           vectors: inputs [rows, T, d_embedding].
+          tokens: what components get as tokens [rows, T]; not read by a model of vectors or images.
           valid: False at padding.
           counted: True at tokens whose outputs are summed (at rows, if the model has one output per sequence).
           fill: factor of the pattern that overwrites the embeddings at padding.
           given: further arguments of the model.
         """
         given = {name: value for name, value in given.items() if value is not None}
-        return calls.probe(self.params, vectors, embedded_config(self.config, fill), given | {"valid": valid}, counted)
+        config, given = embedded_config(self.config, fill), given | {"valid": valid}
+        return calls.probe(self.params, vectors, config, given, counted, tokens)
 
     @functools.cached_property
     def loss_and_gradient(self) -> tuple[Array, Transformer]:
@@ -204,11 +244,14 @@ class Subject:
     @functools.cached_property
     def uses_single_precision(self) -> bool:
         """True if some intermediate result is float32 or less although inputs and weights are float64."""
-        return any(
-            getattr(variable.aval, "dtype", None) in (jnp.float32, jnp.bfloat16, jnp.float16)
-            for equation in equations(self.traced.jaxpr)
-            for variable in equation.outvars
-        )
+        return has_single_precision(self.traced.jaxpr)
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """True if a component draws random numbers in training, beside dropout that `ModelConfig.dropout` asks for."""
+        plain = self.run.replace(model=without_dropout(self.config))
+        traced = jax.make_jaxpr(calls.training_loss)(self.params, plain, self.batch, calls.random_key())
+        return bool(draws_of(traced.jaxpr))
 
     @property
     def tolerance(self) -> float:
@@ -256,12 +299,3 @@ class Subject:
             if law in reasons:
                 return f"{type(component).__name__} declares: {reasons[law]}"
         return None
-
-
-def configs_in(config: object) -> list[Config]:
-    """Return a config and every config in it."""
-    if isinstance(config, tuple):
-        return [inner for item in config for inner in configs_in(item)]
-    if not isinstance(config, Config):
-        return []
-    return [config, *(inner for f in dataclasses.fields(config) for inner in configs_in(getattr(config, f.name)))]

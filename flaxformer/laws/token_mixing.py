@@ -1,5 +1,6 @@
 """Laws of token mixing: only token mixers pass information between tokens, and only positions or masks reveal order."""
 
+import operator
 from typing import cast
 
 import jax.numpy as jnp
@@ -11,21 +12,30 @@ from flaxformer import model
 from flaxformer.component import Context
 from flaxformer.config import Attention, ModelConfig
 from flaxformer.laws.calls import random_key
+from flaxformer.laws.embedded import give_vectors
 from flaxformer.laws.inputs import NO_MASKS, Arguments
 from flaxformer.laws.law import OK, Finding, difference, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
-from flaxformer.laws.where import locate
+from flaxformer.laws.where import View, locate
 from flaxformer.model import ForwardInputs, Transformer
 from flaxformer.params import Parameters
 from flaxformer.parts.mixers import TokenMixer
 from flaxformer.parts.positions import NoPositions
 
+PLACES = 24
+"""Largest number of places at which a token is changed."""
 
-@law("tokens", "nothing but token mixers carries information from one token to another")
+
+@law(
+    "tokens",
+    "nothing but token mixers carries information from one token to another",
+    "compute each token from its own vector; put what reads other tokens into a TokenMixer",
+)
 def tokens(subject: Subject) -> Finding:
     """Replace every token mixer by one whose update is 0, change one token, and compare the outputs of the others."""
-    config, given, x = subject.config, subject.source, subject.vectors
+    config, batch, x = subject.config, subject.long_batch, subject.long_vectors
+    given = subject.source_of(batch)
     cross = {"cross_attention": config.cross} if config.reads_memory else {}
     pattern = tuple(
         block.replace(attention=_NoMixing()) if "attention" in block.changes() else block for block in config.pattern
@@ -39,20 +49,28 @@ def tokens(subject: Subject) -> Finding:
         return not_applicable("a norm declares that it reads other tokens")
     no_weights = _NoMixing.Weights()
     params = subject.params.replace(blocks=tuple(own.replace(attention=no_weights) for own in subject.params.blocks))
-    changed = x.copy()
-    changed[:, 2] += np.random.default_rng(6).standard_normal(changed[:, 2].shape)
-    others = np.arange(x.shape[1]) != 2
-    keys = (None,) if subject.mixes_batch else (None, random_key())
-    for key in keys:
-        one, two = (_final(params, unmixed, inputs, given, key) for inputs in (x, changed))
-        gap = difference(np.asarray(one)[:, others], np.asarray(two)[:, others])
-        if gap > subject.tolerance:
-            when = "" if key is None else " in training"
-            found = violated(f"without token mixers, changing one token changes others{when} by {gap:.2g}")
-            call = NO_MASKS | {"config": unmixed, "params": params, "key": key}
-            first, second = ({"inputs": inputs} | call for inputs in (x, changed))
-            return locate(found, subject, first, second, lambda x: x[:, others] if x.ndim > 2 else x)
+    noise, length = np.random.default_rng(6).standard_normal(x.shape), x.shape[1]
+    for key in (None,) if subject.mixes_batch else (None, random_key()):
+        expected = np.asarray(_final(params, unmixed, x, batch.inputs, given, key))
+        for place in np.unique(np.linspace(0, length - 1, PLACES).astype(int)):
+            others = np.arange(length) != place
+            changed = x + np.where(others[:, None], 0, noise)
+            found = np.asarray(_final(params, unmixed, changed, batch.inputs, given, key))
+            gap = difference(expected[:, others], found[:, others])
+            if gap > subject.tolerance:
+                when = "" if key is None else " in training"
+                words = violated(f"without token mixers, changing token {place} changes others{when} by {gap:.2g}")
+                call = NO_MASKS | given | {"key": key}
+                first, second = (
+                    call | subject.embedded_call(own, batch, params) | {"config": unmixed} for own in (x, changed)
+                )
+                return locate(words, subject, first, second, _tokens_at(others))
     return OK
+
+
+def _tokens_at(places: np.ndarray) -> View:
+    """Return the function that selects the tokens at some places of an array with tokens."""
+    return lambda x: x[:, places] if x.ndim > 2 else x
 
 
 class _NoMixing(TokenMixer):
@@ -63,16 +81,21 @@ class _NoMixing(TokenMixer):
 
 
 @fast_jit
-def _final(params: Transformer, config: ModelConfig, inputs: ArrayLike, given: Arguments, key: Array | None) -> Array:
+def _final(
+    params: Transformer, config: ModelConfig, vectors: ArrayLike, tokens: ArrayLike, given: Arguments, key: Array | None
+) -> Array:
     """Return the head's output if it has one per token, else the head's input."""
-    outcome = model.run(
-        params, config, jnp.asarray(inputs), cast(ForwardInputs, given), dropout_key=key, return_intermediates=True
-    )
+    own, inputs = give_vectors(params, config, vectors, tokens)
+    outcome = model.run(own, config, inputs, cast(ForwardInputs, given), dropout_key=key, return_intermediates=True)
     assert outcome.intermediates is not None
     return outcome.output if config.head.pool == "none" else outcome.intermediates.final
 
 
-@law("order", "the model is equivariant to permutations if and only if it has neither positions nor a causal mask")
+@law(
+    "order",
+    "the model is equivariant to permutations if and only if it has neither positions nor a causal mask",
+    "without positions, read tokens as a set, by context.mask alone; a position scheme must change the outputs",
+)
 def order(subject: Subject) -> Finding:
     """Permute the tokens of a bidirectional model without positions; or remove the positions of a model."""
     config = subject.config
@@ -80,8 +103,7 @@ def order(subject: Subject) -> Finding:
         return not_applicable("the model has one output per sequence")
     mixers = [own.attention for own in config.block_configs] or [config.attention]
     others = {type(own).__name__ for own in mixers if not isinstance(own, Attention)}
-    x = subject.vectors
-    call = NO_MASKS | {"config": subject.embedded_config}
+    x, batch = subject.vectors, subject.batch
     if isinstance(config.positions, NoPositions):
         if config.mask_pattern != "bidirectional":
             return not_applicable("the causal mask reveals the order")
@@ -91,8 +113,10 @@ def order(subject: Subject) -> Finding:
             what = ", ".join(sorted(others)) or "a window or a frozen pattern"
             return not_applicable(f"{what} may reveal the order")
         permutation = np.random.default_rng(0).permutation(x.shape[1])
-        expected = np.asarray(subject.output(x, **call))[:, permutation]
-        gap = difference(expected, np.asarray(subject.output(x[:, permutation], **call)))
+        order = operator.itemgetter((slice(None), permutation))
+        tokens = batch.replace(inputs=order(np.asarray(batch.inputs))) if subject.reads_tokens else batch
+        expected = order(np.asarray(subject.output(**NO_MASKS | subject.embedded_call(x, batch))))
+        gap = difference(expected, np.asarray(subject.output(**NO_MASKS | subject.embedded_call(order(x), tokens))))
         words = f"permuted inputs give outputs that differ by {gap:.2g}, and the model has no positions"
         return OK if gap <= subject.tolerance else violated(words)
     if config.positions.width:
@@ -101,7 +125,9 @@ def order(subject: Subject) -> Finding:
         return not_applicable("the model has no layers")
     silent = subject.embedded_config.replace(positions=NoPositions())
     params = subject.params.replace(positions=NoPositions.Weights())
-    if difference(subject.output(x, **call), subject.output(x, params, **call | {"config": silent})) > 0:
+    one = subject.output(**NO_MASKS | subject.embedded_call(x, batch))
+    two = subject.output(**NO_MASKS | subject.embedded_call(x, batch, params) | {"config": silent})
+    if difference(one, two) > 0:
         return OK
     kind = type(config.positions).__name__
     if others and not any(isinstance(own, Attention) and own.frozen_pattern is None for own in mixers):

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flaxformer.component import Aux
 from flaxformer.laws.calls import random_key
+from flaxformer.laws.configs import without_dropout
 from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
@@ -27,7 +28,11 @@ MOST_RATES = 4096
 """Largest number of steps whose learning rates are computed."""
 
 
-@law("data", "batches are a function of the random key and the step, and hold what the model reads and predicts")
+@law(
+    "data",
+    "batches are a function of the random key and the step, and hold what the model reads and predicts",
+    "draw with the key of `example(key)` or `batch(key, step)`, and keep ids below the vocabulary",
+)
 def data(subject: Subject) -> Finding:
     """Draw batches several times, at several steps, from several traces; check tokens, targets and weights."""
     run = subject.run
@@ -39,11 +44,12 @@ def data(subject: Subject) -> Finding:
                 "function, without NumPy's random numbers or a state"
             )
         batches, evaluation = first
-        if all(_first_difference(batches[0], own) is None for own in batches[1:]):
-            return violated(
-                f"the training batches of steps 0 to {STEPS - 1} are equal; expected draws with the random key "
-                "of `example(key)`, or of `batch(key, step)`"
-            )
+        for step in range(1, STEPS):
+            if _first_difference(batches[step - 1], batches[step]) is None:
+                return violated(
+                    f"the training batches of steps {step - 1} and {step} are equal; expected draws with the random "
+                    "key of `example(key)`, or of `batch(key, step)`"
+                )
         checked = {f"the batch of step {i}": own for i, own in enumerate(batches)} | {"the evaluation set": evaluation}
         return first_violated(_check_contents(name, own, run) for name, own in checked.items())
 
@@ -88,10 +94,15 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
     return OK
 
 
-@law("loss", "the loss depends on scored targets alone, and any division of a batch gives the same loss")
+@law(
+    "loss",
+    "the loss depends on scored targets alone, and any division of a batch gives the same loss",
+    "return a sum over targets, times their weights, and the sum of the weights; declare mixes_batch = True for a loss "
+    "of the whole batch",
+)
 def loss(subject: Subject) -> Finding:
     """Change targets of weight 0; compute the losses of a batch from its rows, and from chunks of tokens."""
-    batch, run = subject.batch, _without_dropout(subject.run)
+    batch, run = subject.batch, subject.run.replace(model=without_dropout(subject.config))
     scored = _with_unscored(batch)
     if scored is None:
         return not_applicable("the batch has one target, which cannot be divided")
@@ -110,13 +121,6 @@ def loss(subject: Subject) -> Finding:
             result = _compare(name, own, _joined(parts, name), "from its rows one by one", subject)
             found.append(_explained(result, "a loss or a loss term depends on the whole batch"))
     return first_violated(found)
-
-
-def _without_dropout(run: Run) -> Run:
-    """Return the run without dropout in its model and its encoder."""
-    encoder = run.model.encoder
-    own = None if encoder is None else encoder.replace(dropout=None)
-    return run.replace(model=run.model.replace(dropout=None, encoder=own))
 
 
 def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array, key: Array) -> dict[str, LossSum]:
@@ -193,7 +197,11 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
     return _explained(compare(*found, what, subject.tolerance), reason)
 
 
-@law("rate", "the learning rate is finite and not negative at every step")
+@law(
+    "rate",
+    "the learning rate is finite and not negative at every step",
+    "let fraction(progress, ratio) stay between 0 and 1 for every progress from 0 to 1",
+)
 def rate(subject: Subject) -> Finding:
     """Compute the learning rate of each step, or of some of a long run."""
     run = subject.given_run

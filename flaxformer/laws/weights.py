@@ -1,11 +1,14 @@
 """Laws of weights: each receives a gradient, gradients are correct, and the number of weights is as declared."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from flaxformer import model, params
+from flaxformer.laws.calls import loss_and_gradient, random_key
 from flaxformer.laws.law import OK, Finding, law, violated
 from flaxformer.laws.subject import Subject
 from flaxformer.weight_axes import axes
@@ -15,8 +18,15 @@ WHOLE_AXES = ("heads", "key_value_heads", "d_model", "d_head", "d_value", "d_nor
 MOST_LEAVES = 80
 """Largest number of weight arrays whose derivatives are measured; deeper models have evenly spaced ones measured."""
 
+LARGER = 4
+"""Factor on the matrices, in the comparison of gradients where activations are large."""
 
-@law("weights", "every weight that gradients train receives one")
+
+@law(
+    "weights",
+    "every weight that gradients train receives one",
+    "remove weights that nothing reads, give when= to those that a field turns off, or declare trained=False",
+)
 def weights(subject: Subject) -> Finding:
     """Search for weights, and for indices of an axis, whose gradient is exactly zero."""
     _, gradient = subject.loss_and_gradient
@@ -51,9 +61,18 @@ def weights(subject: Subject) -> Finding:
     return violated(f"no gradient reaches {', '.join(dead[:4])}{more} ({numbers:,} numbers)")
 
 
-@law("gradients", "gradients agree with finite differences in double precision")
+@law(
+    "gradients",
+    "gradients agree with finite differences in double precision",
+    "correct the rule of jax.custom_vjp, and stop no gradient (jax.lax.stop_gradient) of what changes the loss",
+)
 def gradients(subject: Subject) -> Finding:
-    """Compare, weight by weight, the derivative of the training loss along a direction."""
+    """Compare the derivative of the training loss along a direction, weight by weight, and for large weights in all."""
+    found = _check_each_weight(subject)
+    return found if found.is_violated else _check_large_weights(subject)
+
+
+def _check_each_weight(subject: Subject) -> Finding:
     _, gradient = subject.loss_and_gradient
     rows = [
         (params.path_name(path), number, np.asarray(g))
@@ -63,34 +82,79 @@ def gradients(subject: Subject) -> Finding:
         if is_trained and g.size and np.any(np.asarray(g))
     ]
     random = np.random.default_rng(1)
-    is_single = subject.uses_single_precision
-    steps = (3e-2, 1e-2, 1e-3) if is_single else (1e-4, 1e-5, 1e-6)
-    relative, absolute = (5e-2, 1e-3) if is_single else (1e-4, 1e-8)
+    leaves, structure = jax.tree.flatten(subject.params)
     for name, number, g in rows[:: math.ceil(len(rows) / MOST_LEAVES) or 1]:
         direction = random.standard_normal(g.shape)
         direction = direction / np.sqrt((direction**2).sum()) + g / np.sqrt((g**2).sum())
-        slope, found = float((g * direction).sum()), []
-        for step in steps:  # a kink, as of relu, affects some step sizes only
-            found.append(_finite_difference(subject, number, step * direction) / step)
-            if abs(found[-1] - slope) <= relative * abs(slope) + absolute:
-                break
-        else:
-            nearest = min(found, key=lambda value: abs(value - slope))
-            return violated(
-                f"the derivative by {name} along a direction is {slope:.4g}; finite differences give {nearest:.4g}"
+
+        def losses(step: float, number: int = number, direction: np.ndarray = direction) -> tuple[float, float]:
+            """Return the training losses after a change of one weight and after its opposite."""
+            changed = (
+                [*leaves[:number], leaves[number] + sign * step * direction, *leaves[number + 1 :]] for sign in (1, -1)
             )
+            after, before = (float(subject.loss(jax.tree.unflatten(structure, own))) for own in changed)
+            return after, before
+
+        found = _compare_slope(subject, losses, float((g * direction).sum()), name)
+        if found.is_violated:
+            return found
     return OK
 
 
-def _finite_difference(subject: Subject, number: int, change: np.ndarray) -> float:
-    """Return half the difference of the training losses after a change of one weight and after its opposite."""
-    leaves, structure = jax.tree.flatten(subject.params)
-    changed = ([*leaves[:number], leaves[number] + sign * change, *leaves[number + 1 :]] for sign in (1, -1))
-    after, before = (float(subject.loss(jax.tree.unflatten(structure, own))) for own in changed)
-    return (after - before) / 2
+def _check_large_weights(subject: Subject) -> Finding:
+    """Compare the derivative by all weights together, with matrices that are `LARGER` times as large."""
+    large = jax.tree.map(lambda x, own: x * LARGER if own.fan_in else x, subject.params, axes(subject.params))
+    _, gradient = loss_and_gradient(large, subject.run, subject.batch, random_key())
+    gradient = jax.tree.map(lambda g, own: np.asarray(g) if own else np.zeros_like(g), gradient, subject.trained)
+    if not all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient)):
+        return violated(f"gradients are not finite with matrices that are {LARGER} times as large")
+    random, size = np.random.default_rng(2), math.sqrt(_product(gradient, gradient)) or 1.0
+    direction = jax.tree.map(
+        lambda g, own: g / size + 0.1 * own * random.standard_normal(g.shape) / math.sqrt(g.size or 1),
+        gradient, subject.trained,
+    )  # fmt: skip
+
+    def losses(step: float) -> tuple[float, float]:
+        """Return the training losses after a change of all weights and after its opposite."""
+        changed = (jax.tree.map(lambda w, d, s=sign: w + s * step * d, large, direction) for sign in (1, -1))
+        after, before = (float(subject.loss(own)) for own in changed)
+        return after, before
+
+    slope = _product(gradient, direction)
+    return _compare_slope(subject, losses, slope, f"all weights, with matrices {LARGER} times as large,")
 
 
-@law("parameters", "the declared number of parameters is that of the weights")
+def _product(one: PyTree, two: PyTree) -> float:
+    """Return the sum of the products of all entries of two trees."""
+    return sum(float((a * b).sum()) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+def _compare_slope(
+    subject: Subject, losses: Callable[[float], tuple[float, float]], slope: float, name: str
+) -> Finding:
+    """Compare a derivative along a direction with finite differences of several sizes, one of which must agree.
+
+    Args:
+      losses: function of a step size, which returns the losses after a step along the direction and against it.
+    """
+    is_single = subject.uses_single_precision
+    steps = (3e-2, 1e-2, 1e-3) if is_single else (1e-4, 1e-5, 1e-6)
+    relative, absolute = (5e-2, 1e-3) if is_single else (1e-4, 1e-8)
+    found = []
+    for step in steps:  # a kink, as of relu, affects some step sizes only
+        after, before = losses(step)
+        found.append((after - before) / (2 * step))
+        if abs(found[-1] - slope) <= relative * abs(slope) + absolute:
+            return OK
+    nearest = min(found, key=lambda value: abs(value - slope))
+    return violated(f"the derivative by {name} along a direction is {slope:.4g}; finite differences give {nearest:.4g}")
+
+
+@law(
+    "parameters",
+    "the declared number of parameters is that of the weights",
+    "let the axes of each weight have the sizes that `sizes` returns",
+)
 def parameters(subject: Subject) -> Finding:
     """Compare the declared number of parameters with the number of weights."""
     declared = params.count(model.specs(subject.config))

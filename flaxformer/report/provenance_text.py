@@ -58,6 +58,7 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         ("Semantics", "; ".join(sorted({str(recipe["semantics"]) for recipe in recipes}))),
         ("Measured by", f"code {analysis.study['measured_by']}" if analysis.study["kind"] == "probe" else ""),
         ("User code", "; ".join(user_code(analysis))),
+        ("Read by user code", "; ".join(analysis.reads)),
         ("Declarations", _log(analysis)),
         ("Code changes", "; ".join(map(_change, analysis.study.get("code_changes", ())))),
     ]

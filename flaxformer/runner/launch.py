@@ -40,7 +40,7 @@ from flaxformer.study.divergence import counted_row
 from flaxformer.study.plan import ProgramGroup, declaration
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.user_functions import calling, numbers
-from flaxformer.user_code import copy_sources, path_of_copy, user_modules
+from flaxformer.user_code import copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.user_code.changes import OnCodeChange
 from flaxformer.wording import counted
 
@@ -73,8 +73,8 @@ def run(
       only: names of trials; no others are trained or waited for.
       retry_failed: train again, once, what failed before.
       on_error: "stop" to end after the first run that fails.
-      on_code_change: what to do with results whose user code has changed since: "refuse" to run, "keep" them, or
-        "retrain", which sets them aside.
+      on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to run,
+        "keep" them, or "retrain", which sets them aside.
       submitted: `provenance.code` where the work was submitted; differences are yielded as a message and recorded.
 
     Raises:
@@ -108,7 +108,7 @@ def _run_stage(
     for group in share:
         check_file_name(group.name)
     with store.locked(LOCK_PATIENCE):
-        entry = declarations.declare(store, declared, on_code_change)["declaration"]
+        entry = declarations.declare(store, declared, on_code_change, study.file)["declaration"]
         repair(store)
         launch["code"] = copy_sources(store.root / "code", user_modules(study.file))
         store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
@@ -123,13 +123,13 @@ def _run_stage(
     fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
     initial = {trial["trial"]: trial["initial_weights"] for trial in declared["trials"] if "initial_weights" in trial}
     share = [dataclasses.replace(group, initial_weights=initial) for group in share]
-    with Leases(store.leases) as leases:
+    with read_records.recording(store.root, study.file), Leases(store.leases) as leases:
         worker = _Worker(store, leases, share, fingerprints, entry, retry_failed)
         yield from worker.work(execution, keep, alone=only is not None, stop=stop)
         worker.settle()
-    if study.derive is not None:
-        with store.locked(LOCK_PATIENCE):
-            store.replace_measurements(derived(study, store.rows()))
+        if study.derive is not None:
+            with store.locked(LOCK_PATIENCE):
+                store.replace_measurements(derived(study, store.rows()))
 
 
 class _Worker:

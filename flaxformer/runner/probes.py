@@ -1,5 +1,6 @@
 """Measuring of a probe: every seed that is missing, into the probe's folder."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from flaxformer.store.repair import repair
 from flaxformer.store.store import Store
 from flaxformer.study.probe import Probe, check_quantities
 from flaxformer.study.user_functions import calling, numbers
+from flaxformer.user_code import read_records
 from flaxformer.user_code.changes import OnCodeChange
 
 
@@ -23,9 +25,10 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
       UserError: another process holds the folder, a claim is about a number that is not measured, or code changed; or
         `measure` fails, or returns no numbers.
     """
-    with store.locked():
-        declaration = declare(store, probe.declaration(), on_code_change)
+    with store.locked(), contextlib.ExitStack() as held:
+        declaration = declare(store, probe.declaration(), on_code_change, probe.file)
         repair(store)
+        held.enter_context(read_records.recording(store.root, probe.file))
         done = {row["seed"] for row in store.measurements(declaration)}
         for seed in probe.seeds:
             if seed in done:

@@ -23,7 +23,7 @@ def store_of(study: Study, execution: Execution) -> Store:
 def declare(study: Study, store: Store, on_code_change: OnCodeChange = "refuse") -> JsonObject:
     """Write the study's declaration into its folder, and return it; see `declarations.declare`."""
     with store.locked(LOCK_PATIENCE):
-        return declarations.declare(store, declaration(study), on_code_change)
+        return declarations.declare(store, declaration(study), on_code_change, study.file)
 
 
 def check_recipes(study: Study, store: Store) -> None:

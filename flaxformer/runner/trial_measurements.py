@@ -1,11 +1,12 @@
 """Measuring of kept weights: every trial whose measurement by a function is missing, without training again."""
 
+import contextlib
 import dataclasses
 import datetime
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from flaxformer.store.weights import WEIGHTS, weights_folder
 from flaxformer.study.load import load_module, load_run
 from flaxformer.study.probe import measured_by
 from flaxformer.study.user_functions import calling, numbers
-from flaxformer.user_code import code_digests
+from flaxformer.user_code import code_digests, read_records
 
 MeasureWeights = Callable[..., Mapping[str, Any]]
 """Function `measure(params, run)` or `measure(params, run, data)` that returns named numbers."""
@@ -58,7 +59,8 @@ def measure_trials(
 
     The function gets the weights that evaluations use, the run, and where it takes a third argument, the run's data
     (`run.task.load()`). Its identity is the digest of its code and of all user code that it uses: after an edit, all
-    trials are measured again, and earlier numbers stay in the folder without being shown.
+    trials are measured again, and earlier numbers stay in the folder without being shown. So they are after a change
+    of a file, a folder or a variable that it has read.
 
     Args:
       store: the study's folder.
@@ -80,9 +82,13 @@ def measure_trials(
         raise UserError(f"{store.root} has no kept weights{asked}; expected a study that was run with --keep")
     code = code_digests([function], file)
     name, time_now = f"{file.name}: {function.__name__}", datetime.datetime.now(datetime.UTC)
-    launch = Launch(name, measured_by(code), code, step, time_now.isoformat(timespec="seconds"))
-    with files.lock_folder(store.root / WEIGHTS, "measuring"):
+    read_by = store.root / read_records.FOLDER / files.digest_of(name.encode())
+    with files.lock_folder(store.root / WEIGHTS, "measuring"), contextlib.ExitStack() as held:
         launches, found = trial_measurements.read(store)
+        identity = _identity(name, code, launches, read_records.changed(read_by, file), time_now.isoformat())
+        launch = Launch(name, identity, code, step, time_now.isoformat(timespec="seconds"))
+        read_records.accept(read_by, file)
+        held.enter_context(read_records.recording(read_by, file))
         if launch.key not in {one.key for one in launches}:
             trial_measurements.append(store, launch)
         done = {(one.trial, one.fingerprint, one.weights) for one in found if one.key == launch.key}
@@ -98,6 +104,21 @@ def measure_trials(
                 yield one
     if lacking:
         yield WithoutWeights(lacking)
+
+
+def _identity(
+    name: str, code: Mapping[str, str], launches: Sequence[Launch], changed: Sequence[str], time_now: str
+) -> str:
+    """Return the identity of a function: another one after a change of its code, or of what it read.
+
+    Args:
+      launches: the last launch of each function.
+      changed: what has changed of what the function read.
+    """
+    if changed:
+        return measured_by({**code, **dict.fromkeys(changed, time_now)})
+    last = next((one for one in launches if one.function == name), None)
+    return last.measured_by if last is not None and last.code == code else measured_by(code)
 
 
 def _measure(

@@ -3,24 +3,27 @@
 import contextlib
 import itertools
 from collections.abc import Collection
+from pathlib import Path
 
 from flaxformer.canonical import differences
 from flaxformer.digests import DamagedError, JsonObject
 from flaxformer.errors import UserError
-from flaxformer.files import make_folder
+from flaxformer.files import make_folder, set_aside
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.compact import compact
 from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.store import Store
-from flaxformer.user_code import changes
+from flaxformer.user_code import changes, read_records
 from flaxformer.user_code.changes import OnCodeChange
 
 MOST_TRIALS = 12
 """Number of trials that an error message lists."""
 
 
-def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange = "refuse") -> JsonObject:
+def declare(
+    store: Store, declaration: JsonObject, on_code_change: OnCodeChange = "refuse", file: Path | None = None
+) -> JsonObject:
     """Write a declaration to study.json and to the log, and return it as written; call it under the store's lock.
 
     What is written also holds "declaration", the digest of the log's last entry, for the results to hold.
@@ -28,8 +31,10 @@ def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange 
     Args:
       store: the study's folder.
       declaration: what the study declares, as plain data.
-      on_code_change: what to do with results whose user code has changed since: "refuse" to go on; "keep" them, and
-        record that in the declaration; or "retrain", which moves them to superseded/ so that they count as missing.
+      on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to go on;
+        "keep" them, and record that in the declaration; or "retrain", which moves them to superseded/ so that they
+        count as missing.
+      file: file of the study, whose folder the paths of files that user code has read are relative to.
 
     Raises:
       UserError: an arm of this name was run with another recipe, or by other code; the message lists what differs.
@@ -48,7 +53,7 @@ def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange 
     if not recipes:
         _check_fingerprints(store, declaration)
     existing = declaration_log.existing_results(store, old)  # before any are set aside
-    decided = _apply_code_change(store, old, declaration, on_code_change)
+    decided = _apply_code_change(store, old, declaration, on_code_change, file)
     head = declaration_log.declare(store, declaration, old if "kind" in old else None, existing)
     others = {arm: recipe for arm, recipe in recipes.items() if arm not in declaration["recipes"]}
     recipes = declaration["recipes"] | others
@@ -109,12 +114,18 @@ def _check_fingerprints(store: Store, declaration: JsonObject) -> None:
             )
 
 
-def _apply_code_change(store: Store, old: JsonObject, new: JsonObject, on_code_change: OnCodeChange) -> JsonObject:
+def _apply_code_change(
+    store: Store, old: JsonObject, new: JsonObject, on_code_change: OnCodeChange, file: Path | None
+) -> JsonObject:
     """Apply `on_code_change`, and return the record of code changes that the new declaration holds.
 
     Failed runs are not results: they are set aside and trained again in any case.
     """
     changed = changes.compare_declarations(old, new) if "kind" in old else {}
+    reads = read_records.changed(store.root, file) if "kind" in old else []
+    if reads:
+        both = [changes.DERIVED, *(arm for arm in new["recipes"] if arm in old["recipes"])]
+        changed = {name: [*changed.get(name, ()), *reads] for name in both}
     record: JsonObject = {name: old[name] for name in ("code_changes", "kept_measurements") if name in old}
     if not changed:
         return record
@@ -126,9 +137,13 @@ def _apply_code_change(store: Store, old: JsonObject, new: JsonObject, on_code_c
     if owner := wait_for_dead_leases(store.leases):
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         raise UserError(f"{store.root}: {who} is training with code that has changed since; stop it, and run again")
+    if reads:
+        read_records.accept(store.root, file)
     if not results or on_code_change == "retrain":
         _supersede(store, [row.trial for row in rows])
         record.pop("kept_measurements", None)
+        if reads and measured:
+            set_aside(store.root / "measurements.jsonl", "superseded")
     elif measured:
         measured_by = [*record.get("kept_measurements", []), old["measured_by"]]
         record["kept_measurements"] = list(dict.fromkeys(measured_by))

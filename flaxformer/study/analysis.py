@@ -24,6 +24,7 @@ from flaxformer.study.scaling_analysis import ScalingAnalysis, analyse_scaling, 
 from flaxformer.study.statistics import FEWEST_SEEDS, proportion
 from flaxformer.study.sweep import Sweep, find_sweeps
 from flaxformer.study.trials import ArmRows, Rows, TrialResults
+from flaxformer.user_code import read_records
 from flaxformer.wording import counted
 
 MOST_DRAWN = 200
@@ -56,6 +57,8 @@ class Analysis:
     """Differing results of one trial, by its name."""
     measured: dict[str, dict[str, TrialMeasurement]] = dataclasses.field(default_factory=dict)
     """Numbers measured from kept weights, by function and trial."""
+    reads: list[str] = dataclasses.field(default_factory=list)
+    """Files, folders and environment variables that user code has read, such as "data.txt" or "variable LEVEL"."""
 
     @property
     def exact(self) -> bool:
@@ -245,7 +248,8 @@ def analyse(store: Store) -> Analysis:
         store.corrupt_files.setdefault("launches.jsonl", wrong[0])
     parts = study, results, arms, quantities, claims, withdrawn, explorations, sweeps, log, faults
     measured_weights = trial_measurements.current(store, study)
-    return Analysis(*parts, dict(store.corrupt_files), dict(store.disagreements), measured_weights)
+    reads = read_records.names(store.root)
+    return Analysis(*parts, dict(store.corrupt_files), dict(store.disagreements), measured_weights, reads)
 
 
 def _places(trials: Sequence[JsonObject]) -> Iterator[tuple[Labels, list[int]]]:

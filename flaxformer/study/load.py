@@ -19,7 +19,7 @@ from flaxformer.python_files import find_experiment
 from flaxformer.store.weights import WEIGHTS
 from flaxformer.study.declare import Study
 from flaxformer.training.run import Run
-from flaxformer.user_code import remember_sources
+from flaxformer.user_code import reads, remember_sources
 from flaxformer.user_code.source import is_edited, is_user_module
 
 T = TypeVar("T")
@@ -66,6 +66,8 @@ def load_module(file: Path, purpose: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their own module up
     _import_from(path.parent)
+    reads.install()
+    reads.forget(str(path))
     try:
         spec.loader.exec_module(module)
         remember_sources(module)
