@@ -67,7 +67,7 @@ INSIDE = {
         {"check"},
     ],
     "store": [
-        {"rows", "leases", "provenance", "weights", "schema"},
+        {"rows", "leases", "provenance", "weights", "schema", "entry_content"},
         {"records", "checks", "compact"},
         {"store"},
         {"columns", "repair"},
@@ -86,7 +86,7 @@ INSIDE = {
         {"evaluation_data", "load", "kept_trials", "tracing", "scaling_analysis"},
         {"initial_weights", "identity"},
         {"plan", "probe", "search", "claim_history"},
-        {"judging", "program_cost", "memory"},
+        {"judging", "program_cost", "memory", "former_results", "declaration_limits"},
         {"explore", "variance"},
         {"analysis"},
         {"compare", "replication", "suggest", "tuned"},
@@ -115,7 +115,7 @@ INSIDE = {
         {"compiled_run"},
     ],
     "report": [
-        {"numbers", "tex", "colours", "thinning", "table"},
+        {"numbers", "tex", "colours", "thinning", "table", "events"},
         {"phrasing", "drawing"},
         {"costs", "scaling_text"},
         {"cost_tables", "evaluation_tables", "qualifications", "verdicts"},

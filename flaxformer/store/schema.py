@@ -59,15 +59,36 @@ DECLARATION: Form = {
 }
 ENTRY: Form = {
     "time": str,
+    "name": str,
+    "question": str,
+    "caveats": [str],
     "metric": str,
+    "unit": str,
+    "goal": (str, None),
     "seeds": [int],
+    "axes": [{"name": str, "path": str, "labels": [str], "baseline": (str, None)}],
     "claims": [CLAIM],
+    "measured_by": (str, None),
     "arms": {"*": str},
+    "recipes": {"*": str},
     "code": {"*": str},
     "results": {"*": [int]},
+    "faults?": [str],
 }
-INTERIM: Form = {"time": str, "finished": int, "declared": int, "reader": str}
-"""Entries of the log of declarations: of a declaration, and of an interim analysis."""
+EVENTS: dict[str, Form] = {
+    "interim": {"time": str, "finished": int, "declared": int, "reader": str, "faults?": [str]},
+    "replication": {"time": str, "seeds": [int], "folder": str, "verdicts?": {"*": str}, "faults?": [str]},
+    "verification": {
+        "time": str,
+        "seed": int,
+        "trials": [str],
+        "finished": int,
+        "different": {"*": str},
+        "source": str,
+        "faults?": [str],
+    },
+}
+"""Entries of the log of declarations: of a declaration, and of an event of each kind."""
 KINDS = ("lower", "higher", "equal")
 
 
@@ -144,8 +165,8 @@ def check_entry(entry: JsonObject) -> None:
     Raises:
       DamagedError: the field, its value, and what was expected.
     """
-    if entry.get("kind") == "interim":
-        check_form("", entry, INTERIM)
+    if entry.get("kind") in EVENTS:
+        check_form("", entry, EVENTS[entry["kind"]])
         return
     check_form("", entry, ENTRY)
     if entry.get("scaling") is not None:
