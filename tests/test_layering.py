@@ -67,9 +67,9 @@ INSIDE = {
         {"check"},
     ],
     "store": [
-        {"rows", "leases", "provenance", "weights", "schema", "entry_content"},
-        {"records", "checks", "compact"},
-        {"store"},
+        {"rows", "leases", "provenance", "weights", "entry_content"},
+        {"records", "checks", "compact", "schema"},
+        {"store", "round_trip"},
         {"columns", "repair"},
         {"declaration_log", "status", "trial_measurements"},
         {"declarations"},

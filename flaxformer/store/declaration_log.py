@@ -221,7 +221,9 @@ def _append(store: Store, log: DeclarationLog, kind: Kind, entry: JsonObject) ->
     time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about = {"kind": kind, "time": time, "flaxformer": flaxformer.__version__}
     noted = {"faults": log.unnoted} if log.unnoted else {}
-    records.append_line(path, about | entry | noted | {"previous": log.head})
+    line = about | entry | noted | {"previous": log.head}
+    check_entry(line)  # before it is written, as when it is read
+    records.append_line(path, line)
     digests = [digest(text, 16) for text in read_or_empty(path).split(b"\n")[:-1]]
     _write_head(store, digests)
     return digests[-1]

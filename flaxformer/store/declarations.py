@@ -12,6 +12,7 @@ from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.compact import compact
 from flaxformer.store.leases import wait_for_dead_leases
+from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import SUPERSEDED, Store
 from flaxformer.user_code import changes
 from flaxformer.user_code.changes import OnCodeChange
@@ -35,6 +36,7 @@ def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange 
       UserError: an arm of this name was run with another recipe, or by other code; the message lists what differs.
     """
     changes.check_decision(on_code_change)
+    check_round_trip(declaration)
     path = store.root / "study.json"
     try:
         old = store.read_declaration()

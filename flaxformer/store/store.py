@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import get_args
 
 from flaxformer import digests
-from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.digests import DamagedError, FormError, JsonObject
 from flaxformer.errors import UserError
 from flaxformer.files import entries, flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
 from flaxformer.store import records
@@ -98,16 +98,21 @@ class Store:
 
         Raises:
           FileNotFoundError: there is none.
-          DamagedError: its digest differs, or it is not JSON of the form that `run` writes.
-          UserError: it is in another format.
+          DamagedError: it is not what was written.
+          UserError: it is in another format, or another program wrote it.
         """
         path = self.root / "study.json"
         declaration = digests.read_document(path)
         check_characters(path)
         if (found := declaration.get("format")) not in READABLE:
             raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
-        declaration = expand(declaration)
-        check_declaration(declaration)
+        try:
+            declaration = expand(declaration)
+            check_declaration(declaration)
+        except FormError as error:
+            raise UserError(
+                f"{path} is not as 'run' writes it: {error}; give --output another folder, or remove this one"
+            ) from None
         return declaration
 
     @contextlib.contextmanager

@@ -27,7 +27,7 @@ from flaxformer.study.metrics import METRICS, columns_of, metrics_of
 from flaxformer.study.scale import VARIABLE_NAMES
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.tracing import check_traces
-from flaxformer.study.user_functions import calling
+from flaxformer.study.user_functions import calling, check_column
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.memory import check_memory
@@ -115,6 +115,7 @@ def check_measured(study: Study) -> None:
     taken = {axis.name for axis in study.axes} | columns_of(study.baseline)
     shapes = jax.eval_shape(lambda run: _measured(study, run), jax.tree.map(jnp.asarray, study.baseline))
     for name, shape in shapes.items():
+        check_column("measure", name)
         if name in taken or name == QUANTITY or is_reserved(name):
             raise UserError(f"measure returns '{name}', which is the name of another column; expected another name")
         if shape.shape:
