@@ -99,6 +99,7 @@ INSIDE = {
         {"execute"},
         {"multihost", "progress"},
         {"launch"},
+        {"verification"},
     ],
     "training": [
         {"precision", "loss_terms", "weight_scales", "per_layer", "patterns", "moments"},
@@ -135,9 +136,10 @@ INSIDE = {
     "cli": [
         {"arguments"},
         {"parsing", "remat"},
-        {"check", "compare", "completion", "generate", "new", "prepare", "status", "study", "train"},
+        {"copied_study"},
+        {"declare", "check", "compare", "completion", "generate", "new", "prepare", "status", "study", "train"},
         {"target", "bench_suite"},
-        {"bench", "claims", "launcher", "measure", "plan", "replicate", "report"},
+        {"bench", "claims", "launcher", "measure", "plan", "replicate", "report", "verify"},
         {"run"},
     ],
 }

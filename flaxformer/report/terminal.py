@@ -159,8 +159,9 @@ def _widest(column: Sequence[str]) -> int:
 def _least_width(table: tables.Table) -> int:
     """Width of the table when its widest column of text is wrapped."""
     widths = [_widest(column) for column in _columns(table)]
-    widest = max(range(table.texts), key=widths.__getitem__)
-    widths[widest] = min(widths[widest], NARROW)
+    if table.texts:
+        widest = max(range(table.texts), key=widths.__getitem__)
+        widths[widest] = min(widths[widest], NARROW)
     return _total(widths)
 
 

@@ -135,7 +135,7 @@ class Analysis:
             *self._sweep_limits,
             *limits_of_scaling(self.scaling),
             *self._code_limits,
-            *log_limits([claim.declaration for claim in self.claims], self.further_seeds, self.log_faults),
+            *log_limits([claim.declaration for claim in self.claims], self.further_seeds, self.log, self.log_faults),
             *self._damage_limits,
             *data_limits(self.study),
         ]
