@@ -16,12 +16,13 @@ from flaxformer.errors import UserError
 from flaxformer.runner.execute import StudyEvent
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.progress import follow
-from flaxformer.runner.verification import Choice, choose, derived_differences, train_again
+from flaxformer.runner.verification import TrialSample, choose, derived_differences, train_again
 from flaxformer.sharding import parse_devices
 from flaxformer.store import declaration_log, provenance
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.declaration_limits import verification
 from flaxformer.study.plan import declaration
+from flaxformer.study.seeds import LAST
 from flaxformer.wording import counted
 
 
@@ -31,17 +32,17 @@ def main(arguments: Verify, console: Console) -> int:
     known = store.declaration
     if known["kind"] != "study":
         raise UserError(f"{store.root} holds a probe; expected a study")
-    if arguments.trials < 1:
-        raise UserError(f"trials is {arguments.trials}; expected at least 1")
+    seed = secrets.randbelow(LAST) if arguments.seed is None else arguments.seed
+    if arguments.trials < 1 or not 0 <= seed <= LAST:
+        raise UserError(f"trials is {arguments.trials}, seed {seed}; expected at least 1, and 0 to {LAST:,}")
     study = copied_study(store, arguments.file, arguments.overrides, known["seeds"])
     declared, rows = declaration(study), store.rows()
-    seed = secrets.randbelow(2**31) if arguments.seed is None else arguments.seed
     choice = choose(declared, rows, arguments.trials, seed)
     check(store, choice)
     if not arguments.json:
         show_choice(console, store, choice, seed)
     chosen = [rows[name] for name in choice.trials]
-    events = Result(train_again(study, declared, chosen, execution_of(store, arguments)))
+    events = EventsWithResult(train_again(study, declared, chosen, execution_of(store, arguments)))
     quiet = Console(quiet=True) if arguments.json else console
     steps = sum(row.stopped_at or study.baseline.training.steps for row in chosen)
     follow(events, quiet, len(chosen), steps)
@@ -56,7 +57,7 @@ def main(arguments: Verify, console: Console) -> int:
     return FAILED if different else 0
 
 
-class Result:
+class EventsWithResult:
     """Events of a generator, and what it returns."""
 
     def __init__(self, events: Generator[StudyEvent, None, dict[str, str]]) -> None:
@@ -66,7 +67,7 @@ class Result:
         self.found = yield from self.events
 
 
-def check(store: Store, choice: Choice) -> None:
+def check(store: Store, choice: TrialSample) -> None:
     """Raise UserError if no trial can be verified."""
     if not choice.finished:
         raise UserError(f"{store.root} has no finished trial; expected the results of 'flaxformer run'")
@@ -89,7 +90,7 @@ def execution_of(store: Store, arguments: Verify) -> Execution:
     )
 
 
-def show_choice(console: Console, store: Store, choice: Choice, seed: int) -> None:
+def show_choice(console: Console, store: Store, choice: TrialSample, seed: int) -> None:
     """Print what is trained again, and what cannot be verified."""
     n = len(choice.trials)
     console.print(

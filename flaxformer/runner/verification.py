@@ -29,7 +29,7 @@ MOST_NAMED = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class TrialSample:
     """Trials that can be verified, and those that are."""
 
     finished: int
@@ -40,7 +40,7 @@ class Choice:
     """Names of the finished trials whose recipe, or code, is not that of the study's file; they cannot be verified."""
 
 
-def choose(declared: JsonObject, rows: Mapping[str, Row], number: int, seed: int) -> Choice:
+def choose(declared: JsonObject, rows: Mapping[str, Row], number: int, seed: int) -> TrialSample:
     """Choose finished trials at random.
 
     Args:
@@ -53,7 +53,7 @@ def choose(declared: JsonObject, rows: Mapping[str, Row], number: int, seed: int
     finished = sorted(name for name in fingerprints if is_finished(rows.get(name)))
     same = [name for name in finished if rows[name].fingerprint == fingerprints[name]]
     chosen = random.Random(seed).sample(same, min(number, len(same)))
-    return Choice(len(finished), chosen, [name for name in finished if name not in {*same}])
+    return TrialSample(len(finished), chosen, [name for name in finished if name not in {*same}])
 
 
 def train_again(
@@ -97,7 +97,9 @@ def differences(stored: Row, again: Row) -> str:
     """Return what differs between a stored row and that of the same trial trained again; nothing if no bit does."""
     if again.status == "failed":
         return f"it failed when it was trained again ({again.cause})"
-    pairs = {"status": (stored.status, again.status)} if stored.status != "stopped" else {}
+    pairs: dict[str, tuple[object, object]] = {}
+    if stored.status != "stopped":
+        pairs["status"] = stored.status, again.status
     pairs |= {name: (stored[name], again[name]) for name in NUMBERS}
     pairs |= {"evaluated_at": (list(stored.evaluated_at or ()), list(again.evaluated_at or ()))}
     numbers = again.metrics.keys() | stored.metrics.keys()

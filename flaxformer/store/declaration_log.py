@@ -155,7 +155,7 @@ def declare(store: Store, declaration: JsonObject, existing: SeedsByArm) -> str:
     own = json.loads(json.dumps(content(declaration)))
     last = log.declarations[-1] if log.declarations else {}
     if log.unnoted or not log.digests or any(last.get(name) != value for name, value in own.items()):
-        return _append(store, log, "declaration", own | {"results": existing})
+        return append_entry(store, log, "declaration", own | {"results": existing})
     _write_head(store, log.digests)  # a crash may have left it one line behind
     return log.head
 
@@ -165,7 +165,7 @@ def record_event(store: Store, kind: Kind, event: JsonObject) -> bool:
     with contextlib.suppress(UserError), store.locked(PATIENCE):
         log = read(store)
         if log.digests:
-            _append(store, log, kind, event)
+            append_entry(store, log, kind, event)
             return True
     return False
 
@@ -184,7 +184,7 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
     with contextlib.suppress(UserError), store.locked(PATIENCE):
         log = read(store)
         if log.digests and finished not in [entry["finished"] for entry in log.of("interim")]:
-            _append(store, log, "interim", {"finished": finished, "declared": declared, "reader": reader})
+            append_entry(store, log, "interim", {"finished": finished, "declared": declared, "reader": reader})
 
 
 def existing_results(store: Store, declaration: JsonObject) -> SeedsByArm:
@@ -208,7 +208,7 @@ def arm_of(row: Row) -> str:
     return row.trial.rpartition(",seed=")[0]
 
 
-def _append(store: Store, log: DeclarationLog, kind: Kind, entry: JsonObject) -> str:
+def append_entry(store: Store, log: DeclarationLog, kind: Kind, entry: JsonObject) -> str:
     """Add an entry, with the faults of the log so far; then count it in the head. Returns the digest of its line."""
     for path in (store.root / NAME, store.root / HEAD):
         if path.is_symlink():

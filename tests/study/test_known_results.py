@@ -107,7 +107,7 @@ def test_results_that_were_set_aside_or_left_behind_stay_known(tmp_path, name):
     assert analyse(store).claims[0].is_exploratory
 
 
-def test_a_withdrawn_claim_of_an_arm_that_is_gone_has_a_report(tmp_path):
+def test_a_withdrawn_claim_of_a_renamed_arm_has_a_report(tmp_path):
     fill(tmp_path, study(), loss)
     for own in (renamed("x", "y"), study(), renamed("low", "top")):
         store = fill(tmp_path, own, loss)
