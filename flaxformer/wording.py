@@ -46,11 +46,8 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def check_text(name: str, value: object, is_one_line: bool = False) -> None:
+def check_text(name: str, value: object) -> None:
     """Check a text that reports will show, such as a question, a claim or a label.
-
-    Args:
-      is_one_line: the text is a name, without line ends and tabs.
 
     Raises:
       UserError: it is no text, or holds a character that a terminal would obey or that UTF-8 cannot encode.
@@ -58,7 +55,7 @@ def check_text(name: str, value: object, is_one_line: bool = False) -> None:
     if not isinstance(value, str):
         raise UserError(f"{name} is {value!r}; expected text")
     for character in value:
-        if unicodedata.category(character) in ("Cc", "Cs") and (is_one_line or character not in "\n\t"):
+        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t":
             raise UserError(f"{name} is {value!r}, which holds {character!r}; expected printable text")
 
 

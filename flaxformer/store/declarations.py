@@ -36,7 +36,6 @@ def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange 
       UserError: an arm of this name was run with another recipe, or by other code; the message lists what differs.
     """
     changes.check_decision(on_code_change)
-    check_round_trip(declaration)
     path = store.root / "study.json"
     try:
         old = store.read_declaration()
@@ -50,6 +49,7 @@ def declare(store: Store, declaration: JsonObject, on_code_change: OnCodeChange 
     _check_recipes(store, old, declaration)
     if not recipes:
         _check_fingerprints(store, declaration)
+    check_round_trip(declaration)
     existing = declaration_log.existing_results(store, old)  # before any are set aside
     decided = _apply_code_change(store, old, declaration, on_code_change)
     head = declaration_log.declare(store, declaration, existing)

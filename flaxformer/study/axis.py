@@ -34,11 +34,11 @@ class Axis:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.paths[0].rpartition(".")[2])
         object.__setattr__(self, "levels", dict(self.levels))
-        check_text("axis name", self.name, is_one_line=True)
+        check_text("axis name", self.name)
         if not self.levels:
             raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
         for label in self.levels:
-            check_text(f"label of axis '{self.name}'", label, is_one_line=True)
+            check_text(f"label of axis '{self.name}'", label)
             if not isinstance(label, str) or not label or set(label) & set(",="):
                 raise UserError(f"axis '{self.name}' has the label {label!r}; expected text without ',' and '='")
             check_level(f"axis '{self.name}' has the level '{label}'", self.levels[label])

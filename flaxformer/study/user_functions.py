@@ -54,7 +54,7 @@ def check_column(function: str, name: object) -> None:
     Raises:
       UserError: it is no text, or holds characters that tables do not show, such as control characters.
     """
-    check_text(f"a name that {function} returns", name, is_one_line=True)
+    check_text(f"a name that {function} returns", name)
     if not name or not str(name).isprintable():
         raise UserError(f"{function} returns the name {name!r}; expected printable text")
 

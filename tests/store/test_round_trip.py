@@ -95,7 +95,9 @@ def test_any_text_is_refused_by_name_or_read_as_it_was_written(tmp_path_factory,
         if "expected" not in str(error):
             raise
         return
-    assert not any(unicodedata.category(character) in ("Cc", "Cs") for character in label + name)
+    assert not any(
+        unicodedata.category(character) in ("Cc", "Cs") for character in (label + name).translate({9: "", 10: ""})
+    )
     labels = [arm.labels for arm in study.arms()]
     names = [arm.name for arm in study.arms()]
     trials = [
