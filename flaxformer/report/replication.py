@@ -35,7 +35,7 @@ def answer(found: Sequence[ReplicatedClaim]) -> str:
     same = sum(one.has_same_verdict for one in found)
     parts = [f"{same} of {counted(len(found), 'verdict')} {'replicates' if len(found) == 1 else 'replicate'}"]
     undecided = sum(one.has_same_verdict and one.first.judgement.verdict == "inconclusive" for one in found)
-    parts[0] += f", {undecided} of them inconclusive both times" if undecided else ""
+    parts += [f"{undecided} of them inconclusive both times"] if undecided else []
     for one in found:
         if not one.has_same_verdict:
             before, after = one.first.judgement.verdict, one.fresh.judgement.verdict

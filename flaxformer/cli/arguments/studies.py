@@ -51,9 +51,9 @@ class StudyArguments:
 
 @dataclasses.dataclass(frozen=True)
 class Declare:
-    """Write the declaration of a study into its folder, and print it with its digest, without training.
+    """Write and print the declaration of a study with its digest, without training.
 
-    Publish the text and the digest before you run: the report of the study shows the same digest.
+    Publish them before you run: the report of the study shows the same digest.
 
     Examples:
       flaxformer declare study.py
@@ -232,11 +232,11 @@ class Replicate:
 
 @dataclasses.dataclass(frozen=True)
 class Verify:
-    """Train some finished trials of a study again, and compare their results bit by bit.
+    """Train some finished trials again, and compare their results bit by bit.
 
-    It executes the folder's copy of the study's file, or FILE; do so only with code that you trust.
+    It executes the folder's copy of the study's file, or --file; trust it first.
 
-    A row that was changed after its training is found. The report says when this was last done.
+    Rows that were changed after training are found; the report tells the result.
 
     Examples:
       flaxformer verify runs/study
