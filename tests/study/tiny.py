@@ -97,7 +97,7 @@ def fill(
                     "initial_validation_accuracy": 0.0,
                 }
                 | own,
-                curves={"validation_loss": [9.0, value], "validation_accuracy": [0.0, 0.5]},
+                curves={"validation_loss": [9.0, loss(trial)], "validation_accuracy": [0.0, 0.5]},
             )
             if not (missing_only and trial.name in known):
                 store.append("all", row)
