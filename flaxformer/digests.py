@@ -34,6 +34,10 @@ class DamagedError(ValueError):
     """The data that were read differ from those that were written."""
 
 
+class FormError(DamagedError):
+    """The data are those that were written, and not of the form that is expected."""
+
+
 def read_anew(read: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that reads a file, so that it begins again if the file is replaced or removed meanwhile.
 
@@ -167,14 +171,19 @@ def parse_line(line: bytes) -> JsonObject:
     return row
 
 
+def document(data: JsonObject) -> bytes:
+    """Plain data as readable JSON, with the digest of the data as its last field."""
+    text = json.dumps(data | {"digest": _digest_of(data)}, indent=1, ensure_ascii=False)
+    return text.encode(errors="replace")
+
+
 def write_document(path: Path, data: JsonObject) -> None:
     """Write plain data as one readable JSON file with its digest.
 
     Raises:
       OSError: it cannot be written.
     """
-    text = json.dumps(data | {"digest": _digest_of(data)}, indent=1, ensure_ascii=False)
-    write_atomically(path, text.encode(errors="replace"))
+    write_atomically(path, document(data))
 
 
 @read_anew
@@ -187,8 +196,17 @@ def read_document(path: Path) -> JsonObject:
     """
     if _is_no_file(path):
         raise DamagedError("it is no file")
+    return parse_document(path.read_bytes())
+
+
+def parse_document(text: bytes) -> JsonObject:
+    """Return the data of a `document`.
+
+    Raises:
+      DamagedError: it is no JSON object, has no digest, or is not what was written.
+    """
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DamagedError(str(error)) from None
     if not isinstance(data, dict):

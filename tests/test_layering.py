@@ -69,9 +69,9 @@ INSIDE = {
         {"check"},
     ],
     "store": [
-        {"rows", "leases", "provenance", "weights", "schema"},
-        {"records", "checks", "compact"},
-        {"store"},
+        {"rows", "leases", "provenance", "weights", "entry_content"},
+        {"records", "checks", "compact", "schema"},
+        {"store", "round_trip"},
         {"columns", "repair"},
         {"declaration_log", "status", "trial_measurements"},
         {"declarations"},
@@ -88,7 +88,7 @@ INSIDE = {
         {"evaluation_data", "load", "kept_trials", "tracing", "scaling_analysis"},
         {"initial_weights", "identity"},
         {"plan", "probe", "search", "claim_history"},
-        {"judging", "program_cost", "memory"},
+        {"judging", "program_cost", "memory", "former_results", "declaration_limits"},
         {"explore", "variance"},
         {"analysis"},
         {"compare", "replication", "suggest", "tuned"},
@@ -101,6 +101,7 @@ INSIDE = {
         {"execute"},
         {"multihost", "progress"},
         {"launch"},
+        {"verification"},
     ],
     "training": [
         {"precision", "loss_terms", "weight_scales", "per_layer", "patterns", "moments", "calls_in_flight"},
@@ -117,7 +118,7 @@ INSIDE = {
         {"compiled_run"},
     ],
     "report": [
-        {"numbers", "tex", "colours", "thinning", "table"},
+        {"numbers", "tex", "colours", "thinning", "table", "events"},
         {"phrasing", "drawing"},
         {"costs", "scaling_text"},
         {"cost_tables", "evaluation_tables", "qualifications", "verdicts"},
@@ -137,9 +138,10 @@ INSIDE = {
     "cli": [
         {"arguments", "terminal", "child_process"},
         {"parsing", "remat"},
-        {"check", "compare", "completion", "generate", "new", "prepare", "status", "study", "train"},
+        {"copied_study"},
+        {"declare", "check", "compare", "completion", "generate", "new", "prepare", "status", "study", "train"},
         {"target", "bench_suite"},
-        {"bench", "claims", "launcher", "measure", "plan", "replicate", "report"},
+        {"bench", "claims", "launcher", "measure", "plan", "replicate", "report", "verify"},
         {"run"},
     ],
 }

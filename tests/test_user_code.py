@@ -322,8 +322,9 @@ def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_pa
     write(tmp_path, files)
     filled(tmp_path, tmp_path / "out")
     if "derive" in case:
-        seeds = [{"measured_by": "derived", "seed": s, "seconds": 0.0, "values": {"gap": 0.0}} for s in range(2)]
-        Store(tmp_path / "out").replace_measurements(seeds)
+        by = Store(tmp_path / "out").declaration["measured_by"]
+        seeds = [{"measured_by": by, "seed": s, "seconds": 0.0, "values": {"gap": 0.0}} for s in range(2)]
+        Store(tmp_path / "out").replace_measurements(seeds, by)
     declared(tmp_path, tmp_path / "out")  # the same code again
     edit(tmp_path, *change)
     with pytest.raises(UserError) as refused:

@@ -20,7 +20,7 @@ flaxformer plan my_study.py
 flaxformer run my_study.py"""
 EXIT_CODES = {
     0: "success",
-    1: "a run failed, `train` diverged, or a law is violated",
+    1: "a run failed, `train` diverged, a law is violated, or `verify` found a difference",
     2: "a mistake in the command, a file or a setting; the message says what to change",
     130: "stopped by Ctrl-C, SIGTERM or SIGUSR2; the same command resumes",
 }

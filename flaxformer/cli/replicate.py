@@ -1,6 +1,5 @@
 """The command `flaxformer replicate DIR`."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from flaxformer.claims.run import run_case
 from flaxformer.claims.table import write as write_claims
 from flaxformer.cli.arguments import Replicate
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.parsing import parse
+from flaxformer.cli.copied_study import copied_study
 from flaxformer.cli.study import exit_code, show_paths
 from flaxformer.errors import UserError
 from flaxformer.report import phrasing, replication, terminal
@@ -23,11 +22,10 @@ from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, run
 from flaxformer.runner.progress import follow
 from flaxformer.runner.stages import remaining_work
-from flaxformer.store.store import Store, read_lines
+from flaxformer.store import declaration_log
+from flaxformer.store.store import Store
 from flaxformer.study.analysis import analyse
 from flaxformer.study.claim_history import seeds_in_words
-from flaxformer.study.declare import Study
-from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.replication import (
     ReplicatedClaim,
@@ -38,8 +36,6 @@ from flaxformer.study.replication import (
     used_seeds,
 )
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.study.suggest import Search
-from flaxformer.user_code import path_of_copy
 from flaxformer.wording import counted
 
 
@@ -74,11 +70,12 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     used = used_seeds(store, first)
     seeds = fresh_seeds(first.study["seeds"], used) if arguments.seeds is None else parse_seeds(arguments.seeds)
     check_fresh(seeds, used, store.root)
-    study = copied_study(arguments, store, seeds)
+    study = copied_study(store, arguments.file, arguments.overrides, seeds)
     output = output_of(arguments)
     execution = Execution(output=output, devices=arguments.devices)
     check_same_recipes(first.study, declaration(study))
     fresh_store = Store(output)
+    record_attempt(store, seeds, output)
     todo = sum(len(group.trials) for group in missing(study, fresh_store))
     console.print(
         f"{study.name} at the seeds {seeds_in_words(seeds)}: {counted(todo, 'run')} to train", highlight=False
@@ -88,33 +85,21 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     follow(run(study, execution), console, runs, steps)
     fresh = write(fresh_store)
     found = replicated(first, fresh)
+    record_attempt(store, seeds, output, found)
     page = show(console, output, study.question, found)
     show_paths(console, {"Report": report_path(fresh_store), "Replication": page})
     return exit_code(len(fresh.failed), console)
 
 
-def copied_study(arguments: Replicate, store: Store, seeds: tuple[int, ...]) -> Study:
-    """The study of the last copy of its file in the folder, or of --file, with the overrides of its last command.
-
-    Raises:
-      UserError: there is no copy, or the study's arms depend on its results.
-    """
-    launches = [one for one in read_lines(store.root / "launches.jsonl") if one.get("file") and one.get("code")]
-    copies = [store.root / str(path_of_copy(one["code"], Path(one["file"]))) for one in launches]
-    file = arguments.file or next((path for path in reversed(copies) if path.is_file()), None)
-    if file is None:
-        raise UserError(f"{store.root} holds no copy of the study's file (code/); give the file with --file")
-    command = next((one["command"] for one in reversed(launches) if one.get("command")), "")
-    study = load_study(file, arguments.overrides or overrides_of(command), seeds)
-    if isinstance(study, Search):
-        raise UserError(f"study '{study.name}' is a search, whose arms depend on its results; expected fixed arms")
-    return study
-
-
-def overrides_of(command: str) -> tuple[str, ...]:
-    """The overrides in the command of a launch."""
-    words = shlex.split(command)[1:]
-    return tuple(getattr(parse(words), "overrides", ())) if words[:1] == ["run"] else ()
+def record_attempt(
+    store: Store, seeds: Sequence[int], output: Path, found: Sequence[ReplicatedClaim] | None = None
+) -> None:
+    """Record an attempt in the log of the first folder: before it is trained, and with its verdicts."""
+    event = {"seeds": list(seeds), "folder": output.name}
+    verdicts = {} if found is None else {"verdicts": {one.first.text: one.fresh.judgement.verdict for one in found}}
+    known = declaration_log.read(store).of("replication")
+    if not any(entry.items() >= (event | verdicts).items() for entry in known):
+        declaration_log.record_event(store, "replication", event | verdicts)
 
 
 def replicate_claims(arguments: Replicate, console: Console) -> int:
@@ -138,7 +123,8 @@ def replicate_claims(arguments: Replicate, console: Console) -> int:
         for folder, fresh in outcomes[-1].analyses:
             before = Store(root / case.name / folder.name)
             if not fresh.exact and (before.root / "study.json").exists():
-                found += replicated(analyse(before), fresh)
+                found += (own := replicated(analyse(before), fresh))
+                record_attempt(before, fresh.study["seeds"], output, own)
     for quick in (False, True):
         own_outcomes = [one for one in outcomes if records[one.case.number].quick is quick]
         if own_outcomes:

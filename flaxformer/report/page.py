@@ -86,7 +86,7 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
         html.section("Quantities", drawn.get("quantities", "") + _body(tables.quantities(analysis))),
         html.section(measured.TITLE, _body(measured.table(analysis)) + _remark(measured.remark(analysis))),
         html.section("Failed runs", _failures(analysis)),
-        _table(tables.declarations(analysis)) if analysis.claims or analysis.withdrawn else "",
+        _table(tables.declarations(analysis)),
         html.section("Provenance", html.definition_list(provenance_text.provenance(analysis, launches))),
         html.section("How to reproduce", _reproduction(analysis, launches)),
     ]

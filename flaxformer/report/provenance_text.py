@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flaxformer.canonical import differences
 from flaxformer.digests import JsonObject
+from flaxformer.report import events
 from flaxformer.report.numbers import duration
 from flaxformer.study.analysis import Analysis
 from flaxformer.wording import counted
@@ -60,15 +61,17 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         ("User code", "; ".join(user_code(analysis))),
         ("Read by user code", "; ".join(analysis.reads)),
         ("Declarations", _log(analysis)),
+        ("Replications and verification", "; ".join(events.sentences(analysis.log))),
         ("Code changes", "; ".join(map(_change, analysis.study.get("code_changes", ())))),
     ]
 
 
 def _log(analysis: Analysis) -> str:
-    """Number of entries of the log of declarations, and the digest of the last one."""
+    """Number of entries of the log of declarations, and the digests of the first and the last one."""
     if not analysis.log.digests:
-        return "made before this log existed"
-    return f"{counted(len(analysis.log.digests), 'entry')}, digest of the last {analysis.log.head}"
+        return "no log"
+    n, first = counted(len(analysis.log.digests), "entry"), analysis.log.digests[0]
+    return f"{n}, digest of the first {first}, of the last {analysis.log.head}"
 
 
 def user_code(analysis: Analysis) -> list[str]:

@@ -34,6 +34,8 @@ def answer(found: Sequence[ReplicatedClaim]) -> str:
     """The number of verdicts that are the same at fresh seeds, and the claims whose verdicts differ."""
     same = sum(one.has_same_verdict for one in found)
     parts = [f"{same} of {counted(len(found), 'verdict')} {'replicates' if len(found) == 1 else 'replicate'}"]
+    undecided = sum(one.has_same_verdict and one.first.judgement.verdict == "inconclusive" for one in found)
+    parts += [f"{undecided} of them inconclusive both times"] if undecided else []
     for one in found:
         if not one.has_same_verdict:
             before, after = one.first.judgement.verdict, one.fresh.judgement.verdict

@@ -28,6 +28,8 @@ MOST_NAMED = 16
 """Number of lines up to which the figure has a legend."""
 BAR = 0.035
 """Height of the interval of an optimum, as a fraction of the axis."""
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Sizes of the numbers, other than 0, that an axis can show; a sweep beyond them has a table and no figure."""
 MOST_TICKS = 5
 """Number of values up to which each has a tick with its number."""
 
@@ -38,7 +40,8 @@ def sweep_figure(analysis: Analysis, sweep: Sweep, width: float = COLUMN) -> Fig
     Numbers that rise together, such as the sizes of a wider model, share a panel at the values of the first.
     """
     sweep = thinned(sweep)
-    if not any(line.best for line in sweep.lines):
+    sizes = [abs(number) for line in sweep.lines for point in line.points for number in point.numbers.values()]
+    if not any(line.best for line in sweep.lines) or not all(size == 0 or SMALLEST < size < LARGEST for size in sizes):
         return None
     names = [phrasing.labels(line.labels) for line in sweep.lines]
     has_legend = 1 < len(names) <= MOST_NAMED

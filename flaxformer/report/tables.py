@@ -10,6 +10,7 @@ from flaxformer.report import (
     cost_tables,
     costs,
     evaluation_tables,
+    events,
     phrasing,
     qualifications,
     scaling_text,
@@ -77,7 +78,7 @@ def tables_of(analysis: Analysis) -> list[Table]:
     ]
     found += [explorations(analysis), arms(analysis), evaluation_tables.evaluations(analysis)]
     found += [cost_tables.arm_costs(analysis), cost_tables.effective_speed_ups(analysis), quantities(analysis)]
-    found += [declarations(analysis)] if analysis.claims or analysis.withdrawn else []
+    found.append(declarations(analysis))
     return [table for table in found if table.rows]
 
 
@@ -183,20 +184,21 @@ def claims(analysis: Analysis, is_brief: bool = False) -> Table:
 def declarations(analysis: Analysis) -> Table:
     """Every entry of the log of declarations: time, what it changes, and the results that existed."""
     rows, before = [], None
-    for is_interim, group in itertools.groupby(analysis.log.entries, lambda entry: entry["kind"] == "interim"):
+    for kind, group in itertools.groupby(analysis.log.entries, lambda entry: entry["kind"]):
         entries = list(group)
-        if is_interim:
+        if kind == "interim":
             readers = listed(dict.fromkeys(entry["reader"] for entry in entries))
             seen = [entry["finished"] for entry in entries]
             results = str(seen[0]) if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
             rows.append([_minute(entries[0]), f"{counted(len(seen), 'interim analysis')} ({readers})", results])
             continue
         for entry in entries:
-            what = "; ".join(changes(before, entry))
-            if entry["kind"] == "earlier":
-                what = f"declared before this log existed: {what}"
-            rows.append([_minute(entry), what, str(sum(map(len, entry["results"].values())))])
-            before = entry
+            if kind == "declaration":
+                results = str(sum(map(len, entry["results"].values())))
+                rows.append([_minute(entry), "; ".join(changes(before, entry)), results])
+                before = entry
+            else:
+                rows.append([_minute(entry), events.sentence(entry), "–"])
     return Table("Declarations", ["time (UTC)", "declared", "existing results"], rows, 2)
 
 

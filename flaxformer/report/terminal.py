@@ -8,7 +8,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer.report import cost_tables, costs, measured, phrasing, qualifications, scaling_text, tables, verdicts
+from flaxformer.report import (
+    cost_tables,
+    costs,
+    events,
+    measured,
+    phrasing,
+    qualifications,
+    scaling_text,
+    tables,
+    verdicts,
+)
 from flaxformer.report.table import FOLDER
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 from flaxformer.study.judging import JudgedClaim
@@ -29,6 +39,8 @@ def show(console: Console, analysis: Analysis) -> None:
     console.print(Text("; ".join(phrasing.describe_runs(analysis)), style="dim"))
     if answer := verdicts.answer(analysis.claims):
         console.print(Text(answer.strip()))
+    if analysis.further_seeds.sets:
+        console.print(Text(f"{analysis.further_seeds}.", style="yellow"))
     for claim in [*analysis.claims, *analysis.withdrawn]:
         console.print(Text.assemble(marked_verdict(claim), ": ", claim.text))
         notes = [qualifications.simple_effect(one, claim.unit) for one in claim.context.simple_effects]
@@ -42,6 +54,8 @@ def show(console: Console, analysis: Analysis) -> None:
         console.print(Text("Exploratory findings, which no claim is about (a new study has to confirm them):"))
         for finding in phrasing.exploratory_findings(analysis):
             console.print(Padding(Text(f"· {finding}"), (0, 0, 0, 2), expand=False))
+    for event in events.sentences(analysis.log):
+        console.print(Text.assemble(("Event: ", "dim"), event))
     for limit in analysis.limits:
         console.print(Text.assemble(("Limit: ", "dim"), limit))
     cost = [cost_tables.arm_costs(analysis)] if costs.differing(analysis) else []
@@ -145,8 +159,9 @@ def _widest(column: Sequence[str]) -> int:
 def _least_width(table: tables.Table) -> int:
     """Width of the table when its widest column of text is wrapped."""
     widths = [_widest(column) for column in _columns(table)]
-    widest = max(range(table.texts), key=widths.__getitem__)
-    widths[widest] = min(widths[widest], NARROW)
+    if table.texts:
+        widest = max(range(table.texts), key=widths.__getitem__)
+        widths[widest] = min(widths[widest], NARROW)
     return _total(widths)
 
 

@@ -24,10 +24,10 @@ def declared(claim: JudgedClaim) -> str:
         return "before its data, and withdrawn after"
     if not own.is_intact:
         return "at an unknown time"
-    if not own.is_logged:
-        return "; ".join(("before this log existed", *own.remarks))
-    if not own.is_confirmatory:
+    if not own.is_confirmatory and 0 < own.existing <= own.declared:
         found = f"after {own.existing} of {counted(own.declared, 'result')}"
+    elif not own.is_confirmatory:
+        found = f"after results at {own.existing_seeds} of {counted(own.seeds, 'seed')}"
     elif own.existing:
         found = f"before its data ({own.existing} of its {own.declared} results existed)"
     else:
@@ -37,13 +37,17 @@ def declared(claim: JudgedClaim) -> str:
 
 
 def verdict(analysis: Analysis) -> str:
-    """Return the answer in one sentence: the claims' verdicts, or the best values of a sweep, after missing runs."""
+    """Return the answer in a few sentences: verdicts, or the best values of a sweep, and further sets of seeds.
+
+    Missing runs come first.
+    """
     missing = f"With {counted(analysis.missing, 'run')} missing: " if analysis.missing else ""
+    further = f" {analysis.further_seeds}." if analysis.further_seeds.sets else ""
     if analysis.claims:
-        return answer(analysis.claims) + missing + _verdict_of_claims(analysis.claims, analysis.withdrawn)
+        return answer(analysis.claims) + missing + _verdict_of_claims(analysis.claims, analysis.withdrawn) + further
     if analysis.sweeps:
-        return missing + " ".join(map(_answer, analysis.sweeps, itertools.repeat(analysis.study)))
-    return f"{missing}No claim was declared; the tables have the results."
+        return missing + " ".join(map(_answer, analysis.sweeps, itertools.repeat(analysis.study))) + further
+    return f"{missing}No claim was declared; the tables have the results.{further}"
 
 
 def answer(claims: Sequence[JudgedClaim]) -> str:

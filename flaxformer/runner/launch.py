@@ -129,7 +129,9 @@ def _run_stage(
         worker.settle()
         if study.derive is not None:
             with store.locked(LOCK_PATIENCE):
-                store.replace_measurements(derived(study, store.rows()))
+                identity = {"measured_by": declared["measured_by"], "declaration": entry}
+                rows = [identity | row for row in derived(study, store.rows())]
+                store.replace_measurements(rows, identity["measured_by"])
 
 
 class _Worker:
@@ -276,5 +278,5 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
                 given = study.derive(counted_rows)
             values = numbers("derive", given, where)
             check_quantities([claim for claim in study.claims if isinstance(claim, Claim)], values)
-            found.append({"measured_by": "derived", "seed": seed, "seconds": 0.0, "values": values})
+            found.append({"seed": seed, "seconds": 0.0, "values": values})
     return found

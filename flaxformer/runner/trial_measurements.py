@@ -21,8 +21,8 @@ from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import Launch, TrialMeasurement
 from flaxformer.store.weights import WEIGHTS, weights_folder
+from flaxformer.study.identity import measured_by
 from flaxformer.study.load import load_module, load_run
-from flaxformer.study.probe import measured_by
 from flaxformer.study.user_functions import calling, numbers
 from flaxformer.user_code import code_digests, read_records
 

@@ -10,7 +10,7 @@ A study of 25,000 arms × 8 seeds has a file of 14 MB in this form, and of 110 M
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.digests import FormError, JsonObject
 
 Path = list[str]
 Change = list[object]
@@ -37,7 +37,7 @@ def expand(document: JsonObject) -> JsonObject:
     Equal parts of recipes are one object in memory: they must not be changed.
 
     Raises:
-      DamagedError: it lacks a part of this form.
+      FormError: it lacks a part of this form.
     """
     found = dict(document)
     try:
@@ -47,7 +47,7 @@ def expand(document: JsonObject) -> JsonObject:
             [(first, base)] = found["recipes"].items()
             found["recipes"] = {first: base} | {name: _changed(base, own) for name, own in changes.items()}
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise DamagedError(f"its arms or recipes are not as they were written ({error})") from None
+        raise FormError(f"its arms or recipes are not as they were written ({error})") from None
     return found
 
 

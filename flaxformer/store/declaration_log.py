@@ -1,40 +1,47 @@
 """Append-only log of a study's declarations, with the results that existed at the time of each.
 
-    declarations.jsonl  one line per entry, in the order of time
+    declarations.jsonl   one line per entry, in the order of time
+    declarations.head    the number of lines, and the digest of the last one
 
-An entry is a declaration that differs from the one before it, or an interim analysis: a report of unfinished results.
-Every line holds the digest of the line before it, and every result holds the digest of the entry under which it was
-obtained. A line that is changed, removed or inserted afterwards is therefore detected, unless all later lines and all
-results are replaced as well. A folder that is deleted and run again leaves no trace: where that matters, publish the
-digest of the last entry, which the report shows.
+An entry is a declaration that differs from the one before it, or an event: an interim analysis (a report of unfinished
+results), an attempt to replicate, or a verification. Every line holds the digest of the line before it, every result
+holds the digest of the entry under which it was obtained, and the head counts the lines. A line that is changed,
+inserted or removed afterwards, also the last one or all of them, is therefore detected, unless all of these are
+replaced as well. A line is on the disk before the head counts it: after a crash between the two, the log is one line
+ahead of its head, which is no fault. Faults are written into the next entry, so that they last.
+
+A folder that is deleted and run again leaves no trace: where that matters, publish the digest of the first entry, which
+`flaxformer declare` prints, before you run.
 """
 
 import contextlib
 import dataclasses
 import datetime
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import flaxformer
-from flaxformer.digests import JsonObject, digest, line, parse_line, read_or_empty
+from flaxformer.digests import DamagedError, JsonObject, digest, parse_line, read_document, read_or_empty
 from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
 from flaxformer.store import columns, records
+from flaxformer.store.entry_content import content
 from flaxformer.store.rows import Row
 from flaxformer.store.schema import check_entry
-from flaxformer.store.store import Store
+from flaxformer.store.store import RUNGS, Store
+from flaxformer.wording import counted
 
-NAME = "declarations.jsonl"
+NAME, HEAD = "declarations.jsonl", "declarations.head"
 FIRST = "0" * 32
 """Digest that the first line holds."""
 ANY_ARM = ""
 """Name under which seeds of measurements, which belong to no arm, are listed."""
-Kind = Literal["declaration", "earlier", "interim"]
-"""Kind of an entry; "earlier" is the declaration of a folder that was made before it had a log."""
+Kind = Literal["declaration", "interim", "replication", "verification"]
+"""Kind of an entry: a declaration, or an event."""
 SeedsByArm = dict[str, list[int]]
-INTERIM_PATIENCE = 1.0
-"""Seconds that a report waits for another process before it gives up recording an interim analysis."""
+PATIENCE = 1.0
+"""Seconds that a command waits for another process before it gives up recording an event."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +52,11 @@ class DeclarationLog:
     digests: list[str]
     """Digest of every line."""
     faults: list[str]
-    """Lines that were changed, removed or inserted."""
+    """Lines that were changed, inserted or removed, and those that earlier entries note."""
+    unnoted: list[str]
+    """The faults that no entry notes yet."""
+    at_digest: Mapping[str, JsonObject] = dataclasses.field(default_factory=dict)
+    """The declaration that held when the log ended with the line of a digest."""
 
     @property
     def head(self) -> str:
@@ -54,14 +65,18 @@ class DeclarationLog:
 
     @property
     def declarations(self) -> list[JsonObject]:
-        """The entries without the interim analyses."""
-        return [entry for entry in self.entries if entry["kind"] != "interim"]
+        """The entries without the events."""
+        return self.of("declaration")
+
+    def of(self, kind: Kind) -> list[JsonObject]:
+        """The entries of one kind."""
+        return [entry for entry in self.entries if entry["kind"] == kind]
 
     def faults_of(self, held: Mapping[str | None, int]) -> list[str]:
         """The faults of the lines, and one if results hold digests of entries that are not in the log.
 
         Args:
-          held: number of results by the digest that they hold; None for results from before the log.
+          held: number of results by the digest that they hold; None for results without one.
         """
         missing = sum(n for one, n in held.items() if one is not None and one not in self.digests)
         lost = f"{missing} of {sum(held.values())} results were obtained under a declaration that is not in the log"
@@ -69,13 +84,16 @@ class DeclarationLog:
 
 
 def read(store: Store) -> DeclarationLog:
-    """Read the log of a folder, and check its chain of digests."""
-    path = store.root / NAME
-    data = read_or_empty(path)
+    """Read the log of a folder, and check its chain of digests and its head."""
+    is_used = (store.root / "study.json").exists() or store.has_rows()
+    head = _read_head(store)  # in this order, since another process may add a line meanwhile
     entries: list[JsonObject] = []
     digests: list[str] = []
-    faults = []
-    for number, text in enumerate(data.split(b"\n")[:-1], start=1):
+    faults: list[str] = []
+    noted: list[str] = []
+    at_digest: dict[str, JsonObject] = {}
+    declared: JsonObject | None = None
+    for number, text in enumerate(read_or_empty(store.root / NAME).split(b"\n")[:-1], start=1):
         previous = digests[-1] if digests else FIRST
         digests.append(digest(text, 16))
         try:
@@ -84,14 +102,46 @@ def read(store: Store) -> DeclarationLog:
         except (ValueError, RecursionError) as error:
             faults.append(f"line {number} was changed or damaged ({error})")
             continue
-        if entry.get("previous") == previous and entry.get("kind") in get_args(Kind):
-            entries.append(entry)
-        else:
+        if entry.get("previous") != previous or entry.get("kind") not in get_args(Kind):
             faults.append(f"line {number} does not follow the line before it")
-    return DeclarationLog(entries, digests, faults)
+            continue
+        entries.append(entry)
+        noted += entry.get("faults", ())
+        declared = entry if entry["kind"] == "declaration" else declared
+        if declared is not None:
+            at_digest[digests[-1]] = declared
+    faults += _faults_of_head(head, digests, is_used)
+    unnoted = [fault for fault in faults if fault not in noted]
+    return DeclarationLog(entries, digests, list(dict.fromkeys([*noted, *faults])), unnoted, at_digest)
 
 
-def declare(store: Store, declaration: JsonObject, earlier: JsonObject | None, existing: SeedsByArm) -> str:
+def _read_head(store: Store) -> JsonObject | str | None:
+    """The head of the log; None without one, and what is wrong with a damaged one."""
+    try:
+        head = read_document(store.root / HEAD)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except DamagedError as error:
+        return str(error)
+    is_head = isinstance(head.get("lines"), int) and isinstance(head.get("last"), str) and head["lines"] > 0
+    return head if is_head else "it is not a head"
+
+
+def _faults_of_head(head: JsonObject | str | None, digests: list[str], is_used: bool) -> list[str]:
+    """Lines that the head counts and that are not there; a log and its head that a folder with results lacks."""
+    if isinstance(head, str):
+        return [f"{HEAD} is damaged ({head})"]
+    if head is None:
+        missing = NAME if not digests else HEAD
+        return [f"{missing} is missing"] if is_used else []
+    n = head["lines"]
+    if len(digests) < n:
+        gone = n - len(digests)
+        return [f"{gone} of {counted(n, 'line')} of {NAME} {'is' if gone == 1 else 'are'} missing"]
+    return [] if digests[n - 1] == head["last"] else [f"line {n} is not the one that was written"]
+
+
+def declare(store: Store, declaration: JsonObject, existing: SeedsByArm) -> str:
     """Add a declaration to the log if it differs from the last one, and return the digest of the last entry.
 
     Call it under the store's lock, before anything is trained.
@@ -99,18 +149,25 @@ def declare(store: Store, declaration: JsonObject, earlier: JsonObject | None, e
     Args:
       store: the study's folder.
       declaration: the study's declaration, as plain data.
-      earlier: content of study.json, for a folder without a log.
       existing: seeds that have a result, by arm.
     """
     log = read(store)
-    if not log.digests and earlier is not None:
-        _append(store, "earlier", _content(earlier) | {"results": existing}, log.head)
-        log = read(store)
-    content = json.loads(json.dumps(_content(declaration)))
+    own = json.loads(json.dumps(content(declaration)))
     last = log.declarations[-1] if log.declarations else {}
-    if any(last.get(name) != value for name, value in content.items()):
-        _append(store, "declaration", content | {"results": existing}, log.head)
-    return read(store).head
+    if log.unnoted or not log.digests or any(last.get(name) != value for name, value in own.items()):
+        return append_entry(store, log, "declaration", own | {"results": existing})
+    _write_head(store, log.digests)  # a crash may have left it one line behind
+    return log.head
+
+
+def record_event(store: Store, kind: Kind, event: JsonObject) -> bool:
+    """Add an event to the log; False if the folder cannot be written, has no log, or is held by another process."""
+    with contextlib.suppress(UserError), store.locked(PATIENCE):
+        log = read(store)
+        if log.digests:
+            append_entry(store, log, kind, event)
+            return True
+    return False
 
 
 def record_interim_analysis(store: Store, finished: int, declared: int, reader: str) -> None:
@@ -124,19 +181,23 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
       declared: number of results of the whole study.
       reader: the command that showed them.
     """
-    with contextlib.suppress(UserError), store.locked(INTERIM_PATIENCE):
+    with contextlib.suppress(UserError), store.locked(PATIENCE):
         log = read(store)
-        shown = [entry["finished"] for entry in log.entries if entry["kind"] == "interim"]
-        if log.digests and finished not in shown:
-            _append(store, "interim", {"finished": finished, "declared": declared, "reader": reader}, log.head)
+        if log.digests and finished not in [entry["finished"] for entry in log.of("interim")]:
+            append_entry(store, log, "interim", {"finished": finished, "declared": declared, "reader": reader})
 
 
 def existing_results(store: Store, declaration: JsonObject) -> SeedsByArm:
-    """Return the seeds that have a result, by arm; those of measurements under `ANY_ARM`."""
+    """Return the seeds that have a result, by arm; those of measurements under `ANY_ARM`.
+
+    A result at a rung of a halving is one of its arm.
+    """
     found: dict[str, set[int]] = {}
-    for trial, status, seed in columns.fixed(store, "seed").select("trial", "status", "seed").iter_rows():
-        if status != "failed":
-            found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
+    rungs = [Store(path) for path in sorted((store.root / RUNGS).glob("[0-9]*"))]
+    for own in (store, *rungs):
+        for trial, status, seed in columns.fixed(own, "seed").select("trial", "status", "seed").iter_rows():
+            if status != "failed":
+                found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     if declaration.get("kind") == "probe":
         found[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
     return {arm: sorted(seeds) for arm, seeds in sorted(found.items()) if seeds}
@@ -147,44 +208,28 @@ def arm_of(row: Row) -> str:
     return row.trial.rpartition(",seed=")[0]
 
 
-def _content(declaration: JsonObject) -> JsonObject:
-    """The part of a declaration that an entry holds: claims with their rules, metric, seeds, arms, code and scaling."""
-    return {
-        "metric": declaration["metric"],
-        "seeds": declaration["seeds"],
-        "claims": declaration["claims"],
-        "arms": {name: _digest_of(recipe) for name, recipe in declaration["recipes"].items()},
-        "code": _code(declaration["recipes"].values(), declaration.get("code") or {}),
-        "scaling": _without_counts(declaration.get("scaling")),
-    }
-
-
-def _without_counts(scaling: JsonObject | None) -> JsonObject | None:
-    """The rule of a scaling law without the sizes of its arms, which follow from the recipes."""
-    return None if scaling is None else {name: value for name, value in scaling.items() if name != "scales"}
-
-
-def _code(recipes: Iterable[JsonObject], own: JsonObject) -> JsonObject:
-    """Digests of all user code that the results depend on, by the name of the definition."""
-    found = dict(own)
-    for recipe in recipes:
-        found |= recipe.get("code") or {}
-    return dict(sorted(found.items()))
-
-
-def _digest_of(recipe: JsonObject) -> str:
-    """Digest of a recipe without its code, which is listed by itself."""
-    return digest(line({name: recipe[name] for name in sorted(recipe) if name != "code"}))
-
-
-def _append(store: Store, kind: Kind, content: JsonObject, previous: str) -> None:
+def append_entry(store: Store, log: DeclarationLog, kind: Kind, entry: JsonObject) -> str:
+    """Add an entry, with the faults of the log so far; then count it in the head. Returns the digest of its line."""
+    for path in (store.root / NAME, store.root / HEAD):
+        if path.is_symlink():
+            raise UserError(f"{path} is a symbolic link; expected a file of its own")
     path = store.root / NAME
-    if path.is_symlink():
-        raise UserError(f"{path} is a symbolic link; expected a file of its own")
     data = read_or_empty(path)
     if not data.endswith(b"\n") and data:  # a kill cut the last line short
         with records.writing(path):
             write_atomically(path, data[: data.rfind(b"\n") + 1])
     time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    version = {"flaxformer": flaxformer.__version__}
-    records.append_line(path, {"kind": kind, "time": time, **version, **content, "previous": previous})
+    about = {"kind": kind, "time": time, "flaxformer": flaxformer.__version__}
+    noted = {"faults": log.unnoted} if log.unnoted else {}
+    line = about | entry | noted | {"previous": log.head}
+    check_entry(line)  # before it is written, as when it is read
+    records.append_line(path, line)
+    digests = [digest(text, 16) for text in read_or_empty(path).split(b"\n")[:-1]]
+    _write_head(store, digests)
+    return digests[-1]
+
+
+def _write_head(store: Store, digests: list[str]) -> None:
+    head = {"lines": len(digests), "last": digests[-1]}
+    if _read_head(store) != head:
+        records.write_document(store.root / HEAD, head)

@@ -13,7 +13,8 @@ from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.compact import compact
 from flaxformer.store.leases import wait_for_dead_leases
-from flaxformer.store.store import Store
+from flaxformer.store.round_trip import check_round_trip
+from flaxformer.store.store import SUPERSEDED, Store
 from flaxformer.user_code import changes, read_records
 from flaxformer.user_code.changes import OnCodeChange
 
@@ -49,12 +50,14 @@ def declare(
         old = {"recipes": {}}
         store.set_aside(path, str(error))
     recipes = old["recipes"]
+    _check_name(store, old, declaration)
     _check_recipes(store, old, declaration)
     if not recipes:
         _check_fingerprints(store, declaration)
+    check_round_trip(declaration)
     existing = declaration_log.existing_results(store, old)  # before any are set aside
     decided = _apply_code_change(store, old, declaration, on_code_change, file)
-    head = declaration_log.declare(store, declaration, old if "kind" in old else None, existing)
+    head = declaration_log.declare(store, declaration, existing)
     others = {arm: recipe for arm, recipe in recipes.items() if arm not in declaration["recipes"]}
     recipes = declaration["recipes"] | others
     written = declaration | decided | {"recipes": recipes, "declaration": head}
@@ -69,7 +72,19 @@ def check_recipes(store: Store, declaration: JsonObject) -> None:
       UserError: an arm of this name was run with another recipe; the message lists what differs.
     """
     with contextlib.suppress(FileNotFoundError, DamagedError):
-        _check_recipes(store, store.read_declaration(), declaration)
+        old = store.read_declaration()
+        _check_name(store, old, declaration)
+        _check_recipes(store, old, declaration)
+
+
+def _check_name(store: Store, old: JsonObject, declaration: JsonObject) -> None:
+    """Refuse another study than the one that the folder holds."""
+    (kind, name), (other_kind, other) = ((one.get("kind"), one.get("name")) for one in (old, declaration))
+    if kind is not None and (kind, name) != (other_kind, other):
+        raise UserError(
+            f"{store.root} holds the {kind} '{name}', not the {other_kind} '{other}'; give --output another folder, or "
+            f"name the {other_kind} '{name}' if it continues that one"
+        )
 
 
 def _check_recipes(store: Store, old: JsonObject, declaration: JsonObject) -> None:
@@ -158,7 +173,7 @@ def _supersede(store: Store, trials: Collection[str]) -> None:
     old = [row for name, row in store.rows().items() if name in trials]
     if not old:
         return
-    folder = store.root / "superseded"
+    folder = store.root / SUPERSEDED
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
     make_folder(folder)

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.digests import FormError, JsonObject
+from flaxformer.store.rows import INTEGERS
 
 Form = type | tuple[type | None, ...] | list["Form"] | dict[str, "Form"]
 """Form of a value: types; a list of one form; or an object, by field ("name?" may be absent, "*" is any other)."""
 
 NUMBER = (int, float)
-LARGEST = 2**63
-"""Bound on the numbers of a declaration."""
 LABELS: Form = {"*": str}
 AXIS: Form = {
     "name": str,
@@ -59,15 +58,36 @@ DECLARATION: Form = {
 }
 ENTRY: Form = {
     "time": str,
+    "name": str,
+    "question": str,
+    "caveats": [str],
     "metric": str,
+    "unit": str,
+    "goal": (str, None),
     "seeds": [int],
+    "axes": [{"name": str, "path": str, "labels": [str], "baseline": (str, None)}],
     "claims": [CLAIM],
+    "measured_by": (str, None),
     "arms": {"*": str},
+    "recipes": {"*": str},
     "code": {"*": str},
     "results": {"*": [int]},
+    "faults?": [str],
 }
-INTERIM: Form = {"time": str, "finished": int, "declared": int, "reader": str}
-"""Entries of the log of declarations: of a declaration, and of an interim analysis."""
+EVENTS: dict[str, Form] = {
+    "interim": {"time": str, "finished": int, "declared": int, "reader": str, "faults?": [str]},
+    "replication": {"time": str, "seeds": [int], "folder": str, "verdicts?": {"*": str}, "faults?": [str]},
+    "verification": {
+        "time": str,
+        "seed": int,
+        "trials": [str],
+        "finished": int,
+        "different": {"*": str},
+        "source": str,
+        "faults?": [str],
+    },
+}
+"""Entries of the log of declarations: of a declaration, and of an event of each kind."""
 KINDS = ("lower", "higher", "equal")
 
 
@@ -75,7 +95,7 @@ def check_declaration(data: JsonObject) -> None:
     """Check the types in a declaration, and that its parts fit together.
 
     Raises:
-      DamagedError: the field, its value, and what was expected.
+      FormError: the field, its value, and what was expected.
     """
     check_form("", data, DECLARATION)
     _expect(data["kind"] in ("study", "probe"), "kind", data["kind"], "study or probe")
@@ -142,10 +162,10 @@ def check_entry(entry: JsonObject) -> None:
     """Check the types in an entry of the log of declarations.
 
     Raises:
-      DamagedError: the field, its value, and what was expected.
+      FormError: the field, its value, and what was expected.
     """
-    if entry.get("kind") == "interim":
-        check_form("", entry, INTERIM)
+    if entry.get("kind") in EVENTS:
+        check_form("", entry, EVENTS[entry["kind"]])
         return
     check_form("", entry, ENTRY)
     if entry.get("scaling") is not None:
@@ -177,7 +197,7 @@ def _check_labels(where: str, labels: Mapping[str, str], axes: Mapping[str, set[
 
 
 def check_form(where: str, value: object, form: Form) -> None:
-    """Raise DamagedError if a value has another form; `where` is its path in the data."""
+    """Raise FormError if a value has another form; `where` is its path in the data."""
     for path, found, expected in _mismatches(where, value, form):
         _expect(False, path.strip("."), found, expected)
 
@@ -196,11 +216,16 @@ def _mismatches(where: str, value: object, form: Form) -> Iterator[tuple[str, ob
         kinds = form if isinstance(form, tuple) else (form,)
         types = tuple(kind for kind in kinds if kind is not None)
         is_other_bool = isinstance(value, bool) and bool not in kinds
-        is_number = isinstance(value, int | float) and abs(value) < LARGEST  # false for NaN
-        is_type = isinstance(value, types) and not is_other_bool and (is_number or not isinstance(value, int | float))
+        is_type = isinstance(value, types) and not is_other_bool
+        is_type = is_type and (not isinstance(value, int | float) or is_storable(value))
         if not is_type and not (value is None and None in kinds):
             names = [_NAMES[kind] for kind in types]
             yield where, value, " or ".join(dict.fromkeys([*names, *(["null"] if None in kinds else [])]))
+
+
+def is_storable(value: int | float) -> bool:
+    """True for a number that every file and table can hold: finite, and an integer of at most 64 bits."""
+    return value in INTEGERS if isinstance(value, int) else math.isfinite(value)
 
 
 _NAMES = {str: "text", int: "a number", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
@@ -225,4 +250,4 @@ def _object_mismatches(where: str, value: object, form: dict[str, Form]) -> Iter
 def _expect(holds: bool, where: str, value: object, expected: str) -> None:
     if not holds:
         shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-        raise DamagedError(f"{where or 'it'} is {ascii(shown)[1:-1]}; expected {expected}")
+        raise FormError(f"{where or 'it'} is {ascii(shown)[1:-1]}; expected {expected}")

@@ -2,6 +2,7 @@
 
     study.json                 the declaration: axes, trials with their fingerprints, claims, data, reference losses
     declarations.jsonl         log of all declarations, each with the results that existed then (`declaration_log`)
+    declarations.head          number of lines of that log, and the digest of its last line
     launches.jsonl             provenance: one line per launch (versions, git commit, digests of the code, devices)
     disagreements.jsonl        trials that were trained again with different results: one line each
     measurements.jsonl         numbers of a probe, or derived from runs: one line per seed
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import get_args
 
 from flaxformer import digests
-from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.digests import DamagedError, FormError, JsonObject
 from flaxformer.errors import UserError
 from flaxformer.files import entries, flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
 from flaxformer.store import records
@@ -46,6 +47,8 @@ DISAGREEMENTS = "disagreements.jsonl"
 """Record of trials with differing results, which outlasts the merge of their rows."""
 RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
+SUPERSEDED = "superseded"
+"""Folder of the rows that were set aside after a change of code."""
 LOCK_PATIENCE = 60.0
 """Seconds to wait for another process that writes shared files."""
 LINES = re.compile(r"(?P<group>.+?)(\.(?P<worker>[0-9a-f]{12}))?\.jsonl")
@@ -96,16 +99,21 @@ class Store:
 
         Raises:
           FileNotFoundError: there is none.
-          DamagedError: its digest differs, or it is not JSON of the form that `run` writes.
-          UserError: it is in another format.
+          DamagedError: it is not what was written.
+          UserError: it is in another format, or another program wrote it.
         """
         path = self.root / "study.json"
         declaration = digests.read_document(path)
         check_characters(path)
         if (found := declaration.get("format")) not in READABLE:
             raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
-        declaration = expand(declaration)
-        check_declaration(declaration)
+        try:
+            declaration = expand(declaration)
+            check_declaration(declaration)
+        except FormError as error:
+            raise UserError(
+                f"{path} is not as 'run' writes it: {error}; give --output another folder, or remove this one"
+            ) from None
         return declaration
 
     @contextlib.contextmanager
@@ -181,6 +189,10 @@ class Store:
             self._note(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
         return rows
 
+    def has_rows(self) -> bool:
+        """True if there is a file of rows, whatever it holds."""
+        return bool(self._line_files() or self._files("*.parquet"))
+
     def written(self) -> dict[str, float]:
         """Time of the last write of each group, in seconds since 1970."""
         times: dict[str, float] = {}
@@ -252,12 +264,15 @@ class Store:
 
     def measurements(self, declaration: JsonObject) -> list[JsonObject]:
         """Rows measured or derived by the code that the declaration names, one per seed."""
+        return self.measured_by([declaration.get("measured_by"), *declaration.get("kept_measurements", ())])
+
+    def measured_by(self, identities: Collection[str | None]) -> list[JsonObject]:
+        """Rows measured or derived by the code of one of these identities, in the order in which they were written."""
         path = self.root / "measurements.jsonl"
         rows, wrong = digests.lines(path)
         if wrong:
             self._note(path, f"{counted(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
-        by = [declaration.get("measured_by"), *declaration.get("kept_measurements", ())]
-        rows = [row for row in rows if row.get("measured_by") in by]
+        rows = [row for row in rows if row.get("measured_by") in identities]
         rows = [row for row in rows if isinstance(row.get("values"), dict) and isinstance(row.get("seed"), int)]
         return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in rows]
 
@@ -265,11 +280,12 @@ class Store:
         """Add the measurement of one seed; it is on the disk when this returns."""
         records.append_line(self.root / "measurements.jsonl", row)
 
-    def replace_measurements(self, rows: list[JsonObject]) -> None:
-        """Replace all measurements by numbers derived from the present runs."""
-        lines = b"".join(digests.line(row) for row in rows)
-        with records.writing(self.root / "measurements.jsonl"):
-            write_atomically(self.root / "measurements.jsonl", lines)
+    def replace_measurements(self, rows: list[JsonObject], identity: str) -> None:
+        """Replace the measurements of an identity by numbers derived from the present runs; others stay."""
+        path = self.root / "measurements.jsonl"
+        others = [row for row in digests.lines(path)[0] if row.get("measured_by") != identity]
+        with records.writing(path):
+            write_atomically(path, b"".join(map(digests.line, [*others, *rows])))
 
     def record_launch(self, launch: JsonObject) -> None:
         """Add one launch to the provenance."""

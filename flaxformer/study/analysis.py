@@ -14,10 +14,13 @@ from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import TrialMeasurement
 from flaxformer.study.arms import ArmSummary, divergence_rates
 from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.study.claim_history import FurtherSeeds, History
 from flaxformer.study.costs import ArmCost, costs_of_arms
+from flaxformer.study.declaration_limits import log_limits
 from flaxformer.study.divergence import RULE
 from flaxformer.study.evaluation_data import coverage, data_limits
 from flaxformer.study.explore import Exploration, explore
+from flaxformer.study.former_results import former_arms
 from flaxformer.study.judging import JudgedClaim, judge_claims, key_of
 from flaxformer.study.parabola import NEIGHBOURS
 from flaxformer.study.scaling_analysis import ScalingAnalysis, analyse_scaling, limits_of_scaling, scaling_axes
@@ -55,6 +58,8 @@ class Analysis:
     """Damage of files, by the path in the folder; what is damaged is not used."""
     disagreements: dict[str, str]
     """Differing results of one trial, by its name."""
+    further_seeds: FurtherSeeds = dataclasses.field(default_factory=FurtherSeeds)
+    """Sets of seeds that the study tried and left behind."""
     measured: dict[str, dict[str, TrialMeasurement]] = dataclasses.field(default_factory=dict)
     """Numbers measured from kept weights, by function and trial."""
     reads: list[str] = dataclasses.field(default_factory=list)
@@ -133,7 +138,7 @@ class Analysis:
             *self._sweep_limits,
             *limits_of_scaling(self.scaling),
             *self._code_limits,
-            *self._log_limits,
+            *log_limits([claim.declaration for claim in self.claims], self.further_seeds, self.log, self.log_faults),
             *self._damage_limits,
             *data_limits(self.study),
         ]
@@ -184,19 +189,6 @@ class Analysis:
         ]
 
     @property
-    def _log_limits(self) -> list[str]:
-        """Changes of seeds after results were known, and faults of the log of declarations."""
-        remarks = {remark for claim in self.claims if claim.declaration for remark in claim.declaration.remarks}
-        found = [
-            f"{remark[0].upper()}{remark[1:]}; verdicts after such a choice are wrong more often than stated."
-            for remark in sorted(remarks)
-        ]
-        if self.log_faults:
-            faults = "; ".join(self.log_faults)
-            found.append(f"The log of declarations was changed: {faults}. No claim counts as declared before its data.")
-        return found
-
-    @property
     def _stop_limits(self) -> list[str]:
         if not self.stopped:
             return []
@@ -242,14 +234,17 @@ def analyse(store: Store) -> Analysis:
     log = declaration_log.read(store)
     held = Counter(results.declarations) + Counter(row.get("declaration") for row in store.measurements(study))
     faults = log.faults_of(held)
-    claims, withdrawn = judge_claims(study, measured, log, faults)
+    history = History(study, log)
+    declared = [history.declaration_of(claim, not faults) for claim in study["claims"]]
+    former = [(one, former_arms(store, log, one)) for one in history.withdrawn()]
+    claims, withdrawn = judge_claims(study, measured, declared, former)
     explorations = explore(study, by_labels, {sweep.axis for sweep in sweeps} | scaling_axes(study))
     if wrong := lines(store.root / "launches.jsonl")[1]:
         store.corrupt_files.setdefault("launches.jsonl", wrong[0])
     parts = study, results, arms, quantities, claims, withdrawn, explorations, sweeps, log, faults
-    measured_weights = trial_measurements.current(store, study)
-    reads = read_records.names(store.root)
-    return Analysis(*parts, dict(store.corrupt_files), dict(store.disagreements), measured_weights, reads)
+    measured_weights, reads = trial_measurements.current(store, study), read_records.names(store.root)
+    files = dict(store.corrupt_files), dict(store.disagreements)
+    return Analysis(*parts, *files, history.further_seeds(), measured_weights, reads)
 
 
 def _places(trials: Sequence[JsonObject]) -> Iterator[tuple[Labels, list[int]]]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from flaxformer.store.rows import Row
 from flaxformer.study.claim import Labels
+from flaxformer.study.divergence import is_diverged
 from flaxformer.study.statistics import Estimate, estimate, proportion
 from flaxformer.study.trials import TrialResults
 from flaxformer.wording import counted
@@ -29,7 +30,7 @@ class ArmSummary:
     diverged: int
     """Number of runs that diverged."""
     results: TrialResults | None = None
-    """Results of all trials by column; None for a quantity."""
+    """Results of all trials by column; None for a quantity, and for an arm of a withdrawn claim."""
     places: Sequence[int] = ()
     """Places of the arm's trials in these results."""
 
@@ -52,7 +53,7 @@ class ArmSummary:
     def has_diverged(self) -> list[bool]:
         """For each seed, whether its run diverged."""
         if self.results is None:
-            return [False] * len(self.rows)
+            return [row is not None and is_diverged(row) for row in self.rows]
         return [bool(own) for own in self.results.diverged[np.asarray(self.places, int)]]
 
     def numbers(self, name: str) -> list[float | None]:

@@ -7,6 +7,7 @@ from typing import TypeGuard
 from flaxformer.canonical import canonical_text
 from flaxformer.errors import UserError
 from flaxformer.store.rows import is_reserved
+from flaxformer.store.schema import is_storable
 from flaxformer.struct import get_at, replace_at
 from flaxformer.study.claim import QUANTITY
 from flaxformer.training.run import Run
@@ -33,13 +34,14 @@ class Axis:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.paths[0].rpartition(".")[2])
         object.__setattr__(self, "levels", dict(self.levels))
+        check_text("axis name", self.name)
         if not self.levels:
             raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
-        check_text("axis name", self.name)
         for label in self.levels:
             check_text(f"label of axis '{self.name}'", label)
             if not isinstance(label, str) or not label or set(label) & set(",="):
                 raise UserError(f"axis '{self.name}' has the label {label!r}; expected text without ',' and '='")
+            check_level(f"axis '{self.name}' has the level '{label}'", self.levels[label])
         if is_reserved(self.name) or self.name == QUANTITY or set(self.name) & set(",="):
             raise UserError(f"axis name '{self.name}' is taken by a column of the results; give it another with name=")
 
@@ -68,6 +70,17 @@ class Axis:
             if values(replace_at(baseline, self.changes(label))) == own:
                 return label
         return None
+
+
+def check_level(what: str, value: object) -> None:
+    """Check that a number can be stored; `what` begins the message.
+
+    Raises:
+      UserError: it is not finite, or an integer of more than 64 bits.
+    """
+    if is_number(value) and not is_storable(value):
+        shown = f"{value!r}" if isinstance(value, float) else f"an integer of {value.bit_length()} bits"
+        raise UserError(f"{what} = {shown}; expected a finite number, of at most 64 bits if it is an integer")
 
 
 def is_number(value: object) -> TypeGuard[Number]:

@@ -1,11 +1,11 @@
 """Claims: the results that the author of a study expects, stated before the runs."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 from flaxformer.errors import UserError
+from flaxformer.store.schema import is_storable
 from flaxformer.wording import check_text
 
 Labels = dict[str, str]
@@ -68,8 +68,12 @@ class Claim:
             check_text(f"claim '{self.text}' answers['{verdict}']", answer)
         for name in ("than", "to", "by", "within"):
             value = getattr(self, name)
-            if isinstance(value, int | float) and not math.isfinite(value):
-                raise UserError(f"claim '{self.text}' has {name}={value}; expected a finite number")
+            if isinstance(value, int | float) and not is_storable(value):
+                shown = value if isinstance(value, float) else f"an integer of {value.bit_length()} bits"
+                raise UserError(
+                    f"claim '{self.text}' has {name}={shown}; expected a finite number, of at most 64 bits if it is an "
+                    "integer"
+                )
         forms = [name for name in ("lower", "higher", "equal") if getattr(self, name) is not None]
         if len(forms) != 1:
             raise UserError(

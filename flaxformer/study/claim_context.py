@@ -1,7 +1,7 @@
 """Context of a claim: the simple effects of an interaction, and the effect without the seeds that diverged."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from flaxformer.digests import JsonObject
 from flaxformer.study.arms import ArmSummary
@@ -50,7 +50,7 @@ def with_context(
     claims: Sequence[JsonObject],
     differences: Sequence[Sequence[float]],
     judgements: Sequence[Judgement],
-    measured: Collection[ArmSummary],
+    measured: Sequence[Sequence[ArmSummary]],
     exact: bool,
 ) -> tuple[list[Judgement], list[ClaimContext]]:
     """Return the judgements, qualified where diverged runs decide or costs differ, and the context of each.
@@ -59,17 +59,17 @@ def with_context(
       claims: declared claims.
       differences: differences per seed of each.
       judgements: judgement of each, with its verdict.
-      measured: all arms and quantities.
+      measured: the arms and quantities among which each claim has its own.
       exact: True if the numbers do not depend on the seed.
     """
-    arms = list(measured)
-    diverged = [diverged_seeds(claim["terms"], arms) for claim in claims]
+    diverged = [diverged_seeds(claim["terms"], arms) for claim, arms in zip(claims, measured, strict=True)]
     without = []
     for claim, own, lost in zip(claims, differences, diverged, strict=True):
         kept = [difference for difference, is_lost in zip(own, lost, strict=True) if not is_lost]
         without.append(judge_claim(claim, kept, exact))
     qualified, contexts = [], []
-    for claim, judgement, lost, again in zip(claims, judgements, diverged, with_verdicts(without), strict=True):
+    known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
+    for claim, arms, judgement, lost, again in known:
         if any(lost) and again.verdict != judgement.verdict:
             found = (*judgement.qualifications, "divergence decides")
             judgement = dataclasses.replace(judgement, qualifications=found)
@@ -102,11 +102,11 @@ def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
 
 def _values(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[float | None]:
     """The contrast at each seed; None where a run or quantity is missing."""
-    arms = [next((arm for arm in measured if arm.labels == labels), None) for _, labels in terms]
-    columns = zip(*(arm.scores for arm in arms if arm is not None), strict=True)
-    weights = [weight for weight, _ in terms]
-    if None in arms:
+    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
+    if len(arms) < len(terms):
         return []
+    columns = zip(*(arm.scores for arm in arms), strict=True)
+    weights = [weight for weight, _ in terms]
     return [
         sum(w * s for w, s in zip(weights, column, strict=True) if s is not None) if None not in column else None
         for column in columns
@@ -117,6 +117,8 @@ def diverged_seeds(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
     """Return, for each seed with a difference, whether one of the claim's runs diverged."""
     arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
     values = _values(terms, measured)
+    if not values:
+        return []
     return [
         any(own) for value, *own in zip(values, *(arm.has_diverged for arm in arms), strict=True) if value is not None
     ]

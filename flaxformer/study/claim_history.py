@@ -1,154 +1,236 @@
-"""Time of declaration of each claim, and the results that existed then, from the log of declarations."""
+"""Time of declaration of each claim, and the results that were known then, from the log of declarations.
+
+A result is known by its configuration and its seed (`store.entry_content`), whatever its arm, its study's claims or its
+code were called then. A claim is identified by its text, its rule, and what it measures: the metric and the recipes of
+its arms, with all user code, or the code and the recipes of a derived number.
+"""
 
 import dataclasses
-import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flaxformer.digests import JsonObject
 from flaxformer.store.declaration_log import ANY_ARM, DeclarationLog
+from flaxformer.store.entry_content import configuration_digest, question, recipe_digest
 from flaxformer.study.claim import QUANTITY, arm_name
 from flaxformer.wording import counted, listed
 
 RULE = ("kind", "by", "within", "terms", "constant")
 """Fields of a claim that its test depends on."""
+TEXTS = ("question", "caveats", "unit", "goal", "axes")
+"""Fields of a declaration of which a change is told without its content."""
+Known = Mapping[str, set[int]]
+"""Seeds that have, or had, a result, by the configuration of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ClaimDeclaration:
     """Declaration of a claim in its present form.
 
-    A claim is confirmatory if it was declared before its data: before any seed had the results of all of its arms.
+    A claim is confirmatory if it was declared before its data: before any seed had the results of all of its arms. A
+    derived number may depend on every run of a seed, so any of them counts.
     """
 
     time: str
     """Time of the entry (UTC, ISO 8601)."""
     existing_seeds: int
-    """Number of the study's seeds that had the results of all of its arms."""
+    """Number of the study's seeds at which its data were known."""
+    seeds: int
+    """Number of the study's seeds."""
     existing: int
-    """Number of results of its arms that existed, at the study's seeds."""
+    """Number of results of its arms that were known, at the study's seeds."""
     declared: int
     """Number of results of its arms at the study's seeds, once all are there."""
     pilots: int
-    """Number of results of its arms that existed at other seeds."""
-    is_logged: bool
-    """False if it was declared before the folder had a log."""
+    """Number of results of its arms at other seeds."""
     is_intact: bool
-    """False if the log was changed, or does not hold the claim."""
+    """False if the log was changed or is missing, or does not hold the claim."""
     remarks: tuple[str, ...] = ()
     """Later changes of the seeds by which results were chosen or added after others were known."""
 
     @property
     def is_confirmatory(self) -> bool:
-        """True if the claim was declared before its data, or before the folder had a log."""
-        return self.is_intact and (self.existing_seeds == 0 or not self.is_logged)
+        """True if the claim was declared before its data."""
+        return self.is_intact and self.existing_seeds == 0
 
 
-def claim_declarations(study: JsonObject, log: DeclarationLog, faults: Sequence[str]) -> list[ClaimDeclaration]:
-    """Return the declaration of each claim of a study.
+@dataclasses.dataclass(frozen=True)
+class WithdrawnClaim:
+    """A claim that was declared before its data and withdrawn after them."""
+
+    claim: JsonObject
+    entry: JsonObject
+    """The last declaration that held it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FurtherSeeds:
+    """Sets of seeds that the study declared, had results of, and left behind."""
+
+    sets: Sequence[Sequence[int]] = ()
+    results: int = 0
+    """Number of results of the study's arms at seeds that it does not declare."""
+
+    def __str__(self) -> str:
+        """A clause, such as "2 further sets of seeds were tried"."""
+        return f"{counted(len(self.sets), 'further set')} of seeds {'was' if len(self.sets) == 1 else 'were'} tried"
+
+
+class History:
+    """Declarations of a study in the order of time, with the results that were known at each.
 
     Args:
       study: content of study.json.
       log: log of its folder.
-      faults: faults of the log; with any, no claim counts as declared before its data.
     """
-    if not log.digests and not faults:
-        n = len(study["claims"])
-        return [ClaimDeclaration("", 0, 0, 0, 0, is_logged=False, is_intact=True)] * n
-    return [_declaration(claim, study, log, not faults) for claim in study["claims"]]
+
+    def __init__(self, study: JsonObject, log: DeclarationLog) -> None:
+        self.study, self.entries = study, log.declarations
+        self.known = _known_results(self.entries)
+        """The results that were known at each declaration, that of all earlier ones among them."""
+        self.keys = [[identity(claim, entry) for claim in entry["claims"]] for entry in self.entries]
+        last = self.entries[-1] if self.entries else None
+        self.is_current = last is not None and _is_same(question(study), last)
+        """True if study.json holds the last declaration of the log."""
+
+    def declaration_of(self, claim: JsonObject, is_intact: bool) -> ClaimDeclaration:
+        """Return the declaration of a claim of the study; `is_intact` is False for a log with faults."""
+        arms, seeds, n = self._arms_of(claim), self.study["seeds"], len(self.entries) - 1
+        is_held = self.is_current and _has_recipes(claim, self.study, self.entries[-1])
+        if not is_held or (key := identity(claim, self.entries[-1])) not in self.keys[-1]:
+            return ClaimDeclaration("", 0, len(seeds), 0, len(arms) * len(seeds), 0, is_intact=False)
+        first = self._first(key, n)
+        before, now = ([known.get(arm, set()) for arm in arms] for known in (self.known[first], self.known[n]))
+        return ClaimDeclaration(
+            time=self.entries[first]["time"],
+            existing_seeds=len(self.known_seeds(claim, first, seeds)),
+            seeds=len(seeds),
+            existing=sum(len(own & {*seeds}) for own in before),
+            declared=len(arms) * len(seeds),
+            pilots=sum(len(own - {*seeds}) for own in now),
+            is_intact=is_intact,
+            remarks=tuple(self._seed_changes(claim, first)),
+        )
+
+    def withdrawn(self) -> list[WithdrawnClaim]:
+        """Return the claims that were declared before their data and are no longer declared in that form.
+
+        A claim that was withdrawn before its data is not among them, nor one that was declared after them.
+        """
+        current = {*self.keys[-1]} if self.is_current else set()
+        found: dict[str, WithdrawnClaim] = {}
+        for n, before in enumerate(self.entries[:-1]):
+            for claim, key in zip(before["claims"], self.keys[n], strict=True):
+                is_left = key in self.keys[n + 1] or key in current
+                if is_left or self.known_seeds(claim, self._first(key, n), before["seeds"], before):
+                    continue
+                if self.known_seeds(claim, n + 1, before["seeds"], before):
+                    found[key] = WithdrawnClaim(claim, before)
+        return list(found.values())
+
+    def further_seeds(self) -> FurtherSeeds:
+        """Return the sets of seeds that were declared before, had results of the study's arms, and were left behind."""
+        if not self.entries:
+            return FurtherSeeds()
+        declared, known = {*self.study["seeds"]}, self.known[-1]
+        arms = [ANY_ARM] if self.study["kind"] == "probe" else {*self.entries[-1]["arms"].values()}
+        others = {arm: known.get(arm, set()) - declared for arm in arms}
+        tried = set().union(*others.values())
+        sets = {tuple(sorted(entry["seeds"])): entry["seeds"] for entry in self.entries}
+        left = [own for own in sets.values() if ({*own} - declared) & tried]
+        return FurtherSeeds(left, sum(map(len, others.values())))
+
+    def known_seeds(
+        self, claim: JsonObject, at: int, seeds: Sequence[int], entry: JsonObject | None = None
+    ) -> list[int]:
+        """Return the seeds at which the data of a claim were known at the time of a declaration.
+
+        Args:
+          claim: the claim.
+          at: number of the declaration.
+          seeds: the seeds to consider.
+          entry: a declaration with the claim's arms; by default the last one.
+        """
+        known = self.known[at]
+        if any(QUANTITY in labels for _, labels in claim["terms"]):
+            return [seed for seed in seeds if any(seed in own for own in known.values())]
+        arms = self._arms_of(claim, entry)
+        return [seed for seed in seeds if all(seed in known.get(arm, ()) for arm in arms)]
+
+    def _arms_of(self, claim: JsonObject, entry: JsonObject | None = None) -> list[str]:
+        """Configurations of the arms whose results decide a claim; all arms for a number that is derived from them."""
+        if self.study["kind"] == "probe":
+            return [ANY_ARM]
+        arms = (entry or self.entries[-1])["arms"] if self.entries else {}
+        if any(QUANTITY in labels for _, labels in claim["terms"]):
+            return list(dict.fromkeys(arms.values()))
+        names = [arm_name(labels) for _, labels in claim["terms"]]
+        return list(dict.fromkeys(arms.get(name, name) for name in names))
+
+    def _first(self, key: str, until: int) -> int:
+        """Number of the first of the consecutive declarations that hold a claim, up to one that does."""
+        while until and key in self.keys[until - 1]:
+            until -= 1
+        return until
+
+    def _seed_changes(self, claim: JsonObject, first: int) -> list[str]:
+        """Sentences on changes of the seeds after results at the new seeds were known."""
+        found = []
+        for n in range(first + 1, len(self.entries)):
+            before, after = self.entries[n - 1]["seeds"], self.entries[n]["seeds"]
+            known = len(self.known_seeds(claim, n, after))
+            if before != after and known:
+                found.append(
+                    f"seeds changed from {seeds_in_words(before)} to {seeds_in_words(after)} when {known} of "
+                    f"{counted(len(after), 'seed')} had results"
+                )
+        return found
 
 
-def withdrawn_claims(study: JsonObject, log: DeclarationLog) -> list[tuple[JsonObject, str]]:
-    """Return the claims that were declared before their data and are no longer in that form, each with its metric.
-
-    A claim that was withdrawn before its data is not among them, nor one that was declared after them.
-    """
-    current = [_key(claim, study["metric"]) for claim in study["claims"]]
-    found: dict[str, tuple[JsonObject, str]] = {}
-    for before, after in itertools.pairwise(log.declarations):
-        left = [_key(claim, after["metric"]) for claim in after["claims"]]
-        for claim in before["claims"]:
-            key, arms = _key(claim, before["metric"]), _arms_of(claim, study)
-            seeds = before["seeds"]
-            first = _first(log, claim, before)
-            is_confirmatory = first["kind"] == "earlier" or not _complete_seeds(first, arms, seeds)
-            if key not in [*left, *current] and is_confirmatory and _complete_seeds(after, arms, seeds):
-                found[key] = claim, before["metric"]
-    return list(found.values())
-
-
-def _declaration(claim: JsonObject, study: JsonObject, log: DeclarationLog, is_intact: bool) -> ClaimDeclaration:
-    arms, seeds = _arms_of(claim, study), study["seeds"]
-    last = log.declarations[-1] if log.declarations else None
-    is_held = last is not None and _holds(last, claim, study["metric"]) and last["seeds"] == seeds
-    if last is None or not is_held:
-        return ClaimDeclaration("", 0, 0, len(arms) * len(seeds), 0, is_logged=True, is_intact=False)
-    entry = _first(log, claim, last)
-    results = {arm: set(entry["results"].get(arm, ())) for arm in arms}
-    return ClaimDeclaration(
-        time=entry["time"],
-        existing_seeds=_complete_seeds(entry, arms, seeds),
-        existing=sum(len(own & {*seeds}) for own in results.values()),
-        declared=len(arms) * len(seeds),
-        pilots=sum(len(own - {*seeds}) for own in results.values()),
-        is_logged=entry["kind"] == "declaration",
-        is_intact=is_intact,
-        remarks=tuple(_seed_changes(log, entry, arms)),
-    )
-
-
-def _first(log: DeclarationLog, claim: JsonObject, until: JsonObject) -> JsonObject:
-    """The first of the consecutive entries that hold a claim, up to an entry that does."""
-    first, metric = until, until["metric"]
-    for entry in reversed(log.declarations[: log.declarations.index(until)]):
-        if not _holds(entry, claim, metric):
-            break
-        first = entry
-    return first
-
-
-def _holds(entry: JsonObject, claim: JsonObject, metric: str) -> bool:
-    return _key(claim, metric) in [_key(one, entry["metric"]) for one in entry["claims"]]
-
-
-def _key(claim: JsonObject, metric: str) -> str:
-    """Identity of a claim: its text, its answers, its rule, and the metric if arms are compared."""
-    is_about_arms = any(QUANTITY not in labels for _, labels in claim["terms"])
-    fields = {name: claim.get(name) for name in ("text", "answers", *RULE)}
-    fields["metric"] = metric if is_about_arms else ""
-    return json.dumps(fields, sort_keys=True)
-
-
-def _arms_of(claim: JsonObject, study: JsonObject) -> list[str]:
-    """Names of the arms whose results decide a claim; all arms for a quantity that is derived from them."""
-    if study["kind"] == "probe":
-        return [ANY_ARM]
-    if any(QUANTITY in labels for _, labels in claim["terms"]):
-        return list(dict.fromkeys(trial["trial"].rpartition(",seed=")[0] for trial in study["trials"]))
-    return list(dict.fromkeys(arm_name(labels) for _, labels in claim["terms"]))
-
-
-def _complete_seeds(entry: JsonObject, arms: Sequence[str], seeds: Sequence[int]) -> int:
-    """Number of the seeds at which all arms had results at the time of an entry."""
-    return sum(all(seed in entry["results"].get(arm, ()) for arm in arms) for seed in seeds)
-
-
-def _seed_changes(log: DeclarationLog, first: JsonObject, arms: Sequence[str]) -> list[str]:
-    """Sentences on changes of the seeds after results at the new seeds were known."""
-    entries = log.declarations[log.declarations.index(first) :]
-    found = []
-    for before, after in itertools.pairwise(entries):
-        known = _complete_seeds(after, arms, after["seeds"])
-        if before["seeds"] != after["seeds"] and known:
-            found.append(
-                f"seeds changed from {seeds_in_words(before['seeds'])} to {seeds_in_words(after['seeds'])} when "
-                f"{known} of {counted(len(after['seeds']), 'seed')} had results"
-            )
+def _known_results(entries: Sequence[JsonObject]) -> list[Known]:
+    """Return the results that were known at each declaration: those that existed then or at an earlier one."""
+    found: list[Known] = []
+    known: dict[str, set[int]] = {}
+    configurations: dict[str, str] = {}
+    for entry in entries:
+        configurations = entry["arms"] | configurations  # results are those of earlier declarations
+        known = {arm: {*seeds} for arm, seeds in known.items()}
+        for arm, seeds in entry["results"].items():
+            known.setdefault(configurations.get(arm, arm), set()).update(seeds)
+        configurations |= entry["arms"]
+        found.append(known)
     return found
+
+
+def identity(claim: JsonObject, entry: JsonObject) -> str:
+    """Identity of a claim in a declaration: its text, its answers, its rule, and what it measures."""
+    fields = {name: claim.get(name) for name in ("text", "answers", *RULE)}
+    labels = [own for _, own in claim["terms"]]
+    arms = [entry["recipes"].get(arm_name(own)) for own in labels if QUANTITY not in own]
+    measured = [entry["metric"], *arms] if arms else []
+    derived = [entry["measured_by"]] if len(arms) < len(labels) else []
+    return json.dumps([fields, measured, derived], sort_keys=True)
+
+
+def _is_same(declared: JsonObject, entry: JsonObject) -> bool:
+    """True if an entry holds what a declaration asks."""
+    return all(entry.get(name) == value for name, value in json.loads(json.dumps(declared)).items())
+
+
+def _has_recipes(claim: JsonObject, study: JsonObject, entry: JsonObject) -> bool:
+    """True if the arms of a claim have the same recipes in a declaration and in an entry."""
+    for name in {arm_name(labels) for _, labels in claim["terms"] if QUANTITY not in labels}:
+        recipe = study["recipes"].get(name)
+        digests = (None, None) if recipe is None else (configuration_digest(recipe), recipe_digest(recipe))
+        if digests != (entry["arms"].get(name), entry["recipes"].get(name)):
+            return False
+    return True
 
 
 def seeds_in_words(seeds: Sequence[int]) -> str:
     """Seeds as a range where they are one, such as "0 to 7", else as a list."""
+    if not seeds:
+        return "none"
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
     return listed(map(str, seeds))
@@ -158,9 +240,10 @@ def changes(before: JsonObject | None, after: JsonObject) -> list[str]:
     """Return what an entry changes in the declaration before it, in a sentence each."""
     if before is None:
         return [f"{counted(len(after['claims']), 'claim')}, seeds {seeds_in_words(after['seeds'])}"]
-    found = []
-    if before["metric"] != after["metric"]:
-        found.append(f"metric: {before['metric']} -> {after['metric']}")
+    found = [
+        f"{name} changed" for name in ("question", "caveats", "unit", "goal", "axes") if before[name] != after[name]
+    ]
+    found += [f"{name}: {before[name]} -> {after[name]}" for name in ("name", "metric") if before[name] != after[name]]
     if before["seeds"] != after["seeds"]:
         found.append(f"seeds: {seeds_in_words(before['seeds'])} -> {seeds_in_words(after['seeds'])}")
     if before.get("scaling") != after.get("scaling"):

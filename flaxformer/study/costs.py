@@ -41,6 +41,8 @@ class CostRatio:
 
 
 NAMES = [field.name for field in dataclasses.fields(ArmCost) if field.name != "seconds"]
+REQUIRED = [name for name in NAMES if name != "memory_bytes"]
+"""Costs that a row has all of, or none."""
 
 
 def cost_of_arm(arm: ArmSummary) -> ArmCost | None:
@@ -66,7 +68,11 @@ def costs_of_arms(arms: Sequence[ArmSummary]) -> list[ArmCost | None]:
 
 def _cost(columns: Mapping[str, Sequence[float | None]]) -> ArmCost | None:
     """The cost of one arm from the columns of its runs."""
-    known = [place for place, flops in enumerate(columns["flops"]) if flops is not None]
+    known = [
+        place
+        for place, numbers in enumerate(zip(*(columns[name] for name in REQUIRED), strict=True))
+        if None not in numbers
+    ]
     if not known:
         return None
     shares = [(columns["seconds"][place] or 0.0) / (columns["group_size"][place] or 1) for place in known]

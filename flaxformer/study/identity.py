@@ -68,3 +68,14 @@ def fingerprints(recipe: JsonObject, seeds: Iterable[int]) -> list[str]:
 def digest(text: str) -> str:
     """Return the digest of a text in 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def measured_by(code: Mapping[str, str], recipes: Mapping[str, JsonObject] | None = None) -> str:
+    """Return the identity of a measurement: a digest of the package's semantics and of the user's code.
+
+    Args:
+      code: digests of the code that measures or derives, by the name of the definition.
+      recipes: recipes of the arms whose results the numbers are derived from; None for a probe.
+    """
+    parts = [flaxformer.SEMANTICS, dict(code), *([] if recipes is None else [recipes])]
+    return digest(json.dumps(parts, sort_keys=True))

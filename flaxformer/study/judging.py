@@ -1,14 +1,13 @@
 """Judging of claims: paired differences, tests, families, and whether each was declared before its data."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flaxformer.digests import JsonObject
-from flaxformer.store.declaration_log import DeclarationLog
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels
 from flaxformer.study.claim_context import ClaimContext, judge_claim, with_context
-from flaxformer.study.claim_history import ClaimDeclaration, claim_declarations, withdrawn_claims
+from flaxformer.study.claim_history import ClaimDeclaration, WithdrawnClaim
 from flaxformer.study.statistics import Judgement, with_verdicts
 
 Terms = list[tuple[float, Labels]]
@@ -60,27 +59,36 @@ def paired_differences(terms: Terms, arms: Mapping[str, ArmSummary], constant: f
 
 
 def judge_claims(
-    study: JsonObject, arms: dict[str, ArmSummary], log: DeclarationLog, faults: list[str]
+    study: JsonObject,
+    arms: Mapping[str, ArmSummary],
+    declarations: Sequence[ClaimDeclaration],
+    withdrawn: Sequence[tuple[WithdrawnClaim, Sequence[ArmSummary]]],
 ) -> tuple[list[JudgedClaim], list[JudgedClaim]]:
     """Judge the claims of the study, and those that it declared before their data and withdrew.
 
     Claims that were declared before their data are one family, with the withdrawn ones; the others are corrected for
     all claims.
+
+    Args:
+      study: content of study.json.
+      arms: its arms and quantities, by `key_of` their labels.
+      declarations: the declaration of each of its claims.
+      withdrawn: the withdrawn claims, each with the arms and quantities that it is about.
     """
-    declarations, withdrawn = claim_declarations(study, log, faults), withdrawn_claims(study, log)
-    claims = [*((claim, study["metric"]) for claim in study["claims"]), *withdrawn]
-    differences_of, judgements, exact = [], [], study.get("exact", False)
-    for claim, metric in claims:
-        has_results = metric == study["metric"]
-        differences = paired_differences(claim["terms"], arms, claim["constant"]) if has_results else []
-        differences_of.append(differences)
-        judgements.append(judge_claim(claim, differences, exact))
+    claims = [*study["claims"], *(one.claim for one, _ in withdrawn)]
+    current = list(arms.values())
+    measured = [*[current for _ in study["claims"]], *(list(own) for _, own in withdrawn)]
+    by_labels = [*[arms for _ in study["claims"]], *({key_of(one.labels): one for one in own} for _, own in withdrawn)]
+    exact = study.get("exact", False)
+    differences_of = [
+        paired_differences(claim["terms"], own, claim["constant"]) for claim, own in zip(claims, by_labels, strict=True)
+    ]
+    judgements = [judge_claim(*pair, exact) for pair in zip(claims, differences_of, strict=True)]
     is_confirmatory = [one.is_confirmatory for one in declarations] + [True] * len(withdrawn)
     family = iter(with_verdicts([one for one, own in zip(judgements, is_confirmatory, strict=True) if own]))
     every = zip(with_verdicts(judgements), is_confirmatory, strict=True)
     decided = [next(family) if own else one for one, own in every]
-    known = [claim if metric == study["metric"] else claim | {"terms": []} for claim, metric in claims]
-    decided, contexts = with_context(known, differences_of, decided, arms.values(), exact)
+    decided, contexts = with_context(claims, differences_of, decided, measured, exact)
     judged = [
         JudgedClaim(
             **{"unit": study["unit"]} | {name: value for name, value in claim.items() if name in DECLARED},
@@ -89,7 +97,7 @@ def judge_claims(
             context=context,
             declaration=declaration,
         )
-        for (claim, _), differences, judgement, context, declaration in zip(
+        for claim, differences, judgement, context, declaration in zip(
             claims, differences_of, decided, contexts, [*declarations, *[None] * len(withdrawn)], strict=True
         )
     ]

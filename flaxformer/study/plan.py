@@ -22,12 +22,12 @@ from flaxformer.study.claim import QUANTITY, Claim, Contrast
 from flaxformer.study.declare import Measure, Study
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.evaluation_data import check_test_set, evaluation_data
-from flaxformer.study.identity import code_by_arm, data_of, digest, fingerprint, fingerprints, recipe
+from flaxformer.study.identity import code_by_arm, data_of, digest, fingerprint, fingerprints, measured_by, recipe
 from flaxformer.study.metrics import METRICS, columns_of, metrics_of
 from flaxformer.study.scale import VARIABLE_NAMES
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.tracing import check_traces
-from flaxformer.study.user_functions import calling
+from flaxformer.study.user_functions import calling, check_column
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.memory import check_memory
@@ -115,6 +115,7 @@ def check_measured(study: Study) -> None:
     taken = {axis.name for axis in study.axes} | columns_of(study.baseline)
     shapes = jax.eval_shape(lambda run: _measured(study, run), jax.tree.map(jnp.asarray, study.baseline))
     for name, shape in shapes.items():
+        check_column("measure", name)
         if name in taken or name == QUANTITY or is_reserved(name):
             raise UserError(f"measure returns '{name}', which is the name of another column; expected another name")
         if shape.shape:
@@ -194,10 +195,17 @@ def declaration(study: Study) -> JsonObject:
         "scaling": None if study.scaling is None else study.scaling.rule() | {"scales": study.scales},
         "trials": _trials(study, recipes),
         "recipes": recipes,
-        "measured_by": "derived",
-        "code": {} if study.derive is None else code_digests([study.derive], study.file),
+        **_derived(study, recipes),
         **_named_evaluations(study),
     } | _comparison(study)
+
+
+def _derived(study: Study, recipes: Mapping[str, JsonObject]) -> JsonObject:
+    """Return the identity of the derived numbers, which depend on `derive` and on every arm."""
+    if study.derive is None:
+        return {"measured_by": "", "code": {}}
+    code = code_digests([study.derive], study.file)
+    return {"measured_by": measured_by(code, recipes), "code": code}
 
 
 def _named_evaluations(study: Study) -> JsonObject:

@@ -1,18 +1,16 @@
 """Probes: questions that measurements answer without training."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import flaxformer
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError, did_you_mean
-from flaxformer.files import digest_of
 from flaxformer.store.store import FORMAT
 from flaxformer.study.checks import check_functions, check_name, check_texts
 from flaxformer.study.claim import QUANTITY, Claim, Labels
 from flaxformer.study.declare import Number
+from flaxformer.study.identity import measured_by
 from flaxformer.study.seeds import check_seeds
 from flaxformer.user_code import code_digests
 
@@ -85,11 +83,6 @@ class Probe:
             "measured_by": measured_by(code),
             "code": code,
         }
-
-
-def measured_by(code: Mapping[str, str]) -> str:
-    """Return the identity of a measurement: a digest of the package's semantics and of the user's code."""
-    return digest_of(json.dumps([flaxformer.SEMANTICS, code], sort_keys=True).encode())
 
 
 def check_quantities(claims: Sequence[Claim], values: Mapping[str, float]) -> None:

@@ -40,12 +40,23 @@ def numbers(name: str, values: object, where: str) -> dict[str, float]:
         raise UserError(f"{name} returns {_shown(values)} {where}; expected a dict of numbers by name")
     found = {}
     for key, value in values.items():
-        check_text(f"a name that {name} returns", key)
+        check_column(name, key)
         try:
             found[key] = float(value)
         except (TypeError, ValueError):
             raise UserError(f"{name} returns '{key}' = {_shown(value)} {where}; expected a number") from None
     return found
+
+
+def check_column(function: str, name: object) -> None:
+    """Check a name that a user's function gives to a number.
+
+    Raises:
+      UserError: it is no text, or holds characters that tables do not show, such as control characters.
+    """
+    check_text(f"a name that {function} returns", name)
+    if not name or not str(name).isprintable():
+        raise UserError(f"{function} returns the name {name!r}; expected printable text")
 
 
 def _shown(value: object) -> str:

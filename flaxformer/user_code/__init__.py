@@ -1,6 +1,13 @@
 """Identity of user code: digests of all code outside installed packages that can change a result."""
 
 from flaxformer.user_code.search import code_digests
-from flaxformer.user_code.source import copy_sources, path_of_copy, remember_sources, user_modules
+from flaxformer.user_code.source import copy_sources, is_unchanged_copy, path_of_copy, remember_sources, user_modules
 
-__all__ = ["code_digests", "copy_sources", "path_of_copy", "remember_sources", "user_modules"]
+__all__ = [
+    "code_digests",
+    "copy_sources",
+    "is_unchanged_copy",
+    "path_of_copy",
+    "remember_sources",
+    "user_modules",
+]

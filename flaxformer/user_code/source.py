@@ -8,7 +8,7 @@ import linecache
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
@@ -242,13 +242,23 @@ def copy_sources(folder: Path, modules: Sequence[types.ModuleType]) -> str:
     texts = {source_path(module.__name__): module_source(module).encode() for module in modules}
     if not texts:
         return ""
-    digest = digest_of(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in sorted(texts.items())))
+    digest = _digest_of_texts(texts)
     for name, text in texts.items():
         path = folder / digest / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text)
     return digest
+
+
+def is_unchanged_copy(folder: Path) -> bool:
+    """True if folder/, whose name is a digest, holds the texts that `copy_sources` wrote there and no others."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return _digest_of_texts({path.relative_to(folder).as_posix(): path.read_bytes() for path in files}) == folder.name
+
+
+def _digest_of_texts(texts: Mapping[str, bytes]) -> str:
+    return digest_of(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in sorted(texts.items())))
 
 
 def path_of_copy(digest: str, file: Path | None) -> str | None:

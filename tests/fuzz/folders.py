@@ -14,11 +14,11 @@ from fuzz.observe import CANARY
 from flaxformer import digests
 
 VALUES = [None, True, -1, 0, 10**30, 1.5, -1e308, "", CANARY, [], {}, [[]], {"x": 1}, [None], ["x"], [1, 2], *TEXTS]
-COMMANDS = [["status"], ["status", "--json"], ["report"], ["compare"], ["replicate"]]
+COMMANDS = [["status"], ["status", "--json"], ["report"], ["compare"], ["replicate"], ["verify"]]
 STUDY_FILES = [
     *(f"{name}.jsonl" for name in ("declarations", "launches", "measurements", "disagreements")),
     *("study.json", "groups", "groups/all.parquet", "groups/all.jsonl", "leases", "unfinished", "figures", "code"),
-    *("results.md", "report.html", "results.tex", "results.parquet", "superseded", ".lock"),
+    *("results.md", "report.html", "results.tex", "results.parquet", "superseded", "declarations.head", ".lock"),
 ]
 JOB_FILES = ["config.json", "log.jsonl", "code", "steps", ".lock"]
 

@@ -43,12 +43,14 @@ POSITIONAL = {
     "new": ["study", "fresh"],
     "check": ["study.py"],
     "plan": ["study.py"],
+    "declare": ["study.py"],
     "run": ["study.py"],
     "status": ["results"],
     "report": ["results"],
     "measure": ["results", "measure.py"],
     "compare": ["results", "results"],
     "replicate": ["results"],
+    "verify": ["results"],
     "claims": [],
     "bench": ["training"],
     "prepare": ["text.txt", "tokens"],
@@ -125,6 +127,17 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--pattern", ["/abs/**", "", "../**/*.txt", "**x", "a\\", "none*"]),
     ],
     "replicate": [("--seeds", ["0", "1", "0:2", "x", "", *HUGE]), ("--file", ["none.py", "text.txt", "job"])],
+    "verify": [
+        ("--trials", ["0", "-1"]),
+        ("--seed", ["-1", *HUGE[1:]]),
+        ("--file", ["none.py", "text.txt", "job"]),
+        ("--mesh", ["x", "data=0", "tensor=-1"]),
+    ],
+    "declare": [
+        ("--seeds", ["-1", "x", *HUGE]),
+        ("--on-code-change", ["forget"]),
+        ("--output", ["x" * 300, "study.py", "study.py/below"]),
+    ],
     "claims": [("--seeds", ["-1", "x", *HUGE]), ("--folder", ["none", "results", "study.py"])],
     "bench": [
         ("--rounds", ["0", "-1"]),
@@ -260,7 +273,20 @@ def _override(rng: random.Random) -> list[str]:
 def _path(rng: random.Random) -> list[str]:
     """A positional path that is not what the command expects."""
     command = rng.choice(
-        ["check", "plan", "run", "status", "report", "compare", "replicate", "prepare", "train", "generate"]
+        [
+            "check",
+            "plan",
+            "declare",
+            "run",
+            "status",
+            "report",
+            "compare",
+            "replicate",
+            "verify",
+            "prepare",
+            "train",
+            "generate",
+        ]
     )
     words = [command, *POSITIONAL[command]]
     place = rng.randrange(1, len(words)) if command != "prepare" else 1

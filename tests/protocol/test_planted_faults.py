@@ -12,7 +12,7 @@ from protocol.test_protocol import Damage, Network, Protocol, expected, undistur
 
 from flaxformer import digests, files
 from flaxformer.checkpoint import checkpoints
-from flaxformer.store import columns, leases, store
+from flaxformer.store import columns, declaration_log, leases, store
 
 HISTORIES = 3000
 """Histories after which a fault counts as not found."""
@@ -72,6 +72,16 @@ def tables_before_lines_of_columns(self, choose, types):
     return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
 
 
+def append_after_head(store, log, kind, entry):
+    """Count a line in the head before it is in the log."""
+    head = {"lines": len(log.digests) + 1, "last": "0"}
+    declaration_log.records.write_document(store.root / declaration_log.HEAD, head)
+    return append_to_log(store, log, kind, entry)
+
+
+append_to_log = declaration_log.append_entry
+
+
 def write_in_place(path, data):
     path.write_bytes(data)
 
@@ -98,6 +108,7 @@ FAULTS = {
     "a reader reads tables before lines": (Protocol, (store.Store, "rows", tables_before_lines)),
     "a status reads tables before lines": (Protocol, (columns, "_read", tables_before_lines_of_columns)),
     "a document is written in place": (Protocol, (digests, "write_atomically", write_in_place)),
+    "a line is counted before it is in the log": (Protocol, (declaration_log, "append_entry", append_after_head)),
     "a failed row replaces a result": (Protocol, (store, "by_trial", last_row)),
     "a partial run is resumed with other weights": (Protocol, (checkpoints, "read_arrays", other_weights)),
     "a line counts whatever its digest": (Damage, (digests, "digest", lambda data, size=8: "0" * 2 * size)),

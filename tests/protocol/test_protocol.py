@@ -6,6 +6,7 @@ history is a sequence of rules that hypothesis generates. In each history:
 - a row that was acknowledged is never lost, doubled or changed;
 - no two leases that are in force give the same trial to two processes;
 - a reader sees every row that was acknowledged before it began, and no other numbers than those of the study;
+- the log of declarations has no fault, and an event that was recorded in it is never lost;
 - damage of a file is reported where it can be told from a kill, and everything else is used;
 - in the end, one more worker completes the study.
 
@@ -37,7 +38,7 @@ from protocol.simulated_study import TRIALS, results, worker
 from protocol.simulated_world import HOSTS, STORE, World
 
 from flaxformer.errors import UserError
-from flaxformer.store import columns, records
+from flaxformer.store import columns, declaration_log, records
 from flaxformer.store.leases import EXPIRY, HEARTBEAT, Leases, read_lease
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
@@ -56,6 +57,10 @@ CALLS = (*SHARED, *((name, "") for name in ("write", "fsync", "rename", "unlink"
 """System calls before which a process is suspended or killed."""
 PROGRESS = st.sampled_from((("create", ".lease"), ("write", ".jsonl"), ("rename", ".parquet"), ("unlink", ".jsonl")))
 """System calls of a process that takes trials over, from its lease to the end of its merge."""
+LOGGING = st.sampled_from(
+    [(name, end) for name in ("write", "fsync", "rename") for end in ("s.jsonl", "s.head", ".tmp")]
+)
+"""System calls of a process that adds a line to the log of declarations, and to its head."""
 MEETING, CALL, TURN = st.sampled_from(SHARED), st.sampled_from(CALLS), st.integers(0, 60)
 
 
@@ -77,7 +82,7 @@ def read_tables(store):
     return columns.rows_of(store, TRIALS)
 
 
-READERS = {"status": status, "rows": lambda store: store.rows(), "report": read_tables}
+READERS = {"status": status, "rows": lambda store: store.rows(), "report": read_tables, "log": declaration_log.read}
 READER = st.sampled_from([*READERS])
 
 
@@ -109,6 +114,8 @@ class Protocol(RuleBasedStateMachine):
         self.losses = collections.Counter()
         self.checked = None
         """The files and the acknowledged rows when `acknowledged_rows_are_there` was last checked."""
+        self.events = []
+        """Numbers of the events that were recorded in the log."""
         self.stack = contextlib.ExitStack()
         self.stack.enter_context(self.world.patched())
         self.stack.enter_context(study.patched(self.world, self.acknowledge))
@@ -152,6 +159,19 @@ class Protocol(RuleBasedStateMachine):
     def start_reader(self, host, kind):
         self.world.start(functools.partial(self.read, kind), host)
 
+    @precondition(lambda self: len(self.alive()) < 4)
+    @rule(host=HOST, call=st.none() | LOGGING)
+    def start_recorder(self, host, call):
+        """Begin a process that records an event in the log, as a report of unfinished results does."""
+        process = self.world.start(self.record_event, host)
+        if call:
+            self.world.step_to(process, *call)
+
+    def record_event(self, process):
+        event = {"finished": process.number, "declared": 0, "reader": "report"}
+        if declaration_log.record_event(Store(ROOT), "interim", event):
+            self.events.append(process.number)
+
     def read(self, kind, _process):
         """What a reader of a kind does."""
         before = {trial: state for trial, state in self.acknowledged.items() if trial not in self.lost}
@@ -166,7 +186,9 @@ class Protocol(RuleBasedStateMachine):
             return
         # A row that is damaged while a reader is suspended may be another one when it goes on.
         before = {trial: state for trial, state in before.items() if self.losses[trial] == losses[trial]}
-        if kind == "status":
+        if kind == "log":
+            assert self.damaged or not found.faults, found.faults
+        elif kind == "status":
             done = {trial for trial, state in before.items() if state == "done"} - self.lost
             assert may_be_late or found["done"] >= len(done), (found, done)
             assert found["declared"] == len(TRIALS)
@@ -328,6 +350,10 @@ class Protocol(RuleBasedStateMachine):
         self.check_rows(store.rows(), self.acknowledged)
         assert self.damaged or not store.corrupt_files, store.corrupt_files
         assert not store.disagreements
+        log = declaration_log.read(store)
+        assert self.damaged or not log.faults, log.faults
+        recorded = [entry["finished"] for entry in log.of("interim")]
+        assert self.damaged or not {*self.events} - {*recorded}, (self.events, recorded)
 
     @invariant()
     def one_owner_per_trial(self):

@@ -97,7 +97,7 @@ def test_parts_that_do_not_fit_are_refused(declarations, path, value, message):
 
 def test_a_folder_with_a_malformed_declaration_is_refused(tmp_path, declarations):
     digests.write_document(tmp_path / "study.json", replaced(declarations[0], ("claims",), 3))
-    with pytest.raises(UserError, match=r"is damaged .claims is 3; expected a list"):
+    with pytest.raises(UserError, match=r"study.json is not as 'run' writes it: claims is 3; expected a list"):
         _ = Store(tmp_path).declaration
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import io
+import itertools
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -16,7 +18,7 @@ from flaxformer.report import tables, terminal, verdicts
 from flaxformer.report.write import write
 from flaxformer.runner.probes import run_probe
 from flaxformer.store import declaration_log, records
-from flaxformer.store.declaration_log import NAME, read
+from flaxformer.store.declaration_log import HEAD, NAME, read
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study import Axis, Claim, Probe
@@ -257,48 +259,73 @@ def test_a_claim_changed_in_study_json_alone_is_exploratory(tmp_path):
     assert claim.is_exploratory
 
 
-@pytest.mark.slow
-def test_a_last_line_that_a_kill_cut_short_is_dropped(tmp_path):
+def test_a_kill_between_two_writes_is_no_fault_and_no_line_is_lost(tmp_path):
+    """The log is cut anywhere in its last line, or whole, and the head is that of before the line."""
     store = fill(tmp_path, study(LOWER), loss)
-    whole = (tmp_path / NAME).read_bytes()
+    whole, head = (tmp_path / NAME).read_bytes(), (tmp_path / HEAD).read_bytes()
     fill(tmp_path, study(HIGH), loss)
     line = (tmp_path / NAME).read_bytes()[len(whole) :]
-    for cut in range(0, len(line), 11):
+    for cut in [*range(0, len(line), 701), len(line)]:
         (tmp_path / NAME).write_bytes(whole + line[:cut])
+        (tmp_path / HEAD).write_bytes(head)
+        assert not read(store).faults
         declare_only(tmp_path, study(HIGH))
         assert not read(store).faults
         assert len(entries(tmp_path)) == 2
+        assert digests.read_document(tmp_path / HEAD)["lines"] == 2
         assert analyse(store).claims[0].is_exploratory
 
 
-def without_log(root, store):
-    """Make a folder one from before the log existed."""
-    (root / NAME).unlink()
-    content = digests.read_document(root / "study.json")
-    del content["declaration"]
-    records.write_document(root / "study.json", content)
-    [path] = store.groups.glob("*.parquet")
-    records.write_table(path, [dict(row) | {"declaration": None} for row in store.rows().values()])
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """A folder with five lines in its log, two of them interim analyses; and the declaration before the last."""
+    folder = tmp_path_factory.mktemp("logged")
+    store = fill(folder, study(LOWER), loss)
+    declared = [declaration(study(*claims)) for claims in ((), (HIGH,))]
+    for n in (5, 7):
+        declaration_log.record_interim_analysis(store, n, 12, "report")
+    for own in declared:
+        with store.locked():
+            declare(store, own)
+    return folder, declared[0]
 
 
-def test_an_older_folder_is_shown_as_declared_before_the_log_existed(tmp_path):
+@pytest.mark.parametrize("removed", [*itertools.chain(*(itertools.combinations(range(5), n) for n in range(1, 6)))])
+def test_every_removal_of_lines_is_detected_and_remembered(logged, tmp_path, removed):
+    """Each line has its own digest, which is right."""
+    folder, other = logged
+    shutil.copytree(folder, tmp_path / "x")
+    store = Store(tmp_path / "x")
+    lines = (folder / NAME).read_bytes().splitlines(keepends=True)
+    (store.root / NAME).write_bytes(b"".join(line for n, line in enumerate(lines) if n not in removed))
+    before = read(store).faults
+    assert len(lines) == 5
+    assert before
+    with store.locked():
+        declare(store, other)
+    declaration_log.record_interim_analysis(store, 8, 12, "report")
+    assert not {*before} - {*read(store).faults}
+
+
+def test_texts_are_in_the_log(tmp_path):
+    fill(tmp_path, study(HIGH), loss)
+    analysis = analyse(declare_only(tmp_path, study(HIGH, question="Is it larger?", caveats=())))
+    assert [claim.is_exploratory for claim in analysis.claims] == [False]
+    assert [entry["caveats"] for entry in entries(tmp_path)] == [["It is tiny."], []]
+    assert "question changed; caveats changed" in tables.declarations(analysis).rows[-1]
+
+
+@pytest.mark.parametrize("lost", [(NAME,), (HEAD,), (NAME, HEAD)])
+def test_results_without_a_log_are_exploratory_for_good(tmp_path, lost):
     store = fill(tmp_path, study(HIGH), loss)
-    verdict = analyse(store).claims[0].judgement
-    without_log(tmp_path, store)
-    [claim] = analyse(store).claims
-    assert verdicts.declared(claim) == "before this log existed"
-    assert claim.judgement == verdict
-    [claim] = analyse(declare_only(tmp_path, study(HIGH))).claims
-    assert verdicts.declared(claim) == "before this log existed"
-    assert entries(tmp_path)[0]["kind"] == "earlier"
-
-
-def test_a_claim_changed_in_an_older_folder_is_exploratory(tmp_path):
-    store = fill(tmp_path, study(LOWER), loss)
-    without_log(tmp_path, store)
-    analysis = analyse(declare_only(tmp_path, study(HIGH)))
-    assert [claim.is_exploratory for claim in analysis.claims] == [True]
-    assert [claim.text for claim in analysis.withdrawn] == [LOWER.text]
+    for name in lost:
+        (tmp_path / name).unlink()
+    for _ in range(2):
+        [claim] = analyse(store).claims
+        assert claim.is_exploratory
+        assert verdicts.declared(claim) == "at an unknown time"
+        assert f"{lost[0]} is missing" in " ".join(analyse(store).limits)
+        declare_only(tmp_path, study(HIGH))
 
 
 # --- probes -------------------------------------------------------------------------------------------------

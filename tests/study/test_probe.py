@@ -18,8 +18,8 @@ from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
 from flaxformer.study.analysis import analyse
+from flaxformer.study.identity import measured_by
 from flaxformer.study.plan import declaration
-from flaxformer.study.probe import measured_by
 from flaxformer.user_code import code_digests
 
 SPREAD = [0.2, -0.2, 0.1, -0.1, 0.05, -0.05]

@@ -9,13 +9,16 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer.runner.launch import derived
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Study, Trial
+from flaxformer.study.metrics import METRICS
 from flaxformer.study.plan import declaration
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
+from flaxformer.user_code.changes import OnCodeChange
 
 BASELINE = Run(
     model=ModelConfig(vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11)),
@@ -58,30 +61,51 @@ def results(rows: dict[str, Row]) -> dict[str, dict]:
     return {trial: {name: row[name] for name in row if name not in INCIDENTAL} for trial, row in rows.items()}
 
 
-def fill(root: Path, study: Study, loss: Callable[[Trial], float]) -> Store:
-    """A folder of finished runs with the losses that the caller gives; nothing is trained."""
+def fill(
+    root: Path,
+    study: Study,
+    loss: Callable[[Trial], float],
+    on_code_change: OnCodeChange = "refuse",
+    missing_only: bool = False,
+) -> Store:
+    """A folder of finished runs with these losses, also as the study's own metric; nothing is trained.
+
+    Args:
+      missing_only: runs that have a result keep it.
+    """
     store = Store(root)
     with store.locked():
-        entry = declare(store, declaration(study))["declaration"]
+        declared = declare(store, declaration(study), on_code_change)
+        fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
+        known = store.rows().keys()
         for trial in study.trials():
+            value = loss(trial)
+            own = {} if study.metric in METRICS else {study.metric: value, f"initial_{study.metric}": value + 7.0}
             row = Row(
                 trial=trial.name,
                 group="all",
                 seed=trial.seed,
                 status="done",
-                declaration=entry,
+                fingerprint=fingerprints[trial.name],
+                declaration=declared["declaration"],
                 evaluated_at=[0, 6],
                 labels=trial.arm.labels,
                 metrics={
-                    "validation_loss": loss(trial),
+                    "validation_loss": value,
                     "validation_accuracy": 0.5,
                     "initial_validation_loss": 9.0,
                     "initial_validation_accuracy": 0.0,
-                },
+                }
+                | own,
                 curves={"validation_loss": [9.0, loss(trial)], "validation_accuracy": [0.0, 0.5]},
             )
-            store.append("all", row)
+            if not (missing_only and trial.name in known):
+                store.append("all", row)
         store.finish("all")
+        if study.derive is not None:
+            about = {name: declared[name] for name in ("measured_by", "declaration")}
+            rows = [about | row for row in derived(study, store.rows())]
+            store.replace_measurements(rows, declared["measured_by"])
     return store
 
 

@@ -1,19 +1,31 @@
 """Arguments of every command: all that `--help` shows. No module here imports JAX, so that help is shown at once."""
 
 from flaxformer.cli.arguments.runs import Generate, Prepare, Train
-from flaxformer.cli.arguments.studies import Compare, MeasureTrials, Plan, Replicate, Report, RunStudy, Status
+from flaxformer.cli.arguments.studies import (
+    Compare,
+    Declare,
+    MeasureTrials,
+    Plan,
+    Replicate,
+    Report,
+    RunStudy,
+    Status,
+    Verify,
+)
 from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, New
 
 COMMANDS: dict[str, type] = {
     "new": New,
     "check": Check,
     "plan": Plan,
+    "declare": Declare,
     "run": RunStudy,
     "status": Status,
     "report": Report,
     "measure": MeasureTrials,
     "compare": Compare,
     "replicate": Replicate,
+    "verify": Verify,
     "claims": Claims,
     "bench": Bench,
     "prepare": Prepare,

@@ -1,4 +1,4 @@
-"""Arguments of the commands for studies: plan, run, status, report, measure, compare, replicate."""
+"""Arguments of the commands for studies: declare, plan, run, status, report, measure, compare, replicate, verify."""
 
 import dataclasses
 from pathlib import Path
@@ -47,6 +47,25 @@ class StudyArguments:
         Literal["final", "best", "all"] | None,
         option("KIND", "none", "weights of each run to keep: final, best, or all evaluated steps"),
     ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Declare:
+    """Write and print the declaration of a study with its digest, without training.
+
+    Publish them before you run: the report of the study shows the same digest.
+
+    Examples:
+      flaxformer declare study.py
+      flaxformer declare study.py --seeds 8 --output runs/study --json
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `study`")]
+    overrides: Overrides = ()
+    seeds: SeedsOption = None
+    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the results")] = None
+    on_code_change: CodeChangeOption = "refuse"
+    json: Annotated[bool, flag("print JSON")] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,3 +228,29 @@ class Replicate:
         Path("experiments/claims")
     )
     devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Verify:
+    """Train some finished trials again, and compare their results bit by bit.
+
+    It executes the folder's copy of the study's file, or --file; trust it first.
+
+    Rows that were changed after training are found; the report tells the result.
+
+    Examples:
+      flaxformer verify runs/study
+      flaxformer verify runs/study --trials 10 --file study.py
+    """
+
+    directory: Output
+    overrides: Annotated[
+        tuple[str, ...],
+        option("PATH=VALUE …", "those of the first run", "change fields; '--set' may be omitted", name="set"),
+    ] = ()
+    trials: Annotated[int, option("N", "3", "number of trials to train again, chosen at random")] = 3
+    seed: Annotated[int | None, option("N", "drawn", "seed of the choice")] = None
+    file: Annotated[Path | None, option("FILE", "the copy in the folder", "file of the study")] = None
+    mesh: Annotated[str | None, option("AXIS=N,…", "that of the first run", "devices for each run")] = None
+    devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
+    json: Annotated[bool, flag("print JSON")] = False

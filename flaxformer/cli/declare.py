@@ -1,0 +1,86 @@
+"""The command `flaxformer declare FILE`."""
+
+import json
+
+from rich.console import Console
+from rich.text import Text
+
+from flaxformer.cli.arguments import Declare
+from flaxformer.digests import JsonObject
+from flaxformer.report import phrasing, verdicts
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import check_recipes, declare, store_of
+from flaxformer.runner.stages import resolve_study
+from flaxformer.store import declaration_log
+from flaxformer.store.store import Store
+from flaxformer.study.analysis import Analysis, analyse
+from flaxformer.study.claim_history import seeds_in_words
+from flaxformer.study.load import load_study
+from flaxformer.study.seeds import parse_seeds
+from flaxformer.wording import counted
+
+
+def main(arguments: Declare, console: Console) -> int:
+    """Write the declaration of a study into its folder, and print it with its digest; nothing is trained."""
+    seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    declared = load_study(arguments.file, arguments.overrides, seeds)
+    execution = Execution(output=arguments.output)
+    study = resolve_study(declared, execution)
+    store = store_of(study, execution)
+    check_recipes(study, store)
+    declare(study, store, arguments.on_code_change)
+    found = described(store, analyse(store))
+    if arguments.json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        show(console, found)
+    return 0
+
+
+def described(store: Store, analysis: Analysis) -> JsonObject:
+    """Return the declaration as plain data, with the digest of its line in the log."""
+    log, study = declaration_log.read(store), analysis.study
+    entry = log.declarations[-1]
+    place = next(digest for digest, own in log.at_digest.items() if own is entry)
+    return {
+        "study": study["name"],
+        "folder": str(store.root),
+        "time": entry["time"],
+        "digest": place,
+        "question": study["question"],
+        "metric": study["metric"],
+        "seeds": study["seeds"],
+        "arms": [arm.labels for arm in analysis.arms],
+        "runs": len(study["trials"]),
+        "claims": [
+            {
+                "text": claim.text,
+                "claimed": phrasing.claimed(claim),
+                "terms": claim.terms,
+                "constant": claim.constant,
+                "declared": verdicts.declared(claim),
+            }
+            for claim in analysis.claims
+        ],
+        "caveats": study["caveats"],
+        "code": entry["code"],
+    }
+
+
+def show(console: Console, found: JsonObject) -> None:
+    """Print a text to publish before the runs."""
+    lines = [
+        found["question"],
+        f"Study '{found['study']}', declared on {found['time']}, before it runs with this declaration.",
+        f"{counted(len(found['arms']), 'arm')} at the seeds {seeds_in_words(found['seeds'])}: "
+        f"{counted(found['runs'], 'run')}, judged on {found['metric']}.",
+    ]
+    for number, claim in enumerate(found["claims"], start=1):
+        lines.append(f"Claim {number}: {claim['text']} (claimed {claim['claimed']}; declared {claim['declared']}).")
+    lines += ["No claim is declared."] if not found["claims"] else []
+    lines += [f"Limit: {caveat}" for caveat in found["caveats"]]
+    lines += [f"Code: {name} {digest}" for name, digest in found["code"].items()]
+    for line in lines:
+        console.print(Text(line))
+    console.print(Text(f"Digest: {found['digest']}", style="bold"))
+    console.print(f"Written to {found['folder']}; 'flaxformer run' continues it.", highlight=False, soft_wrap=True)

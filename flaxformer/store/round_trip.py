@@ -1,0 +1,67 @@
+"""Check, before anything is trained, that a study and its results can be stored and read back exactly."""
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+
+import polars as pl
+
+from flaxformer import digests
+from flaxformer.digests import DamagedError, JsonObject
+from flaxformer.errors import UserError
+from flaxformer.store import records
+from flaxformer.store.checks import CONTROL, check_file_name
+from flaxformer.store.compact import compact, expand
+from flaxformer.store.rows import Row
+from flaxformer.store.schema import check_declaration
+
+
+def check_round_trip(declaration: JsonObject) -> None:
+    """Write a declaration, and a row of results with every label, into memory, and compare what is read back.
+
+    Raises:
+      UserError: the field that cannot be stored, its value, and what was expected.
+    """
+    try:
+        check_document(declaration)
+        check_rows(list(_rows(declaration["trials"])))
+    except (DamagedError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+        who = f"{declaration.get('kind')} '{declaration.get('name')}'"
+        raise UserError(
+            f"the results of {who} could not be read back ({error}); change this in its file; nothing was trained"
+        ) from None
+
+
+def check_document(declaration: JsonObject) -> None:
+    """Raise ValueError if study.json would not hold a declaration exactly."""
+    text = digests.document(compact(declaration))
+    if found := CONTROL.search(text):
+        raise DamagedError(f"it holds the control character {found[0]!r}; expected printable text")
+    read = expand(digests.parse_document(text))
+    check_declaration(read)
+    for name, value in declaration.items():
+        if json.dumps(read[name], sort_keys=True) != json.dumps(value, sort_keys=True):
+            raise DamagedError(f"{name} is read back as another value")
+
+
+def check_rows(rows: list[Row]) -> None:
+    """Raise ValueError if a line, or a table, would not hold rows exactly."""
+    for row in rows:
+        check_file_name(row.group)
+        if Row.from_columns(digests.parse_line(digests.line(row)[:-1])) != row:
+            raise DamagedError(f"the row of {row.trial} is read back as another one")
+    buffer = io.BytesIO()
+    records.frame_of(rows).write_parquet(buffer)
+    buffer.seek(0)
+    if rows and [Row.from_columns(one) for one in pl.read_parquet(buffer).to_dicts()] != rows:
+        raise DamagedError("the table of results is read back as another one")
+
+
+def _rows(trials: Iterable[JsonObject]) -> Iterator[Row]:
+    """Yield a row without numbers for some trials, which have every label of every axis."""
+    seen: set[tuple[str, str]] = set()
+    for trial in trials:
+        if new := {*trial["labels"].items()} - seen:
+            seen |= new
+            about = {name: trial[name] for name in ("trial", "group", "seed", "fingerprint", "labels")}
+            yield Row(**about, status="done")
