@@ -14,7 +14,7 @@ from flaxformer.study.halving import Goal
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.statistics import Estimate
 from flaxformer.study.sweep import Sweep, SweepLine, SweepPoint
-from flaxformer.wording import counted
+from flaxformer.wording import counted, listed
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 GOALS: dict[str, Goal] = {
@@ -105,6 +105,8 @@ def finding(claim: JudgedClaim) -> str:
     """A claim's result in one clause."""
     judged = claim.judgement
     n = judged.effect.n
+    if n == 0 and claim.context.without_value:
+        return f"no seed has a finite {listed([one.name for one in claim.context.without_value])} in every run compared"
     if n == 0:
         return "no seed has all the runs that the claim compares"
     parts = [f"{effect(claim)}, claimed {claimed(claim)}"]

@@ -101,8 +101,8 @@ def fit_jointly(labels: Labels, points: Sequence[JointPoint], declared: Sequence
     used = usable_seeds(own, range(len(declared)))
     if len(used) < FEWEST_SEEDS:
         missing = (
-            f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence at every fitted size; "
-            f"at least {FEWEST_SEEDS} are needed"
+            f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence, and with a finite score, at "
+            f"every fitted size; at least {FEWEST_SEEDS} are needed"
         )
         return dataclasses.replace(found, reason=missing)
     scores = np.array([[point.arm.scores[i] for point in own] for i in used], float)

@@ -80,7 +80,7 @@ def judge_claims(
     every = zip(with_verdicts(judgements), is_confirmatory, strict=True)
     decided = [next(family) if own else one for one, own in every]
     known = [claim if metric == study["metric"] else claim | {"terms": []} for claim, metric in claims]
-    decided, contexts = with_context(known, differences_of, decided, arms.values(), exact)
+    decided, contexts = with_context(study, known, differences_of, decided, arms.values())
     judged = [
         JudgedClaim(
             **{"unit": study["unit"]} | {name: value for name, value in claim.items() if name in DECLARED},

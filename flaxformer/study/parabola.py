@@ -63,8 +63,13 @@ def vertex(x: Sequence[float], y: Sequence[float], block: Sequence[int], level: 
 
 
 def near_best(losses: Mapping[float, float]) -> list[float]:
-    """Return the value with the lowest loss and up to `NEIGHBOURS` values on each side, in increasing order."""
-    values = sorted(losses)
+    """Return the value with the lowest loss and up to `NEIGHBOURS` values on each side, in increasing order.
+
+    A value whose loss is not finite is left out; with no other, the result is empty.
+    """
+    values = sorted(value for value, loss in losses.items() if math.isfinite(loss))
+    if not values:
+        return []
     best = values.index(min(values, key=lambda value: losses[value]))
     return values[max(0, best - NEIGHBOURS) : best + NEIGHBOURS + 1]
 
@@ -81,8 +86,11 @@ def log_optimum(losses: Mapping[float, float]) -> float:
     Returns:
       The minimum of the parabola, or the nearest end of the fitted values if it is outside them. If the parabola has no
       minimum, or fewer than 4 points since the best value is the first or the last, the best value that was tried.
+      Values whose loss is not finite are left out; NaN without any other.
     """
     near = near_best(losses)
+    if not near:
+        return math.nan
     positions = [math.log(value) for value in near]
     found = vertex(positions, [losses[value] for value in near], [0] * len(near))
     if found is None:

@@ -134,7 +134,11 @@ def speed_up(
     logs, above, below = [], 0, 0
     for own, other in pairs:
         costs, whole = COSTS[resource](other), COSTS[resource](own)[-1]
-        found = cost_to_reach(costs, curve_of(other, metric), score(own, metric), goal)
+        target, curve = score(own, metric), curve_of(other, metric)
+        if target is None:
+            continue
+        known = [(cost, value) for cost, value in zip(costs, curve, strict=True) if value is not None]
+        found = cost_to_reach([cost for cost, _ in known], [value for _, value in known], target, goal)
         above, below = above + math.isinf(found), below + (found == 0)
         bound = costs[-1] if math.isinf(found) else found or costs[1]
         logs.append(math.log(bound / whole))

@@ -41,6 +41,7 @@ Qualification = Literal[
     "withheld for skewness",
     "outlier",
     "withheld by signs",
+    "not finite",
     "divergence decides",
     "unequal cost",
 ]

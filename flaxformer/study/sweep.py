@@ -8,7 +8,8 @@ lines, one for each combination of their levels. In each line:
   `NEIGHBOURS` values on each side, with one offset per seed, and has Fieller's interval (see `study.parabola`).
 
 Where a halving stopped so many arms that too few values are left, the parabola is fitted at the last step at which
-enough were evaluated. Values at which a run diverged are left out of the fit. The interval says how well the seeds and
+enough were evaluated. Values at which a run diverged are left out of the fit, and values at which a score is not finite
+out of the fit and of the choice of the best. The interval says how well the seeds and
 the neighbouring values determine the optimum; it relies on the loss having about the form of a parabola between the
 neighbours. The score at the best value is optimistic, since the same seeds chose the value.
 """
@@ -58,7 +59,7 @@ class SweepLine:
     labels: Labels
     points: Sequence[SweepPoint]
     best: SweepPoint | None
-    """None if no arm was trained to the end."""
+    """None if no arm was trained to the end with a finite score at every seed."""
     optimum: Optimum | None
 
     def is_edge(self, name: str) -> bool:
@@ -116,7 +117,7 @@ def _is_swept(values: Mapping[str, float]) -> bool:
 def _line(study: JsonObject, labels: Labels, points: Sequence[SweepPoint], goal: Goal) -> SweepLine:
     sign = 1 if goal == "lower" else -1
     ordered = sorted(points, key=lambda point: tuple(point.numbers.values()))
-    finished = [point for point in ordered if point.arm.estimate.n]
+    finished = [point for point in ordered if point.arm.estimate.n and not point.arm.not_finite]
     best = min(finished, key=lambda point: sign * point.arm.estimate.mean, default=None)
     optimum = _optimum(study, ordered, sign) if len(ordered[0].numbers) == 1 else None
     return SweepLine(labels, ordered, best, optimum)
@@ -135,11 +136,11 @@ def _optimum(study: JsonObject, points: Sequence[SweepPoint], sign: int) -> Opti
 
 
 def _scores(study: JsonObject, points: Sequence[SweepPoint], step: int | None) -> dict[float, dict[int, float]]:
-    """Scores by value and seed, of the values that no run diverged at."""
+    """Scores by value and seed, of the values at which no run diverged, and every score is finite."""
     found: dict[float, dict[int, float]] = {}
     for point in points:
         [value] = point.numbers.values()
-        if value <= 0 or point.arm.diverged:
+        if value <= 0 or point.arm.diverged or point.arm.not_finite:
             continue
         own = point.arm.scores if step is None else point.arm.scores_at(study["metric"], step)
         scores = {seed: score for seed, score in zip(study["seeds"], own, strict=True) if score is not None}
