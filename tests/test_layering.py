@@ -75,7 +75,7 @@ INSIDE = {
         {"declarations"},
     ],
     "study": [
-        {"checks", "user_functions", "claim", "paired_tests", "corrections", "parabola", "halving", "seeds"},
+        {"checks", "user_functions", "claim", "paired_tests", "corrections", "parabola", "halving", "seeds", "finite"},
         {"divergence", "equal_cost", "scale", "scaling_law"},
         {"statistics", "scaling_claim", "scaling_tests", "joint_law", "metrics"},
         {"trials", "axis", "arm"},

@@ -130,6 +130,9 @@ def optimum(line: SweepLine) -> str:
     found, tried = line.optimum, [min(one.numbers.values()) for one in line.points]
     if found is None:
         return "–"
+    if math.isnan(found.low):
+        is_inside = min(tried) <= found.value <= max(tried)
+        return f"{numbers.rounded(found.value)} (one seed, no interval)" if is_inside else "not determined"
     low, high = numbers.rounded(found.low, 2), numbers.rounded(found.high, 2)
     if found.low > 0 and math.isfinite(found.high) and min(tried) <= found.value <= max(tried):
         return f"{numbers.rounded(found.value)} [{low}, {high}]"

@@ -212,7 +212,8 @@ class Analysis:
             after = f"; where too few arms went on, to the scores after {' or '.join(map(str, steps))} steps"
             found.append(
                 "An optimum is the minimum of a parabola in the logarithm of the value, fitted to the best value and "
-                f"up to {NEIGHBOURS} on each side{after if steps else ''}; its interval relies on that form."
+                f"up to {NEIGHBOURS} on each side{after if steps else ''}; its interval is over the seeds, and relies "
+                "on that form."
             )
         return found
 
