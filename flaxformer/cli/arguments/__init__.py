@@ -2,7 +2,7 @@
 
 from flaxformer.cli.arguments.runs import Generate, Prepare, Train
 from flaxformer.cli.arguments.studies import Compare, MeasureTrials, Plan, Replicate, Report, RunStudy, Status
-from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, New
+from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, Fit, New
 
 COMMANDS: dict[str, type] = {
     "new": New,
@@ -14,6 +14,7 @@ COMMANDS: dict[str, type] = {
     "measure": MeasureTrials,
     "compare": Compare,
     "replicate": Replicate,
+    "fit": Fit,
     "claims": Claims,
     "bench": Bench,
     "prepare": Prepare,
