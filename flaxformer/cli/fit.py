@@ -37,8 +37,12 @@ def main(arguments: Fit, console: Console) -> int:
     if not 0 <= arguments.leave_out < len(order):
         raise UserError(f"--leave-out is {arguments.leave_out}; expected a number of points, of {len(order)}")
     used = np.sort(order[: len(order) - arguments.leave_out])
+    points = {name: values[used] for name, values in columns.items()}
     found = fit_joint_law(
-        **{name: values[used] for name, values in columns.items()},
+        points["parameters"],
+        points["tokens"],
+        points["losses"],
+        embeddings=points.get("embeddings"),
         loss=arguments.minimise,
         delta=arguments.delta,
         resamples=arguments.resamples,

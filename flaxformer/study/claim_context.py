@@ -41,6 +41,13 @@ class ClaimContext:
     without_value: tuple[WithoutValue, ...] = ()
     """Seeds at which a number of the claim is not finite, by its name."""
 
+    def is_denied(self, kind: str) -> bool:
+        """True if one of the effects that an interaction compares is not in the claimed direction in the mean.
+
+        "A helps X more than Y" is then not what the data show: A hurts Y, or both. An equality claims no direction.
+        """
+        return kind != "equal" and any(one.judgement.effect.mean <= 0 for one in self.simple_effects)
+
 
 def judge_claim(claim: JsonObject, differences: Sequence[float], exact: bool) -> Judgement:
     """Return the judgement of one declared claim, before the correction for its family."""
@@ -82,6 +89,7 @@ def with_context(
         )
         holds: dict[Qualification, bool] = {
             "not finite": bool(context.without_value),
+            "simple effects": judgement.verdict == "supported" and context.is_denied(claim["kind"]),
             "divergence decides": any(lost) and again.verdict != judgement.verdict,
             "unequal cost": bool(context.cost_ratios),
         }

@@ -81,11 +81,11 @@ class PointsFit:
 
 
 def fit_joint_law(
-    parameters: Sequence[float],
-    tokens: Sequence[float],
-    losses: Sequence[float],
+    parameters: Sequence[float] | Vector,
+    tokens: Sequence[float] | Vector,
+    losses: Sequence[float] | Vector,
     *,
-    embeddings: Sequence[float] | None = None,
+    embeddings: Sequence[float] | Vector | None = None,
     loss: LawLoss = "huber",
     delta: float = DELTA,
     resamples: int = RESAMPLES,
@@ -138,7 +138,10 @@ def _percentiles(values: Vector) -> tuple[float, float]:
 
 
 def _checked(
-    parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], embeddings: Sequence[float] | None
+    parameters: Sequence[float] | Vector,
+    tokens: Sequence[float] | Vector,
+    losses: Sequence[float] | Vector,
+    embeddings: Sequence[float] | Vector | None,
 ) -> Matrix:
     """Return N, D and L as rows."""
     columns = {"parameters": parameters, "tokens": tokens, "losses": losses}
