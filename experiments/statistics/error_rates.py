@@ -4,7 +4,7 @@ Draws per-seed differences with a known mean and standard deviation 1, judges th
 rule of reports (flaxformer.study.statistics), and counts. A verdict is false if it is supported or refuted although the
 true mean difference is exactly the tested bound. Differences are skewed where one of two arms is, such as one that
 sometimes fails, or where a number is compared with a constant; arms of the same distribution have symmetric ones.
-Command: python experiments/statistics/error_rates.py (4 minutes on one core; the tables are in docs/verdicts.md);
+Command: python experiments/statistics/error_rates.py (6 minutes on one core; the tables are in docs/verdicts.md);
 with --calibrate, the factors of the skewness (flaxformer.study.paired_tests) instead.
 """
 
@@ -53,10 +53,20 @@ def _outliers(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
     return sizes * random.standard_normal(shape) / np.sqrt(0.9 + 0.1 * 100)
 
 
-def _failing(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Nine seeds in ten near 0 and one far off, as where a training sometimes fails; centred and scaled."""
-    failed, noise = random.random(shape) < 0.1, 0.1
-    return (failed + noise * random.standard_normal(shape) - 0.1) / np.sqrt(0.1 * 0.9 + noise**2)
+def _unequal_modes(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Two modes of 30 % and 70 %, 20 of their standard deviations apart; centred and scaled."""
+    modes = np.where(random.random(shape) < 0.3, 2.0, 0.0)
+    return (modes + 0.1 * random.standard_normal(shape) - 0.6) / np.sqrt(0.3 * 0.7 * 4 + 0.1**2)
+
+
+def _failing(share: float, cost: float) -> Draw:
+    """Normal seeds, of which a share is off by `cost` standard deviations of the others, as by failed trainings."""
+
+    def draw(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        failed, noise = random.random(shape) < share, 1 / cost
+        return (failed + noise * random.standard_normal(shape) - share) / np.sqrt(share * (1 - share) + noise**2)
+
+    return draw
 
 
 DISTRIBUTIONS: dict[str, Draw] = {
@@ -66,7 +76,11 @@ DISTRIBUTIONS: dict[str, Draw] = {
     "outliers": _outliers,
     "exponential": lambda random, shape: random.exponential(size=shape) - 1,
     "lognormal": _lognormal,
-    "1 in 10 fails": _failing,
+    "modes of 30 % and 70 %": _unequal_modes,
+    "1 in 10 fails, by 10 sd": _failing(0.1, 10),
+    "1 in 10 fails, by 30 sd": _failing(0.1, 30),
+    "1 in 50 fails, by 10 sd": _failing(0.02, 10),
+    "1 in 50 fails, by 30 sd": _failing(0.02, 30),
 }
 
 

@@ -42,7 +42,7 @@ study = Study(
         ),
     ],
     seeds=range(8),
-    scaling=Scaling("size", against="tokens", held_out=tuple(FAR)),
+    scaling=Scaling("size", against="tokens", held_out=tuple(FAR), loss="squares"),
     claims=[
         ScalingClaim(
             "the gain of pre-norm over post-norm is the same at any number of tokens",

@@ -50,7 +50,7 @@ class Panel:
     def text(self, claim: JudgedClaim) -> list[str]:
         """Lines of a claim with its verdict."""
         verdict = claim.judgement.verdict
-        return wrap(f"{phrasing.MARKS[verdict]} {verdict}: {claim.text}", self.characters)
+        return wrap(f"{phrasing.MARKS[verdict]} {phrasing.verdict(claim)}: {claim.text}", self.characters)
 
 
 def claims_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:

@@ -86,8 +86,8 @@ def effective_speed_ups(analysis: Analysis) -> Table:
             costs.speed_up(one.compute_to_baseline),
             costs.speed_up(one.time),
             costs.speed_up(one.time_to_baseline),
-            str(one.compute.log.n),
-            costs.censored(one.compute) or "–",
+            str(one.compute.log.n or "–"),
+            costs.remarks(one) or "–",
         ]
         for one in speed_ups(analysis.study, analysis.arms)
     ]

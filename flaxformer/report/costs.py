@@ -45,6 +45,8 @@ def comparison(study: JsonObject) -> str:
 
 def speed_up(one: SpeedUp | None) -> str:
     """A speed-up with its interval, such as "1.42 [1.31, 1.54]"; "above 2.1" or "below 0.4" with censored seeds."""
+    if one is not None and one.reason:
+        return "not read off"
     if one is None or math.isnan(one.ratio):
         return "not determined" if one is not None and one.above and one.below else "–"
     low, high = one.interval
@@ -56,7 +58,9 @@ def speed_up(one: SpeedUp | None) -> str:
 
 
 def censored(one: SpeedUp) -> str:
-    """The seeds at which no cost reaches the score, in words; empty without any."""
+    """The seeds at which no cost reaches the score, or why none is read off, in words; empty without any."""
+    if one.reason:
+        return f"not read off: {one.reason}"
     parts = []
     if one.above:
         parts.append(f"never reached at {one.above} of {counted(one.log.n, 'seed')}")
@@ -65,11 +69,21 @@ def censored(one: SpeedUp) -> str:
     return ", ".join(parts)
 
 
+def remarks(one: SpeedUps) -> str:
+    """What the speed-ups of an arm in compute are short of, in words; empty if nothing."""
+    reverse = one.compute_to_baseline
+    found = [censored(one.compute), f"to the other's, {censored(reverse)}" if reverse.reason else ""]
+    return "; ".join(filter(None, found))
+
+
 def speed_ups(one: SpeedUps) -> str:
     """The effective speed-ups of an arm over another in one clause."""
     parts = []
     found = ((one.compute, one.time, one.arm), (one.compute_to_baseline, one.time_to_baseline, one.baseline))
     for compute, time, arm in found:
+        if compute.reason:
+            parts.append(f"to the loss of {phrasing.arm(arm.labels)}, not read off: {compute.reason}")
+            continue
         in_time = "" if time is None else f", {speed_up(time)} in time"
         parts.append(f"to the loss of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
     return f"effective speed-up {'; '.join(parts)}"
@@ -79,7 +93,7 @@ def speed_up_in_compute(one: SpeedUps | None) -> str:
     """The speed-up in compute at the final score of the arm; where that is a bound, at that of the other arm too."""
     if one is None:
         return "–"
-    if not (one.compute.above or one.compute.below):
+    if one.compute.reason or not (one.compute.above or one.compute.below):
         return speed_up(one.compute)
     return f"{speed_up(one.compute)}; {speed_up(one.compute_to_baseline)} to the loss of the other"
 

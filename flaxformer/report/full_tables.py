@@ -110,8 +110,8 @@ def _sweeps(analysis: Analysis) -> Iterator[dict[str, object]]:
                     **{column: next(iter(values), None) for column, values in score.items()},
                     "seeds": best.arm.estimate.n if best else 0,
                     "optimum": optimum.value if optimum else None,
-                    "optimum_low": optimum.low if optimum else None,
-                    "optimum_high": optimum.high if optimum else None,
+                    "optimum_low": _known(optimum.low) if optimum else None,
+                    "optimum_high": _known(optimum.high) if optimum else None,
                     "values_tried": len(line.points),
                 }
 

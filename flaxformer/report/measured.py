@@ -9,6 +9,7 @@ from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
+from flaxformer.study.finite import WithoutValue, finite, finite_values, left_out
 from flaxformer.study.judging import key_of
 from flaxformer.study.statistics import estimate
 from flaxformer.wording import listed
@@ -50,7 +51,7 @@ def _trials_by_arm(analysis: Analysis) -> dict[str, list[str]]:
 
 
 def _cells(arm: ArmSummary, name: str, own: list[dict[str, float]]) -> list[str]:
-    values = [one[name] for one in own if name in one]
+    values = finite_values(one.get(name) for one in own)
     found = estimate(values)
     sd = number(statistics.stdev(values), found.sd) if len(values) > 1 else "–"
     return [phrasing.interval(found), sd, str(len(values))]
@@ -66,10 +67,24 @@ def remark(analysis: Analysis) -> str:
     present = analysis.results.table.filter(has_row)["trial"].to_list()
     missing = {function: sum(name not in trials for name in present) for function, trials in measured.items()}
     lacking = [f" {count} runs lack those of {function}." for function, count in missing.items() if count]
+    gaps = [f" {sentence}" for sentence in left_out(without_value(analysis))]
     return (
         f"Measured from kept weights by {listed(codes)}. These numbers are exploratory: no claim is about "
-        f"them.{''.join(lacking)}"
+        f"them.{''.join([*lacking, *gaps])}"
     )
+
+
+def without_value(analysis: Analysis) -> list[WithoutValue]:
+    """The seeds at which a measured number of an arm is not finite."""
+    numbers, trials, found = by_trial(analysis), _trials_by_arm(analysis), []
+    seeds = {trial["trial"]: trial["seed"] for trial in analysis.study["trials"]}
+    for arm in analysis.arms if numbers else ():
+        own = {trial: numbers[trial] for trial in trials[key_of(arm.labels)] if trial in numbers}
+        for name in dict.fromkeys(name for values in own.values() for name in values if not MAP.fullmatch(name)):
+            lost = [trial for trial, values in own.items() if name in values and finite(values[name]) is None]
+            at, declared = tuple(seeds[trial] for trial in lost), len(analysis.study["seeds"])
+            found.append(WithoutValue(name, at, declared, phrasing.labels(arm.labels)))
+    return [one for one in found if one.seeds]
 
 
 def section(analysis: Analysis) -> str:

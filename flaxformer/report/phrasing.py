@@ -14,7 +14,7 @@ from flaxformer.study.halving import Goal
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.statistics import Estimate
 from flaxformer.study.sweep import Sweep, SweepLine, SweepPoint
-from flaxformer.wording import counted
+from flaxformer.wording import counted, listed
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 GOALS: dict[str, Goal] = {
@@ -105,6 +105,8 @@ def finding(claim: JudgedClaim) -> str:
     """A claim's result in one clause."""
     judged = claim.judgement
     n = judged.effect.n
+    if n == 0 and claim.context.without_value:
+        return f"no seed has a finite {listed([one.name for one in claim.context.without_value])} in every run compared"
     if n == 0:
         return "no seed has all the runs that the claim compares"
     parts = [f"{effect(claim)}, claimed {claimed(claim)}"]
@@ -113,6 +115,26 @@ def finding(claim: JudgedClaim) -> str:
         tested = f"p {p_value(judged.p_holm)} after Holm" if judged.can_decide else "no verdict"
         parts.append(tested if judged.effect.sd else "no test, as all differences are equal")
     return "; ".join(parts)
+
+
+def verdict(claim: JudgedClaim) -> str:
+    """The verdict of a claim; "supported as a difference" for an interaction that `direction` qualifies."""
+    return f"{claim.judgement.verdict} as a difference" if direction(claim) else claim.judgement.verdict
+
+
+def direction(claim: JudgedClaim) -> str:
+    """Where the effects that an interaction compares are not in the claimed direction; empty if both are, or for none.
+
+    A supported interaction says that one effect exceeds the other, and not that either is in the claimed direction.
+    """
+    if "simple effects" not in claim.judgement.qualifications:
+        return ""
+    first, second = claim.context.simple_effects
+    if first.judgement.effect.mean <= 0:
+        less = f"it is less against it{with_labels(first.context)} than{with_labels(second.context)}"
+        return f"the effect is not in the claimed direction in either arm: {less}"
+    place = labels(second.context) or "the other arm"
+    return f"the effect is in the claimed direction{with_labels(first.context)} only, and against it with {place}"
 
 
 def point(one: SweepPoint) -> str:
@@ -128,6 +150,9 @@ def optimum(line: SweepLine) -> str:
     found, tried = line.optimum, [min(one.numbers.values()) for one in line.points]
     if found is None:
         return "–"
+    if math.isnan(found.low):
+        is_inside = min(tried) <= found.value <= max(tried)
+        return f"{numbers.rounded(found.value)} (one seed, no interval)" if is_inside else "not determined"
     low, high = numbers.rounded(found.low, 2), numbers.rounded(found.high, 2)
     if found.low > 0 and math.isfinite(found.high) and min(tried) <= found.value <= max(tried):
         return f"{numbers.rounded(found.value)} [{low}, {high}]"

@@ -18,6 +18,8 @@ SENTENCES: dict[Qualification, str] = {
     "withheld for skewness": "Student's t-test would decide; skewness towards the bound withholds the verdict",
     "outlier": "one seed is far from the others (at {outlier}); look at it before you rely on the verdict",
     "withheld by signs": "the sign-flip test does not agree, which withholds the verdict",
+    "not finite": "{without_value}",
+    "simple effects": "{direction}",
     "divergence decides": "diverged runs decide: without them the verdict is {without}",
     "unequal cost": "the arms differ in cost: {cost}",
 }
@@ -33,6 +35,8 @@ def sentences(claim: JudgedClaim) -> list[str]:
         "fewest": str(FEWEST_SEEDS),
         "outlier": _farthest(claim),
         "cost": costs.ratios(claim.context.cost_ratios),
+        "direction": phrasing.direction(claim),
+        "without_value": "; ".join(one.sentence for one in claim.context.without_value),
         "without": without.verdict if without else "inconclusive",
     }
     return [SENTENCES[one].format(**known) for one in judged.qualifications]

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from flaxformer.report import measured
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
+from flaxformer.study.finite import finite_values
 
 
 def numbers_by_arm(
     analysis: Analysis, pattern: re.Pattern[str], arms: Sequence[ArmSummary] | None = None
 ) -> Iterator[tuple[ArmSummary, list[dict[str, float]]]]:
-    """Yield each arm, of all or of some, with the numbers of each of its finished runs that has any.
+    """Yield each arm, of all or of some, with the numbers of each of its finished runs that has any, all finite.
 
     Args:
       pattern: of whole names. Numbers are metrics at the end of training, and those measured from kept weights.
@@ -27,5 +28,5 @@ def numbers_by_arm(
             own = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
             own |= {name: v for name, v in after.get(results.trials[place], {}).items() if pattern.fullmatch(name)}
             rows.append(own)
-        if found := [own for own in rows if own]:
+        if found := [own for own in rows if own and len(finite_values(own.values())) == len(own)]:
             yield arm, found

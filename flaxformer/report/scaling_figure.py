@@ -17,7 +17,6 @@ from flaxformer.report.drawing import (
     style_of,
 )
 from flaxformer.study.analysis import Analysis
-from flaxformer.study.scale import VARIABLE_NAMES
 from flaxformer.study.scaling_fit import FARTHEST, ScalingFit
 
 POINTS, BANDS = 100, 12
@@ -51,7 +50,7 @@ def scaling_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
         low, high = min(values), max(values)
         ax.set_ylim(low - 0.08 * (high - low or 1.0), high + 0.08 * (high - low or 1.0))
     draw_references(analysis.study, ax, "y", (min(values), max(values)))
-    ax.set_xlabel(VARIABLE_NAMES[scaling.variable])
+    ax.set_xlabel(scaling.names[scaling.variable])
     ax.set_ylabel(phrasing.metric(analysis.study))
     ax.grid(axis="both")
     if has_legend:

@@ -1,7 +1,7 @@
 """Scaling laws in words and in the cells of tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flaxformer.digests import JsonObject
@@ -9,7 +9,7 @@ from flaxformer.report import numbers, phrasing
 from flaxformer.report.numbers import p_value, rounded
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.joint_fit import JointFit, JointPoint
-from flaxformer.study.scale import VARIABLE_NAMES
+from flaxformer.study.law_losses import DESCRIPTIONS
 from flaxformer.study.scaling_analysis import Crossing, PredictedEffect, ScalingAnalysis
 from flaxformer.study.scaling_fit import FARTHEST, HeldOut, LawEstimate, ScalingFit
 
@@ -55,8 +55,8 @@ def cells(analysis: Analysis) -> list[Cells]:
     if scaling is None:
         return []
     axes = [axis["name"] for axis in analysis.study["axes"] if axis["name"] != scaling.axis]
-    metric, variable = phrasing.metric(analysis.study), VARIABLE_NAMES[scaling.variable]
-    fits = [_fit(one) for one in (*scaling.fits, *scaling.other_fits)]
+    metric, variable = phrasing.metric(analysis.study), scaling.names[scaling.variable]
+    fits = [_fit(one, scaling.names) for one in (*scaling.fits, *scaling.other_fits)]
     header = [*axes, "C", "law", "α [95 %]", "A [95 %]", "L∞ [95 %]", "p (misfit)", "fitted sizes", "seeds"]
     held_out = [_held_out_cells(fit, one) for fit in scaling.fits for one in fit.held_out]
     held_out_header = [*axes, scaling.axis, variable, f"predicted {metric} [95 %]", "observed", "inside"]
@@ -78,14 +78,19 @@ def _joint_cells(scaling: ScalingAnalysis, axes: Sequence[str]) -> list[Cells]:
     held_out_header = [*axes, scaling.axis, "N", "D", "predicted [95 %]", "observed", "inside"]
     held_out = [_joint_held_out_cells(fit, one) for fit in scaling.joint_fits for one in fit.held_out]
     return [
-        Cells("Joint laws in parameters N and tokens D", header, [*map(_joint, scaling.joint_fits)], len(axes) + 1),
+        Cells(
+            f"Joint laws in {scaling.names['parameters']} N and tokens D",
+            header,
+            [*map(_joint, scaling.joint_fits)],
+            len(axes) + 1,
+        ),
         Cells("Held-out sizes by the joint laws", held_out_header, held_out, len(axes) + 1),
     ]
 
 
-def _fit(fit: ScalingFit) -> list[str]:
+def _fit(fit: ScalingFit, names: Mapping[str, str]) -> list[str]:
     own = [interval(fit.exponent), _amplitude(fit.amplitude), interval(fit.limit)]
-    return [*fit.labels.values(), VARIABLE_NAMES[fit.variable], _known(fit), *own, *_basis(fit)]
+    return [*fit.labels.values(), names[fit.variable], _known(fit), *own, *_basis(fit)]
 
 
 def _joint(fit: JointFit) -> list[str]:
@@ -153,10 +158,10 @@ def findings(analysis: Analysis) -> list[str]:
     scaling = analysis.scaling
     if scaling is None:
         return []
-    variable = VARIABLE_NAMES[scaling.variable]
+    variable = scaling.names[scaling.variable]
     return [
         *joint_findings(analysis),
-        *(_law(fit) for fit in scaling.fits),
+        *(_law(fit, variable) for fit in scaling.fits),
         *(_held_out(fit, one) for fit in scaling.fits for one in fit.held_out),
         *(_effect(one, variable, analysis.study) for one in scaling.effects if one.effect is not None),
     ]
@@ -175,8 +180,7 @@ def _where(fit: ScalingFit | JointFit) -> str:
     return phrasing.labels(fit.labels) or "scaling law"
 
 
-def _law(fit: ScalingFit) -> str:
-    variable = VARIABLE_NAMES[fit.variable]
+def _law(fit: ScalingFit, variable: str) -> str:
     if fit.reason:
         return f"{_where(fit)}: L∞ + A·C^(−α) is not identified because {fit.reason} (C: {variable})"
     return (
@@ -187,7 +191,8 @@ def _law(fit: ScalingFit) -> str:
 
 def _joint_law(fit: JointFit) -> str:
     own = ", ".join(f"{name} {interval(fit.numbers[name])}" for name in JOINT_NUMBERS if name not in AMPLITUDES)
-    return f"{_where(fit)}: L∞ + A·N^(−α) + B·D^(−β) with {own} (best N ∝ C^a)"
+    how = f"best N ∝ C^a; by {DESCRIPTIONS[fit.loss]}"
+    return f"{_where(fit)}: L∞ + A·N^(−α) + B·D^(−β) with {own} ({how})"
 
 
 def _held_out(fit: ScalingFit | JointFit, one: HeldOut) -> str:

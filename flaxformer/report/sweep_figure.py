@@ -151,7 +151,8 @@ def _draw_optimum(ax: Axes, line: SweepLine, height: float, style: LineStyle) ->
     if (optimum := line.optimum) is None:
         return
     low, high = ax.get_xlim()
-    begin, end = max(low, optimum.low), min(high, optimum.high)
+    ends = [optimum.value if math.isnan(end) else end for end in (optimum.low, optimum.high)]
+    begin, end = max(low, ends[0]), min(high, ends[1])
     if begin > end:
         return
     where = f"{phrasing.labels(line.labels)}, " if line.labels else ""

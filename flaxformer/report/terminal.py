@@ -81,7 +81,7 @@ def marked_verdict(claim: JudgedClaim) -> tuple[str, str]:
     verdict = claim.judgement.verdict
     if claim.is_exploratory:
         return f"· {verdicts.verdict_of(claim)}", "dim"
-    return f"{phrasing.MARKS[verdict]} {verdict}", STYLES[verdict]
+    return f"{phrasing.MARKS[verdict]} {verdicts.verdict_of(claim)}", STYLES[verdict]
 
 
 def show_answers(console: Console, answers: Iterable[tuple[str, str]]) -> None:

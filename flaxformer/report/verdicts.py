@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 
 from flaxformer.digests import JsonObject
-from flaxformer.report import numbers
-from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, point, score, with_labels
+from flaxformer.report import numbers, phrasing
+from flaxformer.report.phrasing import MARKS, MOST_LINES, direction, finding, point, score, with_labels
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.sweep import Sweep
@@ -13,8 +13,12 @@ from flaxformer.wording import counted
 
 
 def verdict_of(claim: JudgedClaim) -> str:
-    """The verdict of a claim; "exploratory" before it if the claim was declared after its data."""
-    return f"exploratory: {claim.judgement.verdict}" if claim.is_exploratory else claim.judgement.verdict
+    """The verdict of a claim; "exploratory" before it if the claim was declared after its data.
+
+    Of an interaction whose effects are not both in the claimed direction, it is that of their difference.
+    """
+    found = phrasing.verdict(claim)
+    return f"exploratory: {found}" if claim.is_exploratory else found
 
 
 def declared(claim: JudgedClaim) -> str:
@@ -55,8 +59,14 @@ def answer(claims: Sequence[JudgedClaim]) -> str:
 
     A claim that was declared after its data answers nothing.
     """
-    found = (claim.answers[claim.judgement.verdict] for claim in claims if claim.answers and not claim.is_exploratory)
-    return "".join(f"{text} " for text in itertools.islice(found, 1))
+    answered = [claim for claim in claims if claim.answers and not claim.is_exploratory][:1]
+    texts = [[(claim.answers or {})[claim.judgement.verdict], _but(claim)] for claim in answered]
+    return "".join(f"{text} " for own in texts for text in own if text)
+
+
+def _but(claim: JudgedClaim) -> str:
+    """A sentence on what a supported interaction does not say; empty for others."""
+    return f"But {direction(claim)}." if direction(claim) else ""
 
 
 def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[JudgedClaim]) -> str:
@@ -69,20 +79,23 @@ def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[Judged
 
 
 def _finding_of(claim: JudgedClaim) -> str:
-    return f"{_without_stop(claim.text)} ({claim.judgement.verdict}: {finding(claim)})"
+    parts = filter(None, (finding(claim), direction(claim)))
+    return f"{_without_stop(claim.text)} ({phrasing.verdict(claim)}: {'; '.join(parts)})"
 
 
 def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:
     if len(claims) == 1:
         [claim] = claims
-        return f"{claim.judgement.verdict.capitalize()}: {_without_stop(claim.text)} ({finding(claim)})."
+        text = f"{verdict_of(claim).capitalize()}: {_without_stop(claim.text)} ({finding(claim)})."
+        return " ".join(filter(None, (text, _but(claim))))
     texts = {word: [_without_stop(c.text) for c in claims if c.judgement.verdict == word] for word in MARKS}
     supported, n = len(texts["supported"]), len(claims)
+    remarks = [f"“{_without_stop(one.text)}”: {direction(one)}." for one in claims if direction(one)]
     if supported == n:
-        return f"All {n} claims are supported."
+        return " ".join((f"All {n} claims are supported.", *remarks))
     parts = [f"{supported or 'None'} of {n} claims {'is' if supported < 2 else 'are'} supported"]
     parts += [f"{word}: {', and '.join(texts[word])}" for word in texts if word != "supported" and texts[word]]
-    return f"{'; '.join(parts)}."
+    return " ".join((f"{'; '.join(parts)}.", *remarks))
 
 
 def _without_stop(text: str) -> str:

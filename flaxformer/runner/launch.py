@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ from flaxformer.store.store import LOCK_PATIENCE, Store, check_file_name
 from flaxformer.study.arm import Trial
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Study
-from flaxformer.study.divergence import counted_row
+from flaxformer.study.divergence import CountedRow
 from flaxformer.study.plan import ProgramGroup, declaration
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.user_functions import calling, numbers
@@ -260,7 +261,8 @@ class _Worker:
 def derived(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
     """Numbers that the study derives from the finished runs, for every seed that has all of them.
 
-    The metrics of a run that diverged are those before training, as everywhere (`study.divergence`).
+    The metrics of a run that diverged are those before training, as everywhere (`study.divergence`). Where `derive`
+    reads a metric without a score (`study.finite`), its numbers at this seed are NaN.
 
     Raises:
       UserError: a claim is about a number that is not derived; or `derive` fails, or returns no numbers.
@@ -272,11 +274,13 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
         if study.derive is None or len(own) < len(trials):
             continue
         if all(is_finished(row) and row.status != "stopped" for row in own.values()):
-            counted_rows = {arm: counted_row(row) for arm, row in own.items()}
+            counted_rows = {arm: CountedRow.of(row) for arm, row in own.items()}
             where = f"at seed {seed}"
             with calling("derive", where):
                 given = study.derive(counted_rows)
             values = numbers("derive", given, where)
             check_quantities([claim for claim in study.claims if isinstance(claim, Claim)], values)
+            if any(row.metrics.unscored for row in counted_rows.values()):
+                values = dict.fromkeys(values, math.nan)
             found.append({"seed": seed, "seconds": 0.0, "values": values})
     return found

@@ -126,7 +126,7 @@ def _rungs(
             return False
         stopped = []
         for program, arms in left.items():
-            if arms[0].run.training.steps > until:
+            if arms and arms[0].run.training.steps > until:
                 best = survivors(study, arms, rows)
                 stopped += [arm for arm in arms if arm not in best]
                 left[program] = best
@@ -163,7 +163,10 @@ def rung(study: Study, among: tuple[str, ...], until: int) -> Rung:
 
 
 def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Arm]:
-    """Return the arms of one program that go on, by their mean over the seeds; an arm with a failed run comes last."""
+    """Return the arms of one program that go on, by their mean over the seeds.
+
+    An arm with a failed run or a score that is not finite does not.
+    """
     assert study.halving is not None
     scores = {
         arm.name: mean([_score(rows[Trial(arm, seed).name], study.metric) for seed in study.seeds]) for arm in arms

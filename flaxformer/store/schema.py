@@ -28,7 +28,14 @@ CLAIM: Form = {
     "constant": NUMBER,
     "answers?": {"*": str},
 }
-SCALING: Form = {"axis": str, "against": str, "held_out": [str], "scales?": dict}
+SCALING: Form = {
+    "axis": str,
+    "against": str,
+    "held_out": [str],
+    "loss?": str,
+    "embeddings?": bool,
+    "scales?": dict,
+}
 SCALE = ("flops", "parameters", "tokens")
 """Size of an arm of a scaling law."""
 TRIAL: Form = {"trial": str, "group": str, "labels": LABELS, "seed": int, "fingerprint": str}

@@ -7,6 +7,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.distributions import Choice, Integer, LogUniform, Uniform
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.halving import Halving
+from flaxformer.study.points_fit import fit_joint_law
 from flaxformer.study.probe import Probe
 from flaxformer.study.scaling import Scaling
 from flaxformer.study.scaling_claim import ScalingClaim
@@ -32,6 +33,7 @@ __all__ = [
     "Study",
     "Trial",
     "Uniform",
+    "fit_joint_law",
     "sampled",
     "tuned",
     "variance_of_seeds",

@@ -12,7 +12,7 @@ from flaxformer.store import declaration_log, trial_measurements
 from flaxformer.store.declaration_log import DeclarationLog
 from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import TrialMeasurement
-from flaxformer.study.arms import ArmSummary, divergence_rates
+from flaxformer.study.arms import ArmSummary, divergence_rates, without_value
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.claim_history import FurtherSeeds, History
 from flaxformer.study.costs import ArmCost, costs_of_arms
@@ -20,6 +20,7 @@ from flaxformer.study.declaration_limits import log_limits
 from flaxformer.study.divergence import RULE
 from flaxformer.study.evaluation_data import coverage, data_limits
 from flaxformer.study.explore import Exploration, explore
+from flaxformer.study.finite import finite, left_out
 from flaxformer.study.former_results import former_arms
 from flaxformer.study.judging import JudgedClaim, judge_claims, key_of
 from flaxformer.study.parabola import NEIGHBOURS
@@ -73,7 +74,8 @@ class Analysis:
     @functools.cached_property
     def missing(self) -> int:
         """Number of declared trials without a finished run; a run that was stopped early is not missing."""
-        return sum(score is None for arm in self.arms for score in arm.scores) - len(self.stopped)
+        has_row = [status not in (None, "failed") for status in self.results.statuses]
+        return has_row.count(False) + len(self.results.unscored(self.study["metric"]))
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -134,6 +136,7 @@ class Analysis:
         found = [f"{self.missing} of {trials} runs are missing."] if self.missing else []
         found += [
             *self._divergence_limits,
+            *left_out(without_value(self.study, [*self.arms, *self.quantities])),
             *self._stop_limits,
             *self._sweep_limits,
             *limits_of_scaling(self.scaling),
@@ -167,15 +170,9 @@ class Analysis:
         if (more := len(self.disagreements) - MOST_LISTED) > 0:
             found.append(f"{counted(more, 'other run')} had different results too.")
         n = len(self.study["seeds"])
-        measured = max((one.estimate.n for one in self.quantities), default=0)
+        measured = max((one.estimate.n + len(one.not_finite) for one in self.quantities), default=0)
         if (self.quantities or self.study["kind"] == "probe") and not self.missing and measured < n:
             found.append(f"Measurements at {n - measured} of {counted(n, 'seed')} are missing.")
-        found += [
-            f"'{one.labels[QUANTITY]}' has no finite value at {measured - one.estimate.n} of {counted(n, 'seed')}, "
-            "which its claims leave out."
-            for one in self.quantities
-            if one.estimate.n < measured
-        ]
         return found
 
     @property
@@ -210,7 +207,8 @@ class Analysis:
             after = f"; where too few arms went on, to the scores after {' or '.join(map(str, steps))} steps"
             found.append(
                 "An optimum is the minimum of a parabola in the logarithm of the value, fitted to the best value and "
-                f"up to {NEIGHBOURS} on each side{after if steps else ''}; its interval relies on that form."
+                f"up to {NEIGHBOURS} on each side{after if steps else ''}; its interval is over the seeds, and relies "
+                "on that form."
             )
         return found
 
@@ -222,11 +220,14 @@ def analyse(store: Store) -> Analysis:
     scores, diverged = results.scores(study["metric"]), results.diverged
     if unscored := results.unscored(study["metric"]):
         what = f"{counted(len(unscored), 'row')} without {study['metric']}"
-        store.corrupt_files.setdefault(f"row of {unscored[0]}", what)
-    arms = []
+        store.corrupt_files.setdefault(f"row of {results.trials[unscored[0]]}", what)
+    arms, seeds = [], [trial["seed"] for trial in study["trials"]]
+    not_finite = set(results.not_finite(study["metric"]))
     for labels, places in _places(study["trials"]):
         own = [scores[place] for place in places]
-        arms.append(ArmSummary(labels, own, ArmRows(results, places), int(diverged[places].sum()), results, places))
+        without = tuple(seeds[place] for place in places if place in not_finite)
+        n = int(diverged[places].sum())
+        arms.append(ArmSummary(labels, own, ArmRows(results, places), n, results, places, without))
     by_labels = {key_of(arm.labels): arm for arm in arms}
     quantities = _quantities(study, store)
     measured = by_labels | {key_of(one.labels): one for one in quantities}
@@ -277,11 +278,9 @@ def _quantities(study: JsonObject, store: Store) -> list[ArmSummary]:
     names = dict.fromkeys(name for row in own if row for name in row["values"])
 
     def summary(name: str) -> ArmSummary:
-        scores = [_finite(row["values"].get(name)) if row else None for row in own]
-        return ArmSummary({QUANTITY: name}, scores, [None] * len(own), 0)
+        values = [row["values"].get(name) if row else None for row in own]
+        scores, pairs = [*map(finite, values)], zip(study["seeds"], values, strict=True)
+        not_finite = tuple(seed for seed, value in pairs if value is not None and finite(value) is None)
+        return ArmSummary({QUANTITY: name}, scores, [None] * len(own), 0, not_finite=not_finite)
 
     return [*map(summary, names)]
-
-
-def _finite(value: object) -> float | None:
-    return value if isinstance(value, int | float) and math.isfinite(value) else None

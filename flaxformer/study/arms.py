@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flaxformer.digests import JsonObject
 from flaxformer.store.rows import Row
-from flaxformer.study.claim import Labels
+from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.divergence import is_diverged
+from flaxformer.study.finite import WithoutValue, finite_values
 from flaxformer.study.statistics import Estimate, estimate, proportion
 from flaxformer.study.trials import TrialResults
 from flaxformer.wording import counted
@@ -21,7 +23,10 @@ MOST_LISTED = 6
 
 @dataclasses.dataclass(frozen=True)
 class ArmSummary:
-    """One arm over its seeds: scores in the order of `seeds`, None where a run is missing, failed or stopped early."""
+    """One arm over its seeds: scores in the order of `seeds`, None where a run has none.
+
+    That is where it is missing, failed or stopped early, or where its number is not finite.
+    """
 
     labels: Labels
     scores: Sequence[float | None]
@@ -33,11 +38,22 @@ class ArmSummary:
     """Results of all trials by column; None for a quantity, and for an arm of a withdrawn claim."""
     places: Sequence[int] = ()
     """Places of the arm's trials in these results."""
+    not_finite: tuple[int, ...] = ()
+    """Seeds at which the number is not finite, and is no score."""
 
     @functools.cached_property
     def estimate(self) -> Estimate:
         """Mean and interval over the seeds with a score."""
         return estimate([score for score in self.scores if score is not None])
+
+    def without_value(self, study: JsonObject, name: str) -> WithoutValue:
+        """Return the seeds at which a metric of the runs is not finite; of a quantity, its own."""
+        seeds = self.not_finite
+        if self.results is not None and name != study["metric"]:
+            missing = set(self.results.not_finite(name))
+            seeds = tuple(study["trials"][place]["seed"] for place in self.places if place in missing)
+        where = "" if QUANTITY in self.labels else ", ".join(f"{axis} {label}" for axis, label in self.labels.items())
+        return WithoutValue(name, seeds, len(study["seeds"]), where)
 
     @property
     def statuses(self) -> list[str | None]:
@@ -69,7 +85,10 @@ class ArmSummary:
         return self.results.table["stopped_at"][self.places[self.statuses.index("stopped")]]
 
     def curve(self, metric: str) -> Curve | None:
-        """Learning curve over the runs that ended, by the rule of divergence; None without any."""
+        """Learning curve over the runs that ended, by the rule of divergence; None without any.
+
+        An evaluation that is not finite is left out.
+        """
         if self.results is None:
             return None
         steps, values = self.results.curves(metric)
@@ -77,7 +96,9 @@ class ArmSummary:
         own = [(i, curve) for i in ended if (curve := values[i]) is not None]
         if not own:
             return None
-        return list(steps[own[0][0]] or ()), [estimate(one) for one in zip(*(curve for _, curve in own), strict=True)]
+        columns = [finite_values(column) for column in zip(*(curve for _, curve in own), strict=True)]
+        found = [(at, estimate(one)) for at, one in zip(steps[own[0][0]] or (), columns, strict=True) if one]
+        return ([at for at, _ in found], [one for _, one in found]) if found else None
 
     def scores_at(self, metric: str, step: int) -> list[float | None]:
         """The metric of the run at each seed after a step, stopped runs among them; None where it was not evaluated."""
@@ -105,3 +126,11 @@ def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:
             found.append(f"{arm.diverged} of {counted(n, 'run')} of {name} diverged ({rate}).")
     more = len(found) - MOST_LISTED
     return found[:MOST_LISTED] + ([f"Of {counted(more, 'other arm')}, runs diverged too."] if more > 0 else [])
+
+
+def without_value(study: JsonObject, arms: Sequence[ArmSummary]) -> list[WithoutValue]:
+    """Return the seeds at which a quantity, or a metric or number of an evaluation set of an arm, is not finite."""
+    names = dict.fromkeys((study["metric"], *study.get("evaluation_columns", ())))
+    names_of = [([own] if (own := arm.labels.get(QUANTITY)) else names) for arm in arms]
+    found = [arm.without_value(study, name) for arm, own in zip(arms, names_of, strict=True) for name in own]
+    return [one for one in found if one.seeds]

@@ -1,13 +1,14 @@
-"""Context of a claim: the simple effects of an interaction, and the effect without the seeds that diverged."""
+"""Context of a claim: simple effects of an interaction, the effect without diverged seeds, seeds without a value."""
 
 import dataclasses
 from collections.abc import Sequence
 
 from flaxformer.digests import JsonObject
 from flaxformer.study.arms import ArmSummary
-from flaxformer.study.claim import Labels
+from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.costs import CostRatio, claim_cost_ratios
-from flaxformer.study.statistics import Judgement, judge_difference, judge_equivalence, with_verdicts
+from flaxformer.study.finite import WithoutValue, joined
+from flaxformer.study.statistics import Judgement, Qualification, judge_difference, judge_equivalence, with_verdicts
 
 Term = tuple[float, Labels]
 
@@ -37,6 +38,15 @@ class ClaimContext:
     """Test without these seeds, if there are any."""
     cost_ratios: tuple[CostRatio, ...] = ()
     """Unequal costs of the arms that it compares."""
+    without_value: tuple[WithoutValue, ...] = ()
+    """Seeds at which a number of the claim is not finite, by its name."""
+
+    def is_denied(self, kind: str) -> bool:
+        """True if one of the effects that an interaction compares is not in the claimed direction in the mean.
+
+        "A helps X more than Y" is then not what the data show: A hurts Y, or both. An equality claims no direction.
+        """
+        return kind != "equal" and any(one.judgement.effect.mean <= 0 for one in self.simple_effects)
 
 
 def judge_claim(claim: JsonObject, differences: Sequence[float], exact: bool) -> Judgement:
@@ -47,21 +57,22 @@ def judge_claim(claim: JsonObject, differences: Sequence[float], exact: bool) ->
 
 
 def with_context(
+    study: JsonObject,
     claims: Sequence[JsonObject],
     differences: Sequence[Sequence[float]],
     judgements: Sequence[Judgement],
     measured: Sequence[Sequence[ArmSummary]],
-    exact: bool,
 ) -> tuple[list[Judgement], list[ClaimContext]]:
-    """Return the judgements, qualified where diverged runs decide or costs differ, and the context of each.
+    """Return the judgements with the qualifications that follow from the runs, and the context of each.
 
     Args:
+      study: declaration of the study.
       claims: declared claims.
       differences: differences per seed of each.
       judgements: judgement of each, with its verdict.
       measured: the arms and quantities among which each claim has its own.
-      exact: True if the numbers do not depend on the seed.
     """
+    exact = study.get("exact", False)
     diverged = [diverged_seeds(claim["terms"], arms) for claim, arms in zip(claims, measured, strict=True)]
     without = []
     for claim, own, lost in zip(claims, differences, diverged, strict=True):
@@ -70,16 +81,29 @@ def with_context(
     qualified, contexts = [], []
     known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
     for claim, arms, judgement, lost, again in known:
-        if any(lost) and again.verdict != judgement.verdict:
-            found = (*judgement.qualifications, "divergence decides")
-            judgement = dataclasses.replace(judgement, qualifications=found)
-        ratios = claim_cost_ratios(claim["terms"], arms)
-        if ratios:
-            judgement = dataclasses.replace(judgement, qualifications=(*judgement.qualifications, "unequal cost"))
-        qualified.append(judgement)
-        effects = tuple(simple_effects(claim["terms"], arms))
-        contexts.append(ClaimContext(effects, sum(lost), again if any(lost) else None, ratios))
+        context = ClaimContext(
+            tuple(simple_effects(claim["terms"], arms)),
+            sum(lost),
+            again if any(lost) else None,
+            claim_cost_ratios(claim["terms"], arms),
+            tuple(without_value(study, claim["terms"], arms)),
+        )
+        holds: dict[Qualification, bool] = {
+            "not finite": bool(context.without_value),
+            "simple effects": judgement.verdict == "supported" and context.is_denied(claim["kind"]),
+            "divergence decides": any(lost) and again.verdict != judgement.verdict,
+            "unequal cost": bool(context.cost_ratios),
+        }
+        found = (*judgement.qualifications, *(name for name, own in holds.items() if own))
+        qualified.append(dataclasses.replace(judgement, qualifications=found))
+        contexts.append(context)
     return qualified, contexts
+
+
+def without_value(study: JsonObject, terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[WithoutValue]:
+    """Return the seeds at which a number that a claim compares is not finite, by its name."""
+    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
+    return joined([arm.without_value(study, arm.labels.get(QUANTITY) or str(study["metric"])) for arm in arms])
 
 
 def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[SimpleEffect]:

@@ -267,7 +267,8 @@ class Study:
     @functools.cached_property
     def scales(self) -> dict[str, dict[str, float]]:
         """FLOPs, parameters and tokens of every arm by its name; see `run_scale`."""
-        return {arm.name: run_scale(arm.run) for arm in self.arms()}
+        embeddings = self.scaling is None or self.scaling.embeddings
+        return {arm.name: run_scale(arm.run, embeddings) for arm in self.arms()}
 
     def _complete(self, labels: Labels, who: str) -> Labels:
         """Return a label for every axis: the given one, else the baseline's."""

@@ -2,16 +2,19 @@
 
 A run has diverged if its loss or a gradient was not finite at some step, or if its loss blew up: its validation loss
 ended more than a tenth above that before training, and so did its training loss. From there on it counts with its
-metrics before training. The margin keeps runs that learn nothing, whose loss varies around its first value, from being
-called diverged; the training loss keeps those that overfit. The loss decides for every metric, since a metric of the
-user's, or an accuracy, says nothing of a blow-up.
+metrics before training, if these are finite. The margin keeps runs that learn nothing, whose loss varies around its
+first value, from being called diverged; the training loss keeps those that overfit. The loss decides for every metric,
+since a metric of the user's, or an accuracy, says nothing of a blow-up. A metric of a sound run that is not finite has
+no score (`study.finite`).
 """
 
 import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from flaxformer.store.rows import Row
+from flaxformer.study.finite import finite
 
 MARGIN = 0.1
 """Part of the loss before training by which a loss has to exceed it."""
@@ -72,23 +75,19 @@ def has_score(row: Row, metric: str) -> bool:
     return metric in row.metrics and f"initial_{on_validation(metric)}" in row.metrics
 
 
-def score(row: Row, metric: str) -> float:
-    """Return the metric of a run; of one that diverged, or has no finite metric, the metric before training.
+def score(row: Row, metric: str) -> float | None:
+    """Return the metric of a run; of one that diverged, the metric before training. None if that is not finite.
 
     Before training, a metric of the test data is that of the validation data.
     """
-    value, initial = row[metric], row[f"initial_{on_validation(metric)}"]
-    return float(initial if is_diverged(row) or not math.isfinite(value) else value)
+    return finite(row[f"initial_{on_validation(metric)}"] if is_diverged(row) else row[metric])
 
 
-def score_at(row: Row, metric: str, step: int) -> float | None:
-    """Return the metric of a run after a step; None if it was not evaluated then."""
-    steps = list(row.evaluated_at or ())
-    return None if step not in steps else curve_of(row, metric)[steps.index(step)]
+def curve_of(row: Row, metric: str) -> list[float | None]:
+    """Return the metric at every evaluation; from the divergence of the run on, the metric before training.
 
-
-def curve_of(row: Row, metric: str) -> list[float]:
-    """Return the metric at every evaluation; from the divergence of the run on, the metric before training."""
+    None where it is not finite.
+    """
     found, initial = list(row.curves[metric]), float(row[f"initial_{metric}"])
     steps, has_diverged = list(row.evaluated_at or ()), is_diverged(row)
     losses = list(row.curves.get(LOSS, ()))
@@ -100,10 +99,46 @@ def curve_of(row: Row, metric: str) -> list[float]:
         alive = 1 + max(sound, default=-1)
     elif has_diverged:
         alive = len(found) - 1
-    return [float(value if i < alive and math.isfinite(value) else initial) for i, value in enumerate(found)]
+    return [finite(value if i < alive else initial) for i, value in enumerate(found)]
 
 
-def counted_row(row: Row) -> Row:
-    """Return the row with the metrics that count: of a run that diverged, those before training."""
-    first = [name for name in row.metrics if f"initial_{on_validation(name)}" in row.metrics]
-    return row | {name: score(row, name) for name in first} if first else row
+class CountedMetrics(Mapping[str, float]):
+    """Metrics that count: the scores of a run, NaN for one without; `unscored` collects the names of those read."""
+
+    def __init__(self, row: Row) -> None:
+        first = [name for name in row.metrics if f"initial_{on_validation(name)}" in row.metrics]
+        scores = {name: score(row, name) for name in first}
+        self._values = {**row.metrics, **{name: math.nan if own is None else own for name, own in scores.items()}}
+        self._without = {name for name, own in scores.items() if own is None}
+        self.unscored: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.unscored |= self._without & {name}
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class CountedRow(Row):
+    """Row for `derive`, with the metrics that count: of a run that diverged, those before training.
+
+    A minimum or a comparison of numbers of which one is NaN can be finite. Whether a metric without a score was read is
+    therefore recorded (`metrics.unscored`), so that nothing is derived from it.
+    """
+
+    metrics: CountedMetrics
+
+    @classmethod
+    def of(cls, row: Row) -> "CountedRow":
+        """The row with the metrics of another one as they count."""
+        found = cls.from_columns(dict(row))
+        len(found)  # caches the flat columns before reading of metrics is recorded
+        object.__setattr__(found, "metrics", CountedMetrics(row))
+        return found
+
+    def __getitem__(self, name: str) -> object:
+        return self.metrics[name] if name in self.metrics else super().__getitem__(name)

@@ -24,9 +24,9 @@ def is_accuracy(metric: str) -> bool:
 
 
 def ranked(scores: Mapping[str, float], goal: Goal) -> list[str]:
-    """Return the names from the best score to the worst; equal scores in the given order, NaN last."""
+    """Return the names from the best score to the worst; equal scores in the given order, without scores not finite."""
     sign = 1 if goal == "lower" else -1
-    return sorted(scores, key=lambda name: sign * scores[name] if not math.isnan(scores[name]) else math.inf)
+    return sorted((name for name in scores if math.isfinite(scores[name])), key=lambda name: sign * scores[name])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,10 @@ class Halving:
         return found
 
     def best(self, scores: Mapping[str, float], metric: str) -> list[str]:
-        """Return the arms of one program that continue after a rung, in the order in which they are given."""
+        """Return the arms of one program that continue after a rung, in the order in which they are given.
+
+        An arm without a score at some seed, whose mean is NaN, does not continue.
+        """
         best = ranked(scores, goal_of(metric, self.goal))[: -(-len(scores) // self.factor)]
         return [name for name in scores if name in best]
 

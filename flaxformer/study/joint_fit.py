@@ -1,14 +1,20 @@
-"""Fit of the joint law in parameters and tokens to one arm: what is identified, and what is not, with the reason."""
+"""Fit of the joint law in parameters and tokens to one arm: what is identified, and what is not, with the reason.
+
+The seeds are the sample. By least squares of raw losses, intervals are those of `scaling_tests`; by a loss of log
+residuals, which Huber's is by default, those of resampled seeds (`seed_bootstrap`).
+"""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from flaxformer.study import joint_law, scaling_tests
 from flaxformer.study.claim import Labels
+from flaxformer.study.law_losses import DESCRIPTIONS, LawLoss, is_logarithmic
 from flaxformer.study.scaling_fit import (
     HeldOut,
     LawEstimate,
@@ -21,6 +27,7 @@ from flaxformer.study.scaling_fit import (
     usable_seeds,
 )
 from flaxformer.study.scaling_law import STEEPEST, Functional, LawAtSizes, Matrix, Vector
+from flaxformer.study.seed_bootstrap import resampled_means, widened_interval
 from flaxformer.study.statistics import FEWEST_SEEDS
 from flaxformer.wording import counted
 
@@ -55,6 +62,8 @@ class JointFit:
     points: Sequence[JointPoint]
     seeds: tuple[int, ...] = ()
     """Seeds of the fit: those at which every fitted size has a run that did not diverge."""
+    loss: LawLoss = "huber"
+    """What was minimised."""
     units: tuple[float, float] = (1.0, 1.0)
     """N₀ and D₀ of the parameters."""
     theta: Vector | None = None
@@ -85,7 +94,13 @@ class JointFit:
         return joint_law.law_at(*_places(self, points))
 
 
-def fit_jointly(labels: Labels, points: Sequence[JointPoint], declared: Sequence[int], metric: MetricRange) -> JointFit:
+def fit_jointly(
+    labels: Labels,
+    points: Sequence[JointPoint],
+    declared: Sequence[int],
+    metric: MetricRange,
+    loss: LawLoss = "huber",
+) -> JointFit:
     """Fit the joint law to one arm.
 
     Args:
@@ -93,16 +108,17 @@ def fit_jointly(labels: Labels, points: Sequence[JointPoint], declared: Sequence
       points: its sizes, with at least `FEWEST_SIZES` different pairs of parameters and tokens.
       declared: seeds of the study.
       metric: range of the metric.
+      loss: what is minimised.
     """
-    found = JointFit(labels, points)
+    found = JointFit(labels, points, loss=loss)
     own = found.fitted
     if reason := _too_few(own):
         return dataclasses.replace(found, reason=reason)
     used = usable_seeds(own, range(len(declared)))
     if len(used) < FEWEST_SEEDS:
         missing = (
-            f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence at every fitted size; "
-            f"at least {FEWEST_SEEDS} are needed"
+            f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence, and with a finite score, at "
+            f"every fitted size; at least {FEWEST_SEEDS} are needed"
         )
         return dataclasses.replace(found, reason=missing)
     scores = np.array([[point.arm.scores[i] for point in own] for i in used], float)
@@ -115,8 +131,11 @@ def fit_jointly(labels: Labels, points: Sequence[JointPoint], declared: Sequence
     for name, per_seed in zip(NAMES, slopes, strict=True):
         if reason := no_trend(per_seed, metric, name):
             return dataclasses.replace(found, reason=reason)
-    theta = joint_law.fit(x, y, scores.mean(0))
-    found = dataclasses.replace(found, theta=theta, misfit_p=scaling_tests.misfit_p(theta, found.law_of(own), scores))
+    if is_logarithmic(loss) and not (scores > 0).all():
+        reason = f"scores are not all above 0, and {DESCRIPTIONS[loss]} are minimised; declare loss='squares'"
+        return dataclasses.replace(found, reason=reason)
+    theta, plain = joint_law.fit(x, y, scores.mean(0), loss), joint_law.fit(x, y, scores.mean(0), "squares")
+    found = dataclasses.replace(found, theta=theta, misfit_p=scaling_tests.misfit_p(plain, found.law_of(own), scores))
     held_out = tuple(_held_out(found, point, used, theta, scores) for point in points if point.is_held_out)
     return _with_numbers(dataclasses.replace(found, held_out=held_out), theta, scores, metric)
 
@@ -156,27 +175,78 @@ def _places(found: JointFit, points: Sequence[JointPoint]) -> tuple[Vector, Vect
 
 def _held_out(found: JointFit, point: JointPoint, used: Sequence[int], theta: Vector, scores: Matrix) -> HeldOut:
     """The prediction of a held-out size at the seeds of the fit that have a result there."""
-    law, beyond = found.law_of(found.fitted), found.law_of([point])
-    there = [row for row, i in enumerate(used) if usable_seeds([point], [i])]
+    there, fitted = [row for row, i in enumerate(used) if usable_seeds([point], [i])], _places(found, found.fitted)
+    ([x], [y]) = _places(found, [point])
     if len(there) < FEWEST_SEEDS:
-        ([x], [y]) = _places(found, [point])
-        value = functools.partial(joint_law.value_at, x=x, y=y)
-        ends = scaling_tests.interval_of(value, law, scores, theta)
-        return HeldOut(point, LawEstimate(value(theta)[0], *ends), math.nan)
+        value = estimates(*fitted, scores, theta, found.loss)(functools.partial(joint_law.value_at, x=x, y=y))
+        return HeldOut(point, value, math.nan)
     own = np.array([point.arm.scores[used[row]] for row in there], float)
-    theta = joint_law.fit(*_places(found, found.fitted), scores[there].mean(0))
-    predicted = scaling_tests.prediction_interval(theta, law, beyond, scores[there], own)
-    return HeldOut(point, LawEstimate(*predicted), float(own.mean()))
+    return HeldOut(point, predicted_mean(*fitted, scores[there], (x, y), own, found.loss), float(own.mean()))
+
+
+class Estimates(Protocol):
+    """Function from a number of the law to its estimate with its interval."""
+
+    def __call__(self, functional: Functional, most: float = math.inf) -> LawEstimate:
+        """Return the estimate; an end beyond ± `most` is infinite."""
+
+
+def estimates(x: Vector, y: Vector, scores: Matrix, theta: Vector, loss: LawLoss) -> Estimates:
+    """Return the estimates of numbers of a law with 95 % intervals, by the tests or the resamples of its loss.
+
+    Args:
+      x, y: log(N / N₀) and log(D / D₀) of the fitted sizes.
+      scores: scores with the seeds as rows.
+      theta: the fitted law.
+      loss: what it minimises.
+    """
+
+    def tested(functional: Functional, most: float = math.inf) -> LawEstimate:
+        ends = scaling_tests.interval_of(functional, joint_law.law_at(x, y), scores, theta, (-most, most))
+        return LawEstimate(functional(theta)[0], *ends)
+
+    if loss == "squares":
+        return tested
+    thetas = resampled_laws(x, y, scores, theta, loss)
+
+    def resampled(functional: Functional, most: float = math.inf) -> LawEstimate:
+        values = np.array([functional(one)[0] for one in thetas])
+        low, high = widened_interval(functional(theta)[0], values, len(scores))
+        return LawEstimate(functional(theta)[0], low if low > -most else -math.inf, high if high < most else math.inf)
+
+    return resampled
+
+
+def predicted_mean(
+    x: Vector, y: Vector, scores: Matrix, place: tuple[float, float], held_out: Vector, loss: LawLoss
+) -> LawEstimate:
+    """Return the prediction of the mean of a held-out size, with an interval that covers the noise of its runs too.
+
+    Args:
+      x, y, scores, loss: see `estimates`.
+      place: log(N / N₀) and log(D / D₀) of the held-out size.
+      held_out: its score at each seed.
+    """
+    theta = joint_law.fit(x, y, scores.mean(0), loss)
+    if loss == "squares":
+        law, beyond = joint_law.law_at(x, y), joint_law.law_at(*(np.array([one]) for one in place))
+        return LawEstimate(*scaling_tests.prediction_interval(theta, law, beyond, scores, held_out))
+    value, mean = joint_law.value_at(theta, *place)[0], float(held_out.mean())
+    laws = resampled_laws(x, y, scores, theta, loss)
+    gaps = resampled_means(held_out[:, None])[:, 0] - np.array([joint_law.value_at(one, *place)[0] for one in laws])
+    low, high = widened_interval(mean - value, gaps, len(held_out))
+    return LawEstimate(value, mean - high, mean - low)
+
+
+def resampled_laws(x: Vector, y: Vector, scores: Matrix, theta: Vector, loss: LawLoss) -> Matrix:
+    """Return the laws [resamples, 5] of resampled seeds, from the law of all of them."""
+    means = resampled_means(scores)
+    return joint_law.refit(x, y, means, np.tile(theta, (len(means), 1)), loss)[0]
 
 
 def _with_numbers(found: JointFit, theta: Vector, scores: Matrix, metric: MetricRange) -> JointFit:
     """The fit with its numbers, or with the reason why they are not identified."""
-    law = found.law_of(found.fitted)
-
-    def estimate(functional: Functional, most: float = math.inf) -> LawEstimate:
-        ends = scaling_tests.interval_of(functional, law, scores, theta, (-most, most))
-        return LawEstimate(functional(theta)[0], *ends)
-
+    estimate = estimates(*_places(found, found.fitted), scores, theta, found.loss)
     exponents = {"α": estimate(joint_law.alpha_of, STEEPEST), "β": estimate(joint_law.beta_of, STEEPEST)}
     for (symbol, one), size in zip(exponents.items(), "ND", strict=True):
         if not (one.low > 0 and math.isfinite(one.high)):

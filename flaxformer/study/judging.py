@@ -88,7 +88,7 @@ def judge_claims(
     family = iter(with_verdicts([one for one, own in zip(judgements, is_confirmatory, strict=True) if own]))
     every = zip(with_verdicts(judgements), is_confirmatory, strict=True)
     decided = [next(family) if own else one for one, own in every]
-    decided, contexts = with_context(claims, differences_of, decided, measured, exact)
+    decided, contexts = with_context(study, claims, differences_of, decided, measured)
     judged = [
         JudgedClaim(
             **{"unit": study["unit"]} | {name: value for name, value in claim.items() if name in DECLARED},

@@ -24,7 +24,7 @@ from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.evaluation_data import check_test_set, evaluation_data
 from flaxformer.study.identity import code_by_arm, data_of, digest, fingerprint, fingerprints, measured_by, recipe
 from flaxformer.study.metrics import METRICS, columns_of, metrics_of
-from flaxformer.study.scale import VARIABLE_NAMES
+from flaxformer.study.scale import variable_names
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.tracing import check_traces
 from flaxformer.study.user_functions import calling, check_column
@@ -160,7 +160,8 @@ def _claims(study: Study) -> list[JsonObject]:
 
 def _unit(study: Study, claim: Claim | ScalingClaim, contrast: Contrast) -> str:
     if isinstance(claim, ScalingClaim) and study.scaling is not None:
-        return f"{study.unit} per factor of ten of {VARIABLE_NAMES[study.scaling.against]}".strip()
+        variable = variable_names(study.scaling.embeddings)[study.scaling.against]
+        return f"{study.unit} per factor of ten of {variable}".strip()
     return "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit
 
 

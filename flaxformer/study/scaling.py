@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.study.axis import Axis
+from flaxformer.study.law_losses import LOSSES, LawLoss
 from flaxformer.study.scale import VARIABLES, ScaleVariable
 
 
@@ -20,17 +21,27 @@ class Scaling:
       against: C: the FLOPs of the whole training, the number of parameters, or the number of training tokens. It is the
         variable of predictions, crossing points and claims; the table has the fits against the other two as well.
       held_out: levels that take no part in the fits, and test their predictions.
+      loss: what the joint law in parameters and tokens minimises: "huber", Huber's loss of log residuals (Hoffmann et
+        al. 2022), "log_squares" or "squares". The law in one variable is fitted by least squares.
+      embeddings: False to count parameters without the tables of tokens, token types and positions, which bend laws of
+        small models (Kaplan et al. 2020).
     """
 
     axis: str
     against: ScaleVariable = "flops"
     held_out: Sequence[str] = ()
+    loss: LawLoss = "huber"
+    embeddings: bool = True
 
     def __post_init__(self) -> None:
         held_out = (self.held_out,) if isinstance(self.held_out, str) else tuple(self.held_out)
         object.__setattr__(self, "held_out", held_out)
         if self.against not in VARIABLES:
             raise UserError(f"scaling has against='{self.against}'{did_you_mean(str(self.against), VARIABLES)}")
+        if self.loss not in LOSSES:
+            raise UserError(f"scaling has loss='{self.loss}'{did_you_mean(str(self.loss), LOSSES)}")
+        if not isinstance(self.embeddings, bool):
+            raise UserError(f"scaling has embeddings={self.embeddings!r}; expected True or False")
 
     def check(self, axes: Sequence[Axis], combine: str, has_halving: bool) -> None:
         """Check the declaration against the axes of the study.
@@ -57,4 +68,10 @@ class Scaling:
 
     def rule(self) -> JsonObject:
         """Return the declaration as plain data."""
-        return {"axis": self.axis, "against": self.against, "held_out": list(self.held_out)}
+        return {
+            "axis": self.axis,
+            "against": self.against,
+            "held_out": list(self.held_out),
+            "loss": self.loss,
+            "embeddings": self.embeddings,
+        }

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from flaxformer.study import scaling_law, scaling_tests
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import Labels, arm_name
 from flaxformer.study.joint_fit import FEWEST_SIZES, JointFit, JointPoint, fit_jointly
-from flaxformer.study.scale import VARIABLE_NAMES, VARIABLES
+from flaxformer.study.scale import VARIABLE_NAMES, VARIABLES, variable_names
 from flaxformer.study.scaling_fit import FARTHEST, LawEstimate, ScalingFit, SizePoint, fit_arm, range_of
 from flaxformer.study.scaling_law import Functional, LawAtSizes, Matrix, Vector
 from flaxformer.study.statistics import FEWEST_SEEDS
@@ -67,6 +67,8 @@ class ScalingAnalysis:
     """Joint law of each arm in parameters and tokens, if both vary along the axis and there are at least 6 sizes."""
     effects: list[PredictedEffect]
     """Effect of each arm, other than the reference, at ten times the largest C."""
+    names: Mapping[str, str] = dataclasses.field(default_factory=lambda: VARIABLE_NAMES)
+    """Names of the variables in reports."""
 
 
 def scaling_axes(study: JsonObject) -> set[str]:
@@ -90,7 +92,7 @@ def limits_of_scaling(scaling: ScalingAnalysis | None) -> list[str]:
         for fit in fits
         if fit.misfit_p < MISFIT
     ]
-    name = VARIABLE_NAMES[scaling.variable]
+    name = scaling.names[scaling.variable]
     if len({tuple(point.size for point in fit.points) for fit in scaling.fits}) > 1:
         found.append(
             f"Arms differ in {name} at the same {scaling.axis}: laws and their effects compare them at equal {name}, "
@@ -116,8 +118,9 @@ def analyse_scaling(study: JsonObject, arms: Sequence[ArmSummary]) -> ScalingAna
     }
     own = rule["against"]
     others = [fit for name in VARIABLES if name != own for fit in fits[name] if len({p.size for p in fit.points}) > 1]
-    joint = [fit_jointly(labels, points, study["seeds"], metric) for labels, points in _joint_lines(rule, arms)]
-    return ScalingAnalysis(rule["axis"], own, fits[own], others, joint, _effects(study, fits[own]))
+    loss, names = rule.get("loss", "squares"), variable_names(rule.get("embeddings", True))
+    joint = [fit_jointly(labels, points, study["seeds"], metric, loss) for labels, points in _joint_lines(rule, arms)]
+    return ScalingAnalysis(rule["axis"], own, fits[own], others, joint, _effects(study, fits[own]), names)
 
 
 def _joint_lines(rule: JsonObject, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[JointPoint]]]:

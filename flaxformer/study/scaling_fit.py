@@ -171,8 +171,8 @@ def fit_arm(
     if len(used) < FEWEST_SEEDS:
         return dataclasses.replace(
             found,
-            reason=f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence at every fitted "
-            f"size; at least {FEWEST_SEEDS} are needed",
+            reason=f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence, and with a finite "
+            f"score, at every fitted size; at least {FEWEST_SEEDS} are needed",
         )
     scores = np.array([[point.arm.scores[i] for point in own] for i in used], float)
     unit = math.exp(float(np.mean(np.log(sizes))))

@@ -1,9 +1,15 @@
 """Effective speed-up: the cost that the baseline needs for the final score of an arm, divided by the cost of the arm.
 
-For each seed, the baseline's learning curve is replaced by the best score so far, and interpolated linearly between two
-evaluations. With the cost c at which it reaches the final score of the arm, and the cost c_arm of the arm's training,
-the speed-up is c / c_arm: above 1, the arm gets there more cheaply. The mean and its interval are those of the
-logarithms over the seeds; the interval is that which the test of a claim would use (`statistics.judge_difference`).
+For each seed, the baseline's learning curve is replaced by the best score so far, and interpolated between two
+evaluations, linearly in the logarithm of the step, since learning curves are steep at first. With the cost c at which
+it reaches the final score of the arm, and the cost c_arm of the arm's training, the speed-up is c / c_arm: above 1, the
+arm gets there more cheaply. The mean and its interval are those of the logarithms over the seeds; the interval is that
+which the test of a claim would use (`statistics.judge_difference`).
+
+Between two evaluations the curve is not known. The interval is therefore widened, on each side by the mean distance in
+log c from the interpolated cost to the evaluation, so that it covers every curve that falls between them. Where the
+target is reached before the first evaluation of training, or with fewer than `FEWEST_NEAR` evaluations at steps within
+a factor of `NEAR` of it, there is no speed-up.
 
 At the final score of the better arm, the speed-up is known only if the other one was trained for longer. `SpeedUps` has
 it at both final scores, of which one is reached by both arms: at the baseline's, it is the baseline's cost divided by
@@ -33,12 +39,17 @@ from flaxformer.study.claim import QUANTITY
 from flaxformer.study.costs import cost_of_arm, reference_arm, seconds_of
 from flaxformer.study.divergence import LOSS, curve_of, on_validation, score
 from flaxformer.study.halving import Goal, goal_of
-from flaxformer.study.statistics import Estimate, judge_difference
+from flaxformer.study.statistics import Estimate, estimate, judge_difference
+from flaxformer.wording import counted
 
 KNOWN = ("validation_loss", "validation_accuracy")
 """Metrics with a direction; for another metric, a study has to declare `goal`, or the validation loss is used."""
 MOST_COMPARED = 100
 """Number of arms up to which each is compared with the baseline."""
+FEWEST_NEAR = 3
+"""Number of evaluations near the target below which no speed-up is read off a curve."""
+NEAR = 4.0
+"""Ratio of steps up to which an evaluation is near the target."""
 Resource = Literal["compute", "time"]
 Costs = Callable[[Row], list[float]]
 """Function that returns the cost of a run up to each of its evaluations."""
@@ -54,6 +65,8 @@ class SpeedUp:
     """Number of seeds at which the baseline never reaches the score of the arm."""
     below: int
     """Number of seeds at which the arm ends no better than the baseline before training."""
+    reason: str = ""
+    """Clause on why the speed-up is not read off the curves; `log` is then empty."""
 
     @property
     def ratio(self) -> float:
@@ -69,11 +82,28 @@ class SpeedUp:
     def inverse(self) -> "SpeedUp":
         """The speed-up of the other arm over this one."""
         log = dataclasses.replace(self.log, mean=-self.log.mean, low=-self.log.high, high=-self.log.low)
-        return SpeedUp(log, self.below, self.above)
+        return SpeedUp(log, self.below, self.above, self.reason)
 
 
-def cost_to_reach(costs: Sequence[float], scores: Sequence[float], target: float, goal: Goal = "lower") -> float:
-    """Return the cost at which the best score so far reaches a target; infinity if it never does.
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """Cost at which a curve reaches a target, and the costs of the evaluations before and after it."""
+
+    cost: float
+    """Infinite if the target is never reached; the first cost, which is 0, if it is reached before training."""
+    low: float
+    high: float
+    near: int
+    """Number of evaluations of training near the target."""
+
+    @property
+    def is_known(self) -> bool:
+        """True if the cost needs no interpolation, or has enough evaluations near it for one."""
+        return self.low == self.high or (self.low > 0 and self.near >= FEWEST_NEAR)
+
+
+def reach(costs: Sequence[float], scores: Sequence[float], target: float, goal: Goal = "lower") -> Reached:
+    """Return the cost at which the best score so far reaches a target.
 
     Args:
       costs: increasing costs of the evaluations.
@@ -85,11 +115,15 @@ def cost_to_reach(costs: Sequence[float], scores: Sequence[float], target: float
     best = list(itertools.accumulate((sign * one for one in scores), min))
     target = sign * target
     if target >= best[0]:
-        return costs[0]
+        return Reached(costs[0], costs[0], costs[0], 0)
     for (before, after), (low, high) in zip(itertools.pairwise(best), itertools.pairwise(costs), strict=True):
-        if after <= target:
-            return low + (before - target) / (before - after) * (high - low)
-    return math.inf
+        if after == target:
+            return Reached(high, high, high, 0)
+        if after < target:
+            near = sum(high / NEAR <= cost <= high * NEAR for cost in costs if cost > 0)
+            part = (before - target) / (before - after)
+            return Reached(low ** (1 - part) * high**part if low > 0 else high, low, high, near)
+    return Reached(math.inf, math.inf, math.inf, 0)
 
 
 def compute_of(row: Row) -> list[float]:
@@ -112,7 +146,8 @@ def speed_up(
     """Return the effective speed-up of an arm over a baseline, paired by seed.
 
     None where it is not known: no seed has both runs with their curves and costs; or, for time, the runs were trained
-    on different devices or with other numbers of runs together, so that their seconds do not compare.
+    on different devices or with other numbers of runs together, so that their seconds do not compare. Where a curve has
+    too few evaluations near a target, the speed-up has a reason and no number.
 
     Args:
       arm: the arm whose final score is to be reached.
@@ -131,18 +166,48 @@ def speed_up(
         resource == "time" and (len(how) > 1 or min(seconds_of(row) for pair in pairs for row in pair) <= 0)
     ):
         return None
-    logs, above, below = [], 0, 0
+    logs, found, above, below = [], [], 0, 0
     for own, other in pairs:
         costs, whole = COSTS[resource](other), COSTS[resource](own)[-1]
-        found = cost_to_reach(costs, curve_of(other, metric), score(own, metric), goal)
-        above, below = above + math.isinf(found), below + (found == 0)
-        bound = costs[-1] if math.isinf(found) else found or costs[1]
+        target, curve = score(own, metric), curve_of(other, metric)
+        if target is None:
+            continue
+        known = [(cost, value) for cost, value in zip(costs, curve, strict=True) if value is not None]
+        found.append(one := reach([cost for cost, _ in known], [value for _, value in known], target, goal))
+        above, below = above + math.isinf(one.cost), below + (one.cost == 0)
+        bound = costs[-1] if math.isinf(one.cost) else one.cost or costs[1]
         logs.append(math.log(bound / whole))
+    if unknown := [one for one in found if not one.is_known]:
+        return SpeedUp(estimate([]), above, below, _too_few(unknown))
     effect = judge_difference(logs).effect
     if above or below:
         mean = math.nan if above and below else effect.mean
         effect = Estimate(mean, math.nan, math.nan, effect.sd, effect.n)
-    return SpeedUp(effect, above, below)
+    return SpeedUp(_widened(effect, found), above, below)
+
+
+def _too_few(unknown: Sequence[Reached]) -> str:
+    """The reason why a speed-up is not read off curves that were evaluated too rarely."""
+    fewest = min(unknown, key=lambda one: (one.low > 0, one.near))
+    where = (
+        f"{counted(fewest.near, 'evaluation')} of training within a factor of {NEAR:g} of the step that reaches it"
+        if fewest.low > 0
+        else "no evaluation between the untrained model and the step that reaches it"
+    )
+    more = f"at least {FEWEST_NEAR} are needed" if fewest.low > 0 else "one is needed"
+    return f"{where}, and {more}: evaluate more often (training.evaluate_every)"
+
+
+def _widened(effect: Estimate, found: Sequence[Reached]) -> Estimate:
+    """The interval of the mean, widened by the mean distances in log cost to the evaluations around each target."""
+    known = [one for one in found if 0 < one.cost < math.inf]
+    if not known:
+        return effect
+    down, up = (
+        sum(abs(math.log(one.cost / end)) for one, end in zip(known, ends, strict=True)) / len(known)
+        for ends in ([one.low for one in known], [one.high for one in known])
+    )
+    return dataclasses.replace(effect, low=effect.low - down, high=effect.high + up)
 
 
 def _kind(device: str | None) -> str:

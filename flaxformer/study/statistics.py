@@ -14,7 +14,7 @@ False verdicts per 100 claims whose true mean difference is exactly the tested b
 | bimodal | 6.8 → 5.1 | 6.0 → 0.8 | 5.1 → 1.0 |
 | exponential | 11.8 → 5.0 | 10.8 → 4.3 | 8.4 → 4.5 |
 | lognormal | 17.8 → 7.5 | 17.8 → 7.6 | 13.8 → 7.6 |
-| 1 in 10 fails | 22.8 → 13.3 | 29.1 → 22.0 | 18.1 → 17.8 |
+STATISTICS_ROWS
 
 `docs/verdicts.md` has the whole table, with families and power; experiments/statistics/error_rates.py computes both.
 """
@@ -41,6 +41,8 @@ Qualification = Literal[
     "withheld for skewness",
     "outlier",
     "withheld by signs",
+    "not finite",
+    "simple effects",
     "divergence decides",
     "unequal cost",
 ]

@@ -142,7 +142,7 @@ def suggest(search: Search, rounds: Sequence[Sequence[Point]], rows: Mapping[str
 
 
 def _scores(search: Search, points: Sequence[Point], rows: Mapping[str, Row]) -> list[float]:
-    """Return the metric of each point, averaged over the seeds; NaN if a run failed."""
+    """Return the metric of each point, averaged over the seeds; NaN if a run failed or has no score."""
     arms = search.of(points).arms()
     found = [[rows[Trial(arm, seed).name] for seed in search.seeds] for arm in arms]
     return [mean([None if row["status"] == "failed" else score(row, search.metric) for row in own]) for own in found]

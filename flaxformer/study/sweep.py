@@ -5,12 +5,13 @@ lines, one for each combination of their levels. In each line:
 
 - the best value is that with the best mean over the seeds, among the values that were trained to the end;
 - the optimum is the minimum of a parabola in the logarithm of the value, fitted to the best value and up to
-  `NEIGHBOURS` values on each side, with one offset per seed, and has Fieller's interval (see `study.parabola`).
+  `NEIGHBOURS` values on each side at each seed, and has Fieller's interval over the seeds (see `study.parabola`).
 
 Where a halving stopped so many arms that too few values are left, the parabola is fitted at the last step at which
-enough were evaluated. Values at which a run diverged are left out of the fit. The interval says how well the seeds and
-the neighbouring values determine the optimum; it relies on the loss having about the form of a parabola between the
-neighbours. The score at the best value is optimistic, since the same seeds chose the value.
+enough were evaluated. Values at which a run diverged are left out of the fit, and values at which a score is not finite
+out of the fit and of the choice of the best. Seeds that lack one of the fitted values are left out. The interval covers
+what varies with the seed, the place of the optimum included; it relies on the mean loss having about the form of a
+parabola between the neighbours. The score at the best value is optimistic, since the same seeds chose the value.
 """
 
 import dataclasses
@@ -40,7 +41,10 @@ class SweepPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """Interpolated optimum with its 95 % interval; an end is 0 or infinite where the data do not bound it."""
+    """Interpolated optimum with its 95 % interval over the seeds; an end is 0 or infinite where they do not bound it.
+
+    Both ends are NaN for one seed.
+    """
 
     value: float
     low: float
@@ -58,7 +62,7 @@ class SweepLine:
     labels: Labels
     points: Sequence[SweepPoint]
     best: SweepPoint | None
-    """None if no arm was trained to the end."""
+    """None if no arm was trained to the end with a finite score at every seed."""
     optimum: Optimum | None
 
     def is_edge(self, name: str) -> bool:
@@ -116,7 +120,7 @@ def _is_swept(values: Mapping[str, float]) -> bool:
 def _line(study: JsonObject, labels: Labels, points: Sequence[SweepPoint], goal: Goal) -> SweepLine:
     sign = 1 if goal == "lower" else -1
     ordered = sorted(points, key=lambda point: tuple(point.numbers.values()))
-    finished = [point for point in ordered if point.arm.estimate.n]
+    finished = [point for point in ordered if point.arm.estimate.n and not point.arm.not_finite]
     best = min(finished, key=lambda point: sign * point.arm.estimate.mean, default=None)
     optimum = _optimum(study, ordered, sign) if len(ordered[0].numbers) == 1 else None
     return SweepLine(labels, ordered, best, optimum)
@@ -135,11 +139,11 @@ def _optimum(study: JsonObject, points: Sequence[SweepPoint], sign: int) -> Opti
 
 
 def _scores(study: JsonObject, points: Sequence[SweepPoint], step: int | None) -> dict[float, dict[int, float]]:
-    """Scores by value and seed, of the values that no run diverged at."""
+    """Scores by value and seed, of the values at which no run diverged, and every score is finite."""
     found: dict[float, dict[int, float]] = {}
     for point in points:
         [value] = point.numbers.values()
-        if value <= 0 or point.arm.diverged:
+        if value <= 0 or point.arm.diverged or point.arm.not_finite:
             continue
         own = point.arm.scores if step is None else point.arm.scores_at(study["metric"], step)
         scores = {seed: score for seed, score in zip(study["seeds"], own, strict=True) if score is not None}
@@ -152,9 +156,10 @@ def _fit(scores: Mapping[float, Mapping[int, float]], sign: int, step: int | Non
     near = near_best({value: sign * estimate(list(own.values())).mean for value, own in scores.items()})
     if len(near) < FEWEST_VALUES:
         return None
-    runs = [(value, seed) for value in near for seed in scores[value]]
-    x, y = [math.log(value) for value, _ in runs], [sign * scores[value][seed] for value, seed in runs]
-    fitted = vertex(x, y, [seed for _, seed in runs])
+    seeds = [seed for seed in scores[near[0]] if all(seed in scores[value] for value in near)]
+    if not seeds:
+        return None
+    fitted = vertex([math.log(value) for value in near], [[sign * scores[x][seed] for x in near] for seed in seeds])
     return None if fitted is None else _exponential(fitted, len(near), step)
 
 

@@ -12,6 +12,7 @@ from flaxformer.store.columns import NUMBER
 from flaxformer.store.rows import CURVE, Row
 from flaxformer.store.store import Store
 from flaxformer.study.divergence import LOSS, curve_of, has_score, is_diverged, may_have_diverged, on_validation, score
+from flaxformer.study.finite import finite
 
 FEW = 5000
 """Number of trials up to which all rows are read together when one is asked for, and kept."""
@@ -34,7 +35,7 @@ class TrialResults:
         """One row per trial, of nulls where it has no result: `columns.SCALARS`, and metrics under `NUMBER`."""
         self.statuses: list[str | None] = self.table["status"].to_list()
         self._scores: dict[tuple[str, tuple[str, ...]], list[float | None]] = {}
-        self._curves: dict[str, tuple[list[list[int] | None], list[list[float] | None]]] = {}
+        self._curves: dict[str, tuple[list[list[int] | None], list[list[float | None] | None]]] = {}
         self._kept: dict[str, Row | None] = {}
 
     def _aligned(self, found: pl.DataFrame) -> pl.DataFrame:
@@ -84,7 +85,7 @@ class TrialResults:
         return found & ended.to_numpy()
 
     def scores(self, metric: str, statuses: tuple[str, ...] = ("done", "diverged")) -> list[float | None]:
-        """The score (`divergence.score`) of each run with one of these statuses; None for others."""
+        """The score (`divergence.score`) of each run with one of these statuses; None for others, and without one."""
         if (metric, statuses) not in self._scores:
             self._scores[metric, statuses] = self._scored(metric, statuses)
         return self._scores[metric, statuses]
@@ -92,24 +93,34 @@ class TrialResults:
     def _scored(self, metric: str, statuses: tuple[str, ...]) -> list[float | None]:
         value, initial = self.numbers(metric), self.numbers(f"initial_{on_validation(metric)}")
         numbers, first = _floats(value), _floats(initial)
-        with np.errstate(invalid="ignore"):
-            counted = np.where(self.diverged | ~np.isfinite(numbers), first, numbers)
-        has_ended = self.table["status"].is_in(statuses).fill_null(value=False).to_numpy()
+        counted = np.where(self.diverged, first, numbers)
+        has_ended = self._has_ended(statuses)
         has_both = (value.is_not_null() & initial.is_not_null()).to_numpy()
-        found: list[float | None] = pl.Series(counted).to_list()
+        found: list[float | None] = [finite(number) for number in counted.tolist()]
         for place in np.flatnonzero(~has_ended).tolist():
             found[place] = None
         for place, row in self._each(np.flatnonzero(has_ended & ~has_both).tolist()):
             found[place] = score(row, metric) if row is not None and has_score(row, metric) else None
         return found
 
-    def unscored(self, metric: str) -> list[str]:
-        """Names of the trials whose run ended, and whose row lacks the metric."""
-        has_ended = self.table["status"].is_in(("done", "diverged")).fill_null(value=False).to_numpy()
-        scores = self.scores(metric)
-        return [self.trials[place] for place in np.flatnonzero(has_ended).tolist() if scores[place] is None]
+    def _has_ended(self, statuses: tuple[str, ...]) -> np.ndarray:
+        return self.table["status"].is_in(statuses).fill_null(value=False).to_numpy()
 
-    def curves(self, metric: str) -> tuple[list[list[int] | None], list[list[float] | None]]:
+    def unscored(self, metric: str) -> list[int]:
+        """Places of the trials whose run ended, and whose row lacks the metric."""
+        return [place for place, has_metric in self._without_score(metric) if not has_metric]
+
+    def not_finite(self, metric: str) -> list[int]:
+        """Places of the trials whose run ended, and whose metric is not finite, so that they have no score."""
+        return [place for place, has_metric in self._without_score(metric) if has_metric]
+
+    def _without_score(self, metric: str) -> Iterator[tuple[int, bool]]:
+        """Yield the place of each trial that ended without a score, and whether its row has the metric."""
+        ended, scores = np.flatnonzero(self._has_ended(("done", "diverged"))).tolist(), self.scores(metric)
+        without = [place for place in ended if scores[place] is None]
+        return ((place, row is not None and has_score(row, metric)) for place, row in self._each(without))
+
+    def curves(self, metric: str) -> tuple[list[list[int] | None], list[list[float | None] | None]]:
         """Steps and values (`divergence.curve_of`) of the curve of each run that did not fail; None without."""
         if metric not in self._curves:
             name = f"{metric}{CURVE}"
@@ -118,7 +129,7 @@ class TrialResults:
             values = table.select(pl.when(ended).then(pl.col(name)))[name]
             is_finite = values.list.eval(pl.element().is_finite()).list.all().fill_null(value=True)
             special = (ended & (~is_finite | pl.Series(self.diverged))).arg_true().to_list()
-            found = values.to_list()
+            found: list[list[float | None] | None] = values.to_list()
             for place, row in self._each(special):
                 found[place] = None if row is None else curve_of(row, metric)
             self._curves[metric] = table["evaluated_at"].to_list(), found

@@ -20,7 +20,7 @@ def tuned(
 ) -> Any:
     """Return the value of a field in the best arm of a finished study, by the mean over the seeds.
 
-    Arms that a halving stopped do not count.
+    Arms that a halving stopped do not count, nor arms whose metric is not finite at some seed.
 
     `tuned("runs/rates", "optimizer.learning_rate", seeds=range(5), where={"norm": "pre"})`
 
@@ -46,18 +46,14 @@ def tuned(
         raise UserError(f"seeds {shared} are also seeds of the tuning in {folder}; expected other seeds")
     if analysis.missing:  # a failed run is missing too
         raise UserError(f"{folder} misses {analysis.missing} of its runs; expected a finished study: run it again")
-    scores = {
-        i: mean(arm.scores)
-        for i, arm in enumerate(analysis.arms)
-        if _has(analysis, arm, where or {}) and arm.estimate.n
-    }
-    if not scores:
-        raise UserError(f"{folder} has no arm with {dict(where or {})} that was trained to the end")
-    best = ranked(
-        {str(i): value for i, value in scores.items()},
-        goal_of(analysis.study["metric"], goal or analysis.study.get("goal")),
-    )[0]
-    return _value(analysis, analysis.arms[int(best)], path)
+    scores = {str(i): mean(arm.scores) for i, arm in enumerate(analysis.arms) if _has(analysis, arm, where or {})}
+    best = ranked(scores, goal_of(analysis.study["metric"], goal or analysis.study.get("goal")))
+    if not best:
+        raise UserError(
+            f"{folder} has no arm with {dict(where or {})} that was trained to the end, with a finite "
+            f"{analysis.study['metric']} at every seed"
+        )
+    return _value(analysis, analysis.arms[int(best[0])], path)
 
 
 def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:

@@ -197,6 +197,8 @@ def test_an_optimum_has_the_bounds_that_the_data_give(tmp_path):
     for (value, low, high), text in zip(ends, expected, strict=True):
         optimum = Optimum(value, low, high, 4, None)
         assert phrasing.optimum(dataclasses.replace(line, optimum=optimum)) == text
+    one_seed = Optimum(1e-3, math.nan, math.nan, 4, None)
+    assert phrasing.optimum(dataclasses.replace(line, optimum=one_seed)) == "0.001 (one seed, no interval)"
     assert phrasing.optimum(dataclasses.replace(line, optimum=None)) == "–"
 
 

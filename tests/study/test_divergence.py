@@ -11,7 +11,7 @@ from flaxformer.runner.stages import survivors
 from flaxformer.store.rows import Row
 from flaxformer.study import Claim, Halving
 from flaxformer.study.analysis import analyse
-from flaxformer.study.divergence import MARGIN, RULE, counted_row, curve_of, is_diverged, score, score_at
+from flaxformer.study.divergence import MARGIN, RULE, CountedRow, curve_of, is_diverged, score
 
 FIRST = 4.0
 
@@ -63,8 +63,8 @@ def test_a_run_has_diverged_if_it_was_not_finite_or_its_loss_blew_up(one, expect
     for metric in ("validation_loss", "validation_accuracy"):
         final, initial = one[metric], one[f"initial_{metric}"]
         assert score(one, metric) == (initial if expected else final)
-        assert counted_row(one)[metric] == score(one, metric)
-        assert score_at(one, metric, 20) == curve_of(one, metric)[-1] == score(one, metric)
+        assert CountedRow.of(one)[metric] == CountedRow.of(one).metrics[metric] == score(one, metric)
+        assert curve_of(one, metric)[-1] == score(one, metric)
 
 
 @pytest.mark.parametrize("diverged_at", [None, 11])
@@ -76,7 +76,6 @@ def test_a_curve_is_as_measured_before_the_divergence_and_at_its_start_after_it(
     counts = is_diverged(one)
     assert curve_of(one, "validation_loss") == ([FIRST, 2.0, FIRST, FIRST] if counts else losses)
     assert curve_of(one, "validation_accuracy") == ([0.1, 0.5, 0.1, 0.1] if counts else [0.1, 0.5, 0.6, 0.7])
-    assert score_at(one, "validation_loss", 7) is None
 
 
 def world(blow_up):

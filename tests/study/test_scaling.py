@@ -197,7 +197,13 @@ def test_a_scaling_claim_is_declared_before_its_data_and_its_held_out_sizes_are_
     claim = ScalingClaim("the gain does not shrink", lower=PRE, than=POST, slope_above=-0.3)
     store = fill(tmp_path, sized(claims=(claim,)), scores())
     assert analyse(store).claims[0].declaration.is_confirmatory
-    assert read(store).entries[0]["scaling"] == {"axis": "size", "against": "tokens", "held_out": ["s5"]}
+    assert read(store).entries[0]["scaling"] == {
+        "axis": "size",
+        "against": "tokens",
+        "held_out": ["s5"],
+        "loss": "huber",
+        "embeddings": True,
+    }
     fill(tmp_path, sized(claims=(claim,), scaling=Scaling("size", "tokens")), scores())
     analysis = analyse(store)
     assert "held out s5 -> along size against tokens, held out nothing" in tables.declarations(analysis).rows[-1][1]

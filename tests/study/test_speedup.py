@@ -6,12 +6,15 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
+from study.coverage import script
 
+from flaxformer.report import costs
 from flaxformer.store.rows import Row
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.costs import claim_cost_ratios, cost_of_arm, reference_arm
-from flaxformer.study.speedup import compare_arms, cost_to_reach, metric_and_goal, speed_up, speed_ups
+from flaxformer.study.speedup import compare_arms, metric_and_goal, reach, speed_up, speed_ups
 
+COVERAGE = script("speedup_coverage")
 STEPS = list(range(0, 1001, 5))
 METRIC = "validation_loss"
 
@@ -89,7 +92,9 @@ def test_the_interval_is_the_paired_t_interval_of_the_logarithms(seeds):
     found = speed_up(arm, baseline)
     low, high = stats.t.interval(0.95, seeds - 1, loc=logs.mean(), scale=stats.sem(logs))
     assert found.ratio == pytest.approx(math.exp(logs.mean()), rel=2e-3)
-    assert found.interval == pytest.approx((math.exp(low), math.exp(high)), rel=5e-3)
+    # evaluations are 5 steps apart, near step 1000 · exp(log): less than 1 % on each side
+    assert math.exp(low) * 0.985 < found.interval[0] <= math.exp(low) * 1.001
+    assert math.exp(high) * 0.999 <= found.interval[1] < math.exp(high) * 1.015
 
 
 def test_seeds_are_paired():
@@ -97,7 +102,7 @@ def test_seeds_are_paired():
     curves = [power_law(1 + seed, 0.2 + 0.1 * seed) for seed in range(6)]
     baseline = arm_of("a", [row("a", seed, curve) for seed, curve in enumerate(curves)])
     arm = arm_of("b", [row("b", seed, stretched(curve, 0.5)) for seed, curve in enumerate(curves)])
-    assert speed_up(arm, baseline).interval == pytest.approx((0.5, 0.5), rel=5e-3)
+    assert speed_up(arm, baseline).interval == pytest.approx((0.5, 0.5), rel=1.2e-2)
     mixed = arm_of("b", [arm.rows[(seed + 1) % 6] for seed in range(6)])
     assert speed_up(mixed, baseline).log.sd > 0.1 or speed_up(mixed, baseline).above
 
@@ -106,9 +111,14 @@ def test_seeds_are_paired():
 def test_the_cost_to_reach_a_score_is_interpolated_on_the_best_score_so_far(goal):
     sign = 1 if goal == "lower" else -1
     costs, scores = [0.0, 10.0, 20.0, 30.0, 40.0], [sign * own for own in (9.0, 5.0, 7.0, 4.0, 4.5)]
-    expected = {9.5: 0.0, 9.0: 0.0, 7.0: 5.0, 5.0: 10.0, 4.5: 25.0, 4.0: 30.0, 3.9: math.inf}
+    half = math.sqrt(20 * 30)  # in the middle of the logarithms
+    expected = {9.5: 0.0, 9.0: 0.0, 5.0: 10.0, 4.5: half, 4.0: 30.0, 3.9: math.inf}
     for target, cost in expected.items():
-        assert cost_to_reach(costs, scores, sign * target, goal) == pytest.approx(cost)
+        assert reach(costs, scores, sign * target, goal).cost == pytest.approx(cost)
+    between = reach(costs, scores, sign * 4.5, goal)
+    assert (between.low, between.high, between.near, between.is_known) == (20.0, 30.0, 4, True)
+    early = reach(costs, scores, sign * 7.0, goal)
+    assert (early.low, early.high, early.is_known) == (0.0, 10.0, False)
 
 
 def test_a_score_that_the_baseline_never_reaches_gives_a_lower_bound():
@@ -193,3 +203,38 @@ def test_costs_that_differ_by_more_than_the_tolerance_are_unequal(ratio):
     b = arm_of("b", [row("b", seed, power_law(2, 0.5), flops_per_step=10.0 * ratio) for seed in range(4)])
     found = claim_cost_ratios([(1.0, {"arm": "b"}), (-1.0, {"arm": "a"})], [a, b])
     assert [one.ratio for one in found] == ([pytest.approx(ratio)] if abs(ratio - 1) > 0.02 else [])
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 3, 5, 10, 40])
+@pytest.mark.parametrize("factor", [0.203, 0.487, 0.913])
+def test_a_speed_up_is_refused_or_its_interval_covers_the_truth(evaluations, factor):
+    """Equal curves at every seed: the interval is that of the spacing alone."""
+    steps = [1000 * i // evaluations for i in range(evaluations + 1)]
+    for exponent in (0.2, 0.5, 1.0):
+        curve = power_law(3.0, exponent)
+        baseline = arm_of("a", [row("a", seed, curve, steps=steps) for seed in range(4)])
+        arm = arm_of("b", [row("b", seed, stretched(curve, factor), steps=steps) for seed in range(4)])
+        found, target = speed_up(arm, baseline), 1000 * factor
+        before = max(step for step in steps if step < target)
+        upper = min(step for step in steps if step >= target)
+        near = sum(upper / 4 <= step <= upper * 4 for step in steps[1:])
+        if before == 0 or near < 3:
+            assert found.reason.endswith("evaluate more often (training.evaluate_every)")
+            assert math.isnan(found.ratio)
+            assert costs.speed_up(found) == "not read off"
+            assert "not read off" in costs.speed_ups(compare_arms({"metric": METRIC}, arm, baseline))
+        else:
+            low, high = found.interval
+            assert low <= factor <= high
+            assert (low, high) == pytest.approx((before / 1000, upper / 1000))
+
+
+def test_simulated_speed_ups_have_their_coverage():
+    """Seeds that differ, noise, and curves of two forms; the bound is binomial, at 1e-3."""
+    draws = 60
+    least = stats.binom.ppf(1e-3, draws, 0.95)
+    for setting in (COVERAGE.Setting(spacing=20), COVERAGE.Setting(spacing=50, decay=0.1)):
+        found = COVERAGE.rates(setting, draws, np.random.default_rng(5))
+        assert found["refused"] == 0
+        assert found["covers"] * draws >= least
+    assert COVERAGE.rates(COVERAGE.Setting(spacing=1000), 10, np.random.default_rng(0))["refused"] == 1

@@ -12,7 +12,7 @@ from flaxformer.cli.arguments.studies import (
     Status,
     Verify,
 )
-from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, New
+from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, Fit, New
 
 COMMANDS: dict[str, type] = {
     "new": New,
@@ -26,6 +26,7 @@ COMMANDS: dict[str, type] = {
     "compare": Compare,
     "replicate": Replicate,
     "verify": Verify,
+    "fit": Fit,
     "claims": Claims,
     "bench": Bench,
     "prepare": Prepare,

@@ -11,6 +11,8 @@ LAYOUTS = Literal["auto", "unrolled", "scanned"]
 """The choices of `model.layout.Layout`, without importing JAX."""
 ON_CODE_CHANGE = Literal["refuse", "keep", "retrain"]
 """The choices of `user_code.changes.OnCodeChange`, without importing JAX."""
+LAW_LOSSES = Literal["huber", "log_squares", "squares"]
+"""The choices of `study.law_losses.LawLoss`, without importing JAX."""
 ON_ERROR = Literal["continue", "stop"]
 """The choices of `runner.launch.OnError`, without importing JAX."""
 

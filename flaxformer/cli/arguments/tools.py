@@ -1,4 +1,4 @@
-"""Arguments of the commands around studies and runs: new, check, claims, bench, completion."""
+"""Arguments of the commands around studies and runs: new, check, fit, claims, bench, completion."""
 
 import dataclasses
 from pathlib import Path
@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 import tyro
 
-from flaxformer.cli.arguments.options import CodeChangeOption, Overrides, SeedsOption, flag, option, positional
+from flaxformer.cli.arguments.options import (
+    LAW_LOSSES,
+    CodeChangeOption,
+    Overrides,
+    SeedsOption,
+    flag,
+    option,
+    positional,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +50,44 @@ class Check:
     laws: Annotated[
         tuple[str, ...], option("NAME …", "all", "check only these laws, by the names in the first column")
     ] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Fit a joint scaling law in parameters N and tokens D to the points of a table.
+
+    The table is a CSV, JSONL or Parquet file with a row per trained model. The law L∞ + A·N^(−α) + B·D^(−β) is fitted
+    as Hoffmann et al. (2022) do, with intervals from resampled points.
+
+    Examples:
+      flaxformer fit points.csv
+      flaxformer fit points.csv --parameters "Model Size" --flops "Training FLOP" --leave-out 5
+      flaxformer fit points.parquet --embeddings embedding_parameters --minimise squares
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a table: .csv, .jsonl or .parquet")]
+    parameters: Annotated[str | None, option("COLUMN", "parameters or N", "column with N")] = None
+    tokens: Annotated[str | None, option("COLUMN", "tokens or D", "column with D")] = None
+    losses: Annotated[str | None, option("COLUMN", "loss or L", "column with the losses")] = None
+    flops: Annotated[str | None, option("COLUMN", "none", "column with C in place of D: D = C / (6·N)")] = None
+    embeddings: Annotated[
+        str | None, option("COLUMN", "none", "column with the parameters of embeddings, which are subtracted from N")
+    ] = None
+    minimise: Annotated[
+        LAW_LOSSES,
+        option(
+            "huber|log_squares|squares",
+            "huber",
+            "Huber's loss of log residuals (Hoffmann et al. 2022), or squares of log or raw residuals",
+        ),
+    ] = "huber"
+    delta: Annotated[float, option("N", "0.001", "δ of Huber's loss; a small one minimises absolute log residuals")] = (
+        1e-3
+    )
+    leave_out: Annotated[int, option("N", "0", "leave out the N points with the highest losses")] = 0
+    resamples: Annotated[int, option("N", "1000", "number of fits to resampled points; 0 for no intervals")] = 1000
+    seed: Annotated[int, option("N", "0", "seed of the resampling")] = 0
+    json: Annotated[bool, flag("print JSON")] = False
 
 
 @dataclasses.dataclass(frozen=True)

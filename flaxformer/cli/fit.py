@@ -1,0 +1,148 @@
+"""The command `flaxformer fit FILE`."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from rich.console import Console
+
+from flaxformer.cli.arguments import Fit
+from flaxformer.errors import UserError, did_you_mean
+from flaxformer.report.scaling_text import interval
+from flaxformer.report.table import Table
+from flaxformer.report.terminal import fitted
+from flaxformer.study.law_losses import DESCRIPTIONS
+from flaxformer.study.points_fit import PointsFit, fit_joint_law
+from flaxformer.study.scaling_law import Vector
+from flaxformer.wording import counted
+
+READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
+    ".csv": lambda path: pl.read_csv(path, infer_schema_length=None),
+    ".jsonl": lambda path: pl.read_ndjson(path, infer_schema_length=None),
+    ".parquet": pl.read_parquet,
+}
+NAMES = {"parameters": ("parameters", "N"), "tokens": ("tokens", "D"), "losses": ("loss", "L")}
+"""Columns that are looked for where none is named."""
+FLOPS = 6.0
+"""FLOPs of training per parameter and token (Kaplan et al. 2020)."""
+
+
+def main(arguments: Fit, console: Console) -> int:
+    """Print the law of the points of a file."""
+    columns = _columns(arguments)
+    order = np.argsort(columns["losses"], kind="stable")
+    if not 0 <= arguments.leave_out < len(order):
+        raise UserError(f"--leave-out is {arguments.leave_out}; expected a number of points, of {len(order)}")
+    used = np.sort(order[: len(order) - arguments.leave_out])
+    points = {name: values[used] for name, values in columns.items()}
+    found = fit_joint_law(
+        points["parameters"],
+        points["tokens"],
+        points["losses"],
+        embeddings=points.get("embeddings"),
+        loss=arguments.minimise,
+        delta=arguments.delta,
+        resamples=arguments.resamples,
+        seed=arguments.seed,
+    )
+    if arguments.json:
+        console.print(json.dumps(_as_json(found)), highlight=False, markup=False, soft_wrap=True)
+        return 0
+    rows = [[name, interval(one), f"{found.errors[name]:.2g}"] for name, one in found.numbers.items()]
+    console.print(fitted(Table("", ["", "value [95 %]", "standard error"], rows, 1), console.width))
+    width = f" (δ = {found.delta:g})" if found.loss == "huber" else ""
+    left_out = f", without the {counted(arguments.leave_out, 'highest loss')}" if arguments.leave_out else ""
+    n = "N without embeddings, " if "embeddings" in columns else ""
+    lines = (
+        f"L∞ + A·N^(−α) + B·D^(−β): {n}{DESCRIPTIONS[found.loss]}{width}, {counted(found.points, 'point')}{left_out}.",
+        f"Intervals are percentiles of {counted(found.resamples, 'fit')} to resampled points."
+        if found.resamples > 1
+        else "No intervals, since no points were resampled.",
+        f"At C ∝ N·D, the loss is least where N ∝ C^a, a = β / (α + β) = {interval(found.numbers['a'])}.",
+    )
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+    return 0
+
+
+def _as_json(found: PointsFit) -> dict[str, object]:
+    def known(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    numbers = {
+        name: {
+            "value": known(one.value),
+            "low": known(one.low),
+            "high": known(one.high),
+            "error": known(found.errors[name]),
+        }
+        for name, one in found.numbers.items()
+    }
+    settings = {name: getattr(found, name) for name in ("loss", "delta", "objective", "points", "resamples")}
+    return settings | {"numbers": numbers}
+
+
+def _columns(arguments: Fit) -> dict[str, Vector]:
+    """Return N, D, L and the parameters of embeddings of every point."""
+    table = _read(arguments.file)
+    names = {"parameters": arguments.parameters, "tokens": arguments.tokens, "losses": arguments.losses}
+    if arguments.flops is not None:
+        names.pop("tokens")
+        if arguments.tokens is not None:
+            raise UserError(f"--tokens is {arguments.tokens} and --flops {arguments.flops}; expected one of them")
+    found = {name: _numbers(arguments.file, table, _column(table, name, own)) for name, own in names.items()}
+    if arguments.flops is not None:
+        flops = _numbers(arguments.file, table, _column(table, "flops", arguments.flops))
+        found["tokens"] = flops / (FLOPS * found["parameters"])
+    if arguments.embeddings is not None:
+        found["embeddings"] = _numbers(arguments.file, table, _column(table, "embeddings", arguments.embeddings))
+    return found
+
+
+def _read(file: Path) -> pl.DataFrame:
+    """Read a table.
+
+    Raises:
+      UserError: there is no such file, it is of another kind, or it cannot be read.
+    """
+    if not file.is_file():
+        raise UserError(f"'{file}' is not a file; expected a table of points: {', '.join(READERS)}")
+    if file.suffix not in READERS:
+        raise UserError(f"'{file}' ends in '{file.suffix}'; expected one of {', '.join(READERS)}")
+    try:
+        return READERS[file.suffix](file)
+    except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"'{file}' cannot be read as {file.suffix[1:]}: {reason}") from error
+
+
+def _column(table: pl.DataFrame, name: str, given: str | None) -> str:
+    """The column of a number, by its name or by those that are looked for."""
+    names = NAMES.get(name, (name,)) if given is None else (given,)
+    for one in names:
+        if one in table.columns:
+            return one
+    if given is not None:
+        raise UserError(f"--{name} is '{given}'{did_you_mean(given, table.columns)}")
+    raise UserError(
+        f"the file has the columns {', '.join(table.columns)}; expected {' or '.join(names)}, or --{name} NAME"
+    )
+
+
+def _numbers(file: Path, table: pl.DataFrame, column: str) -> Vector:
+    """The numbers of a column.
+
+    Raises:
+      UserError: a value is not a finite number above 0; the message has its row.
+    """
+    values = table[column].cast(pl.Float64, strict=False)
+    wrong = (values.is_null() | ~(values.fill_null(0.0).is_finite() & (values.fill_null(0.0) > 0))).arg_true()
+    if len(wrong):
+        row = int(wrong[0])
+        raise UserError(
+            f"'{file}' has {column} = {table[column][row]!r} in row {row + 1}; expected a finite number above 0"
+        )
+    return values.to_numpy()
