@@ -40,7 +40,7 @@ def call_in_process(function: Callable[..., int], *arguments: object) -> int:
     received, sent = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "errors.txt"
-        keeps_programs = bool(jax.config.jax_compilation_cache_dir)
+        keeps_programs = bool(jax.config.values["jax_compilation_cache_dir"])
         process = context.Process(target=_call, args=(sent, errors, keeps_programs, function, arguments))
         sys.stdout.flush()
         process.start()

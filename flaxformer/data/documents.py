@@ -127,10 +127,10 @@ class Texts:
             data = text.encode()
             yield Document(name, tenth(data), functools.partial(iter, (data,)))
 
-    def _read_pairs(self, *files: Path) -> Iterator[Document]:
-        for pair in read_line_pairs(*files, is_text=self.utf8):
+    def _read_pairs(self, source: Path, target: Path) -> Iterator[Document]:
+        for pair in read_line_pairs(source, target, is_text=self.utf8):
             side = tenth(b"\n".join(pair))
-            for file, line in zip(files, pair, strict=True):
+            for file, line in zip((source, target), pair, strict=True):
                 yield Document(file.name, side, functools.partial(iter, (line,)))
 
     def _read_hub(self) -> Iterator[str]:

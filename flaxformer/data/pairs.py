@@ -32,8 +32,9 @@ def read_pairs(source_path: str, target_path: str, encoding: Tokenizer) -> list[
     Raises:
       UserError: a file is missing, the files have different numbers of lines, or a line cannot be encoded.
     """
-    files = (Path(path).expanduser() for path in (source_path, target_path))
+    first, second = Path(source_path).expanduser(), Path(target_path).expanduser()
+    lines = read_line_pairs(first, second, encoding.is_text, names=("source_path", "target_path"))
     return [
         Pair(encoding.encode(source), encoding.encode(target), tenth(source + b"\n" + target))
-        for source, target in read_line_pairs(*files, encoding.is_text, names=("source_path", "target_path"))
+        for source, target in lines
     ]

@@ -32,6 +32,6 @@ def two_threads_per_cpu_device() -> None:
     process hangs, and XLA ends it after 40 s. A number that the environment sets already stays.
     """
     forced = _FORCED.search(os.environ.get("XLA_FLAGS", ""))
-    devices = max(jax.config.jax_num_cpu_devices, int(forced.group(1)) if forced else 1)
+    devices = max(jax.config.values["jax_num_cpu_devices"], int(forced.group(1)) if forced else 1)
     if devices > 1:
         os.environ.setdefault(THREADS, str(2 * devices))

@@ -139,8 +139,10 @@ def accumulated(
     over_parts = functools.partial(_sum_over_parts, run, whole, dropout_key)
     zero, counts = jnp.float32(0), None
     if run.loss_terms:  # each has a count of its own, which all parts are divided by
-        zeros = (zero, (zero,) * len(run.loss_terms))
-        counts = over_parts(lambda part, rows, key, params: batch_counts(params, run, part, key, rows), zeros, params)
+        no_counts = (zero, (zero,) * len(run.loss_terms))
+        counts = over_parts(
+            lambda part, rows, key, params: batch_counts(params, run, part, key, rows), no_counts, params
+        )
 
     def gradient_of_part(
         part: AnyBatch, rows: _Rows, key: Array, shared: tuple[Transformer, TargetCounts | None]

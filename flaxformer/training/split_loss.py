@@ -141,7 +141,7 @@ def split_sums(
     return chunks.sum_chunks_once(_total, with_factors, x, rows, placed(with_factors)), count
 
 
-def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, Array | None, _Terms]:
+def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, float | Array | None, _Terms]:
     """Return what all chunks read: the projection without features, the label smoothing, and the terms by chunks."""
     terms = tuple(term for term in run.loss_terms if term.can_split)
     return projection.replace(features=None), run.training.label_smoothing, terms
@@ -179,7 +179,7 @@ def _shards(params: Transformer, shared: PyTree, projection: OutputProjection) -
     return chunks.Shards(over(shard_leading), over(reduce_scatter))
 
 
-def _sums(shared: tuple[OutputProjection, Array | None, _Terms], x: Array, rows: tuple[Array, Array]) -> PyTree:
+def _sums(shared: tuple[OutputProjection, float | Array | None, _Terms], x: Array, rows: tuple[Array, Array]) -> PyTree:
     """The head's (sum, count) for a chunk, and those of the loss terms."""
     projection, smoothing, terms = shared
     projected = projection.projected(x)

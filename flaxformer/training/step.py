@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer import model
 from flaxformer.component import Aux, replace_weights

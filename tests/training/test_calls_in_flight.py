@@ -72,14 +72,14 @@ def test_a_single_device_never_waits(monkeypatch):
 def test_threads_of_the_cpu_client(monkeypatch, devices, flags, threads):
     monkeypatch.delenv(cpu_devices.THREADS, raising=False)
     monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), {"jax_num_cpu_devices": devices}))
+    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), {"values": {"jax_num_cpu_devices": devices}}))
     cpu_devices.two_threads_per_cpu_device()
     assert os.environ.get(cpu_devices.THREADS) == threads
 
 
 def test_a_number_of_threads_from_the_environment_stays(monkeypatch):
     monkeypatch.setenv(cpu_devices.THREADS, "3")
-    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), {"jax_num_cpu_devices": 8}))
+    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), {"values": {"jax_num_cpu_devices": 8}}))
     cpu_devices.two_threads_per_cpu_device()
     assert os.environ[cpu_devices.THREADS] == "3"
 

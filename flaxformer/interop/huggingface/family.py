@@ -46,7 +46,7 @@ class Family:
     aliases: second names of tensors, and their first names.
     dropped: patterns of tensors that no model of this package has: buffers, and heads of other tasks.
     zeros: tensors that may be missing, and are then 0.
-    defaults: attributes that are written for a model that was not read from a checkpoint.
+    defaults: attributes that are written where the config keeps no others.
     """
 
     name: str
@@ -93,7 +93,9 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
                     f"{changes[path]!r}"
                 )
     config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
-    if found := {name: value for name, value in attributes.items() if name in family.kept}:
+    written = {attribute.name: 0.0 for attribute in family.attributes if attribute.is_kept} | dict(family.defaults)
+    found = {name: value for name, value in attributes.items() if name in family.kept}
+    if found := {name: value for name, value in found.items() if name not in written or value != written[name]}:
         config = keep(config, CONFIG, found)
     architecture, *_ = given.get("architectures") or [""]
     return config.replace(head=family.heads[architecture](given)) if architecture in family.heads else config
@@ -191,7 +193,8 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
         "architectures": [*found, family.architectures[0]][:1],
         **{attribute.name: attribute.write(plain) for attribute in family.attributes},
         **(named if labels else {}),
-        **(kept_attributes(family, config) if config.checkpoint else family.defaults),
+        **family.defaults,
+        **kept_attributes(family, config),
         "torch_dtype": "float32",
     }
     nearest = read_attributes(family, attributes, {})
