@@ -418,7 +418,8 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("family", "attributes"), PUBLISHED, ids=str)
 def test_other_attributes_of_published_files_are_ignored(family, attributes):
-    assert read(family, **attributes) == read(family)
+    config = read(family, **attributes)
+    assert config.replace(checkpoint="") == read(family).replace(checkpoint="")
 
 
 REFUSED = [

@@ -94,6 +94,7 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
                 )
     config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
     written = {attribute.name: 0.0 for attribute in family.attributes if attribute.is_kept} | dict(family.defaults)
+    written |= _label_names(len(attributes.get("id2label") or ()))
     found = {name: value for name, value in attributes.items() if name in family.kept}
     if found := {name: value for name, value in found.items() if name not in written or value != written[name]}:
         config = keep(config, CONFIG, found)
@@ -177,6 +178,15 @@ def _check_known(family: Family, given: Attributes) -> None:
             raise UserError(f"config.json has '{name}' {value!r}; expected {fixed[name]!r}, the only supported value")
 
 
+def _label_names(classes: int) -> dict[str, dict[str, object]]:
+    """Return the attributes with the names that transformers gives to labels without names."""
+    names = [f"LABEL_{number}" for number in range(classes)]
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+
+
 def write_attributes(family: Family, config: ModelConfig) -> Attributes:
     """Convert a config to the content of a config.json.
 
@@ -184,15 +194,14 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
       UserError: no model of the family has this config; the message lists each field that differs.
     """
     config = with_explicit_widths(config, *WIDTHS)
-    labels = {str(number): f"LABEL_{number}" for number in range(getattr(config.head, "classes", 0))}
-    named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
+    named = _label_names(getattr(config.head, "classes", 0))
     found = [name for name, make in family.heads.items() if make(named) == config.head]
     plain = config.replace(head=_base_head(family, config)) if found else config
     attributes = {
         "model_type": family.name,
         "architectures": [*found, family.architectures[0]][:1],
         **{attribute.name: attribute.write(plain) for attribute in family.attributes},
-        **(named if labels else {}),
+        **(named if named["id2label"] else {}),
         **family.defaults,
         **kept_attributes(family, config),
         "torch_dtype": "float32",
