@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax
 import optax
 import optax.contrib
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flaxformer.model.weights import Transformer
 from flaxformer.struct import leaf, part, static
@@ -116,7 +116,8 @@ class Adafactor(Optimizer):
 class Muon(Optimizer):
     """Each layer's matrices move by their momentum made orthogonal; all other weights, by Adam.
 
-    For the momentum U S Vᵀ of a matrix, `iterations` of Newton and Schulz give about U Vᵀ, here times
+    The momentum is m ← momentum · m + g; with nesterov, g + momentum · m is made orthogonal in its place, without a
+    correction of its bias. For a matrix U S Vᵀ, `iterations` of Newton and Schulz give about U Vᵀ, here times
     rms · √max(fan-in, fan-out), so that its root mean square is about that of Adam's step and both share a learning
     rate; rms=None is √max(1, fan-out / fan-in). A map into or out of heads is one matrix, all heads together.
 
@@ -134,24 +135,33 @@ class Muon(Optimizer):
     layers: ClassVar[LayerView] = "stored"
 
     def direction(self) -> optax.GradientTransformation:
-        # Optax's own optimizer for weights that are not matrices is unused: with nesterov, it would be NAdam.
-        muon = optax.contrib.muon(
+        # With beta=0, Optax's rule makes its argument orthogonal and keeps nothing. Its momentum would be corrected for
+        # bias as in NAdam, which changes the direction of the first steps with nesterov.
+        orthogonal = optax.contrib.muon(
             -1.0,
-            beta=self.momentum,
-            nesterov=self.nesterov,
+            beta=0.0,
+            nesterov=False,
             ns_steps=self.iterations,
             consistent_rms=self.rms,
             muon_weight_dimension_numbers=matrix_dimensions,
         )
+        momentum = optax.trace(decay=self.momentum, nesterov=self.nesterov)
+        matrix = optax.chain(momentum, optax.stateless(lambda g, params: _first_update(orthogonal, g)))
         adam = optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
-        return optax.partition({"matrix": muon, "other": adam}, muon_labels)
+        return optax.partition({"matrix": matrix, "other": adam}, muon_labels)
+
+
+def _first_update(transform: optax.GradientTransformation, gradient: PyTree) -> PyTree:
+    """Return the update that a transform without a memory gives for a gradient."""
+    return transform.update(gradient, transform.init(gradient), gradient)[0]
 
 
 class ScheduleFree(Optimizer):
     """AdamW without a decay of its rate: weights z take its steps, x is their average, and y lies between the two.
 
     Gradients are taken at y = (1 − β₁) z + β₁ x (`TrainState.params`), and x is evaluated (`evaluation_params`). The
-    average weighs each step by the square of its rate. Source: Defazio et al. 2024.
+    average weighs each step by the square of the largest rate so far, as the authors' code does; with the constant rate
+    of the default, that is the square of its rate. Source: Defazio et al. 2024.
     """
 
     decay: Schedule = part(Constant())

@@ -20,8 +20,9 @@ from flaxformer.weight_axes import decay_mask
 class Schedule(Config):
     """Base of the schedules: how the learning rate falls after the warm-up.
 
-    `progress` runs from 0 at the end of the warm-up to 1 at the last step; `ratio` is steps taken / warm-up steps, at
-    least 1. The numbers may be traced: a schedule is arithmetic, not control flow.
+    `progress` is (steps taken before this one − warm-up steps) / (steps − warm-up steps): 0 in the first step after the
+    warm-up, and 1 − 1 / (steps − warm-up steps) in the last, so that it would be 1 one step after the end. `ratio` is
+    steps taken / warm-up steps, at least 1. The numbers may be traced: a schedule is arithmetic, not control flow.
     """
 
     is_abstract: ClassVar[bool] = True
@@ -199,8 +200,9 @@ def _add_decayed_weights(decays: Transformer) -> optax.GradientTransformation:
 def learning_rate(config: Optimizer, step: int | Int[Array, ""], steps: int) -> Float[Array, ""]:
     """The learning rate of step number `step` (from 0) of `steps`.
 
-    It rises linearly, lr · (step + 1) / warmup_steps, during the warm-up, then falls from lr to
-    lr · final_fraction as the schedule `decay` says, without the factor of a schedule that sees the loss.
+    It rises linearly, lr · (step + 1) / warmup_steps, during the warm-up, then falls from lr towards
+    lr · final_fraction, which it would reach one step after the last, as the schedule `decay` says, without the factor
+    of a schedule that sees the loss.
     """
     taken, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.asarray(config.warmup_steps, jnp.float32)
     progress = jnp.clip((taken - 1 - warmup) / jnp.maximum(steps - warmup, 1.0), 0, 1)

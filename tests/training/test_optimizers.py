@@ -266,6 +266,32 @@ def test_muon_makes_each_matrix_of_a_layer_orthogonal_and_gives_the_rest_to_adam
     assert seen == (recurrent if isinstance(model.attention, LSTM) else MUONS - recurrent)
 
 
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_the_momentum_of_muon_is_that_of_its_authors_from_the_first_step_on(nesterov):
+    """Jordan et al. 2024: m ← β m + (1 − β) g, and β m + (1 − β) g with nesterov, in float64, for 6 drawn gradients."""
+    optimizer, params = Muon(momentum=0.95, nesterov=nesterov, rms=None), drawn(shapes(MODEL), 0)
+    transform = optimizer.direction()
+    state, update, moments = transform.init(params), jax.jit(transform.update), {}
+    for seed in range(1, 7):
+        gradient = drawn(shapes(MODEL), seed)
+        found, state = update(gradient, state, params)
+        for (path, own), (_, g) in zip(
+            *(jax.tree_util.tree_leaves_with_path(tree) for tree in (found, gradient)), strict=True
+        ):
+            place = path_name(path)
+            if "blocks" not in place.split("/") or (name := place.split("/")[-1]) not in MUONS:
+                continue
+            for number, (step_, matrix) in enumerate(
+                zip(as_matrices(name, np.float64(own)), as_matrices(name, np.float64(g)), strict=True)
+            ):
+                m = 0.95 * moments.get((place, number), 0.0) + 0.05 * matrix
+                moments[place, number] = m
+                expected = orthogonalised(0.95 * m + 0.05 * matrix if nesterov else m)
+                cosine = (step_ * expected).sum() / np.linalg.norm(step_) / np.linalg.norm(expected)
+                assert cosine > 1 - 1e-5, (place, seed, cosine)
+    assert moments
+
+
 def test_the_dimensions_of_a_stacked_matrix_leave_the_layers_apart():
     scanned = jax.eval_shape(lambda: init(jax.random.key(0), MODEL, "scanned"))
     found = matrix_dimensions(scanned).blocks.attention
