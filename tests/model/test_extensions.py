@@ -19,6 +19,7 @@ from flaxformer.config import (
     NoPositions,
     Rotary,
     TokenMixer,
+    Vectors,
 )
 from flaxformer.errors import UserError
 from flaxformer.model import apply, apply_with_intermediates, beam_search, extend, generate, init, new_cache
@@ -153,8 +154,6 @@ def test_inputs_that_are_no_tokens_have_no_ids():
         def apply(self, weights, x, context):
             seen.append(context.tokens)
             return super().apply(weights, x, context)
-
-    from flaxformer.config import Vectors
 
     config = model(inputs=Vectors(width=3), feed_forward=Look(d_ff=4))
     apply(init(jax.random.key(0), config), config, jnp.ones((2, 4, 3)))
