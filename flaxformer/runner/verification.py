@@ -21,8 +21,10 @@ from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup, groups
 
-NUMBERS = ("diverged_at", "parameters", "active_parameters", "parameters_without_embeddings")
-NUMBERS += ("flops_per_step", "flops", "training_tokens")
+NUMBERS = (
+    *("diverged_at", "parameters", "active_parameters", "parameters_without_embeddings"),
+    *("flops_per_step", "flops", "training_tokens"),
+)
 """Fixed columns of a row that its recipe determines; those of time, memory and device are not among them."""
 MOST_NAMED = 4
 """Largest number of differing columns that are named."""
@@ -73,9 +75,11 @@ def train_again(
         by_setting[row.group_size or 1, row.chunk_steps or execution.chunk_steps, row.stopped_at].append(row)
     for (group_size, chunk_steps, until), own in by_setting.items():
         has_diagnostics = any(name.startswith(DIAGNOSTICS) for row in own for name in row.curves)
-        how = {"group_size": group_size, "chunk_steps": chunk_steps, "diagnostics": has_diagnostics}
+        how = dataclasses.replace(
+            execution, group_size=group_size, chunk_steps=chunk_steps, diagnostics=has_diagnostics
+        )
         known = {row.trial: row for row in own}
-        for event in execute(_programs(study, declared, known, until), dataclasses.replace(execution, **how)):
+        for event in execute(_programs(study, declared, known, until), how):
             if isinstance(event, Finished) and (difference := differences(known[event.row.trial], event.row)):
                 found[event.row.trial] = difference
             yield event

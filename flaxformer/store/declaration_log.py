@@ -29,7 +29,7 @@ from flaxformer.store import columns, records
 from flaxformer.store.entry_content import content
 from flaxformer.store.rows import Row
 from flaxformer.store.schema import check_entry
-from flaxformer.store.store import RUNGS, Store
+from flaxformer.store.store import RUNGS, SUPERSEDED, Store
 from flaxformer.wording import counted
 
 NAME, HEAD = "declarations.jsonl", "declarations.head"
@@ -190,9 +190,13 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
 def existing_results(store: Store, declaration: JsonObject) -> SeedsByArm:
     """Return the seeds that have a result, by arm; those of measurements under `ANY_ARM`.
 
-    A result at a rung of a halving is one of its arm.
+    A result at a rung of a halving is one of its arm, and one that was set aside has existed.
     """
     found: dict[str, set[int]] = {}
+    for path in sorted((store.root / SUPERSEDED).glob("[0-9]*.parquet")):
+        with contextlib.suppress(DamagedError, FileNotFoundError):
+            for trial, seed in records.read_columns(path, lambda table: table.select("trial", "seed")).iter_rows():
+                found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     rungs = [Store(path) for path in sorted((store.root / RUNGS).glob("[0-9]*"))]
     for own in (store, *rungs):
         for trial, status, seed in columns.fixed(own, "seed").select("trial", "status", "seed").iter_rows():

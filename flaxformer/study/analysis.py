@@ -235,6 +235,8 @@ def analyse(store: Store) -> Analysis:
     log = declaration_log.read(store)
     held = Counter(results.declarations) + Counter(row.get("declaration") for row in store.measurements(study))
     faults = log.faults_of(held)
+    if study.get("declaration") not in (None, *log.digests):
+        faults.append("study.json was written under a declaration that is not in the log")
     history = History(study, log)
     declared = [history.declaration_of(claim, not faults) for claim in study["claims"]]
     former = [(one, former_arms(store, log, one)) for one in history.withdrawn()]

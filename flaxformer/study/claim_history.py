@@ -19,7 +19,7 @@ RULE = ("kind", "by", "within", "terms", "constant")
 """Fields of a claim that its test depends on."""
 TEXTS = ("question", "caveats", "unit", "goal", "axes")
 """Fields of a declaration of which a change is told without its content."""
-Known = Mapping[str, set[int]]
+KnownSeeds = Mapping[str, set[int]]
 """Seeds that have, or had, a result, by the configuration of the run."""
 
 
@@ -187,9 +187,9 @@ class History:
         return found
 
 
-def _known_results(entries: Sequence[JsonObject]) -> list[Known]:
+def _known_results(entries: Sequence[JsonObject]) -> list[KnownSeeds]:
     """Return the results that were known at each declaration: those that existed then or at an earlier one."""
-    found: list[Known] = []
+    found: list[KnownSeeds] = []
     known: dict[str, set[int]] = {}
     configurations: dict[str, str] = {}
     for entry in entries:

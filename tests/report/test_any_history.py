@@ -244,3 +244,13 @@ def test_a_folder_whose_arms_were_renamed_there_and_back_has_figures_too(tmp_pat
             analysis = write(Store(tmp_path))
     assert (tmp_path / "figures/claims.svg").exists()
     assert [dataclasses.astuple(one)[0] for one in analysis.withdrawn] == ["b is higher"] * len(analysis.withdrawn)
+
+
+@pytest.mark.parametrize("width", [1, 20, 200])
+@pytest.mark.parametrize("texts", [0, 1, 3])
+def test_a_table_of_any_form_fits_or_is_divided(width, texts):
+    """A study without axes has no column of text."""
+    table = tables.Table("Arms", [f"column {i}" for i in range(6)], [[f"{i}.{'5' * i}" for i in range(6)]], texts)
+    console = Console(file=io.StringIO(), width=max(width, 20))
+    console.print(terminal.fitted(table, width))
+    assert all(f"{i}.{'5' * i}" in console.file.getvalue() for i in range(texts, 6))

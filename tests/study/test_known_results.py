@@ -1,10 +1,13 @@
 """Results that are known before a claim: by configuration and seed, whatever arms, metrics and functions are called."""
 
+from unittest import mock
+
 import pytest
 from study.tiny import NORM, RATE, fill, tiny
 
 from flaxformer.report import verdicts
 from flaxformer.report.write import write
+from flaxformer.store import declaration_log
 from flaxformer.store.declarations import declare
 from flaxformer.store.entry_content import configuration_digest, recipe_digest
 from flaxformer.store.store import Store
@@ -105,6 +108,27 @@ def test_results_that_were_set_aside_or_left_behind_stay_known(tmp_path, name):
         with store.locked():
             declare(store, declaration(own), "retrain")
     assert analyse(store).claims[0].is_exploratory
+
+
+def test_a_kill_after_results_were_set_aside_does_not_make_them_unknown(tmp_path):
+    """The process is killed between the move of the rows and the entry of the log."""
+    before, after = BENT["measure"]
+    store = fill(tmp_path, before, loss)
+    with mock.patch.object(declaration_log, "declare", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        fill(tmp_path, after, loss, "retrain")
+    assert not store.rows()
+    assert analyse(fill(tmp_path, after, loss, "retrain")).claims[0].is_exploratory
+
+
+def test_a_log_and_a_head_of_an_earlier_time_are_detected(tmp_path):
+    store = fill(tmp_path, study(), loss)
+    names = (declaration_log.NAME, declaration_log.HEAD)
+    earlier = {name: (tmp_path / name).read_bytes() for name in names}
+    with store.locked():
+        declare(store, declaration(study(FLIPPED)))
+    for name, data in earlier.items():
+        (tmp_path / name).write_bytes(data)
+    assert analyse(store).log_faults == ["study.json was written under a declaration that is not in the log"]
 
 
 def test_a_withdrawn_claim_of_a_renamed_arm_has_a_report(tmp_path):
