@@ -28,8 +28,8 @@ def recording(output: Path, file: Path | None) -> Iterator[None]:
 
     Args:
       output: the output folder.
-      file: the file of the study or job, whose modules' reads count; None for those of all user code within the context,
-        as in a notebook.
+      file: the file of the study or job, whose modules' reads count; None for those of all user code within the
+        context, as in a notebook.
     """
     reads.install()
     files: set[str] = set()
