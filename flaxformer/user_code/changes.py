@@ -65,7 +65,7 @@ def refusal(where: object, changes: Mapping[str, Collection[str]], results: str)
     lines += [f"  and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     listed = "\n".join(lines)
     return (
-        f"{where} holds {results} made by code, or by what it read, that has changed since:\n{listed}\n"
+        f"{where} holds {results} made by code that has changed since, or that read what has:\n{listed}\n"
         "Give --on-code-change keep to keep them as they are, which is recorded;\n"
         "--on-code-change retrain to set them aside and make them again; or --output another folder."
     )

@@ -23,11 +23,13 @@ FOLDER = "reads"
 def recording(output: Path, file: Path | None) -> Iterator[None]:
     """Write what the user code of a study or job reads into the output folder, within the context.
 
-    What it has read before, such as on import, is written at once, and every further read when it happens.
+    What the modules of its file have read before, such as on import, is written at once, and every further read when it
+    happens.
 
     Args:
       output: the output folder.
-      file: the file of the study or job, whose modules' reads count; None for all user code, as in a notebook.
+      file: the file of the study or job, whose modules' reads count; None for those of all user code within the
+        context, as in a notebook.
     """
     reads.install()
     files: set[str] = set()
@@ -44,7 +46,7 @@ def recording(output: Path, file: Path | None) -> Iterator[None]:
 
     end = reads.listen(write)
     try:
-        for read in reads.all_reads():
+        for read in reads.all_reads() if file is not None else ():
             write(read)
         yield
     finally:

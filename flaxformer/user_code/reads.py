@@ -42,7 +42,7 @@ EVENTS = {
 
 
 WRITTEN = "written"
-"""Digest of a file or a variable that user code has written after it was read, or found missing; it does not count."""
+"""Digest of a file or a variable that user code has written after it was read, so that it does not count."""
 
 
 class Read(NamedTuple):
