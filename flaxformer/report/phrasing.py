@@ -123,7 +123,7 @@ def verdict(claim: JudgedClaim) -> str:
 
 
 def direction(claim: JudgedClaim) -> str:
-    """Where the effects that an interaction compares are not in the claimed direction; empty if both are, or for none.
+    """The direction of the effects that an interaction compares, in words, if they are not both as claimed; else empty.
 
     A supported interaction says that one effect exceeds the other, and not that either is in the claimed direction.
     """
