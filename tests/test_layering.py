@@ -131,7 +131,7 @@ INSIDE = {
     "report": [
         {"numbers", "tex", "colours", "thinning", "table", "events"},
         {"phrasing", "drawing"},
-        {"costs", "scaling_text"},
+        {"costs", "directions", "scaling_text"},
         {"cost_tables", "evaluation_tables", "qualifications", "verdicts"},
         {"tables", "claims_figure", "scores_figure"},
         {"curves_figure"},

@@ -6,7 +6,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flaxformer.report import phrasing
+from flaxformer.report import directions, phrasing
 from flaxformer.report.colours import GREY, SHADE, VERDICT_COLOURS
 from flaxformer.report.drawing import (
     COLUMN,
@@ -50,7 +50,7 @@ class Panel:
     def text(self, claim: JudgedClaim) -> list[str]:
         """Lines of a claim with its verdict."""
         verdict = claim.judgement.verdict
-        return wrap(f"{phrasing.MARKS[verdict]} {phrasing.verdict(claim)}: {claim.text}", self.characters)
+        return wrap(f"{phrasing.MARKS[verdict]} {directions.verdict(claim)}: {claim.text}", self.characters)
 
 
 def claims_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:

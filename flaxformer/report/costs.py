@@ -70,7 +70,7 @@ def censored(one: SpeedUp) -> str:
 
 
 def remarks(one: SpeedUps) -> str:
-    """What the speed-ups of an arm in compute are short of, in words; empty if nothing."""
+    """Remarks on the speed-ups of an arm in compute, in words; empty without any."""
     reverse = one.compute_to_baseline
     found = [censored(one.compute), f"to the other's, {censored(reverse)}" if reverse.reason else ""]
     return "; ".join(filter(None, found))

@@ -117,26 +117,6 @@ def finding(claim: JudgedClaim) -> str:
     return "; ".join(parts)
 
 
-def verdict(claim: JudgedClaim) -> str:
-    """The verdict of a claim; "supported as a difference" for an interaction that `direction` qualifies."""
-    return f"{claim.judgement.verdict} as a difference" if direction(claim) else claim.judgement.verdict
-
-
-def direction(claim: JudgedClaim) -> str:
-    """Where the effects that an interaction compares are not in the claimed direction; empty if both are, or for none.
-
-    A supported interaction says that one effect exceeds the other, and not that either is in the claimed direction.
-    """
-    if "simple effects" not in claim.judgement.qualifications:
-        return ""
-    first, second = claim.context.simple_effects
-    if first.judgement.effect.mean <= 0:
-        less = f"it is less against it{with_labels(first.context)} than{with_labels(second.context)}"
-        return f"the effect is not in the claimed direction in either arm: {less}"
-    place = labels(second.context) or "the other arm"
-    return f"the effect is in the claimed direction{with_labels(first.context)} only, and against it with {place}"
-
-
 def point(one: SweepPoint) -> str:
     """The numbers of a point, with their names where there are several."""
     if len(one.numbers) == 1:

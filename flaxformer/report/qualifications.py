@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flaxformer.report import costs, phrasing
+from flaxformer.report import costs, directions, phrasing
 from flaxformer.report.numbers import number, p_value
 from flaxformer.study.claim_context import SimpleEffect
 from flaxformer.study.judging import JudgedClaim
@@ -35,7 +35,7 @@ def sentences(claim: JudgedClaim) -> list[str]:
         "fewest": str(FEWEST_SEEDS),
         "outlier": _farthest(claim),
         "cost": costs.ratios(claim.context.cost_ratios),
-        "direction": phrasing.direction(claim),
+        "direction": directions.direction(claim),
         "without_value": "; ".join(one.sentence for one in claim.context.without_value),
         "without": without.verdict if without else "inconclusive",
     }

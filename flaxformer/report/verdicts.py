@@ -4,8 +4,9 @@ import itertools
 from collections.abc import Sequence
 
 from flaxformer.digests import JsonObject
-from flaxformer.report import numbers, phrasing
-from flaxformer.report.phrasing import MARKS, MOST_LINES, direction, finding, point, score, with_labels
+from flaxformer.report import directions, numbers
+from flaxformer.report.directions import direction
+from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, point, score, with_labels
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.sweep import Sweep
@@ -17,7 +18,7 @@ def verdict_of(claim: JudgedClaim) -> str:
 
     Of an interaction whose effects are not both in the claimed direction, it is that of their difference.
     """
-    found = phrasing.verdict(claim)
+    found = directions.verdict(claim)
     return f"exploratory: {found}" if claim.is_exploratory else found
 
 
@@ -80,7 +81,7 @@ def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[Judged
 
 def _finding_of(claim: JudgedClaim) -> str:
     parts = filter(None, (finding(claim), direction(claim)))
-    return f"{_without_stop(claim.text)} ({phrasing.verdict(claim)}: {'; '.join(parts)})"
+    return f"{_without_stop(claim.text)} ({directions.verdict(claim)}: {'; '.join(parts)})"
 
 
 def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:

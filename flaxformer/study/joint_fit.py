@@ -63,7 +63,7 @@ class JointFit:
     seeds: tuple[int, ...] = ()
     """Seeds of the fit: those at which every fitted size has a run that did not diverge."""
     loss: LawLoss = "huber"
-    """What was minimised."""
+    """The loss that was minimised."""
     units: tuple[float, float] = (1.0, 1.0)
     """N₀ and D₀ of the parameters."""
     theta: Vector | None = None

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 from scipy import special  # scipy.stats takes half a second to import
 
-Matrix = Float[np.ndarray, "seeds values"] | Sequence[Sequence[float]]
+Matrix: TypeAlias = np.ndarray | Sequence[Sequence[float]]
+"""Values with the seeds as rows."""
 COEFFICIENTS = 3
 """Coefficients of a parabola."""
 NEIGHBOURS = 2

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from study.tiny import INTERACTION, fill, tiny
 
-from flaxformer.report import phrasing, tables, verdicts
+from flaxformer.report import directions, tables, verdicts
 from flaxformer.report.terminal import show
 from flaxformer.report.write import write
 from flaxformer.study import Claim
@@ -46,7 +46,7 @@ def test_a_supported_interaction_says_where_its_effects_are_against_it(tmp_path,
     analysis = analyse(judged(tmp_path, gains, *others))
     claim = analysis.claims[0]
     assert claim.judgement.verdict == "supported"
-    assert phrasing.direction(claim) == expected
+    assert directions.direction(claim) == expected
     word = "supported as a difference" if expected else "supported"
     assert tables.claims(analysis).rows[0][1] == word
     answer = f"Yes: it helps more. But {expected}." if expected else "Yes: it helps more. "
