@@ -83,11 +83,6 @@ def is_accelerator(point: WorkPoint) -> bool:
     return bool(point.get("accelerator"))
 
 
-def is_large(point: WorkPoint) -> bool:
-    """True if compiling pays: on an accelerator, and for large sizes on a CPU."""
-    return point["size"] in ("M", "gpt2") or is_accelerator(point)
-
-
 TORCH: Any = {"needs": ["torch"], "get": "pip install torch"}
 benchmark = Benchmark(
     question="How many tokens a second does a language model train on?",
@@ -97,7 +92,7 @@ benchmark = Benchmark(
         Way("flaxformer", as_it_is, role="ours"),
         Way("flaxformer-1", one_device, role="ours"),
         Way("torch", in_torch("fused"), **TORCH),
-        Way("torch-compiled", in_torch("compiled"), takes_part=is_large, **TORCH),
+        Way("torch-compiled", in_torch("compiled"), **TORCH),
         Way(
             "torch-graphs",
             in_torch("compiled_graphs"),
