@@ -295,7 +295,6 @@ class Subject:
     def exemption(self, law: str) -> str | None:
         """Return the reason why a component of the run is exempt from a law; None if none is."""
         for component in self.components:
-            reasons = getattr(component, "exempt_from", {})
-            if law in reasons:
+            if law in (reasons := getattr(component, "exempt_from", {})):
                 return f"{type(component).__name__} declares: {reasons[law]}"
         return None
