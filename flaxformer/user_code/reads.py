@@ -28,7 +28,7 @@ IMPORTS = ("importlib", "zipimport", "linecache", "inspect", "tokenize", "traceb
 """Standard modules that read source files on their own account."""
 OWN_VARIABLES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "matplotlib", "polars", "rich")
 """Packages whose own reads of environment variables do not count, such as of XLA_FLAGS."""
-Variables = MutableMapping[str, str]
+RecordedEnvironment = MutableMapping[str, str]
 EVENTS = {
     "open": "file",
     "os.rename": "file",
@@ -135,31 +135,31 @@ def _writes(mode: object, flags: object) -> bool:
     return bool(begins) or flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
 
 
-def _recording_class(kind: type[Variables]) -> type:
+def _recording_class(kind: type[RecordedEnvironment]) -> type:
     """Return a subclass of the class of `os.environ` that records which variables are read and written."""
 
     def text(name: str) -> str:
         return os.fsdecode(name) if isinstance(name, str | bytes) else ""
 
-    def get(self: Variables, name: str) -> str:
+    def get(self: RecordedEnvironment, name: str) -> str:
         if text(name):
             _record_variable(text(name))
         return kind.__getitem__(self, name)
 
-    def contains(self: Variables, name: str) -> bool:
+    def contains(self: RecordedEnvironment, name: str) -> bool:
         if text(name):
             _record_variable(text(name))
         return bool(kind.__contains__(self, name))
 
-    def iterate(self: Variables) -> Iterator[str]:
+    def iterate(self: RecordedEnvironment) -> Iterator[str]:
         _record_variable("")
         yield from kind.__iter__(self)
 
-    def write(self: Variables, name: str, value: str) -> None:
+    def write(self: RecordedEnvironment, name: str, value: str) -> None:
         _record_variable(text(name), writes=True)
         kind.__setitem__(self, name, value)
 
-    def remove(self: Variables, name: str) -> None:
+    def remove(self: RecordedEnvironment, name: str) -> None:
         _record_variable(text(name), writes=True)
         kind.__delitem__(self, name)
 
