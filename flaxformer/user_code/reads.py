@@ -28,7 +28,7 @@ IMPORTS = ("importlib", "zipimport", "linecache", "inspect", "tokenize", "traceb
 """Standard modules that read source files on their own account."""
 OWN_VARIABLES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "matplotlib", "polars", "rich")
 """Packages whose own reads of environment variables do not count, such as of XLA_FLAGS."""
-RecordedEnvironment = MutableMapping[str, str]
+EnvironmentMapping = MutableMapping[str, str]
 EVENTS = {
     "open": "file",
     "os.rename": "file",
@@ -135,31 +135,31 @@ def _writes(mode: object, flags: object) -> bool:
     return bool(begins) or flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
 
 
-def _recording_class(kind: type[RecordedEnvironment]) -> type:
+def _recording_class(kind: type[EnvironmentMapping]) -> type:
     """Return a subclass of the class of `os.environ` that records which variables are read and written."""
 
     def text(name: str) -> str:
         return os.fsdecode(name) if isinstance(name, str | bytes) else ""
 
-    def get(self: RecordedEnvironment, name: str) -> str:
+    def get(self: EnvironmentMapping, name: str) -> str:
         if text(name):
             _record_variable(text(name))
         return kind.__getitem__(self, name)
 
-    def contains(self: RecordedEnvironment, name: str) -> bool:
+    def contains(self: EnvironmentMapping, name: str) -> bool:
         if text(name):
             _record_variable(text(name))
         return bool(kind.__contains__(self, name))
 
-    def iterate(self: RecordedEnvironment) -> Iterator[str]:
+    def iterate(self: EnvironmentMapping) -> Iterator[str]:
         _record_variable("")
         yield from kind.__iter__(self)
 
-    def write(self: RecordedEnvironment, name: str, value: str) -> None:
+    def write(self: EnvironmentMapping, name: str, value: str) -> None:
         _record_variable(text(name), writes=True)
         kind.__setitem__(self, name, value)
 
-    def remove(self: RecordedEnvironment, name: str) -> None:
+    def remove(self: EnvironmentMapping, name: str) -> None:
         _record_variable(text(name), writes=True)
         kind.__delitem__(self, name)
 
