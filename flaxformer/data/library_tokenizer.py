@@ -111,22 +111,30 @@ class LibraryTokenizer:
         missing = np.flatnonzero(changes.cumsum()[:-1] == 0)
         dropped = [place for place in missing.tolist() if not self._is_removed_by_rule(text[place])]
         if dropped:
-            characters = list(dict.fromkeys(text[place] for place in dropped))
+            # After a dropped character of a word, the library's places of tokens may be too early.
+            known: set[str] = set().union(*self._model.get_vocab(with_added_tokens=True))
+            distinct = dict.fromkeys(text)
+            alone = [character for character in distinct if not known.issuperset(self._seen_by_model(character))]
+            characters = alone or list(dict.fromkeys(text[place] for place in dropped))
             named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
             more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
             raise UserError(
-                f"tokenizer '{self._path}' has no token for {named}{more}, and drops {len(dropped):,} characters of "
-                "the text; expected a tokenizer with an unknown token, with bytes as tokens, or trained on this text"
+                f"tokenizer '{self._path}' has no token for {named}{more}, and drops characters of the text; "
+                "expected a tokenizer with an unknown token, with bytes as tokens, or trained on this text"
             )
 
     def _is_removed_by_rule(self, character: str) -> bool:
         """True if the normalizer or the pre-tokenizer removes this character, so that the model never sees it."""
         if character not in self._removed:
-            normalizer, pre_tokenizer = self._model.normalizer, self._model.pre_tokenizer
-            text = character if normalizer is None else normalizer.normalize_str(character)
-            pieces = [(text, (0, 1))] if pre_tokenizer is None else pre_tokenizer.pre_tokenize_str(text)
-            self._removed[character] = not any(piece for piece, _ in pieces)
+            self._removed[character] = not self._seen_by_model(character)
         return self._removed[character]
+
+    def _seen_by_model(self, character: str) -> str:
+        """Return what the normalizer and the pre-tokenizer make of a character alone."""
+        normalizer, pre_tokenizer = self._model.normalizer, self._model.pre_tokenizer
+        text = character if normalizer is None else normalizer.normalize_str(character)
+        pieces = [(text, (0, 1))] if pre_tokenizer is None else pre_tokenizer.pre_tokenize_str(text)
+        return "".join(piece for piece, _ in pieces)
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:

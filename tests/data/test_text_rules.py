@@ -167,6 +167,12 @@ def test_no_tokenizer_drops_a_character_in_silence(kind, text, tmp_path):
         read_tokenizer(str(tmp_path / "t.json")).encode(text.encode())
 
 
+def test_the_characters_without_a_token_are_named(tmp_path):
+    without_unknown("bpe").save(str(tmp_path / "t.json"))
+    with pytest.raises(UserError, match=r"has no token for 'm' \(U\+006D\), 'Ä' \(U\+00C4\), '\\n' \(U\+000A\), and"):
+        read_tokenizer(str(tmp_path / "t.json")).encode("hug mug Äpug\n".encode())
+
+
 @pytest.mark.parametrize("kind", ["bpe", "wordlevel"])
 def test_what_a_tokenizer_removes_by_its_own_rule_is_not_a_fault(kind, tmp_path):
     tokenizer = without_unknown(kind)
