@@ -97,6 +97,7 @@ INSIDE = {
         {"claim_context", "combinations", "speedup", "scaling", "scaling_fit"},
         {"declare", "distributions", "joint_fit", "points_fit", "sweep"},
         {"evaluation_data", "load", "kept_trials", "tracing", "scaling_analysis"},
+        {"copied_code"},
         {"initial_weights", "identity"},
         {"plan", "probe", "search", "claim_history"},
         {"judging", "program_cost", "memory", "former_results", "declaration_limits"},

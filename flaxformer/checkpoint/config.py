@@ -152,6 +152,16 @@ def source_of(folder: str | Path, root: str | Path | None = None) -> Path | None
     return Path(root or folder, *parts) if is_inside else None
 
 
+def names_user_classes(folder: str | Path) -> bool:
+    """True if the run of a folder names a class that is not of this package; nothing is executed."""
+    queue: list[Json] = [_read_document(Path(folder))["run"]]
+    for data in queue:
+        if isinstance(data, dict) and "." in str(data.get("kind")):
+            return True
+        queue += data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return False
+
+
 def classes_within(root: type[Config]) -> dict[str, type[Config]]:
     """Return every config class that a field of `root` may hold, at any depth, by its qualified name.
 
@@ -194,7 +204,8 @@ def from_canonical(data: object, classes: Mapping[str, type[Config]], where: str
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in classes:
         raise UserError(f"{where} is of kind {kind!r}{did_you_mean(str(kind), list(classes))}")
-    fields = {field.name: field for field in dataclasses.fields(classes[kind])}
+    never_stored = classes[kind].never_stored
+    fields = {field.name: field for field in dataclasses.fields(classes[kind]) if field.name not in never_stored}
     names = list(fields)
     for name in [*(name for name in data if name != "kind"), *names]:
         if name not in names:
