@@ -14,6 +14,7 @@ ROOT = Path(flaxformer.__file__).parent
 LAYERS = [
     {"errors", "pytree"},
     {"struct"},
+    {"links"},
     {"canonical", "files", "extras", "startup", "interrupts", "garbage", "overrides", "python_files", "wording"},
     {"digests"},
     {"user_code"},

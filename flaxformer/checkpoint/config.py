@@ -115,7 +115,7 @@ def supersede(folder: Path) -> None:
     """Move a folder's contents to superseded/N inside it, except copies of code, which are named by their digest."""
     number = next(n for n in itertools.count(1) if not (folder / "superseded" / str(n)).exists())
     target = folder / "superseded" / str(number)
-    target.mkdir(parents=True)
+    make_folder(target)
     for path in sorted(folder.iterdir()):
         if path.name not in (".lock", ".lock.holder", "superseded", "code"):
             path.rename(target / path.name)

@@ -11,7 +11,8 @@ from rich.text import Text
 from flaxformer.claims import page, record
 from flaxformer.claims.record import Record
 from flaxformer.claims.run import CaseResult
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
+from flaxformer.links import output_folder
 from flaxformer.report import phrasing, tables
 from flaxformer.report.numbers import duration
 from flaxformer.report.terminal import STYLES
@@ -82,7 +83,7 @@ def write(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> Path:
 def rewrite(root: Path) -> Path:
     """Write claims.md, claims.tex and index.html from the folder alone, and return the path of the page."""
     records = record.read_all(root)
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(output_folder(root))
     weaker = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
     document = f"{record.totals(records)}\n\n{tables.markdown(table(records))}{weaker}"
     write_atomically(root / "claims.md", document.encode())

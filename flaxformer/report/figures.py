@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
 from flaxformer.report import costs, heads, maps
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
@@ -69,7 +69,7 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
 
 def save(figure: Figure, folder: Path, name: str) -> str:
     """Write one figure in every format; return its SVG text."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     text = _svg(figure)
     write_atomically(folder / f"{name}.svg", text.encode())
     for artist in figure.findobj(lambda artist: (artist.get_gid() or "").startswith(POINT)):

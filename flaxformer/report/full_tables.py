@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from flaxformer.files import replacing
+from flaxformer.files import make_folder, replacing
 from flaxformer.report import measured, phrasing
 from flaxformer.report.table import FOLDER
 from flaxformer.store.records import write_table, writing
@@ -25,7 +25,7 @@ def write_full_tables(analysis: Analysis, folder: Path) -> None:
         _write(results(analysis), folder, RESULTS)
     for name, table in (("arms", arms(analysis)), ("contrasts", contrasts(analysis)), ("sweeps", sweeps(analysis))):
         if table.height:
-            (folder / FOLDER).mkdir(exist_ok=True)
+            make_folder(folder / FOLDER)
             _write(table, folder / FOLDER, name)
 
 
