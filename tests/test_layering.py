@@ -131,7 +131,7 @@ INSIDE = {
         {"compiled_run"},
     ],
     "report": [
-        {"numbers", "tex", "colours", "thinning", "table", "events"},
+        {"numbers", "tex", "colours", "thinning", "table", "events", "texts"},
         {"phrasing", "drawing"},
         {"costs", "scaling_text"},
         {"cost_tables", "evaluation_tables", "qualifications", "verdicts"},

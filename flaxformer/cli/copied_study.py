@@ -1,7 +1,6 @@
 """The study of a folder of results, from the copy of its file that ran, or from a file that the user names."""
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from flaxformer.cli.parsing import parse
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError
 from flaxformer.overrides import override
+from flaxformer.report.provenance_text import words_of
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.copied_code import execute_copy
 from flaxformer.study.declare import Study
@@ -63,5 +63,5 @@ def copy_of_file(store: Store, launches: Sequence[JsonObject]) -> Path:
 def last_command(launches: Sequence[JsonObject]) -> Any:
     """Return the arguments of the last recorded command `run`; None without one."""
     command = next((one["command"] for one in reversed(launches) if one.get("command")), "")
-    words = shlex.split(command)[1:]
+    words = words_of(command)[1:]
     return parse(words) if words[:1] == ["run"] else None

@@ -161,7 +161,7 @@ def _translate(arguments: Generate, console: Console, run: Run, task: PairTask) 
             key=key,
             edit=edit,
         ):
-            print(line, file=console.file, flush=True)
+            print(printable(line) if console.is_terminal else line, file=console.file, flush=True)
     return 0
 
 

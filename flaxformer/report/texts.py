@@ -10,7 +10,7 @@ from pathlib import Path
 from flaxformer.files import write_atomically
 from flaxformer.wording import printable
 
-BLOCK = re.compile(r"^(?=[#>+*=|~`:-])")
+BLOCK = re.compile(r"^(?=#{1,6}(\s|$)|>|[-+*](\s|$)|(=+|-+|_+)$|~~~|```)")
 """Beginning of a text that would begin a heading, quotation, list, rule, table or code in Markdown."""
 FORMULA = tuple("=+-@\t\r")
 """First characters of a cell that a spreadsheet calculates."""
@@ -32,10 +32,8 @@ def passive(text: str) -> str:
     return BLOCK.sub(r"\\", re.sub(r"\](?=\\*[(\[:])", r"]\\", text))
 
 
-def csv_cell(text: str | None) -> str | None:
+def csv_cell(text: str) -> str:
     """A cell of text for a CSV: printable, in one line, and with ' before what a spreadsheet would calculate."""
-    if text is None:
-        return None
     text = printable(one_line(text))
     return f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text
 

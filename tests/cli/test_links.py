@@ -118,7 +118,7 @@ def test_a_link_where_a_command_writes_is_one_message(finished, place, capsys, c
 def test_no_path_of_a_folder_leads_outside(finished, place, capsys, command):
     whole = finished / ("job" if command == "train" else "out")
     for path in sorted(path.relative_to(whole) for path in whole.rglob("*")):
-        if path.name.startswith(".lock"):
+        if path.name.startswith(".lock") or len(path.parts) > 2:
             continue
         shutil.rmtree("out", ignore_errors=True)
         shutil.rmtree(place)
