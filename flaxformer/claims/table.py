@@ -16,7 +16,7 @@ from flaxformer.links import output_folder
 from flaxformer.report import phrasing, tables
 from flaxformer.report.numbers import duration
 from flaxformer.report.terminal import STYLES
-from flaxformer.report.texts import write_text
+from flaxformer.report.texts import write_printable
 
 HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared", "time")
 ESTIMATES = {of_fact: verdict for verdict, of_fact in record.OF_FACTS.items()}
@@ -87,7 +87,7 @@ def rewrite(root: Path) -> Path:
     make_folder(output_folder(root))
     weaker = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
     document = f"{record.totals(records)}\n\n{tables.markdown(table(records))}{weaker}"
-    write_text(root / "claims.md", document)
-    write_text(root / "claims.tex", tables.latex(table(records)))
-    write_text(root / "index.html", page.render(root, records))
+    write_printable(root / "claims.md", document)
+    write_printable(root / "claims.tex", tables.latex(table(records)))
+    write_printable(root / "index.html", page.render(root, records))
     return root / "index.html"

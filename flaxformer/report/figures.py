@@ -21,7 +21,7 @@ from flaxformer.report.lens_figure import lens_figure
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
-from flaxformer.report.texts import write_text
+from flaxformer.report.texts import write_printable
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
@@ -72,7 +72,7 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     """Write one figure in every format; return its SVG text."""
     make_folder(folder)
     text = _svg(figure)
-    write_text(folder / f"{name}.svg", text)
+    write_printable(folder / f"{name}.svg", text)
     for artist in figure.findobj(lambda artist: (artist.get_gid() or "").startswith(POINT)):
         artist.set_visible(False)  # only an SVG can show their text
     for kind, metadata in METADATA.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from flaxformer.report import html, numbers, phrasing, verdicts
 from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
-from flaxformer.report.texts import passive, write_text
+from flaxformer.report.texts import passive, write_printable
 from flaxformer.study.replication import ReplicatedClaim
 from flaxformer.wording import counted
 
@@ -51,6 +51,6 @@ def write(folder: Path, question: str, found: Sequence[ReplicatedClaim]) -> Path
     text = f"# {passive(question)}\n\n{passive(answer(found))}\n\n{markdown(own)}\n{NOTE}\n"
     parts = [f"<h1>{html.escape(question)}</h1>", f'<p class="answer">{html.escape(answer(found))}</p>']
     parts += [html.table(own), f'<p class="soft">{html.escape(NOTE)}</p>']
-    write_text(folder / f"{NAME}.md", text)
-    write_text(folder / f"{NAME}.html", html.page("Replication", parts))
+    write_printable(folder / f"{NAME}.md", text)
+    write_printable(folder / f"{NAME}.html", html.page("Replication", parts))
     return folder / f"{NAME}.html"

@@ -1,6 +1,6 @@
 """Texts that a report writes: what a folder's files hold is shown as data, and neither obeyed nor interpreted.
 
-Any text of a folder may be another's. Each renderer has one boundary: `write_text` for whole documents, `passive` for
+Any text of a folder may be another's. Each renderer has one boundary: `write_printable` for whole documents, `passive` for
 texts in Markdown, `csv_cell` for cells of a CSV; `html.escape` and `tex.text` for the other formats.
 """
 
@@ -16,7 +16,7 @@ FORMULA = tuple("=+-@\t\r")
 """First characters of a cell that a spreadsheet calculates."""
 
 
-def write_text(path: Path, text: str) -> None:
+def write_printable(path: Path, text: str) -> None:
     """Write a document for people, in UTF-8, with "·" in place of control and direction characters."""
     write_atomically(path, printable(text).encode())
 

@@ -50,8 +50,8 @@ RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
 SUPERSEDED = "superseded"
 """Folder of the rows that were set aside after a change of code."""
-FOLDERS = ("groups", "leases", "unfinished", "weights", "code", "reads", "figures", "tables", "tensorboard", "wandb")
-FOLDERS += (RUNGS, SUPERSEDED)
+FOLDERS = ["groups", "leases", "unfinished", "weights", "code", "reads", "figures", "tables", "tensorboard", "wandb"]
+FOLDERS += [RUNGS, SUPERSEDED]
 """Folders that are written in a study's folder; none of them may be a symbolic link."""
 LOCK_PATIENCE = 60.0
 """Seconds to wait for another process that writes shared files."""
