@@ -23,7 +23,7 @@ def canonical(config: object, known: Known | None = None) -> Json: ...
 def canonical(config: object, known: Known | None = None) -> Json:
     """Return a config as plain JSON data: every field by name, and the class of each part under "kind".
 
-    Fields with `omit_default` are left out while they have their default.
+    Fields with `omit_default` are left out while they have their default, and those in `never_stored` always.
 
     Args:
       config: the config, or a value in one.
@@ -50,7 +50,9 @@ def canonical(config: object, known: Known | None = None) -> Json:
 
 
 def _is_omitted(config: Config, field: "dataclasses.Field[object]") -> bool:
-    """True for a field with `omit_default` that has its default."""
+    """True for a field that is never stored, or one with `omit_default` that has its default."""
+    if field.name in config.never_stored:
+        return True
     return bool(field.metadata.get("omit_default")) and getattr(config, field.name) == field.default
 
 

@@ -74,7 +74,8 @@ def append_line(path: Path, row: Mapping[str, object]) -> None:
     If the last line was cut short, the row begins a new one.
 
     Raises:
-      OSError: it cannot be written, such as on a full disk, or the file is a symbolic link.
+      OSError: it cannot be written, such as on a full disk.
+      UserError: the file is a symbolic link, or is below one in an output folder.
     """
     data = line(row)
     file = open_to_append(path)

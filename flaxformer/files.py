@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flaxformer.errors import UserError
+from flaxformer.links import check_file, check_folder, output_folder
 
 ABANDONED = 86_400.0
 """Age in seconds from which on a temporary file has no writer any more."""
@@ -38,7 +39,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield an empty file to write, which replaces `path` at the end; after an exception, `path` is as it was.
 
     Its name is unpredictable, and it is created exclusively, so that no file or link of another's is written to.
+
+    Raises:
+      UserError: `path` is a symbolic link, or is below one in an output folder (`flaxformer.links`).
     """
+    check_file(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
@@ -77,7 +82,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
         locked the folder too.
     """
     try:
-        make_folder(folder)
+        make_folder(output_folder(folder))
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise UserError(f"{folder} cannot be locked: {error.strerror}; expected a writable folder") from None
@@ -161,7 +166,9 @@ def open_to_append(path: Path, patience: float = 60.0) -> int:
 
     Raises:
       OSError: it cannot be written, or another process holds the lock for longer than `patience`.
+      UserError: it is a symbolic link, or is below one in an output folder.
     """
+    check_file(path)
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
@@ -219,7 +226,12 @@ def flush(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents; they are on the disk when this returns, whoever created them."""
+    """Create a folder and its missing parents; they are on the disk when this returns, whoever created them.
+
+    Raises:
+      UserError: it is a symbolic link below an output folder, or is below such a link.
+    """
+    check_folder(folder)
     missing = [one for one in folder.parents if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in (folder, *missing):
@@ -256,6 +268,7 @@ def remove(folder: Path, first: str, settle: float = 0.0) -> None:
     Raises:
       OSError: the folder is a link, or a file in it cannot be removed.
     """
+    check_folder(folder.parent)
     if folder.is_symlink():
         raise OSError(f"{folder} is a symbolic link and is not removed; expected a folder")
     if folder.exists():
@@ -272,6 +285,7 @@ def remove(folder: Path, first: str, settle: float = 0.0) -> None:
 
 def set_aside(path: Path, why: str) -> Path:
     """Rename a file or folder to NAME.WHY, or to the first of NAME.WHY.1, NAME.WHY.2, ... that does not exist."""
+    check_folder(path.parent)
     names = itertools.chain([""], (f".{number}" for number in itertools.count(1)))
     target = next(other for name in names if not os.path.lexists(other := path.with_name(f"{path.name}.{why}{name}")))
     path.rename(target)

@@ -72,11 +72,7 @@ def part(default: object = REQUIRED, *, omit_default: bool = False) -> object:
 
 
 def _field(
-    default: object,
-    is_node: bool,
-    choices: Collection[str] | None,
-    bounds: dict[str, float],
-    omit_default: bool = False,
+    default: object, is_node: bool, choices: Collection[str] | None, bounds: dict[str, float], omit_default: bool
 ) -> object:
     if unknown := set(bounds) - set(BOUNDS):
         raise TypeError(f"unknown bounds {sorted(unknown)}; expected {', '.join(BOUNDS)}")
@@ -97,6 +93,8 @@ class Config(Node):
     named: ClassVar[Mapping[str, "Config"]] = {}
     is_abstract: ClassVar[bool] = True
     """True if the class is only a base of other classes; a subclass does not inherit this value."""
+    never_stored: ClassVar[tuple[str, ...]] = ()
+    """Fields without a place in the canonical form: no file can set them, and they do not change the identity."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__(kw_only=True)

@@ -60,5 +60,9 @@ def check_text(name: str, value: object) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with "·" in place of control characters other than line ends and tabs, which a terminal would obey."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text)
+    """The text with "·" in place of characters that a terminal or a reader's eye would obey.
+
+    Those are control characters other than line ends and tabs, marks of the direction of writing, other characters
+    without a shape, and lone surrogates.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" else "·" for c in text)

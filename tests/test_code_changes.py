@@ -195,6 +195,6 @@ def test_run_with_user_classes_generates_from_its_folder_alone(folder, capsys):
         (folder / name).unlink()
     for name in [name for name in sys.modules if name == "shape" or name.startswith("job@")]:
         del sys.modules[name]
-    code, shown, err = call(capsys, "generate", "out", "--prompt", "to", "--tokens", 3)
+    code, shown, err = call(capsys, "generate", "out", "--prompt", "to", "--tokens", 3, "--trust-code")
     assert code == 0, err
     assert shown.startswith("to")

@@ -14,6 +14,7 @@ ROOT = Path(flaxformer.__file__).parent
 LAYERS = [
     {"errors", "pytree"},
     {"struct"},
+    {"links"},
     {"canonical", "files", "extras", "startup", "interrupts", "garbage", "overrides", "python_files", "wording"},
     {"digests"},
     {"user_code"},
@@ -97,6 +98,7 @@ INSIDE = {
         {"claim_context", "combinations", "speedup", "scaling", "scaling_fit"},
         {"declare", "distributions", "joint_fit", "points_fit", "sweep"},
         {"evaluation_data", "load", "kept_trials", "tracing", "scaling_analysis"},
+        {"copied_code"},
         {"initial_weights", "identity"},
         {"plan", "probe", "search", "claim_history"},
         {"judging", "program_cost", "memory", "former_results", "declaration_limits"},
@@ -129,7 +131,7 @@ INSIDE = {
         {"compiled_run"},
     ],
     "report": [
-        {"numbers", "tex", "colours", "thinning", "table", "events"},
+        {"numbers", "tex", "colours", "thinning", "table", "events", "texts"},
         {"phrasing", "drawing"},
         {"costs", "directions", "scaling_text"},
         {"cost_tables", "evaluation_tables", "qualifications", "verdicts"},

@@ -1,5 +1,6 @@
 """Figure of the results of a benchmark."""
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from matplotlib.ticker import NullFormatter
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Interval, Measurement, ResultLine, lines, place
 from flaxformer.bench.show import heading, number
+from flaxformer.files import make_folder, write_atomically
 from flaxformer.report.colours import GREY
 from flaxformer.report.drawing import PAGE, STYLE, style_of
 
@@ -29,9 +31,11 @@ def draw(path: Path, benchmark: Benchmark, measurements: Sequence[Measurement]) 
     with matplotlib.rc_context(STYLE):
         figure = _along(benchmark, found) if benchmark.along in benchmark.varied else _dots(benchmark, found)
         figure.suptitle(benchmark.question, fontsize=7)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         for kind in ("svg", "png"):
-            figure.savefig(path.with_suffix(f".{kind}"), dpi=200, metadata={"Date": None} if kind == "svg" else None)
+            buffer, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else None
+            figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+            write_atomically(path.with_suffix(f".{kind}"), buffer.getvalue())
 
 
 def _whiskers(intervals: Sequence[Interval]) -> list[list[float]]:

@@ -7,8 +7,8 @@ from flaxformer.bench import show
 from flaxformer.bench.goals import SuiteResults, goals_table, judge
 from flaxformer.bench.results import conclusions, lines, place
 from flaxformer.bench.suite import Suite
-from flaxformer.files import write_atomically
-from flaxformer.report.tables import markdown, passive
+from flaxformer.report.tables import markdown
+from flaxformer.report.texts import passive, write_printable
 
 
 def keep(
@@ -30,7 +30,7 @@ def keep(
     goals = [{"goal": one.goal.words, "verdict": one.verdict, "value": one.value, "why": one.why} for one in verdicts]
     head = {"benchmark": suite.name, "question": suite.question, **about}
     show.write_json(path, head | {"sections": sections, "goals": goals})
-    write_atomically(path.with_suffix(".md"), page(suite, results, about, left_out).encode())
+    write_printable(path.with_suffix(".md"), page(suite, results, about, left_out))
 
 
 def accelerators_of(about: Mapping[str, object]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Interval, Measurement, conclusions, lines
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
 from flaxformer.report.table import Table
 
 UNITS = {"_bytes": 1e6, "flops_per_second": 1e9}
@@ -86,5 +86,5 @@ def keep(
 
 def write_json(path: Path, data: Mapping[str, object]) -> None:
     """Write plain data as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomically(path, json.dumps(data, indent=1, ensure_ascii=False).encode())

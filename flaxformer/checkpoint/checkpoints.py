@@ -27,6 +27,7 @@ from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.checkpoint.steps import read_arrays, read_marker, step_numbers, write_step
 from flaxformer.errors import UserError
+from flaxformer.links import output_folder
 
 LOG = logging.getLogger(__name__)
 MARGIN = 16 * 2**20
@@ -60,7 +61,7 @@ class Checkpoints:
     ) -> None:
         if keep_last < 1 or keep_best < 0:
             raise UserError(f"keep_last is {keep_last}, keep_best is {keep_best}; expected at least 1 and at least 0")
-        self.folder = Path(folder)
+        self.folder = output_folder(Path(folder))
         self.keep_last, self.keep_best = keep_last, keep_best
         self.metric, self.lower_is_better = metric, lower_is_better
         self._report = report

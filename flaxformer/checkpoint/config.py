@@ -115,7 +115,7 @@ def supersede(folder: Path) -> None:
     """Move a folder's contents to superseded/N inside it, except copies of code, which are named by their digest."""
     number = next(n for n in itertools.count(1) if not (folder / "superseded" / str(n)).exists())
     target = folder / "superseded" / str(number)
-    target.mkdir(parents=True)
+    make_folder(target)
     for path in sorted(folder.iterdir()):
         if path.name not in (".lock", ".lock.holder", "superseded", "code"):
             path.rename(target / path.name)
@@ -150,6 +150,16 @@ def source_of(folder: str | Path, root: str | Path | None = None) -> Path | None
     parts = Path(source).parts if isinstance(source, str) else ()
     is_inside = len(parts) > 2 and parts[0] == "code" and ".." not in parts
     return Path(root or folder, *parts) if is_inside else None
+
+
+def names_user_classes(folder: str | Path) -> bool:
+    """True if the run of a folder names a class that is not of this package; nothing is executed."""
+    queue: list[Json] = [_read_document(Path(folder))["run"]]
+    for data in queue:
+        if isinstance(data, dict) and "." in str(data.get("kind")):
+            return True
+        queue += data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return False
 
 
 def classes_within(root: type[Config]) -> dict[str, type[Config]]:
@@ -194,7 +204,8 @@ def from_canonical(data: object, classes: Mapping[str, type[Config]], where: str
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in classes:
         raise UserError(f"{where} is of kind {kind!r}{did_you_mean(str(kind), list(classes))}")
-    fields = {field.name: field for field in dataclasses.fields(classes[kind])}
+    never_stored = classes[kind].never_stored
+    fields = {field.name: field for field in dataclasses.fields(classes[kind]) if field.name not in never_stored}
     names = list(fields)
     for name in [*(name for name in data if name != "kind"), *names]:
         if name not in names:

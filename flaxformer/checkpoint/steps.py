@@ -13,6 +13,7 @@ from flaxformer.checkpoint.errors import DamagedStepError, first_line
 from flaxformer.checkpoint.leaves import Leaf, digest
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
+from flaxformer.links import check_folder
 
 STATE = "state"
 
@@ -28,6 +29,7 @@ def step_numbers(folder: Path, published: bool) -> list[int]:
 def write_step(folder: Path, marker: Marker, arrays: Mapping[str, np.ndarray]) -> None:
     """Write the arrays of a new step, flush them, read them back and compare; only then write the marker."""
     target = folder / str(marker.step)
+    check_folder(target)
     target.mkdir()
     try:
         storage.write(target / STATE, {name: array for name, array in arrays.items() if array.size})

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flaxformer.claims.run import CaseResult
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
+from flaxformer.links import output_folder
 from flaxformer.report import phrasing, verdicts
 from flaxformer.store.store import Store
 from flaxformer.study.analysis import Analysis, analyse
@@ -57,6 +58,7 @@ def of(outcome: CaseResult, quick: bool) -> Record:
 
 def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
     """Store each case of a launch."""
+    output_folder(root)
     for outcome in outcomes:
         case = outcome.case
         own = {
@@ -68,7 +70,7 @@ def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
             "evidence": [folder.name for folder, _ in outcome.analyses],
             "failure": outcome.failure,
         }
-        (root / case.name).mkdir(parents=True, exist_ok=True)
+        make_folder(root / case.name)
         write_atomically(root / case.name / NAME, json.dumps(own, indent=1, ensure_ascii=False).encode())
 
 

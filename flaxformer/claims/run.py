@@ -11,7 +11,8 @@ from rich.text import Text
 
 from flaxformer.claims.case import Case, Evidence
 from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
+from flaxformer.links import output_folder
 from flaxformer.report.write import write
 from flaxformer.runner.execute import Execution
 from flaxformer.runner.launch import missing, run
@@ -57,6 +58,7 @@ def run_case(
       on_code_change: what to do with results whose user code has changed.
       seeds: function from the seeds of the evidence to those to use; exact probes, which need one, keep theirs.
     """
+    output_folder(folder.parent)
     console.print(Text.assemble((f"{case.number}  ", "bold"), (case.claim, "bold"), ("  ", ""), (case.source, "dim")))
     analyses, failure = [], ""
     for declared in (case.quick if quick else case.evidence) or ():
@@ -69,7 +71,7 @@ def run_case(
         except UserError as error:
             worked, failure = True, str(error)
         except Exception as error:
-            store.root.mkdir(parents=True, exist_ok=True)
+            make_folder(store.root)
             write_atomically(store.root / "failure.txt", traceback.format_exc().encode(errors="replace"))
             worked, failure = True, f"{type(error).__name__}: {error}; see {store.root / 'failure.txt'}"
         if worked:
@@ -111,5 +113,5 @@ def _failed(analysis: Analysis) -> str:
 
 def _note(folder: Path, name: str, seconds: float) -> None:
     """Record the time spent, which is summed over launches."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     append_line(folder / "time.jsonl", {"evidence": name, "seconds": seconds})

@@ -11,10 +11,12 @@ from rich.text import Text
 from flaxformer.claims import page, record
 from flaxformer.claims.record import Record
 from flaxformer.claims.run import CaseResult
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder
+from flaxformer.links import output_folder
 from flaxformer.report import phrasing, tables
 from flaxformer.report.numbers import duration
 from flaxformer.report.terminal import STYLES
+from flaxformer.report.texts import write_printable
 
 HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared", "time")
 ESTIMATES = {of_fact: verdict for verdict, of_fact in record.OF_FACTS.items()}
@@ -82,10 +84,10 @@ def write(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> Path:
 def rewrite(root: Path) -> Path:
     """Write claims.md, claims.tex and index.html from the folder alone, and return the path of the page."""
     records = record.read_all(root)
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(output_folder(root))
     weaker = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
     document = f"{record.totals(records)}\n\n{tables.markdown(table(records))}{weaker}"
-    write_atomically(root / "claims.md", document.encode())
-    write_atomically(root / "claims.tex", tables.latex(table(records)).encode())
-    write_atomically(root / "index.html", page.render(root, records).encode())
+    write_printable(root / "claims.md", document)
+    write_printable(root / "claims.tex", tables.latex(table(records)))
+    write_printable(root / "index.html", page.render(root, records))
     return root / "index.html"

@@ -1,55 +1,67 @@
 """The study of a folder of results, from the copy of its file that ran, or from a file that the user names."""
 
-import shlex
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flaxformer.cli.arguments import Replicate, Verify
 from flaxformer.cli.parsing import parse
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError
+from flaxformer.overrides import override
+from flaxformer.report.provenance_text import words_of
 from flaxformer.store.store import Store, read_lines
+from flaxformer.study.copied_code import execute_copy
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.suggest import Search
-from flaxformer.user_code import is_unchanged_copy, path_of_copy
+from flaxformer.user_code import path_of_copy
 
 
-def copied_study(store: Store, file: Path | None, overrides: Sequence[str], seeds: Sequence[int]) -> Study:
-    """Return the study of a file, or of the last copy of its file in the folder, whose digest is compared first.
+def copied_study(store: Store, arguments: Replicate | Verify, seeds: Sequence[int]) -> Study:
+    """Return the study of a file that the user names, or of the last copy of its file in the folder, if it is trusted.
+
+    Overrides that the folder records, and not the user, cannot make code of another folder be executed either.
 
     Args:
       store: the study's folder.
-      file: the file; None for the copy.
-      overrides: changes of the baseline; without any, those of the last command.
+      arguments: the file, None for the copy; overrides of the baseline, without any those of the last command.
       seeds: the seeds.
 
     Raises:
-      UserError: there is no copy, it was changed, or the study's arms depend on its results.
+      UserError: there is no copy, it was changed or is not trusted, or the study's arms depend on its results.
     """
     launches = read_lines(store.root / "launches.jsonl")
-    file = copy_of_file(store, launches) if file is None else file
-    command = last_command(launches)
-    study = load_study(file, overrides or tuple(getattr(command, "overrides", ())), seeds)
+    trust_code, overrides = arguments.trust_code, arguments.overrides
+    if arguments.file is None:
+        copy = copy_of_file(store, launches)
+        why = "its study is trained again (--file FILE names a file of yours instead)"
+        study = execute_copy(store.root, copy, why, trust_code, lambda file: load_study(file, overrides, seeds))
+    else:
+        study = load_study(arguments.file, overrides, seeds)
     if isinstance(study, Search):
         raise UserError(f"study '{study.name}' is a search, whose arms depend on its results; expected fixed arms")
-    return study
+    recorded = () if overrides else tuple(getattr(last_command(launches), "overrides", ()))
+    baseline = override(study.baseline, recorded)
+    init, of_file = baseline.init, study.baseline.init
+    if init is not None and (of_file is None or init != of_file or init.trust_code != of_file.trust_code):
+        baseline = baseline.replace(init=init.replace(trust_code=trust_code))
+    return dataclasses.replace(study, baseline=baseline) if recorded else study
 
 
 def copy_of_file(store: Store, launches: Sequence[JsonObject]) -> Path:
-    """Return the path of the last copy of the study's file, which is as it was written; nothing is executed."""
+    """Return the path of the last copy of the study's file; nothing is executed."""
     known = [one for one in launches if one.get("file") and one.get("code")]
     copies = [store.root / str(path_of_copy(one["code"], Path(one["file"]))) for one in known]
     file = next((path for path in reversed(copies) if path.is_file()), None)
     if file is None:
         raise UserError(f"{store.root} holds no copy of the study's file (code/); give the file with --file")
-    if not is_unchanged_copy(file.parent):
-        raise UserError(f"{file.parent} was changed after it was written; give the study's file with --file")
     return file
 
 
 def last_command(launches: Sequence[JsonObject]) -> Any:
     """Return the arguments of the last recorded command `run`; None without one."""
     command = next((one["command"] for one in reversed(launches) if one.get("command")), "")
-    words = shlex.split(command)[1:]
+    words = words_of(command)[1:]
     return parse(words) if words[:1] == ["run"] else None

@@ -28,8 +28,8 @@ from flaxformer.model.weights import Transformer
 from flaxformer.points import Edit
 from flaxformer.sharding import Devices, replicated
 from flaxformer.store.store import Store
+from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
-from flaxformer.study.load import load_run
 from flaxformer.study.seeds import LAST
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.training import Run
@@ -45,7 +45,7 @@ def main(arguments: Generate, console: Console) -> int:
     if arguments.beams is not None and (arguments.temperature, arguments.top_k, arguments.top_p) != (None, None, None):
         raise UserError(f"beams is {arguments.beams} with temperature, top_k or top_p; expected one way to decode")
     arguments = of_trial(arguments)
-    run = load_run(arguments.directory)
+    run = load_run(arguments.directory, arguments.trust_code)
     if isinstance(run.task, PairTask):
         return _translate(arguments, console, run, run.task)
     text = trained_text(arguments.directory, run)
@@ -161,7 +161,7 @@ def _translate(arguments: Generate, console: Console, run: Run, task: PairTask) 
             key=key,
             edit=edit,
         ):
-            print(line, file=console.file, flush=True)
+            print(printable(line) if console.is_terminal else line, file=console.file, flush=True)
     return 0
 
 

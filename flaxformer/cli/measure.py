@@ -20,7 +20,7 @@ def main(arguments: MeasureTrials, console: Console) -> int:
     trials = len(store.declaration["trials"])
     function = load_function(arguments.file, arguments.function)
     count = 0
-    for event in measure_trials(store, function, arguments.file, arguments.step):
+    for event in measure_trials(store, function, arguments.file, arguments.step, arguments.trust_code):
         if isinstance(event, WithoutWeights):
             lacking = f"{counted(len(event.trials), 'run')} without kept weights: {', '.join(event.trials[:4])}"
             console.print(Text(f"{lacking}{' …' if len(event.trials) > 4 else ''}", style="yellow"))

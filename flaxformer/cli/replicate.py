@@ -70,7 +70,7 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     used = used_seeds(store, first)
     seeds = fresh_seeds(first.study["seeds"], used) if arguments.seeds is None else parse_seeds(arguments.seeds)
     check_fresh(seeds, used, store.root)
-    study = copied_study(store, arguments.file, arguments.overrides, seeds)
+    study = copied_study(store, arguments, seeds)
     output = output_of(arguments)
     execution = Execution(output=output, devices=arguments.devices)
     check_same_recipes(first.study, declaration(study))

@@ -35,7 +35,7 @@ def main(arguments: Verify, console: Console) -> int:
     seed = secrets.randbelow(LAST) if arguments.seed is None else arguments.seed
     if arguments.trials < 1 or not 0 <= seed <= LAST:
         raise UserError(f"trials is {arguments.trials}, seed {seed}; expected at least 1, and 0 to {LAST:,}")
-    study = copied_study(store, arguments.file, arguments.overrides, known["seeds"])
+    study = copied_study(store, arguments, known["seeds"])
     declared, rows = declaration(study), store.rows()
     choice = choose(declared, rows, arguments.trials, seed)
     check(store, choice)

@@ -30,7 +30,7 @@ from flaxformer.canonical import canonical_text
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.extras import library
-from flaxformer.files import digest_of, write_atomically
+from flaxformer.files import digest_of, make_folder, write_atomically
 from flaxformer.jobs.log import LogLine
 from flaxformer.training import Run
 
@@ -82,7 +82,7 @@ class TensorBoard:
         own = folder / "tensorboard"
         if trial is not None:
             own = own / _file_name(trial.arm) / f"seed={trial.seed}"
-        own.mkdir(parents=True, exist_ok=True)
+        make_folder(own)
         for old in own.glob("events.out.tfevents.*"):
             old.unlink()
         self._events = events.EventsWriter(str(own / "events"))
@@ -115,7 +115,7 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, config: Run | JsonObject, trial: TrackedTrial | None = None) -> None:
         wandb = _library("wandb")
         own = folder / "wandb"
-        own.mkdir(parents=True, exist_ok=True)
+        make_folder(own)
         if not (own / "id").exists():
             write_atomically(own / "id", uuid.uuid4().hex[:12].encode())
         name = (own / "id").read_text() + (f"-{trial.key}" if trial else "")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import OnError
 from flaxformer.sharding import parse_devices
@@ -111,7 +111,7 @@ def private(folder: Path) -> Path:
     Raises:
       UserError: the folder is a link or belongs to another user.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
 from flaxformer.report import costs, heads, maps
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
@@ -21,6 +21,7 @@ from flaxformer.report.lens_figure import lens_figure
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
+from flaxformer.report.texts import write_printable
 from flaxformer.study.analysis import MOST_DRAWN, Analysis
 
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
@@ -69,9 +70,9 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
 
 def save(figure: Figure, folder: Path, name: str) -> str:
     """Write one figure in every format; return its SVG text."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     text = _svg(figure)
-    write_atomically(folder / f"{name}.svg", text.encode())
+    write_printable(folder / f"{name}.svg", text)
     for artist in figure.findobj(lambda artist: (artist.get_gid() or "").startswith(POINT)):
         artist.set_visible(False)  # only an SVG can show their text
     for kind, metadata in METADATA.items():

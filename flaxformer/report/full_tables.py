@@ -9,9 +9,10 @@ from pathlib import Path
 
 import polars as pl
 
-from flaxformer.files import replacing
+from flaxformer.files import make_folder, replacing
 from flaxformer.report import measured, phrasing
 from flaxformer.report.table import FOLDER
+from flaxformer.report.texts import csv_cell
 from flaxformer.store.records import write_table, writing
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.statistics import Estimate
@@ -25,7 +26,7 @@ def write_full_tables(analysis: Analysis, folder: Path) -> None:
         _write(results(analysis), folder, RESULTS)
     for name, table in (("arms", arms(analysis)), ("contrasts", contrasts(analysis)), ("sweeps", sweeps(analysis))):
         if table.height:
-            (folder / FOLDER).mkdir(exist_ok=True)
+            make_folder(folder / FOLDER)
             _write(table, folder / FOLDER, name)
 
 
@@ -35,7 +36,13 @@ def _write(table: pl.DataFrame, folder: Path, name: str) -> None:
     path = folder / f"{name}.csv"
     short = [column for column, kind in table.schema.items() if not isinstance(kind, pl.List) and column != "error"]
     with writing(path), replacing(path) as temporary:
-        table.select(short).write_csv(temporary)
+        texts = [column for column in short if table.schema[column] == pl.String]
+        cleaned = table.select(short).with_columns(pl.col(name).map_elements(csv_cell, pl.String) for name in texts)
+        header: dict[str, str] = {}
+        for name in short:
+            cell = csv_cell(name)
+            header[name] = cell if cell not in header.values() else f"{cell} ({len(header)})"
+        cleaned.rename(header).write_csv(temporary)
 
 
 def results(analysis: Analysis) -> pl.DataFrame:

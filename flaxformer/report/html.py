@@ -11,6 +11,7 @@ from importlib import resources
 
 from flaxformer.report.colours import DARK
 from flaxformer.report.table import Table
+from flaxformer.wording import printable
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -45,11 +46,11 @@ class PageFigure:
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A page of the parts that are not empty."""
+    """A page of the parts that are not empty, with "·" in place of control and direction characters."""
     dark = " ".join(f"{_variable(light)}: {dark};" for light, dark in DARK.items())
     style = f"{_resource('page.css')}@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
     body = "\n".join(part for part in parts if part)
-    return PAGE.format(title=escape(title), style=style, body=body, script=_resource("page.js"))
+    return PAGE.format(title=printable(escape(title)), style=style, body=printable(body), script=_resource("page.js"))
 
 
 def _resource(name: str) -> str:

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
 from flaxformer.report import html, provenance_text, verdicts
 from flaxformer.report.table import Table
+from flaxformer.report.texts import write_printable
 from flaxformer.report.write import report_path, write
 from flaxformer.store.store import RUNGS, Store, read_lines
 from flaxformer.study.analysis import analyse
@@ -103,5 +103,5 @@ def write_index(folder: Path) -> Path:
     if not body:
         raise UserError(f"{folder} and the folders in it hold no study; expected the output folder of 'run'")
     parts = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]
-    write_atomically(folder / "index.html", html.page(folder.resolve().name, parts).encode())
+    write_printable(folder / "index.html", html.page(folder.resolve().name, parts))
     return folder / "index.html"

@@ -7,6 +7,7 @@ from flaxformer.report import phrasing
 from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
+from flaxformer.report.texts import passive
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.finite import WithoutValue, finite, finite_values, left_out
@@ -90,4 +91,4 @@ def without_value(analysis: Analysis) -> list[WithoutValue]:
 def section(analysis: Analysis) -> str:
     """The table and its remark in Markdown; empty without measurements."""
     own = table(analysis)
-    return f"\n## {TITLE}\n\n{markdown(own)}\n{remark(analysis)}\n" if own.rows else ""
+    return f"\n## {TITLE}\n\n{markdown(own)}\n{passive(remark(analysis))}\n" if own.rows else ""

@@ -101,12 +101,20 @@ def commands_for_copies(launches: Sequence[JsonObject]) -> str:
     for launch in launches:
         file, own = launch.get("file"), launch.get("code")
         if file and own:
-            words = shlex.split(launch.get("command") or "flaxformer run")
+            words = words_of(launch.get("command") or "flaxformer run")
             rest = [word for word in words[2:] if Path(word).name != file]
             found.append(
                 shlex.join([*words[:2], f"code/{own}/{file}", *_without_folder_options(rest), "--output", "NEW"])
             )
     return "\n".join(list(dict.fromkeys(found))[-SHOWN:])
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a recorded command; of a text that is not a command line, those between white space."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
 
 
 FOLDER_OPTIONS = ("--output", "--on-code-change")

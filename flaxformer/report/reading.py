@@ -13,9 +13,9 @@ from flaxformer.model.weights import Transformer
 from flaxformer.report.full_tables import results
 from flaxformer.store.store import Store
 from flaxformer.study.analysis import Analysis, ArmSummary, analyse_to_show
+from flaxformer.study.copied_code import load_run
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.kept_trials import kept_weights_folder
-from flaxformer.study.load import load_run
 from flaxformer.study.scaling_analysis import ScalingAnalysis
 from flaxformer.training.run import Run
 from flaxformer.wording import listed
@@ -73,19 +73,25 @@ class StudyResults:
         return kept_weights_folder(self.store, labels or {}, seed)
 
     def weights(
-        self, labels: Mapping[str, str] | None = None, seed: int | None = None, step: int | None = None
+        self,
+        labels: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        step: int | None = None,
+        trust_code: bool = False,
     ) -> tuple[Transformer, Run]:
         """Return the kept weights of one trial, and its run.
 
         Args:
           labels, seed: the trial; see `weights_folder`.
           step: one of the kept steps; by default the newest.
+          trust_code: True to execute the folder's copy of your code, if its classes are not imported.
 
         Raises:
-          UserError: see `weights_folder`; or no weights of that step were kept, or they are damaged.
+          UserError: see `weights_folder`; or no weights of that step were kept, or they are damaged; or the copy of the
+            code is needed, and was changed or is not trusted.
         """
         folder = self.weights_folder(labels, seed)
-        run = load_run(folder)
+        run = load_run(folder, trust_code)
         return read_weights(folder, run, Checkpoints(folder).steps()[-1] if step is None else step), run
 
 

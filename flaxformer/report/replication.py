@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flaxformer.files import write_atomically
 from flaxformer.report import html, numbers, phrasing, verdicts
 from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
+from flaxformer.report.texts import passive, write_printable
 from flaxformer.study.replication import ReplicatedClaim
 from flaxformer.wording import counted
 
@@ -48,9 +48,9 @@ def answer(found: Sequence[ReplicatedClaim]) -> str:
 def write(folder: Path, question: str, found: Sequence[ReplicatedClaim]) -> Path:
     """Write replication.md and replication.html into a folder, and return the path of the page."""
     own = table(found)
-    text = f"# {question}\n\n{answer(found)}\n\n{markdown(own)}\n{NOTE}\n"
+    text = f"# {passive(question)}\n\n{passive(answer(found))}\n\n{markdown(own)}\n{NOTE}\n"
     parts = [f"<h1>{html.escape(question)}</h1>", f'<p class="answer">{html.escape(answer(found))}</p>']
     parts += [html.table(own), f'<p class="soft">{html.escape(NOTE)}</p>']
-    write_atomically(folder / f"{NAME}.md", text.encode())
-    write_atomically(folder / f"{NAME}.html", html.page("Replication", parts).encode())
+    write_printable(folder / f"{NAME}.md", text)
+    write_printable(folder / f"{NAME}.html", html.page("Replication", parts))
     return folder / f"{NAME}.html"

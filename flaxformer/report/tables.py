@@ -19,6 +19,7 @@ from flaxformer.report import (
 )
 from flaxformer.report.numbers import exact, number, numbers, p_value, rounded
 from flaxformer.report.table import MOST_ROWS, Table
+from flaxformer.report.texts import one_line, passive
 from flaxformer.study.analysis import Analysis
 from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim_history import changes
@@ -31,16 +32,11 @@ LONG = 34
 """Number of characters from which a column of text is wrapped in LaTeX."""
 
 
-def passive(text: str) -> str:
-    """A text in Markdown that makes no link, image or HTML."""
-    return text.replace("<", "&lt;").replace("](", "]\\(").replace("][", "]\\[")
-
-
 def markdown(table: Table) -> str:
     """A table in GitHub's Markdown."""
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(" ".join(passive(cell).replace("|", "\\|").split()) for cell in cells) + " |"
+        return "| " + " | ".join(passive(cell).replace("|", "\\|") for cell in cells) + " |"
 
     rule = "|".join(" --- " if table.is_text(i) else " ---: " for i in range(len(table.header)))
     text = "\n".join([line(table.header), f"|{rule}|", *map(line, table.rows)]) + "\n"
@@ -59,7 +55,7 @@ def latex(table: Table) -> str:
         form += f"p{{{share:.2f}\\linewidth}}" if i in wrapped else "l" if table.is_text(i) else "r"
 
     def line(cells: Sequence[str]) -> str:
-        return " & ".join(map(tex.text, cells)) + r" \\"
+        return " & ".join(map(tex.text, map(one_line, cells))) + r" \\"
 
     top = [r"\begin{tabular}{" + form + "}", r"\toprule", line(table.header), r"\midrule"]
     remark = [f"% {table.remark}"] if table.remark else []
@@ -268,8 +264,8 @@ def document(analysis: Analysis) -> str:
     parts = [f"# {passive(analysis.study['question'])}\n", f"{passive(verdicts.verdict(analysis))}\n"]
     if lines := [*phrasing.first_sweep_findings(analysis), *scaling_text.findings(analysis)]:
         parts.append("".join(f"- {passive(line)}\n" for line in lines))
-    parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables_of(analysis)]
-    parts += [f"{text}\n" for text in (costs.summary(analysis), analysis.coverage) if text]
+    parts += [f"## {passive(table.title)}\n\n{markdown(table)}" for table in tables_of(analysis)]
+    parts += [f"{passive(text)}\n" for text in (costs.summary(analysis), analysis.coverage) if text]
     lists = {
         "Qualifications": qualifications.by_claim(analysis.claims),
         "Limits": analysis.limits,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
 from flaxformer.report import measured, tables
 from flaxformer.report.full_tables import write_full_tables
 from flaxformer.report.page import render
+from flaxformer.report.texts import write_printable
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.analysis import Analysis, analyse_to_show
@@ -35,7 +35,7 @@ def write(store: Store) -> Analysis:
         "results.md": tables.document(analysis) + measured.section(analysis),
         "results.tex": tables.paper(analysis),
     }.items():
-        write_atomically(store.root / name, text.encode())
+        write_printable(store.root / name, text)
     return analysis
 
 

@@ -21,8 +21,9 @@ from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import Launch, TrialMeasurement
 from flaxformer.store.weights import WEIGHTS, weights_folder
+from flaxformer.study.copied_code import load_run
 from flaxformer.study.identity import measured_by
-from flaxformer.study.load import load_module, load_run
+from flaxformer.study.load import load_module
 from flaxformer.study.user_functions import calling, numbers
 from flaxformer.user_code import code_digests, read_records
 
@@ -53,7 +54,7 @@ def load_function(file: Path, name: str) -> MeasureWeights:
 
 
 def measure_trials(
-    store: Store, function: MeasureWeights, file: Path, step: int | None = None
+    store: Store, function: MeasureWeights, file: Path, step: int | None = None, trust_code: bool = False
 ) -> Iterator[TrialMeasurement | WithoutWeights]:
     """Measure the kept weights of every finished trial that lacks it; each result is on disk before it is yielded.
 
@@ -67,6 +68,7 @@ def measure_trials(
       function: what measures.
       file: the file of the function.
       step: step of the weights; None for the newest that were kept of each trial.
+      trust_code: True to execute the folder's copy of the study's classes, if they are not imported.
 
     Raises:
       UserError: no weights were kept, another process measures, a column is taken, weights are damaged, or the function
@@ -99,7 +101,7 @@ def measure_trials(
                 continue
             weights = _digest(weights_folder(store.root, trial["trial"]), at)
             if (trial["trial"], trial["fingerprint"], weights) not in done:
-                one = _measure(store, function, launch, trial, at, weights, taken)
+                one = _measure(store, function, launch, trial, at, weights, taken, trust_code)
                 trial_measurements.append(store, one)
                 yield one
     if lacking:
@@ -129,10 +131,11 @@ def _measure(
     at: int,
     weights: str,
     taken: Mapping[str, str],
+    trust_code: bool,
 ) -> TrialMeasurement:
     """Measure one trial."""
     folder = weights_folder(store.root, trial["trial"])
-    run = load_run(folder)
+    run = load_run(folder, trust_code)
     params, began = read_weights(folder, run, at), time.perf_counter()
     arguments = (params, run, run.task.load())[: _count_arguments(function)]
     arm = ",".join(f"{axis}={level}" for axis, level in trial["labels"].items())

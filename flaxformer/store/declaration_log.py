@@ -25,6 +25,7 @@ import flaxformer
 from flaxformer.digests import DamagedError, JsonObject, digest, parse_line, read_document, read_or_empty
 from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
+from flaxformer.links import check_file
 from flaxformer.store import columns, records
 from flaxformer.store.entry_content import content
 from flaxformer.store.rows import Row
@@ -162,6 +163,7 @@ def declare(store: Store, declaration: JsonObject, existing: SeedsByArm) -> str:
 
 def record_event(store: Store, kind: Kind, event: JsonObject) -> bool:
     """Add an event to the log; False if the folder cannot be written, has no log, or is held by another process."""
+    _check_files(store)
     with contextlib.suppress(UserError), store.locked(PATIENCE):
         log = read(store)
         if log.digests:
@@ -181,6 +183,7 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
       declared: number of results of the whole study.
       reader: the command that showed them.
     """
+    _check_files(store)
     with contextlib.suppress(UserError), store.locked(PATIENCE):
         log = read(store)
         if log.digests and finished not in [entry["finished"] for entry in log.of("interim")]:
@@ -212,11 +215,15 @@ def arm_of(row: Row) -> str:
     return row.trial.rpartition(",seed=")[0]
 
 
+def _check_files(store: Store) -> None:
+    """Raise UserError if a file of the log is a symbolic link."""
+    for path in (store.root / NAME, store.root / HEAD):
+        check_file(path)
+
+
 def append_entry(store: Store, log: DeclarationLog, kind: Kind, entry: JsonObject) -> str:
     """Add an entry, with the faults of the log so far; then count it in the head. Returns the digest of its line."""
-    for path in (store.root / NAME, store.root / HEAD):
-        if path.is_symlink():
-            raise UserError(f"{path} is a symbolic link; expected a file of its own")
+    _check_files(store)
     path = store.root / NAME
     data = read_or_empty(path)
     if not data.endswith(b"\n") and data:  # a kill cut the last line short

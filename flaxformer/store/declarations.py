@@ -174,8 +174,6 @@ def _supersede(store: Store, trials: Collection[str]) -> None:
     if not old:
         return
     folder = store.root / SUPERSEDED
-    if folder.is_symlink():
-        raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
     make_folder(folder)
     number = next(n for n in itertools.count(1) if not (folder / f"{n}.parquet").exists())
     records.write_table(folder / f"{number}.parquet", old)

@@ -25,6 +25,7 @@ from typing import Any, Self
 from flaxformer.digests import read_anew
 from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
+from flaxformer.links import check_folder, output_folder
 
 HEARTBEAT = 10.0
 """Seconds between two heartbeats."""
@@ -105,8 +106,8 @@ class Leases:
     def __init__(
         self, folder: Path, heartbeat: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if folder.is_symlink():
-            raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
+        output_folder(folder.parent)
+        check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.heartbeat, self._clock = folder, HEARTBEAT if heartbeat is None else heartbeat, clock
         self._mine: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Repair of a folder of results before a process works in it."""
 
 from flaxformer import digests
-from flaxformer.files import write_atomically
+from flaxformer.files import entries, write_atomically
 from flaxformer.store import records
 from flaxformer.store.store import Store
 
@@ -13,6 +13,9 @@ def repair(store: Store) -> None:
     process adds to it.
     """
     plain = [path for path, name in store._line_files().items() if not name["worker"]]
+    for path in entries(store.groups):
+        if path.is_symlink():
+            store.set_aside(path, "it is a symbolic link")
     for path in (store.root / "measurements.jsonl", store.root / "launches.jsonl", *plain):
         if path.is_symlink():
             store.set_aside(path, "it is a symbolic link")

@@ -32,6 +32,7 @@ from flaxformer import digests
 from flaxformer.digests import DamagedError, FormError, JsonObject
 from flaxformer.errors import UserError
 from flaxformer.files import entries, flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
+from flaxformer.links import check_folder, output_folder
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.compact import expand
@@ -49,6 +50,9 @@ RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
 SUPERSEDED = "superseded"
 """Folder of the rows that were set aside after a change of code."""
+FOLDERS = ["groups", "leases", "unfinished", "weights", "code", "reads", "figures", "tables", "tensorboard", "wandb"]
+FOLDERS += [RUNGS, SUPERSEDED]
+"""Folders that are written in a study's folder; none of them may be a symbolic link."""
 LOCK_PATIENCE = 60.0
 """Seconds to wait for another process that writes shared files."""
 LINES = re.compile(r"(?P<group>.+?)(\.(?P<worker>[0-9a-f]{12}))?\.jsonl")
@@ -64,12 +68,12 @@ class Store:
     """Results folder of one study.
 
     Args:
-      root: the folder.
+      root: the folder, which may be a symbolic link; nothing below it may be (`flaxformer.links`).
       worker: 12 hexadecimal digits, for the lines that this process adds; none for a folder with one writer.
     """
 
     def __init__(self, root: Path, worker: str = "") -> None:
-        self.root, self.worker = root, worker
+        self.root, self.worker = output_folder(root), worker
         self.groups, self.leases, self.unfinished = root / "groups", root / "leases", root / "unfinished"
         self.corrupt_files: dict[str, str] = {}
         """Damage found while reading, by the path of the file in the folder."""
@@ -125,9 +129,8 @@ class Store:
         """
         with lock_folder(self.root, "writing the study", patience):
             kept = [one for folder in entries(self.unfinished) for one in (folder, *entries(folder))]
-            for folder in (self.groups, self.leases, self.unfinished, *kept):
-                if folder.is_symlink():
-                    raise UserError(f"{folder} is a symbolic link; expected a folder of its own")
+            for folder in (*(self.root / name for name in FOLDERS), *kept):
+                check_folder(folder)
             with records.writing(self.groups):
                 make_folder(self.groups)
                 refresh(self.groups)
@@ -145,8 +148,7 @@ class Store:
 
     def _files(self, pattern: str) -> list[Path]:
         """The files in groups/ that match; symbolic links are skipped and noted as damage."""
-        if self.groups.is_symlink():
-            raise UserError(f"{self.groups} is a symbolic link; expected a folder of its own")
+        check_folder(self.groups)
         found = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
         for path in found:
             if path.is_symlink():

@@ -19,8 +19,8 @@ from flaxformer.checkpoint.weights import read_weights
 from flaxformer.errors import UserError
 from flaxformer.interop.huggingface.files import read_safetensors
 from flaxformer.store.store import Store
+from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
-from flaxformer.study.load import load_run
 from flaxformer.training.initial_weights import From, InitialWeights, place
 from flaxformer.training.run import Run
 
@@ -43,7 +43,7 @@ def digest(run: Run) -> str | None:
     marker = read_marker(folder, step)
     # Evaluation weights of a job depend on its run too: on its adapter, and on an optimizer that averages.
     is_weights_alone = Checkpoints(folder).holds_weights_alone(step)
-    used = [marker.digests, None if is_weights_alone else canonical(load_run(folder))]
+    used = [marker.digests, None if is_weights_alone else canonical(load_run(folder, init.trust_code))]
     return files.digest_of(json.dumps(used, sort_keys=True).encode())
 
 
@@ -71,7 +71,7 @@ def _arrays(init: From, seed: int) -> Mapping[str, np.ndarray]:
     if path.suffix in SUFFIXES:
         return _read_file(init, path)
     folder, step = _folder(init, seed)
-    return copy_to_host(read_weights(folder, load_run(folder), step))
+    return copy_to_host(read_weights(folder, load_run(folder, init.trust_code), step))
 
 
 def _folder(init: From, seed: int) -> tuple[Path, int]:

@@ -10,15 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from flaxformer.checkpoint import read_config
-from flaxformer.checkpoint.config import source_of
 from flaxformer.errors import UserError
 from flaxformer.files import digest_of
 from flaxformer.overrides import override
 from flaxformer.python_files import find_experiment
-from flaxformer.store.weights import WEIGHTS
 from flaxformer.study.declare import Study
-from flaxformer.training.run import Run
 from flaxformer.user_code import reads, remember_sources
 from flaxformer.user_code.source import is_edited, is_user_module
 
@@ -84,24 +80,6 @@ def load_module(file: Path, purpose: str) -> ModuleType:
         sort = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         raise UserError(f"{file}, line {lines[-1] if lines else '?'}: {sort}{error}") from error
     return module
-
-
-def load_run(folder: Path) -> Run:
-    """Return the run of a training job's folder, or of a folder of kept weights.
-
-    If it has user classes, the copy of their file that ran is executed: in the folder's code/, or in that of the study.
-
-    Raises:
-      UserError: the folder holds no run, or one with a class that neither the package nor that file defines.
-    """
-    try:
-        return read_config(folder)
-    except UserError:
-        source = source_of(folder, folder.parent.parent if folder.parent.name == WEIGHTS else folder)
-        if source is None or not source.is_file():
-            raise
-        load_module(source, "defines the classes of the run")
-        return read_config(folder)
 
 
 def _import_from(folder: Path) -> None:

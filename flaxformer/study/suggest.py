@@ -16,7 +16,7 @@ import numpy as np
 from flaxformer import digests
 from flaxformer.errors import UserError
 from flaxformer.extras import library
-from flaxformer.files import write_atomically
+from flaxformer.files import make_folder, write_atomically
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.arm import Trial
@@ -101,7 +101,7 @@ def append_round(search: Search, store: Store, number: int, points: Sequence[Poi
     """Write a round to disk; it is there when the function returns."""
     line = {"round": number, "paths": _paths(search.space), "points": points}
     lines = map(digests.line, [*read_lines(store.root / FILE), line])
-    store.root.mkdir(parents=True, exist_ok=True)
+    make_folder(store.root)
     write_atomically(store.root / FILE, b"".join(lines))
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -58,14 +59,19 @@ class From(Config):
     rename: other paths for weights of the source; of several that match, the first.
 
     skip: patterns of weights that are drawn although the source has them (`training.patterns`).
+
+    trust_code: True to execute the source's copy of the code that defines its classes, if they are not imported. It is
+    not part of the run's identity, and is read from no file.
     """
 
+    never_stored: ClassVar[tuple[str, ...]] = ("trust_code",)
     path: str = static()
     arm: str = static("")
     trial_seed: int | None = static(None, at_least=0)
     step: int | None = static(None, at_least=0)
     rename: tuple[Rename, ...] = part(())
     skip: tuple[str, ...] = static(())
+    trust_code: bool = static(False)
 
 
 class InitialWeights(Node):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
-from flaxformer.files import digest_of, write_atomically
+from flaxformer.files import digest_of, make_folder, write_atomically
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -245,8 +245,8 @@ def copy_sources(folder: Path, modules: Sequence[types.ModuleType]) -> str:
     digest = _digest_of_texts(texts)
     for name, text in texts.items():
         path = folder / digest / name
+        make_folder(path.parent)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text)
     return digest
 

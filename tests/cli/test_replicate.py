@@ -54,7 +54,7 @@ def test_a_study_is_replicated_from_its_own_copy_with_its_overrides(command, tmp
     monkeypatch.setattr("sys.argv", ["flaxformer", *words])
     assert command(*words)[0] == 0
     (tmp_path / "small.py").write_text("an edit after the run")
-    code, out, err = command("replicate", "runs/small")
+    code, out, err = command("replicate", "--trust-code", "runs/small")
     assert (code, err) == (0, "")
     fresh = Store(tmp_path / "runs/small-replication")
     assert {row.seed for row in fresh.rows().values()} == set(range(1000, 1004))
@@ -66,7 +66,7 @@ def test_a_study_is_replicated_from_its_own_copy_with_its_overrides(command, tmp
     assert "<h1>Does the rate matter?</h1>" in (fresh.root / "replication.html").read_text()
     recipes = [Store(tmp_path / folder).declaration["recipes"] for folder in ("runs/small", "runs/small-replication")]
     assert recipes[0] == recipes[1]
-    code, out, err = command("replicate", "runs/small")
+    code, out, err = command("replicate", "--trust-code", "runs/small")
     assert (code, err) == (0, "")
     assert "0 runs to train" in out
 
@@ -82,13 +82,13 @@ def test_mistakes_are_refused(command, tmp_path, monkeypatch):
         ("--file", "absent.py"): "no file 'absent.py'",
     }
     for words, message in mistakes.items():
-        code, _, err = command("replicate", "runs/small", *words)
+        code, _, err = command("replicate", "--trust-code", "runs/small", *words)
         assert (code, message in err) == (2, True), err
     assert not (tmp_path / "runs/small-replication").exists()
-    code, _, err = command("replicate", "runs")
+    code, _, err = command("replicate", "--trust-code", "runs")
     assert (code, "holds no study" in err) == (2, True), err
     for folder in (tmp_path / "runs/small/code").iterdir():
         for file in folder.iterdir():
             file.unlink()
-    code, _, err = command("replicate", "runs/small")
+    code, _, err = command("replicate", "--trust-code", "runs/small")
     assert (code, "holds no copy of the study's file (code/); give the file with --file" in err) == (2, True), err

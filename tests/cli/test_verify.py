@@ -89,7 +89,7 @@ FORGED |= {"rate=high,seed=2": "initial_validation_accuracy"}
 def test_forged_rows_are_found_although_their_digests_are_right(finished, capsys):
     folder, _ = finished
     store = Store(folder / "out")
-    code, out, err = call(capsys, "verify", store.root, "--trials", 2, "--seed", 5)
+    code, out, err = call(capsys, "verify", "--trust-code", store.root, "--trials", 2, "--seed", 5)
     assert (code, err) == (0, "")
     assert "2 of 6 finished trials were trained again by the code" in out
     assert out.endswith(": bitwise equal.")
@@ -100,14 +100,14 @@ def test_forged_rows_are_found_although_their_digests_are_right(finished, capsys
     before, rows = path.read_bytes(), store.rows()
     changed = {name: forged(row, FORGED[name]) if name in FORGED else row for name, row in rows.items()}
     records.write_table(path, list(changed.values()))
-    code, out, _ = call(capsys, "verify", store.root, "--trials", 9, "--json")
+    code, out, _ = call(capsys, "verify", "--trust-code", store.root, "--trials", 9, "--json")
     found = json.loads(out)
     assert code == 1
     assert {*found["different"]} == {*FORGED, "derived numbers at seed 0", "derived numbers at seed 2"}
     assert f"{changed['rate=low,seed=0'].metrics['validation_loss']!r}, again" in found["different"]["rate=low,seed=0"]
     assert found["different"]["rate=high,seed=1"].startswith("train_loss curve 6 numbers that end in ")
     assert found["different"]["derived numbers at seed 0"].startswith("gap ")
-    code, out, _ = call(capsys, "verify", store.root, "--trials", 9)
+    code, out, _ = call(capsys, "verify", "--trust-code", store.root, "--trials", 9)
     assert code == 1
     assert "rate=low,seed=2: status 'diverged', again 'done'; diverged_at 3, again absent" in out
     path.write_bytes(before)
@@ -118,27 +118,27 @@ def test_a_changed_copy_is_not_executed(finished, capsys):
     folder, _ = finished
     [copy] = (folder / "out/code").glob("*/small.py")
     text = copy.read_text()
-    for change in (lambda: copy.write_text(text + "\nraise SystemExit('executed')\n"), lambda: plant(copy)):
+    for change in (lambda: copy.write_text(text + "\nraise SystemExit('canary')\n"), lambda: plant(copy)):
         change()
         for command in ("verify", "replicate"):
             code, out, err = call(capsys, command, folder / "out")
-            assert (code, "was changed after it was written" in err, "executed" in out + err) == (2, True, False)
+            assert (code, "was changed after it was written" in err, "canary" in out + err) == (2, True, False)
         copy.write_text(text)
     (copy.parent / "optax.py").unlink()
 
 
 def plant(copy):
-    (copy.parent / "optax.py").write_text("raise SystemExit('executed')\n")
+    (copy.parent / "optax.py").write_text("raise SystemExit('canary')\n")
 
 
 def test_trials_of_another_recipe_cannot_be_verified(finished, tmp_path, capsys):
     folder, _ = finished
-    code, _, err = call(capsys, "verify", folder / "out", "optimizer.clip=1.0")
+    code, _, err = call(capsys, "verify", "--trust-code", folder / "out", "optimizer.clip=1.0")
     assert (code, "none of them of this recipe and code" in err) == (2, True), err
-    code, _, err = call(capsys, "verify", folder / "out", "--trials", 0)
+    code, _, err = call(capsys, "verify", "--trust-code", folder / "out", "--trials", 0)
     assert (code, "trials is 0, seed" in err) == (2, True), err
     main(["declare", str(folder / "small.py"), "--output", str(tmp_path / "new")])
-    code, _, err = call(capsys, "verify", tmp_path / "new", "--file", folder / "small.py")
+    code, _, err = call(capsys, "verify", "--trust-code", tmp_path / "new", "--file", folder / "small.py")
     assert (code, "has no finished trial" in err) == (2, True), err
 
 

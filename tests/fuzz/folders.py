@@ -15,6 +15,7 @@ from flaxformer import digests
 
 VALUES = [None, True, -1, 0, 10**30, 1.5, -1e308, "", CANARY, [], {}, [[]], {"x": 1}, [None], ["x"], [1, 2], *TEXTS]
 COMMANDS = [["status"], ["status", "--json"], ["report"], ["compare"], ["replicate"], ["verify"]]
+COMMANDS += [["replicate", "--trust-code"], ["verify", "--trust-code"]]
 STUDY_FILES = [
     *(f"{name}.jsonl" for name in ("declarations", "launches", "measurements", "disagreements")),
     *("study.json", "groups", "groups/all.parquet", "groups/all.jsonl", "leases", "unfinished", "figures", "code"),

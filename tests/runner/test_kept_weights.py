@@ -225,7 +225,7 @@ def test_generate_continues_a_prompt_with_kept_weights_of_a_user_class(tmp_path,
     assert source_of(folder, "runs/tiny").read_text() == text
     os.remove("own.py")
     capsys.readouterr()
-    assert main(["generate", str(folder), "--prompt", "def", "--tokens", "5"]) == 0
+    assert main(["generate", str(folder), "--prompt", "def", "--tokens", "5", "--trust-code"]) == 0
     assert capsys.readouterr().out.startswith("def")
 
 

@@ -45,6 +45,7 @@ Track = Annotated[
     tyro.conf.UseAppendAction,
     option("NAME", "none", "also log to tensorboard or wandb; may be given twice"),
 ]
+TrustCode = Annotated[bool, flag("execute the copy of your code in DIR, code/, where it is needed")]
 CodeChangeOption = Annotated[
     ON_CODE_CHANGE,
     option(

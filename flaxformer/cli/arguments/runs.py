@@ -14,6 +14,7 @@ from flaxformer.cli.arguments.options import (
     Process,
     Processes,
     Track,
+    TrustCode,
     flag,
     option,
     positional,
@@ -133,3 +134,4 @@ class Generate:
     step: Annotated[
         int | None, option("N", "the best, else the newest; of a study the newest", "step of the checkpoint")
     ] = None
+    trust_code: TrustCode = False

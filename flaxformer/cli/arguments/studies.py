@@ -17,6 +17,7 @@ from flaxformer.cli.arguments.options import (
     Processes,
     SeedsOption,
     Track,
+    TrustCode,
     flag,
     option,
     positional,
@@ -179,6 +180,7 @@ class MeasureTrials:
     file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines the function")]
     function: Annotated[str, option("NAME", "measure", "name of the function")] = "measure"
     step: Annotated[int | None, option("N", "the newest of each run", "step of the kept weights")] = None
+    trust_code: TrustCode = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,13 +205,14 @@ class Compare:
 class Replicate:
     """Run a study again at fresh seeds, and show both results side by side.
 
-    It runs the folder's copy of the study's file. Seeds that it used are refused.
+    It executes the folder's copy of the study's file with --trust-code, or --file.
+    Seeds that the study used are refused.
 
     For the folder of 'flaxformer claims', it replicates all claims in it.
 
     Examples:
-      flaxformer replicate runs/study
-      flaxformer replicate runs/study --seeds 5000:5016
+      flaxformer replicate runs/study --trust-code
+      flaxformer replicate runs/study --file study.py --seeds 5000:5016
       flaxformer replicate runs/claims
     """
 
@@ -224,6 +227,7 @@ class Replicate:
     ] = None
     output: Annotated[Path | None, option("DIR", "DIR-replication", "folder of the results")] = None
     file: Annotated[Path | None, option("FILE", "the copy in the folder", "file of the study")] = None
+    trust_code: TrustCode = False
     folder: Annotated[Path, option("DIR", "experiments/claims, of the repository", "folder of the claims' files")] = (
         Path("experiments/claims")
     )
@@ -234,12 +238,12 @@ class Replicate:
 class Verify:
     """Train some finished trials again, and compare their results bit by bit.
 
-    It executes the folder's copy of the study's file, or --file; trust it first.
+    It executes the folder's copy of the study's file with --trust-code, or --file.
 
     Rows that were changed after training are found; the report tells the result.
 
     Examples:
-      flaxformer verify runs/study
+      flaxformer verify runs/study --trust-code
       flaxformer verify runs/study --trials 10 --file study.py
     """
 
@@ -251,6 +255,7 @@ class Verify:
     trials: Annotated[int, option("N", "3", "number of trials to train again, chosen at random")] = 3
     seed: Annotated[int | None, option("N", "drawn", "seed of the choice")] = None
     file: Annotated[Path | None, option("FILE", "the copy in the folder", "file of the study")] = None
+    trust_code: TrustCode = False
     mesh: Annotated[str | None, option("AXIS=N,…", "that of the first run", "devices for each run")] = None
     devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
     json: Annotated[bool, flag("print JSON")] = False

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from flaxformer.errors import UserError
-from flaxformer.files import replacing, write_atomically
+from flaxformer.files import make_folder, replacing, write_atomically
 from flaxformer.interop.huggingface.attributes import CONFIG, GENERATION, Attributes
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -48,7 +48,7 @@ def write(
 ) -> None:
     """Write config.json, model.safetensors and, if there are settings of generation, their file, each atomically."""
     save_file = _safetensors().save_file
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     text = json.dumps(attributes, indent=2) + "\n"
     # transformers refuses a file that does not name its format.
     with replacing(folder / WEIGHTS) as path:
