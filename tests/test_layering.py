@@ -14,7 +14,19 @@ ROOT = Path(flaxformer.__file__).parent
 LAYERS = [
     {"errors", "pytree"},
     {"struct"},
-    {"canonical", "files", "extras", "startup", "interrupts", "garbage", "overrides", "python_files", "wording"},
+    {
+        "arguments",
+        "canonical",
+        "files",
+        "json_reader",
+        "extras",
+        "startup",
+        "interrupts",
+        "garbage",
+        "overrides",
+        "python_files",
+        "wording",
+    },
     {"digests"},
     {"user_code"},
     {"params", "nn", "points"},
@@ -71,6 +83,7 @@ INSIDE = {
     "store": [
         {"rows", "leases", "provenance", "weights", "entry_content"},
         {"records", "checks", "compact", "schema"},
+        {"line_forms"},
         {"store", "round_trip"},
         {"columns", "repair"},
         {"declaration_log", "status", "trial_measurements"},

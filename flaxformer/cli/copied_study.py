@@ -8,6 +8,7 @@ from typing import Any
 from flaxformer.cli.parsing import parse
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError
+from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
@@ -27,7 +28,7 @@ def copied_study(store: Store, file: Path | None, overrides: Sequence[str], seed
     Raises:
       UserError: there is no copy, it was changed, or the study's arms depend on its results.
     """
-    launches = read_lines(store.root / "launches.jsonl")
+    launches = read_lines(store.root / LAUNCHES)
     file = copy_of_file(store, launches) if file is None else file
     command = last_command(launches)
     study = load_study(file, overrides or tuple(getattr(command, "overrides", ())), seeds)
