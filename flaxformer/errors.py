@@ -16,7 +16,7 @@ FEW = 8
 
 def shown(value: object) -> str:
     """Return a value as a message quotes it: its representation, shortened to `SHOWN` characters."""
-    if isinstance(value, int) and abs(value) >= 2**64:
+    if isinstance(value, int) and abs(value) >= 10**SHOWN:
         return f"an integer of {value.bit_length()} bits"
     try:
         return shortened(repr(value))

@@ -160,13 +160,14 @@ INSIDE = {
         {"index", "reading", "replication"},
     ],
     "cli": [
-        {"arguments", "terminal", "child_process"},
+        {"arguments", "terminal", "child_process", "mistakes"},
         {"parsing", "remat"},
         {"copied_study"},
         {"declare", "check", "compare", "completion", "fit", "generate", "new", "prepare", "status", "study", "train"},
         {"target", "bench_suite"},
         {"bench", "claims", "launcher", "measure", "plan", "replicate", "report", "verify"},
         {"run"},
+        {"command"},
     ],
 }
 MODULES = sorted(ROOT.rglob("*.py"))

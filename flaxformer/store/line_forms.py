@@ -13,7 +13,7 @@ SUGGESTIONS = "suggestions.jsonl"
 TRIAL_MEASUREMENTS = "trial_measurements.jsonl"
 LINES: dict[str, dict[str, Form]] = {
     DISAGREEMENTS: {"": {"trial": str, "what": str}},
-    LAUNCHES: {"": {"launched": str, "file?": (str, None), "command?": (str, None), "code?": (dict, None)}},
+    LAUNCHES: {"": {"launched": str, "file?": (str, None), "command?": (str, None), "code?": (str, None)}},
     MEASUREMENTS: {"": {"measured_by": str, "seed": int, "declaration?": (str, None), "values": dict}},
     SUGGESTIONS: {"": {"round": int, "paths": [str], "points": [[str]]}},
     TRIAL_MEASUREMENTS: {
@@ -41,8 +41,10 @@ LINES: dict[str, dict[str, Form]] = {
 
 
 def read_checked(path: Path) -> tuple[list[JsonObject], list[str]]:
-    """Return the lines of a file of `LINES` that have their form, and what is wrong with the others."""
+    """Return the lines of a file that have the form of its name in `LINES`, and what is wrong with the others."""
     rows, wrong = digests.lines(path)
+    if path.name not in LINES:
+        return rows, wrong
     checked = []
     for row in rows:
         try:
