@@ -60,6 +60,12 @@ def exit_on_signals(code: int, message: str = "") -> None:
         signal.signal(number, handle)
 
 
+def ignore_signals() -> None:
+    """Ignore every signal of `SIGNALS`: of other handlers, Python restores the default, which would end the process."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def raise_if_interrupted() -> None:
     """Raise KeyboardInterrupt if a signal has asked to stop."""
     if interrupted.is_set():

@@ -1,10 +1,11 @@
 """The command `flaxformer`: see `flaxformer --help`."""
 
+import atexit
 import importlib
 import sys
 from collections.abc import Sequence
 
-from flaxformer.interrupts import exit_on_signals, interrupt_on_signals, interrupted
+from flaxformer.interrupts import exit_on_signals, ignore_signals, interrupt_on_signals, interrupted
 
 INTERRUPTED = 130
 """Exit code of an interrupted command."""
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if arguments is None:
             exit_on_signals(INTERRUPTED)
+            atexit.register(ignore_signals)  # the interpreter ends, with the exit code of the command
         interrupted.clear()  # a process may run another command, or a study, after one that was interrupted
     if is_interrupted:
         print(STOPPED, file=sys.stderr, flush=True)

