@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from flaxformer.files import flush, open_to_append, write_atomically
+from flaxformer.json_reader import parse_json
 
 JsonObject = dict[str, Any]
 """An object of JSON."""
@@ -149,7 +150,7 @@ def iterate_lines(path: Path) -> Iterator[tuple[JsonObject | None, str]]:
             try:
                 if text != b"\n":
                     yield parse_line(text[:-1]), ""
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 yield None, f"line {number}: {error}"
 
 
@@ -166,7 +167,7 @@ def parse_line(line: bytes) -> JsonObject:
     content = match[1] + b"}"
     if digest(content).encode() != match[2]:
         raise DamagedError("its digest differs")
-    row = json.loads(content)
+    row = parse_json(content)
     if not isinstance(row, dict):
         raise DamagedError("it is no row")
     return row
@@ -207,8 +208,8 @@ def parse_document(text: bytes) -> JsonObject:
       DamagedError: it is no JSON object, has no digest, or is not what was written.
     """
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(text)
+    except ValueError as error:
         raise DamagedError(str(error)) from None
     if not isinstance(data, dict):
         raise DamagedError(f"it is a {type(data).__name__}")

@@ -8,13 +8,30 @@ class UserError(ValueError):
     """A mistake that the user can mend; the command line prints its message alone and exits with code 2."""
 
 
+SHOWN = 100
+"""Number of characters up to which a message quotes a value."""
 FEW = 8
 """Number of names up to which a message lists them all."""
 
 
+def shown(value: object) -> str:
+    """Return a value as a message quotes it: its representation, shortened to `SHOWN` characters."""
+    if isinstance(value, int) and abs(value) >= 10**SHOWN:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        return shortened(repr(value))
+    except Exception:  # of a class of the user
+        return f"a value of the class {type(value).__name__}"
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most `SHOWN` characters, with "…" and the number of all if some are left out."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
+
+
 def did_you_mean(name: str, names: Collection[str]) -> str:
     """The end of an error message: the nearest valid name, if any, and all names, if they are few or none is near."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[:SHOWN], names, n=1, cutoff=0.5)
     listed = ", ".join(names)
     if not near:
         return f"; it has: {listed}"

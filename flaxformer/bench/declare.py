@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from flaxformer.arguments import check_arguments
+from flaxformer.errors import UserError, shown
+
 Numbers = Mapping[str, float | Sequence[float]]
 """Results of one way: numbers by name, and lists of numbers, which are stored but not shown."""
 WorkPoint = Mapping[str, Any]
@@ -70,6 +73,9 @@ class Way:
     takes_part: Callable[[WorkPoint], bool] = lambda point: True
     rehearsals: int = 0
 
+    def __post_init__(self) -> None:
+        check_arguments(self)
+
     def missing(self, options: OptionValues) -> str | None:
         """Return why it is left out and how to install what is missing, or None."""
         if self.path and not options[self.path][0]:
@@ -85,6 +91,9 @@ class Limit:
     number: str
     way: str
     words: str = "of the limit"
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,14 +134,17 @@ class Benchmark:
     name: str = ""
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         names = [way.name for way in self.ways]
+        if not names:
+            raise UserError("Benchmark: ways is (); expected at least one Way")
         for said, name in (("reference", self.reference), ("limit", self.limit.way if self.limit else names[0])):
             if name not in names:
-                raise ValueError(f"{said} is '{name}'; expected one of the ways {names}")
+                raise UserError(f"{said} is {shown(name)}; expected one of the ways {names}")
         if len(set(names)) < len(names):
-            raise ValueError(f"ways are named {names}; expected different names")
+            raise UserError(f"ways are named {names}; expected different names")
         if unknown := set(self.quick) - set(self.options):
-            raise ValueError(f"quick has {sorted(unknown)}; expected names of options {list(self.options)}")
+            raise UserError(f"quick has {sorted(unknown)}; expected names of options {list(self.options)}")
 
     def way(self, name: str) -> Way:
         """Return the way of this name."""

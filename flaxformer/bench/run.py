@@ -15,6 +15,7 @@ from pathlib import Path
 from flaxformer.bench.child import UNAVAILABLE, ProcessArguments
 from flaxformer.bench.declare import Benchmark, Numbers, Way, WorkPoint
 from flaxformer.bench.results import Measurement
+from flaxformer.json_reader import parse_json
 
 ENVIRONMENT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 """Environment of each process: the first step includes compilation unless the way enables the cache itself."""
@@ -106,7 +107,7 @@ def _in_a_process(
             _kill(process)
             raise
         if code == 0 and answer.exists():
-            found = json.loads(answer.read_text())
+            found = parse_json(answer.read_text())
             return (None, None, found[UNAVAILABLE]) if UNAVAILABLE in found else (found, None, None)
         said.seek(0)
         text = said.read().decode(errors="replace").strip()

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from flaxformer.arguments import check_arguments
 from flaxformer.bench.declare import Benchmark, WorkPoint
+from flaxformer.errors import UserError
 
 MINUTES = 10.0
 """Time of a suite, unless the command line has another."""
@@ -29,6 +31,9 @@ class Section:
 
     benchmark: Benchmark
     share: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +60,9 @@ class BenchmarkGoal:
     point: WorkPoint = dataclasses.field(default_factory=dict)
     than: str = ""
     device: str = ""
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +95,14 @@ class Suite:
     name: str = ""
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         for goal in self.goals:
             if goal.section not in self.sections:
                 continue  # a suite of some of the sections keeps all goals
             names = [way.name for way in self.sections[goal.section].benchmark.ways]
             for name in (goal.way, goal.than):
                 if name not in [*names, "", "peer"]:
-                    raise ValueError(f"goal '{goal.words}' has way '{name}'; expected one of {names}")
+                    raise UserError(f"goal '{goal.words}' has way '{name}'; expected one of {names}")
 
     def selected(self, names: Sequence[str]) -> "Suite":
         """Return the suite with these sections alone, in its own order; goals of other sections stay."""

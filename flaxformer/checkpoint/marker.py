@@ -5,6 +5,7 @@ import json
 
 from flaxformer.checkpoint.errors import DamagedStepError
 from flaxformer.checkpoint.leaves import Leaf, digest
+from flaxformer.json_reader import parse_json
 
 NAME = "published.json"
 FORMAT = 1
@@ -36,7 +37,7 @@ class Marker:
           DamagedStepError: the data are not those that `encode` wrote for this step.
         """
         try:
-            document = json.loads(data)
+            document = parse_json(data)
             body = document["body"]
             if document["digest"] != digest(_text(body)):
                 raise DamagedStepError(f"{NAME} does not match its digest")
@@ -47,7 +48,7 @@ class Marker:
             leaves = {name: Leaf(tuple(shape), dtype) for name, (shape, dtype, _) in body["leaves"].items()}
             digests = {name: found for name, (_, _, found) in body["leaves"].items()}
             return cls(step, body["metrics"], leaves, digests, body["files"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedStepError(f"{NAME} is incomplete ({error})") from None
 
 

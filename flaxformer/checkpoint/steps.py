@@ -13,6 +13,7 @@ from flaxformer.checkpoint.errors import DamagedStepError, first_line
 from flaxformer.checkpoint.leaves import Leaf, digest
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
+from flaxformer.errors import UserError
 from flaxformer.links import check_folder
 
 STATE = "state"
@@ -53,6 +54,18 @@ def read_marker(folder: Path, step: int) -> Marker:
         return Marker.decode((folder / str(step) / MARKER).read_bytes(), step)
     except OSError as error:
         raise DamagedStepError(f"{MARKER} cannot be read ({error})") from None
+
+
+def leaf_digests(folder: Path, step: int) -> dict[str, str]:
+    """Return the digests of a published step's leaves.
+
+    Raises:
+      UserError: its marker is damaged, or that of another step.
+    """
+    try:
+        return read_marker(folder, step).digests
+    except DamagedStepError as error:
+        raise UserError(f"step {step} of {folder} is damaged: {error}; remove the step to go on without it") from None
 
 
 def read_arrays(folder: Path, marker: Marker, leaves: Mapping[str, Leaf]) -> dict[str, np.ndarray]:

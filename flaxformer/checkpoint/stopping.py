@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from flaxformer.interrupts import heeded
+from flaxformer.interrupts import heeded, raise_if_interrupted
 
 
 @dataclasses.dataclass
@@ -37,8 +37,10 @@ def stop_on_signals() -> Iterator[Stop]:
     ...         step = train_some(step)
 
     Raises:
+      KeyboardInterrupt: a signal came before.
       ValueError: called from another thread than the main one, to which Python delivers signals.
     """
+    raise_if_interrupted()
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer.arguments import check_arguments
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.python_files import find_experiment
 from flaxformer.study.declare import Study
@@ -32,6 +33,7 @@ class Case:
     name: str = ""
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         if self.quick is None:
             object.__setattr__(self, "quick", [one for one in self.evidence if isinstance(one, Probe)])
         for form in ("evidence", "quick"):

@@ -7,15 +7,29 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flaxformer.claims.run import CaseResult
+from flaxformer.digests import JsonObject
+from flaxformer.errors import UserError
 from flaxformer.files import make_folder, write_atomically
+from flaxformer.json_reader import parse_json
 from flaxformer.links import output_folder
 from flaxformer.report import phrasing, verdicts
+from flaxformer.store.schema import NUMBER, Form, check_form
 from flaxformer.store.store import Store
 from flaxformer.study.analysis import Analysis, analyse
 from flaxformer.study.judging import JudgedClaim
 from flaxformer.wording import counted
 
 NAME = "case.json"
+FORM: dict[str, Form] = {
+    "number": int,
+    "claim": str,
+    "source": str,
+    "seconds": NUMBER,
+    "quick": bool,
+    "evidence": [str],
+    "failure": str,
+}
+"""Form of a stored case."""
 OF_FACTS = {"supported": "holds", "refuted": "does not hold"}
 """Verdicts of exact values, which no seed changes, by those of estimates."""
 
@@ -83,11 +97,25 @@ def read_all(root: Path) -> list[Record]:
     """Return all cases of a folder, from this launch and earlier ones, by number."""
     records = []
     for path in root.glob(f"*/{NAME}"):
-        own = json.loads(path.read_bytes())
+        own = _read(path)
         evidence = [path.parent / name for name in own.pop("evidence")]
         analyses = [(folder, analyse(Store(folder))) for folder in evidence if (folder / "study.json").exists()]
         records.append(Record(lines=_lines(analyses, own.pop("failure")), **own))
     return sorted(records, key=lambda record: record.number)
+
+
+def _read(path: Path) -> JsonObject:
+    """Return a stored case.
+
+    Raises:
+      UserError: the file is not one that `keep` wrote.
+    """
+    try:
+        own = parse_json(path.read_bytes())
+        check_form("", own, FORM)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it, and run the claim again") from None
+    return {name: own[name] for name in FORM}
 
 
 def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Statement]:

@@ -11,6 +11,7 @@ from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError
 from flaxformer.overrides import override
 from flaxformer.report.provenance_text import words_of
+from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.copied_code import execute_copy
 from flaxformer.study.declare import Study
@@ -32,7 +33,7 @@ def copied_study(store: Store, arguments: Replicate | Verify, seeds: Sequence[in
     Raises:
       UserError: there is no copy, it was changed or is not trusted, or the study's arms depend on its results.
     """
-    launches = read_lines(store.root / "launches.jsonl")
+    launches = read_lines(store.root / LAUNCHES)
     trust_code, overrides = arguments.trust_code, arguments.overrides
     if arguments.file is None:
         copy = copy_of_file(store, launches)

@@ -5,6 +5,7 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 
+from flaxformer.digests import DamagedError
 from flaxformer.errors import UserError
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
@@ -15,6 +16,8 @@ def message(error: BaseException) -> str | None:
     """Return the message for an exception that a user can mend; None for any other, which is a fault of the program."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, DamagedError):
+        return f"a file is damaged: {error}"
     if (frames := sys.modules.get("flaxformer.user_code.frames")) and frames.place_of(error):
         return str(frames.describe(error))
     if isinstance(error, SystemExit):

@@ -19,6 +19,7 @@ from flaxformer.runner.progress import follow
 from flaxformer.runner.verification import TrialSample, choose, derived_differences, train_again
 from flaxformer.sharding import parse_devices
 from flaxformer.store import declaration_log, provenance
+from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.declaration_limits import verification
 from flaxformer.study.plan import declaration
@@ -80,7 +81,7 @@ def check(store: Store, choice: TrialSample) -> None:
 
 def execution_of(store: Store, arguments: Verify) -> Execution:
     """The settings of the last recorded command that can change a bit: the layout of layers, and the mesh."""
-    command = last_command(read_lines(store.root / "launches.jsonl"))
+    command = last_command(read_lines(store.root / LAUNCHES))
     mesh = arguments.mesh or getattr(command, "mesh", None)
     return Execution(
         devices=arguments.devices,

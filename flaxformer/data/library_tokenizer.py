@@ -13,6 +13,7 @@ import numpy as np
 
 from flaxformer.errors import UserError
 from flaxformer.extras import library
+from flaxformer.json_reader import parse_json
 
 PIECE = 2**20
 """Number of characters that are encoded at a time."""
@@ -45,7 +46,7 @@ class LibraryTokenizer:
         module = library("tokenizers", "text", f"tokenizer '{path}'")
         try:
             # A post-processor adds special tokens, and removes white space from the places of tokens.
-            self._model = module.Tokenizer.from_str(json.dumps(json.loads(data) | {"post_processor": None}))
+            self._model = module.Tokenizer.from_str(json.dumps(parse_json(data) | {"post_processor": None}))
         except Exception as error:  # the library raises nothing narrower
             raise UserError(f"tokenizer is '{path}'; expected a tokenizer.json, but reading it gave: {error}") from None
         self._model.no_truncation()

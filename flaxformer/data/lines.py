@@ -6,12 +6,12 @@ are not UTF-8, and halves of surrogate pairs in JSON, are refused with their pla
 """
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flaxformer.data.compressed import open_bytes, suffix_of
 from flaxformer.errors import UserError
+from flaxformer.json_reader import parse_json
 
 STRUCTURED = {
     ".csv": "a table",
@@ -107,11 +107,9 @@ def parse_json_object(line: bytes, where: str) -> Mapping[str, object]:
       UserError: the line is not one.
     """
     try:
-        row = json.loads(line)
-    except ValueError as error:  # not JSON, or not UTF-8
+        row = parse_json(line)
+    except ValueError as error:  # not JSON, not UTF-8, or nested too deeply
         raise UserError(f"{where}: expected a JSON object, but: {error}") from None
-    except RecursionError:
-        raise UserError(f"{where}: expected a JSON object, but its values are nested too deeply") from None
     if not isinstance(row, dict):
         raise UserError(f"{where} is {str(row)[:40]!r}; expected a JSON object")
     return row

@@ -13,6 +13,7 @@ from flaxformer.data.library_tokenizer import LibraryTokenizer
 from flaxformer.data.lines import decode_utf8
 from flaxformer.errors import UserError
 from flaxformer.extras import library
+from flaxformer.json_reader import parse_json
 
 CHARACTERS = "flaxformer characters"
 """The `format` of a vocabulary file of characters."""
@@ -96,7 +97,7 @@ def _library_tokenizer(path: str, data: bytes) -> Tokenizer:
 def _parse_characters(data: bytes) -> list[str] | None:
     """Return the characters of a vocabulary file, by id; None for a file of another kind."""
     try:
-        found = json.loads(data)
+        found = parse_json(data)
     except ValueError:
         return None
     return found.get("characters") if isinstance(found, dict) and found.get("format") == CHARACTERS else None

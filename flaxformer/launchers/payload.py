@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flaxformer.errors import UserError
 from flaxformer.files import make_folder, write_atomically
+from flaxformer.json_reader import parse_json
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import OnError
 from flaxformer.sharding import parse_devices
@@ -86,7 +87,7 @@ def read(path: Path) -> Payload:
       UserError: the file does not exist, is damaged, or has another format.
     """
     try:
-        values = json.loads(path.read_bytes())
+        values = parse_json(path.read_bytes())
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise UserError(f"'{path}' is not a payload of format {FORMAT}; expected a file written by --launcher")
         execution = values.pop("execution")
@@ -101,7 +102,7 @@ def read(path: Path) -> Payload:
         raise
     except OSError as error:
         raise UserError(f"'{path}' cannot be read ({error.strerror}); expected a file written by --launcher") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"'{path}' is damaged ({error}); expected a file written by --launcher") from None
 
 

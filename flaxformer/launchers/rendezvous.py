@@ -12,6 +12,7 @@ from pathlib import Path
 from flaxformer import distributed
 from flaxformer.errors import UserError
 from flaxformer.files import write_atomically
+from flaxformer.json_reader import parse_json
 
 SIOCGIFADDR = 0x8915
 """Linux request number (ioctl) for the address of a network interface."""
@@ -67,4 +68,8 @@ def rendezvous(folder: Path, name: str, interface: str, processes: int, process:
         if time.monotonic() > end:
             raise UserError(f"'{path}' does not exist after {SECONDS:.0f} s; expected it from the first process")
         time.sleep(0.2)
-    distributed.initialize(json.loads(path.read_bytes()), processes, process)
+    try:
+        address = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"'{path}' is damaged ({error}); expected an address from the first process") from None
+    distributed.initialize(str(address), processes, process)

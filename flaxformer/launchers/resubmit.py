@@ -18,7 +18,9 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.digests import JsonObject, digest
+from flaxformer.errors import UserError, shown
 from flaxformer.files import write_atomically
+from flaxformer.json_reader import parse_json
 from flaxformer.launchers.payload import read
 from flaxformer.store.leases import owner_is_gone, read_leases
 from flaxformer.store.rows import Row
@@ -59,7 +61,7 @@ def after_kill(path: Path, index: int, killer: signal.Signals, console: Console)
     groups = {declared[name]["group"] for name in left}
     record = path.with_suffix("") / f"{index}.ends.json"
     progress, count = _progress(store, own, groups), 1
-    if record.is_file() and (former := json.loads(record.read_bytes()))["progress"] == progress:
+    if (former := _read_record(record)).get("progress") == progress:
         count += former["count"]
     write_atomically(record, json.dumps({"progress": progress, "count": count}).encode())
     ended = f"its process was ended by {killer.name}"
@@ -111,3 +113,20 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _read_record(path: Path) -> JsonObject:
+    """Return the record of a job's earlier ends; an empty one if there is none.
+
+    Raises:
+      UserError: it is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        record = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it, and submit the job again") from None
+    if not isinstance(record, dict) or type(record.get("count")) is not int:
+        raise UserError(f"{path} is damaged ({shown(record)}); remove it, and submit the job again")
+    return record

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.errors import UserError
-from flaxformer.interrupts import interrupt_on_signals
+from flaxformer.interrupts import interrupt_on_signals, interrupted
 from flaxformer.launchers.work import DONE, FAILED, INTERRUPTED, USER_ERROR, work
 from flaxformer.startup.compilation_cache import keep_compiled_programs
 from flaxformer.startup.cpu_devices import one_cpu_device_per_core
@@ -40,6 +40,10 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("Stopped. Finished and saved runs are kept.")
         return INTERRUPTED
+    except Exception:
+        if not interrupted.is_set():
+            raise
+        return INTERRUPTED  # a library has turned the interruption into another exception
 
 
 if __name__ == "__main__":

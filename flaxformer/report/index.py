@@ -10,6 +10,7 @@ from flaxformer.report import html, provenance_text, verdicts
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.write import report_path, write
+from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import RUNGS, Store, read_lines
 from flaxformer.study.analysis import analyse
 from flaxformer.wording import counted
@@ -77,7 +78,7 @@ def _entry(store: Store, name: str) -> Entry:
     if done < total:
         runs = f"{done} of {runs}, {total - done} missing"
     answer = verdicts.verdict(analysis) if done else "No results yet."
-    date = provenance_text.last_date(read_lines(store.root / "launches.jsonl"))
+    date = provenance_text.last_date(read_lines(store.root / LAUNCHES))
     return Entry(store, name, study["question"], answer, seeds, runs, date)
 
 

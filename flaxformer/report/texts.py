@@ -1,6 +1,6 @@
 """Texts that a report writes: what a folder's files hold is shown as data, and neither obeyed nor interpreted.
 
-Any text of a folder may be another's. Each renderer has one boundary: `write_printable` for whole documents, `passive` for
+A folder may be of somebody else. Each renderer has one boundary: `write_printable` for whole documents, `passive` for
 texts in Markdown, `csv_cell` for cells of a CSV; `html.escape` and `tex.text` for the other formats.
 """
 

@@ -8,6 +8,7 @@ from flaxformer.report import measured, tables
 from flaxformer.report.full_tables import write_full_tables
 from flaxformer.report.page import render
 from flaxformer.report.texts import write_printable
+from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.analysis import Analysis, analyse_to_show
@@ -29,7 +30,7 @@ def write(store: Store) -> Analysis:
     if quantities := _quantities(analysis):
         write_table(store.root / "quantities.parquet", quantities)
     figures = draw(analysis, store.root / "figures")
-    launches = read_lines(store.root / "launches.jsonl")
+    launches = read_lines(store.root / LAUNCHES)
     for name, text in {
         "report.html": render(analysis, figures, launches),
         "results.md": tables.document(analysis) + measured.section(analysis),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer import files
-from flaxformer.checkpoint.steps import read_marker, step_numbers
+from flaxformer.checkpoint.steps import leaf_digests, step_numbers
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError
@@ -172,7 +172,7 @@ def _step(store: Store, trial: str, step: int | None) -> int | None:
 
 def _digest(folder: Path, step: int) -> str:
     """The digest of kept weights, by the digests of their arrays."""
-    return files.digest_of(json.dumps(read_marker(folder, step).digests, sort_keys=True).encode())
+    return files.digest_of(json.dumps(leaf_digests(folder, step), sort_keys=True).encode())
 
 
 def _count_arguments(function: MeasureWeights) -> int:

@@ -17,7 +17,7 @@ from flaxformer.store import records
 from flaxformer.store.checks import by_trial
 from flaxformer.store.records import POLARS_TYPES
 from flaxformer.store.rows import COLUMNS, CURVE, INTEGER_LISTS, INTEGERS, Row
-from flaxformer.store.store import DISAGREEMENTS, STATUSES, Store, read_lines
+from flaxformer.store.store import STATUSES, Store
 
 BATCH = 2048
 """Number of rows of a file of lines that are objects at a time."""
@@ -34,8 +34,8 @@ ColumnChoice = Callable[[pl.Schema], Mapping[str, pl.Expr]]
 def scalars(store: Store) -> pl.DataFrame:
     """One row per trial: `SCALARS`, and every metric under `NUMBER` and its name."""
     found = _read(store, _scalars, {name: POLARS_TYPES[name] for name in SCALARS})
-    for line in read_lines(store.root / DISAGREEMENTS):
-        store.disagreements.setdefault(str(line.get("trial")), str(line.get("what")))
+    for line in store.recorded_disagreements():
+        store.disagreements.setdefault(line["trial"], line["what"])
     return _last_of_each(store, found)
 
 

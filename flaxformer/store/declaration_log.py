@@ -100,7 +100,7 @@ def read(store: Store) -> DeclarationLog:
         try:
             entry = parse_line(text)
             check_entry(entry)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             faults.append(f"line {number} was changed or damaged ({error})")
             continue
         if entry.get("previous") != previous or entry.get("kind") not in get_args(Kind):

@@ -25,6 +25,7 @@ from typing import Any, Self
 from flaxformer.digests import read_anew
 from flaxformer.errors import UserError
 from flaxformer.files import lock_folder
+from flaxformer.json_reader import parse_json
 from flaxformer.links import check_folder, output_folder
 
 HEARTBEAT = 10.0
@@ -76,12 +77,12 @@ def read_lease(path: Path) -> Lease | None:
     unknown: Lease = {"group": group["group"] if group else "", "trials": None, "token": None}
     try:
         about = path.lstat()
-        said = json.loads(path.read_bytes()) if stat.S_ISREG(about.st_mode) else {}
+        said = parse_json(path.read_bytes()) if stat.S_ISREG(about.st_mode) else {}
         trials = said.get("trials") if isinstance(said, dict) else None
         whole = isinstance(trials, list) and all(isinstance(x, str) for x in (*trials, said.get("token")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.ESTALE:
             raise
         said, whole = {}, False

@@ -3,6 +3,7 @@
 from flaxformer import digests
 from flaxformer.files import entries, write_atomically
 from flaxformer.store import records
+from flaxformer.store.line_forms import LAUNCHES, LINES, MEASUREMENTS, read_checked
 from flaxformer.store.store import Store
 
 
@@ -16,11 +17,11 @@ def repair(store: Store) -> None:
     for path in entries(store.groups):
         if path.is_symlink():
             store.set_aside(path, "it is a symbolic link")
-    for path in (store.root / "measurements.jsonl", store.root / "launches.jsonl", *plain):
+    for path in (store.root / MEASUREMENTS, store.root / LAUNCHES, *plain):
         if path.is_symlink():
             store.set_aside(path, "it is a symbolic link")
         data = digests.read_or_empty(path)
-        rows, wrong = digests.lines(path)
+        rows, wrong = read_checked(path) if path.name in LINES else digests.lines(path)
         if wrong:
             store.set_aside(path, wrong[0])
             data = b"".join(map(digests.line, rows))

@@ -36,6 +36,7 @@ from flaxformer.links import check_folder, output_folder
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.compact import expand
+from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
 from flaxformer.store.rows import Row, RunStatus
 from flaxformer.store.schema import check_declaration
 from flaxformer.wording import counted, printable
@@ -44,7 +45,6 @@ FORMAT = 4
 """Version of study.json; raised when its form changes."""
 READABLE = (3, FORMAT)
 """Versions that can be read."""
-DISAGREEMENTS = "disagreements.jsonl"
 """Record of trials with differing results, which outlasts the merge of their rows."""
 RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
@@ -60,8 +60,8 @@ STATUSES = get_args(RunStatus)
 
 
 def read_lines(path: Path) -> list[JsonObject]:
-    """Return the undamaged lines of a JSONL file, without a last line that was cut short."""
-    return digests.lines(path)[0]
+    """Return the lines of a file of `LINES` that are undamaged and have its form, without one that was cut short."""
+    return read_checked(path)[0]
 
 
 class Store:
@@ -142,9 +142,16 @@ class Store:
         """Return the last row of every trial, or of a group's, by trial name; a result replaces a failed row."""
         written = [row for path in self._line_files(group) for row in self._lines(path)]  # before they may be merged
         tables = [row for path in self._files("*.parquet") if group in (None, path.stem) for row in self._table(path)]
-        for line in read_lines(self.root / DISAGREEMENTS):
-            self.disagreements.setdefault(str(line.get("trial")), str(line.get("what")))
+        for line in self.recorded_disagreements():
+            self.disagreements.setdefault(line["trial"], line["what"])
         return by_trial([*tables, *written], self.disagreements)
+
+    def recorded_disagreements(self) -> list[JsonObject]:
+        """The recorded trials whose results differ; other lines are noted as damage."""
+        lines, wrong = read_checked(path := self.root / DISAGREEMENTS)
+        if wrong:
+            self._note(path, wrong[0])
+        return lines
 
     def _files(self, pattern: str) -> list[Path]:
         """The files in groups/ that match; symbolic links are skipped and noted as damage."""
@@ -248,7 +255,7 @@ class Store:
         parquet = self.groups / f"{check_file_name(group)}.parquet"
         if sizes := {path: len(digests.read_or_empty(path)) for path in self._line_files(group)}:
             rows = self.rows(group)
-            recorded = {line.get("trial") for line in read_lines(self.root / DISAGREEMENTS)}
+            recorded = {line["trial"] for line in self.recorded_disagreements()}
             for trial in self.disagreements.keys() & rows.keys() - recorded:
                 records.append_line(self.root / DISAGREEMENTS, {"trial": trial, "what": self.disagreements[trial]})
             if rows:  # a full disk may have left a file of lines without a row
@@ -270,25 +277,24 @@ class Store:
 
     def measured_by(self, identities: Collection[str | None]) -> list[JsonObject]:
         """Rows measured or derived by the code of one of these identities, in the order in which they were written."""
-        path = self.root / "measurements.jsonl"
-        rows, wrong = digests.lines(path)
+        path = self.root / MEASUREMENTS
+        rows, wrong = read_checked(path)
         if wrong:
             self._note(path, f"{counted(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
-        rows = [row for row in rows if row.get("measured_by") in identities]
-        rows = [row for row in rows if isinstance(row.get("values"), dict) and isinstance(row.get("seed"), int)]
+        rows = [row for row in rows if row["measured_by"] in identities]
         return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in rows]
 
     def append_measurement(self, row: JsonObject) -> None:
         """Add the measurement of one seed; it is on the disk when this returns."""
-        records.append_line(self.root / "measurements.jsonl", row)
+        records.append_line(self.root / MEASUREMENTS, row)
 
     def replace_measurements(self, rows: list[JsonObject], identity: str) -> None:
         """Replace the measurements of an identity by numbers derived from the present runs; others stay."""
-        path = self.root / "measurements.jsonl"
-        others = [row for row in digests.lines(path)[0] if row.get("measured_by") != identity]
+        path = self.root / MEASUREMENTS
+        others = [row for row in read_lines(path) if row["measured_by"] != identity]
         with records.writing(path):
             write_atomically(path, b"".join(map(digests.line, [*others, *rows])))
 
     def record_launch(self, launch: JsonObject) -> None:
         """Add one launch to the provenance."""
-        records.append_line(self.root / "launches.jsonl", launch)
+        records.append_line(self.root / LAUNCHES, launch)

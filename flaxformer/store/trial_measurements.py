@@ -8,12 +8,12 @@ trial identity or of other weights stay in the file, and are not read as results
 import dataclasses
 from collections.abc import Mapping
 
-from flaxformer import digests
 from flaxformer.digests import JsonObject
 from flaxformer.store import records
+from flaxformer.store.line_forms import TRIAL_MEASUREMENTS, read_checked
 from flaxformer.store.store import Store
 
-NAME = "trial_measurements.jsonl"
+NAME = TRIAL_MEASUREMENTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,22 +69,18 @@ def append(store: Store, entry: Launch | TrialMeasurement) -> None:
 
 def read(store: Store) -> tuple[list[Launch], list[TrialMeasurement]]:
     """Return the last launch of each function, and all lines of trials; damaged lines are noted in the store."""
-    lines, wrong = digests.lines(store.root / NAME)
+    lines, wrong = read_checked(store.root / NAME)
     if wrong:
         store.corrupt_files.setdefault(NAME, wrong[0])
     launches: dict[str, Launch] = {}
     found = []
     for line in lines:
-        try:
-            match line.pop("kind", None):
-                case "launch":
-                    launch = Launch(**line)
-                    launches.pop(launch.function, None)  # the last launch is the last one listed
-                    launches[launch.function] = launch
-                case "trial":
-                    found.append(TrialMeasurement(**line))
-        except TypeError as error:
-            store.corrupt_files.setdefault(NAME, str(error))
+        if line.pop("kind") == "launch":
+            launch = Launch(**line)
+            launches.pop(launch.function, None)  # the last launch is the last one listed
+            launches[launch.function] = launch
+        else:
+            found.append(TrialMeasurement(**line))
     return list(launches.values()), found
 
 

@@ -7,9 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from flaxformer.digests import JsonObject, lines
+from flaxformer.digests import JsonObject
 from flaxformer.store import declaration_log, trial_measurements
 from flaxformer.store.declaration_log import DeclarationLog
+from flaxformer.store.line_forms import LAUNCHES, read_checked
 from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import TrialMeasurement
 from flaxformer.study.arms import ArmSummary, divergence_rates, without_value
@@ -242,8 +243,8 @@ def analyse(store: Store) -> Analysis:
     former = [(one, former_arms(store, log, one)) for one in history.withdrawn()]
     claims, withdrawn = judge_claims(study, measured, declared, former)
     explorations = explore(study, by_labels, {sweep.axis for sweep in sweeps} | scaling_axes(study))
-    if wrong := lines(store.root / "launches.jsonl")[1]:
-        store.corrupt_files.setdefault("launches.jsonl", wrong[0])
+    if wrong := read_checked(store.root / LAUNCHES)[1]:
+        store.corrupt_files.setdefault(LAUNCHES, wrong[0])
     parts = study, results, arms, quantities, claims, withdrawn, explorations, sweeps, log, faults
     measured_weights, reads = trial_measurements.current(store, study), read_records.names(store.root)
     files = dict(store.corrupt_files), dict(store.disagreements)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
+from flaxformer.arguments import check_arguments
 from flaxformer.canonical import canonical_text
 from flaxformer.errors import UserError
 from flaxformer.store.rows import is_reserved
@@ -32,6 +33,9 @@ class Axis:
     name: str = ""
 
     def __post_init__(self) -> None:
+        check_arguments(self)
+        if not all(self.paths) or not self.paths:
+            raise UserError(f"Axis: path is {self.path!r}; expected the path of a field, such as 'model.norm'")
         object.__setattr__(self, "name", self.name or self.paths[0].rpartition(".")[2])
         object.__setattr__(self, "levels", dict(self.levels))
         check_text("axis name", self.name)
@@ -39,7 +43,7 @@ class Axis:
             raise UserError(f"axis '{self.name}' has no levels; expected at least one label and value")
         for label in self.levels:
             check_text(f"label of axis '{self.name}'", label)
-            if not isinstance(label, str) or not label or set(label) & set(",="):
+            if not label or set(label) & set(",="):
                 raise UserError(f"axis '{self.name}' has the label {label!r}; expected text without ',' and '='")
             check_level(f"axis '{self.name}' has the level '{label}'", self.levels[label])
         if is_reserved(self.name) or self.name == QUANTITY or set(self.name) & set(",="):

@@ -1,14 +1,19 @@
-"""Checks of what a study or probe declares besides its runs: names, texts and functions."""
+"""Checks of what a study or probe declares besides its runs: names and texts."""
 
 import re
 from collections.abc import Sequence
 
-from flaxformer.errors import UserError
+from flaxformer.errors import UserError, shown
 from flaxformer.wording import check_text
+
+LONGEST = 200
+"""Largest length of a name; file systems allow 255, and files beside the folder have longer names."""
 
 
 def check_name(name: str) -> None:
-    """Raise UserError if a name is not valid for a folder."""
+    """Raise UserError if a name is not valid for a folder, or too long for one on a usual file system."""
+    if len(name) > LONGEST:
+        raise UserError(f"study name is {shown(name)}; expected at most {LONGEST} characters (it names a folder)")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise UserError(f"study name is '{name}'; expected letters, digits, '_', '-' and '.' (it names a folder)")
 
@@ -19,10 +24,3 @@ def check_texts(question: object, caveats: Sequence[object], unit: object) -> No
     check_text("unit", unit)
     for number, caveat in enumerate(caveats):
         check_text(f"caveats[{number}]", caveat)
-
-
-def check_functions(**functions: object) -> None:
-    """Raise UserError if one of them is given and cannot be called."""
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise UserError(f"{name} is {function!r}; expected a function")

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from flaxformer.arguments import check_arguments
 from flaxformer.errors import UserError
 from flaxformer.store.schema import is_storable
 from flaxformer.wording import check_text
@@ -63,6 +64,7 @@ class Claim:
     answers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         check_text("claim text", self.text)
         for verdict, answer in (self.answers or {}).items():
             check_text(f"claim '{self.text}' answers['{verdict}']", answer)

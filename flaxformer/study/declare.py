@@ -9,15 +9,16 @@ from typing import Any, Literal, Self
 
 from jax import Array
 
+from flaxformer.arguments import check_arguments
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.store.rows import Row
-from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
+from flaxformer.store.weights import WeightsToKeep
 from flaxformer.struct import Config, get_at, replace_at
 from flaxformer.study.arm import Arm, Trial, distinct
 from flaxformer.study.axis import Axis, Number
-from flaxformer.study.checks import check_functions, check_name, check_texts
+from flaxformer.study.checks import check_name, check_texts
 from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels, arm_name
-from flaxformer.study.combinations import COMBINATIONS
+from flaxformer.study.combinations import COMBINATIONS, check_number_of_trials
 from flaxformer.study.equal_cost import EqualCost, Match, match
 from flaxformer.study.halving import Goal, Halving, goal_of
 from flaxformer.study.metrics import check_axis_names, check_metric, check_test_metric, named_goal, unit_of
@@ -85,25 +86,21 @@ class Study:
     file: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("axes", "seeds", "claims", "caveats"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_arguments(self)
         check_name(self.name)
         check_texts(self.question, self.caveats, self.metric_unit)
-        check_functions(measure=self.measure, derive=self.derive)
         check_seeds(self.seeds)
-        if self.combine not in COMBINATIONS:
-            raise UserError(f"combine is '{self.combine}'{did_you_mean(self.combine, list(COMBINATIONS))}")
         check_metric(self.metric, self.baseline, self.measure is not None)
         check_test_metric(self.metric, halving=self.halving, keep=self.keep if self.keep == "best" else None)
         if self.goal is None:
             own = None if self.halving is None else self.halving.goal
             object.__setattr__(self, "goal", own or named_goal(self.metric, self.baseline))
         goal_of(self.metric, self.goal)
-        check_weights_to_keep(self.keep)
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
             raise UserError(f"axes are named {names}; expected different names (give one with name=)")
         check_axis_names(names, self.baseline)
+        check_number_of_trials(self.combine, self.axes, len(self.seeds))
         object.__setattr__(self, "compare", EqualCost.of(self.compare))
         if isinstance(self.compare, EqualCost):
             self.compare.check_axes({axis.name: axis.paths for axis in self.axes})

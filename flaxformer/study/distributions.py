@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from flaxformer.arguments import check_arguments
 from flaxformer.errors import UserError
 from flaxformer.study.axis import Number
 
@@ -16,6 +17,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         _check_ends(self, lowest=-math.inf)
 
     count = math.inf
@@ -42,6 +44,7 @@ class LogUniform(Uniform):
     """Log-uniform distribution from `low` to `high`: low · (high / low)^u."""
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         _check_ends(self, lowest=0)
 
     def draw(self, u: float) -> float:
@@ -56,7 +59,8 @@ class Integer:
     high: int
 
     def __post_init__(self) -> None:
-        if not all(type(end) is int for end in (self.low, self.high)) or self.low > self.high:
+        check_arguments(self)
+        if self.low > self.high:
             raise UserError(f"Integer({self.low}, {self.high}); expected two whole numbers, the first not above")
 
     @property
@@ -85,12 +89,11 @@ class Integer:
 class Choice:
     """Uniform distribution over values: a list of numbers and texts, or {label: value} such as {"pre": PRE, ...}."""
 
-    values: Mapping[str, object] | Sequence[Number | str]
+    values: Mapping[str, object] | Sequence[Number | bool | str]
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         if not isinstance(self.values, Mapping):
-            if not all(isinstance(value, bool | int | float | str) for value in self.values):
-                raise UserError(f"Choice is of {self.values}; expected numbers and text, or {{label: value, ...}}")
             object.__setattr__(self, "values", {str(value): value for value in self.values})
         if not self.values:
             raise UserError("Choice has no values; expected at least one")
@@ -129,7 +132,7 @@ class Choice:
 
 def _check_ends(of: Uniform, lowest: float) -> None:
     ends = (of.low, of.high)
-    numbers = all(isinstance(end, int | float) and math.isfinite(end) and end > lowest for end in ends)
+    numbers = all(math.isfinite(end) and end > lowest for end in ends)
     if not numbers or of.low >= of.high:
         above = " above 0" if lowest == 0 else ""
         raise UserError(f"{type(of).__name__}{ends}; expected two numbers{above}, the first below the second")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.arguments import check_arguments
+from flaxformer.errors import UserError, did_you_mean, shown
 from flaxformer.struct import get_at, replace_at
 from flaxformer.training.cost import parameter_counts, run_cost
 from flaxformer.training.run import Run
@@ -70,13 +71,16 @@ class EqualCost:
     multiple_of: int = 1
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         if self.quantity not in QUANTITIES:
-            raise UserError(f"compare is at equal '{self.quantity}'{did_you_mean(self.quantity, list(QUANTITIES))}")
+            raise UserError(
+                f"compare is at equal {shown(self.quantity)}{did_you_mean(self.quantity, list(QUANTITIES))}"
+            )
         paths = (self.adjust,) if isinstance(self.adjust, str) else tuple(self.adjust)
         object.__setattr__(self, "adjust", tuple(filter(None, paths)) or (QUANTITIES[self.quantity].adjust,))
-        if not isinstance(self.tolerance, int | float) or not 0 < self.tolerance < 1:
+        if not 0 < self.tolerance < 1:
             raise UserError(f"compare.tolerance is {self.tolerance}; expected a number between 0 and 1, such as 0.02")
-        if not isinstance(self.multiple_of, int) or self.multiple_of < 1:
+        if self.multiple_of < 1:
             raise UserError(f"compare.multiple_of is {self.multiple_of}; expected a whole number of at least 1")
 
     @classmethod
@@ -91,7 +95,7 @@ class EqualCost:
         texts = [f"equal {name}" for name in QUANTITIES]
         if not isinstance(given, str) or given not in texts:
             hint = did_you_mean(given, texts) if isinstance(given, str) else f"; expected one of {texts}, or EqualCost"
-            raise UserError(f"compare is {given!r}{hint}")
+            raise UserError(f"compare is {shown(given)}{hint}")
         return cls(given.removeprefix("equal "))
 
     def check_axes(self, paths: Mapping[str, Sequence[str]]) -> None:

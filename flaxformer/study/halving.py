@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from flaxformer.arguments import check_arguments
 from flaxformer.errors import UserError, did_you_mean
 
 Goal = Literal["lower", "higher"]
@@ -49,11 +50,11 @@ class Halving:
     goal: Goal | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.factor, int) or self.factor < 2:
+        check_arguments(self)
+        if self.factor < 2:
             raise UserError(f"halving.factor is {self.factor}; expected a whole number of at least 2")
-        if not isinstance(self.first, int) or self.first < 1:
+        if self.first < 1:
             raise UserError(f"halving.first is {self.first}; expected a whole number of at least 1")
-        goal_of("", self.goal)
 
     def check(self, steps: int, interval: int) -> None:
         """Raise UserError if runs of so many steps are not evaluated at the first rung."""

@@ -14,7 +14,7 @@ from flaxformer import files
 from flaxformer.canonical import canonical
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.leaves import copy_to_host
-from flaxformer.checkpoint.steps import read_marker
+from flaxformer.checkpoint.steps import leaf_digests
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.errors import UserError
 from flaxformer.interop.huggingface.files import read_safetensors
@@ -40,10 +40,10 @@ def digest(run: Run) -> str | None:
     if path.suffix in SUFFIXES:
         return files.digest_of(_bytes(init, path))
     folder, step = _folder(init, run.seed)
-    marker = read_marker(folder, step)
+    digests = leaf_digests(folder, step)
     # Evaluation weights of a job depend on its run too: on its adapter, and on an optimizer that averages.
     is_weights_alone = Checkpoints(folder).holds_weights_alone(step)
-    used = [marker.digests, None if is_weights_alone else canonical(load_run(folder, init.trust_code))]
+    used = [digests, None if is_weights_alone else canonical(load_run(folder, init.trust_code))]
     return files.digest_of(json.dumps(used, sort_keys=True).encode())
 
 

@@ -71,7 +71,9 @@ def load_module(file: Path, purpose: str) -> ModuleType:
         raise UserError(f"{error.filename or file}, line {error.lineno or 1}: {error.msg}") from error
     except SystemExit as error:
         raise UserError(f"{file} ends the program (exit code {error.code}); expected a file that {purpose}") from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)

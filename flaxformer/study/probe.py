@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from flaxformer.arguments import check_arguments
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.store.store import FORMAT
-from flaxformer.study.checks import check_functions, check_name, check_texts
+from flaxformer.study.checks import check_name, check_texts
 from flaxformer.study.claim import QUANTITY, Claim, Labels
 from flaxformer.study.declare import Number
 from flaxformer.study.identity import measured_by
@@ -44,11 +45,9 @@ class Probe:
     file: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "claims", "caveats"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_arguments(self)
         check_name(self.name)
         check_texts(self.question, self.caveats, self.unit)
-        check_functions(measure=self.measure)
         check_seeds(self.seeds)
         for claim in self.claims:
             claim.contrast(self._refuse_arm)

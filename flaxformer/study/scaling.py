@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 
+from flaxformer.arguments import check_arguments
 from flaxformer.digests import JsonObject
 from flaxformer.errors import UserError, did_you_mean
 from flaxformer.study.axis import Axis
-from flaxformer.study.law_losses import LOSSES, LawLoss
-from flaxformer.study.scale import VARIABLES, ScaleVariable
+from flaxformer.study.law_losses import LawLoss
+from flaxformer.study.scale import ScaleVariable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,19 +30,14 @@ class Scaling:
 
     axis: str
     against: ScaleVariable = "flops"
-    held_out: Sequence[str] = ()
+    held_out: str | Sequence[str] = ()
     loss: LawLoss = "huber"
     embeddings: bool = True
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         held_out = (self.held_out,) if isinstance(self.held_out, str) else tuple(self.held_out)
         object.__setattr__(self, "held_out", held_out)
-        if self.against not in VARIABLES:
-            raise UserError(f"scaling has against='{self.against}'{did_you_mean(str(self.against), VARIABLES)}")
-        if self.loss not in LOSSES:
-            raise UserError(f"scaling has loss='{self.loss}'{did_you_mean(str(self.loss), LOSSES)}")
-        if not isinstance(self.embeddings, bool):
-            raise UserError(f"scaling has embeddings={self.embeddings!r}; expected True or False")
 
     def check(self, axes: Sequence[Axis], combine: str, has_halving: bool) -> None:
         """Check the declaration against the axes of the study.

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from flaxformer.arguments import check_arguments
 from flaxformer.errors import UserError
 from flaxformer.study.claim import QUANTITY, VERDICTS, Contrast, Labels
 from flaxformer.wording import check_text
@@ -64,6 +65,7 @@ class ScalingClaim:
     answers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         check_text("claim text", self.text)
         for verdict, answer in (self.answers or {}).items():
             check_text(f"claim '{self.text}' answers['{verdict}']", answer)

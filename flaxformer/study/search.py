@@ -15,9 +15,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from flaxformer.arguments import check_call
 from flaxformer.canonical import canonical_text
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.errors import UserError
 from flaxformer.study.axis import Axis, Number, is_number
+from flaxformer.study.combinations import MOST_TRIALS
 from flaxformer.study.distributions import Distribution
 
 DIGITS = 4
@@ -41,6 +43,7 @@ class Points(Axis):
     _changes: Mapping[str, Mapping[str, object]]
     _coordinates: Mapping[str, Mapping[str, Number | str]]
 
+    @check_call
     def __init__(
         self,
         name: str,
@@ -84,6 +87,7 @@ def _names(paths: Sequence[str]) -> list[str]:
     return ends if len(set(ends)) == len(ends) else list(paths)
 
 
+@check_call
 def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0, name: str = "") -> Points:
     """An axis of points drawn from a space.
 
@@ -103,6 +107,8 @@ def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0,
     check_space(space)
     if samples < 1:
         raise UserError(f"samples is {samples}; expected at least 1")
+    if samples > MOST_TRIALS:
+        raise UserError(f"samples is {samples:,}; expected at most {MOST_TRIALS:,}, the largest number of trials")
     if samples > (most := math.prod(one.count for one in space.values())):
         raise UserError(f"samples is {samples}; expected at most {most}, which the space has")
     points: dict[Point, tuple[float, ...]] = {}
@@ -118,19 +124,14 @@ def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0,
 
 
 def check_space(space: Space) -> None:
-    """Raise UserError if a space is empty or has a value that is not a distribution."""
+    """Raise UserError if a space is empty."""
     if not space:
         raise UserError("the space to sample is empty; expected {path: distribution}")
-    for path, one in space.items():
-        if not isinstance(one, Distribution):
-            raise UserError(f"'{path}' is sampled from {one!r}; expected Uniform, LogUniform, Integer or Choice")
 
 
 def coordinates(method: Method, dimensions: int, seed: int) -> Iterator[tuple[float, ...]]:
     """Yield points of the unit cube without end; quasi-random ones are those of the sequence, shifted modulo 1."""
-    if method not in METHODS:
-        raise UserError(f"method is '{method}'{did_you_mean(method, list(METHODS))}")
-    if not isinstance(seed, int) or seed < 0:
+    if seed < 0:
         raise UserError(f"seed is {seed}; expected a whole number from 0")
     random = np.random.default_rng(seed)
     draw = METHODS[method](dimensions, random)

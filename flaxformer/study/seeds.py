@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from flaxformer.errors import UserError
+from flaxformer.errors import UserError, shown
 
 LAST = 2**31 - 1
 MOST = 1_000_000
@@ -12,7 +12,9 @@ MOST = 1_000_000
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raise UserError if there are no seeds, or if seeds repeat or are not valid."""
     if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and 0 <= s <= LAST for s in seeds):
-        raise UserError(f"seeds are {seeds}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1")
+        raise UserError(
+            f"seeds are {shown(seeds)}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1"
+        )
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -25,18 +27,19 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     parts = [re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", part) for part in ranges.split(",")]
     if not all(parts):
         raise UserError(
-            f"seeds is '{text}'; expected a number N for 0 to N − 1, A:B for A to B − 1, or a list such as 3,5,10:12"
+            f"seeds is {shown(text)}; expected a number N for 0 to N − 1, A:B for A to B − 1, or a list such as "
+            "3,5,10:12"
         )
     found: list[int] = []
     for match in filter(None, parts):
         first = int(match[1])
         last = first + 1 if match[2] is None else int(match[2])
         if last > LAST + 1 or last - first > MOST:
-            raise UserError(f"seeds is '{text}'; expected at most {MOST:,} seeds, each at most {LAST:,}")
+            raise UserError(f"seeds is {shown(text)}; expected at most {MOST:,} seeds, each at most {LAST:,}")
         found += range(first, last)
     if len(set(found)) < len(found) or not found:
         what = "a seed twice" if found else "no seed"
         raise UserError(
-            f"seeds is '{text}', which names {what}; expected at least one, all different, such as 4 or 3,5,8"
+            f"seeds is {shown(text)}, which names {what}; expected at least one, all different, such as 4 or 3,5,8"
         )
     return tuple(found)

@@ -9,14 +9,16 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flaxformer import digests
+from flaxformer.arguments import check_arguments
 from flaxformer.errors import UserError
 from flaxformer.extras import library
 from flaxformer.files import make_folder, write_atomically
+from flaxformer.store.line_forms import SUGGESTIONS
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.arm import Trial
@@ -34,10 +36,9 @@ from flaxformer.study.search import (
 
 if TYPE_CHECKING:  # optuna is an optional dependency
     from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-FILE = "suggestions.jsonl"
+FILE = SUGGESTIONS
 """File in the study's folder with a line per round, written before the round is trained."""
 
 
@@ -57,9 +58,10 @@ class Search(Study):
     rounds: int = 4
     samples: int = 8
     search_seed: int = 0
-    sampler: "Callable[[int], BaseSampler] | None" = None
+    sampler: Callable[[int], Any] | None = None
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         check_space(self.space)
         for name in ("rounds", "samples"):
             if (value := getattr(self, name)) < 1:
@@ -86,13 +88,13 @@ def read_rounds(search: Search, store: Store) -> list[list[Point]]:
     """
     found: list[list[Point]] = []
     for line in read_lines(store.root / FILE):
-        points = [tuple(map(str, point)) for point in line.get("points", ())]
-        if line.get("paths") != _paths(search.space) or not all(_is_in(point, search.space) for point in points):
+        points = [tuple(point) for point in line["points"]]
+        if line["paths"] != _paths(search.space) or not all(_is_in(point, search.space) for point in points):
             raise UserError(
-                f"{store.root / FILE} has points of {line.get('paths')} that are not in the search's space; "
+                f"{store.root / FILE} has points of {line['paths']} that are not in the search's space; "
                 "expected this space alone: give --output another folder"
             )
-        if line.get("round") == len(found):
+        if line["round"] == len(found):
             found.append(points)
     return found
 

@@ -68,9 +68,9 @@ def _score(state: TrainState, run: Run, data: EvaluationData) -> object:
 def _traced(who: str, own: list[type]) -> Iterator[None]:
     try:
         yield
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         where = "" if place_of(error) else f"; its own classes: {', '.join(map(_defined, own))}"
         raise UserError(
             f"{who} fails when it is traced, before training: {printable(describe(error))}{where}"

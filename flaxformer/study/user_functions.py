@@ -21,9 +21,9 @@ def calling(name: str, where: str) -> Iterator[None]:
     """
     try:
         yield
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise UserError(
             f"{name} failed {where}: {printable(describe(error))}; finished results are kept: mend the function, and "
             "run again"

@@ -129,7 +129,7 @@ def test_values_are_multiples_of_the_given_number():
     ("changes", "message"),
     [
         ({"compare": "equal step"}, "compare is 'equal step'; did you mean 'equal steps'"),
-        ({"compare": 3}, "compare is 3; expected one of"),
+        ({"compare": 3}, "Study: compare is 3; expected EqualCost, text or None"),
         ({"compare": "equal steps", "axes": (Axis("training.steps", {"6": 6}),)}, "which axis 'steps' varies"),
     ],
     ids=str,

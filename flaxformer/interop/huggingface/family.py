@@ -21,6 +21,7 @@ from flaxformer.errors import UserError, did_you_mean
 from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_ANEW, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
+from flaxformer.json_reader import parse_json
 from flaxformer.parts.heads import Head
 from flaxformer.struct import get_at, replace_at
 
@@ -109,7 +110,7 @@ def kept(config: ModelConfig) -> dict[str, Attributes]:
       UserError: `ModelConfig.checkpoint` is not a JSON object of objects.
     """
     try:
-        found = json.loads(config.checkpoint or "{}")
+        found = parse_json(config.checkpoint or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):

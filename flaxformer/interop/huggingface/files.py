@@ -11,6 +11,7 @@ import numpy as np
 from flaxformer.errors import UserError
 from flaxformer.files import make_folder, replacing, write_atomically
 from flaxformer.interop.huggingface.attributes import CONFIG, GENERATION, Attributes
+from flaxformer.json_reader import parse_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -60,7 +61,7 @@ def write(
 
 def _read_json(path: Path) -> Attributes:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 

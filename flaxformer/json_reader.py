@@ -1,0 +1,39 @@
+"""Reading of JSON: one exception for any text that is not JSON, also for one that is nested too deeply."""
+
+import itertools
+import json
+from typing import Any
+
+DEEPEST = 100
+"""Largest number of levels: far above that of any file of the package, and below the limit of Python's recursion."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a text in JSON.
+
+    Raises:
+      ValueError: it is not JSON, not UTF-8, or nested deeper than `DEEPEST`.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"its values are nested deeper than {DEEPEST} levels") from None
+    opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, opening)) > DEEPEST and _depth(value) > DEEPEST:  # type: ignore[arg-type]
+        raise ValueError(f"its values are nested deeper than {DEEPEST} levels")
+    return value
+
+
+def _depth(value: object) -> int:
+    """Return the number of levels of lists and objects, counted up to one above `DEEPEST`."""
+    level = [value]
+    for depth in range(DEEPEST + 1):
+        level = list(itertools.chain.from_iterable(map(_items, level)))
+        if not level:
+            return depth
+    return DEEPEST + 1
+
+
+def _items(value: object) -> list[object]:
+    """Return the items of a list or object; none of any other value."""
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
