@@ -36,7 +36,7 @@ NAMES = {
 """Types in words: one value, and several."""
 P = ParamSpec("P")
 T = TypeVar("T")
-hints_of: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+hints_of: Callable[[object], dict[str, object]] = functools.cache(typing.get_type_hints)
 """Evaluated annotations of a class or a function."""
 
 

@@ -13,13 +13,14 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 """Signals that ask a process to end; SIGXCPU says that its CPU time is up."""
 SECONDS_TO_REPEAT = 0.05
 """Time after which a dropped interruption is repeated."""
+_HOOKS: list[object] = []
+"""Hooks that repeat interruptions."""
 interrupted = threading.Event()
 """Set by `interrupt`, also where the exception that it raises is dropped."""
 
@@ -40,9 +41,8 @@ def interrupt_on_signals() -> None:
     interrupted.clear()
     for number in heeded():
         signal.signal(number, interrupt)
-    if getattr(sys.unraisablehook, "repeats_interruptions", False):
-        return
-    sys.unraisablehook = _repeating(sys.unraisablehook)
+    if sys.unraisablehook not in _HOOKS:
+        sys.unraisablehook = _repeating(sys.unraisablehook)
 
 
 def exit_on_signals(code: int, message: str = "") -> None:
@@ -72,10 +72,10 @@ def raise_if_interrupted() -> None:
         raise KeyboardInterrupt
 
 
-def _repeating(former: Callable[[Any], object]) -> Callable[[Any], object]:
+def _repeating(former: Callable[["sys.UnraisableHookArgs"], object]) -> Callable[["sys.UnraisableHookArgs"], object]:
     """Return a hook for dropped exceptions that repeats an interruption, and passes any other exception on."""
 
-    def hook(dropped: Any) -> None:
+    def hook(dropped: "sys.UnraisableHookArgs") -> None:
         if interrupted.is_set() and issubclass(dropped.exc_type, KeyboardInterrupt):
             timer = threading.Timer(SECONDS_TO_REPEAT, _repeat)
             timer.daemon = True
@@ -83,7 +83,7 @@ def _repeating(former: Callable[[Any], object]) -> Callable[[Any], object]:
         else:
             former(dropped)
 
-    hook.repeats_interruptions = True  # type: ignore[attr-defined]
+    _HOOKS.append(hook)
     return hook
 
 

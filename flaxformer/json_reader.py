@@ -18,8 +18,8 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"its values are nested deeper than {DEEPEST} levels") from None
-    opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
-    if sum(map(text.count, opening)) > DEEPEST and _depth(value) > DEEPEST:  # type: ignore[arg-type]
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    if data.count(b"[") + data.count(b"{") > DEEPEST and _depth(value) > DEEPEST:
         raise ValueError(f"its values are nested deeper than {DEEPEST} levels")
     return value
 
