@@ -298,6 +298,7 @@ for _, fields in OTHER:
 BY_DESIGN = {
     (Tokens, "lookup"): "two ways to the same numbers",
     (ModelConfig, "d_memory"): "the caller gives a memory, a task does not",
+    (ModelConfig, "checkpoint"): "what a checkpoint says of tokens and labels; tests/interop/test_huggingface_kept.py",
     (Run, "init"): "loads files; see tests/training and tests/study/test_initial_weights.py",
     (Patches, "height"): "the task's images decide",
     (Patches, "width"): "the task's images decide",

@@ -41,7 +41,7 @@ def append_inputs(
     """Return the cache after the inputs of a call, without their states; and the positions of the inputs."""
     shape, offset = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1], cache.used
     valid, prefix = given.get("valid"), given.get("prefix")
-    cache, positions = cache.advance(jnp.ones(shape, bool) if valid is None else valid)
+    cache, positions = cache.advance(jnp.ones(shape, bool) if valid is None else jnp.asarray(valid))
     if cache.prefix is not None and prefix is not None:
         cache = cache.replace(prefix=jnp.broadcast_to(jnp.asarray(prefix, jnp.int32), cache.prefix.shape))
     if cache.tokens is not None:

@@ -170,9 +170,9 @@ def speed_up(
     for own, other in pairs:
         costs, whole = COSTS[resource](other), COSTS[resource](own)[-1]
         target, curve = score(own, metric), curve_of(other, metric)
-        if target is None:
-            continue
         known = [(cost, value) for cost, value in zip(costs, curve, strict=True) if value is not None]
+        if target is None or not known:
+            continue
         found.append(one := reach([cost for cost, _ in known], [value for _, value in known], target, goal))
         above, below = above + math.isinf(one.cost), below + (one.cost == 0)
         bound = costs[-1] if math.isinf(one.cost) else one.cost or costs[1]

@@ -24,7 +24,7 @@ def recording(output: Path, file: Path | None) -> Iterator[None]:
     """Write what the user code of a study or job reads into the output folder, within the context.
 
     What the modules of its file have read before, such as on import, is written at once, and every further read when it
-    happens.
+    happens. Files within the output folder are results, and do not count.
 
     Args:
       output: the output folder.
@@ -33,6 +33,7 @@ def recording(output: Path, file: Path | None) -> Iterator[None]:
     """
     reads.install()
     files: set[str] = set()
+    root = output.resolve()
 
     def is_ours(read: Read) -> bool:
         if file is None or files.intersection(read.readers):
@@ -40,8 +41,11 @@ def recording(output: Path, file: Path | None) -> Iterator[None]:
         files.update(str(module.__file__) for module in user_modules(file))  # some may be imported later
         return bool(files.intersection(read.readers))
 
+    def is_result(read: Read) -> bool:
+        return read.kind != "variable" and Path(read.name).is_relative_to(root)
+
     def write(read: Read) -> None:
-        if is_ours(read):
+        if is_ours(read) and not is_result(read):
             _write(output / FOLDER, read, base_of(file))
 
     end = reads.listen(write)

@@ -36,7 +36,6 @@ study = Study(
 WRITTEN = {
     "run": ["groups", "leases", "weights", "code", "figures", "tables", "results.md", "report.html"],
     "report": [
-        "declarations.head",
         "figures",
         "figures/arms.svg",
         "tables",

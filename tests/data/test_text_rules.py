@@ -238,7 +238,7 @@ def test_tables_are_not_read_as_text(suffix, tmp_path):
 
 def test_rows_that_are_nested_too_deeply_are_refused(tmp_path):
     (tmp_path / "deep.jsonl").write_text('{"text":' + "[" * 100_000 + "]" * 100_000 + "}\n")
-    with pytest.raises(UserError, match=r"deep\.jsonl, line 1: expected a JSON object, but its values are nested too"):
+    with pytest.raises(UserError, match=r"deep\.jsonl, line 1: expected a JSON object, but: its values are nested"):
         prepare(tmp_path / "deep.jsonl", tmp_path / "o")
 
 

@@ -107,7 +107,7 @@ MISTAKES = {
             (folder / "latin.txt").write_bytes((TEXT + "café ").encode("latin-1") * 9),
         ],
         ["tiny.py", "task.path=latin.txt", "task.tokenizer=letters.json"],
-        "'�' (U+FFFD); expected the 7 characters of 'letters.json'",
+        "latin.txt, line 1: byte 0xe9 at offset 953 is not UTF-8; expected UTF-8 text",
     ),
     "no tokenizer": (None, ["tiny.py", "task.tokenizer=none.json"], "tokenizer is 'none.json', which is not a file"),
     "a vocabulary too small": (

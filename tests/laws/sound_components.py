@@ -13,7 +13,7 @@ from flaxformer.config import Attention, Dense, NoPositions, Norm, Residual, Rot
 from flaxformer.params import Parameters, param
 from flaxformer.struct import leaf
 from flaxformer.training import AdamW, Optimizer
-from flaxformer.training.per_layer import vmap_over_layers
+from flaxformer.training.per_layer import per_layer
 
 
 class Noise(Dense):
@@ -133,7 +133,7 @@ class Trust(Optimizer):
     """A trust ratio per matrix of a layer."""
 
     def direction(self):
-        return vmap_over_layers(optax.scale_by_trust_ratio())
+        return per_layer(optax.scale_by_trust_ratio(), "mapped")
 
 
 class GlobalNorm(Optimizer):

@@ -133,7 +133,9 @@ def test_nothing_is_derived_from_a_number_that_is_not_finite(tmp_path, derive, l
     study = scored(derive=derive, claims=(Claim("gap", higher={"quantity": "gap"}, than=0),))
     store = fill(tmp_path, study, lambda trial: value(trial, lost))
     with store.locked():
-        store.replace_measurements(derived(study, store.rows()))
+        identity = store.declaration["measured_by"]
+        rows = [{"measured_by": identity} | row for row in derived(study, store.rows())]
+        store.replace_measurements(rows, identity)
     analysis = analyse(store)
     [claim] = analysis.claims
     assert claim.judgement.effect.n == 6

@@ -51,7 +51,7 @@ def test_a_seed_without_a_finite_value_is_left_out_and_named(tmp_path, value):
     odd = {"measure": lambda seed: measure(seed) | ({"two": value} if seed == 3 else {}), "claims": claims}
     two, three = (one.judgement.effect.n for one in judged(tmp_path, **odd)[0].claims)
     assert (two, three) == (5, 6)
-    assert "'two' has no finite value at 1 of 6 seeds, which its claims leave out." in analyse(Store(tmp_path)).limits
+    assert "1 of 6 seeds has no finite value of two: seed 3; they are left out." in analyse(Store(tmp_path)).limits
 
 
 def test_a_claim_about_a_number_is_students_test_against_it(tmp_path):

@@ -237,7 +237,7 @@ def test_the_scale_of_a_run_is_proportional_to_its_steps():
 SLOPE = {"lower": PRE, "than": POST, "slope_above": 0.0}
 MISTAKES = {
     "axis": (lambda: sized(scaling=Scaling("sizes")), "scaling has axis='sizes'; did you mean 'size'"),
-    "against": (lambda: Scaling("size", against="flop"), "against='flop'; did you mean 'flops'"),
+    "against": (lambda: Scaling("size", against="flop"), "against is 'flop'; did you mean 'flops'"),
     "held out": (lambda: sized(scaling=Scaling("size", held_out="s9")), "holds out size 's9'; did you mean"),
     "held out twice": (lambda: sized(scaling=Scaling("size", held_out=("s5", "s5"))), "expected different levels"),
     "combine": (lambda: sized(combine="one-factor"), "expected combine='product' with scaling"),

@@ -178,7 +178,7 @@ class MeasureTrials:
 
     directory: Output
     file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines the function")]
-    function: Annotated[str, option("NAME", "measure", "name of the function")] = "measure"
+    function: Annotated[str, option("F", "measure", "name of the function")] = "measure"
     step: Annotated[int | None, option("N", "the newest of each run", "step of the kept weights")] = None
     trust_code: TrustCode = False
 
@@ -206,6 +206,7 @@ class Replicate:
     """Run a study again at fresh seeds, and show both results side by side.
 
     It executes the folder's copy of the study's file with --trust-code, or --file.
+
     Seeds that the study used are refused.
 
     For the folder of 'flaxformer claims', it replicates all claims in it.

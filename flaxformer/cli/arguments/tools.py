@@ -56,13 +56,16 @@ class Check:
 class Fit:
     """Fit a joint scaling law in parameters N and tokens D to the points of a table.
 
-    The table is a CSV, JSONL or Parquet file with a row per trained model. The law L∞ + A·N^(−α) + B·D^(−β) is fitted
-    as Hoffmann et al. (2022) do, with intervals from resampled points.
+    The table is a CSV, JSONL or Parquet file with a row per trained model.
+
+    The law is L∞ + A·N^(−α) + B·D^(−β), fitted as Hoffmann et al. (2022) do.
+
+    Its intervals are from resampled points.
 
     Examples:
       flaxformer fit points.csv
-      flaxformer fit points.csv --parameters "Model Size" --flops "Training FLOP" --leave-out 5
-      flaxformer fit points.parquet --embeddings embedding_parameters --minimise squares
+      flaxformer fit points.csv --parameters N --flops C --leave-out 5
+      flaxformer fit points.parquet --embeddings E --minimise squares
     """
 
     file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a table: .csv, .jsonl or .parquet")]
