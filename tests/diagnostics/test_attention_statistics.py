@@ -123,10 +123,12 @@ def test_attention_returns_its_logits_before_masking_and_its_mask(changes):
     branch, own = kept.blocks[0].attention, params.blocks[0].attention
     t, s = np.mgrid[:T, :T]
     window = changes.get("attention.window", T)
-    allowed = (s <= t) & (t - s < window) & np.asarray(batch.valid)[:, None, None, :]
+    places = np.maximum(np.cumsum(np.asarray(batch.valid), axis=1) - 1, 0)  # distances count real tokens
+    distance = places[:, None, :, None] - places[:, None, None, :]
+    allowed = (s <= t) & (distance < window) & np.asarray(batch.valid)[:, None, None, :]
     np.testing.assert_array_equal(branch.allowed, allowed)
     if own.query is None:
-        wanted = np.broadcast_to(own.pattern[:, :T, :T], (B, 2, T, T))
+        wanted = np.stack([np.asarray(own.pattern)[:, place[:, None], place] for place in places])
     else:
         x = np.asarray(branch.input, np.float64)
         query, key = (np.einsum("btd,dnh->bnth", x, np.float64(w)) for w in (own.query, own.key))

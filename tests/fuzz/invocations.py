@@ -54,6 +54,7 @@ POSITIONAL = {
     "claims": [],
     "bench": ["training"],
     "prepare": ["text.txt", "tokens"],
+    "fit": ["text.txt"],
     "train": ["job.py"],
     "generate": ["job"],
     "completion": ["bash"],
