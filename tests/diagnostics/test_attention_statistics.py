@@ -135,7 +135,7 @@ def test_attention_returns_its_logits_before_masking_and_its_mask(changes):
         key = key * np.asarray(batch.valid)[:, None, :, None]
         wanted = np.einsum("bnth,bnsh->bnts", query, key) * 3.0**-config.attention.scale_exponent
         if "positions" in changes:
-            wanted = wanted - 2.0 ** (-8 * np.arange(1, 3)[:, None, None] / 2) * np.abs(t - s)
+            wanted = wanted - 2.0 ** (-8 * np.arange(1, 3)[:, None, None] / 2) * np.abs(distance)
         if "attention.logit_cap" in changes:
             wanted = 2 * np.tanh(wanted / 2)
     np.testing.assert_allclose(branch.logits, wanted, rtol=1e-4, atol=1e-5)
