@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model, params
+from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.core import params
 from flaxformer.study.plan import ProgramGroup
 from flaxformer.tasks.base import AnyBatch, Source
 from flaxformer.training import Run, start, train_step

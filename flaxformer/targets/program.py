@@ -17,10 +17,10 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import Devices, replicated, shardings_of
 from flaxformer.model.layout import Layout
 from flaxformer.nn.kernels import KernelChoice, recording
-from flaxformer.sharding import Devices, replicated, shardings_of
+from flaxformer.system.errors import UserError
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.compiler import compile_lowered, optimized_text, parse_bytes_needed
 from flaxformer.targets.topology import Target

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.struct import static
+from flaxformer.core.struct import static
 from flaxformer.tasks.base import Batch, Task
 from flaxformer.tasks.examples import ExampleSource, permute
 from flaxformer.tasks.synthetic import next_token

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.pytree import Node
+from flaxformer.core.struct import Config, static
 from flaxformer.model.call import ArrayIndex, ForwardInputs
 from flaxformer.nn.masks import Segments
-from flaxformer.pytree import Node
-from flaxformer.struct import Config, static
 from flaxformer.tasks.overlap import SAMPLE, Overlap, count_overlap
 
 

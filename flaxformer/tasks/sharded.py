@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
-from flaxformer.sharding import BATCH
+from flaxformer.devices.sharding import BATCH
 from flaxformer.tasks.base import AnyBatch, Batch, Source, Task
 
 BatchT = TypeVar("BatchT", bound=AnyBatch)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from flaxformer.params import fold_in_name
-from flaxformer.struct import static
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.struct import static
 from flaxformer.tasks.base import Batch, Source, Task
 
 EVALUATION_SEED = 2**31 - 1

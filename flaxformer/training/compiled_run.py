@@ -26,10 +26,10 @@ import jax
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import PyTree
 
-from flaxformer.garbage import without_collections
+from flaxformer.devices.sharding import replicated, replicated_axes
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
-from flaxformer.sharding import replicated, replicated_axes
+from flaxformer.system.garbage import without_collections
 from flaxformer.tasks.base import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import prefetch

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 import jax
 from jaxtyping import Array, Float
 
+from flaxformer.components.heads import LossSum
 from flaxformer.model.weights import Transformer
-from flaxformer.parts.heads import LossSum
 from flaxformer.tasks.base import Batch, Source, Task
 from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores
 from flaxformer.training.loss import forward

@@ -17,10 +17,11 @@ from test_recipes import RECIPES, data, recipe  # noqa: F401  # a fixture
 
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.target import compile_and_print
-from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig
+from flaxformer.components import Attention, Dense, LanguageModel, LearnedPositions
+from flaxformer.config import ModelConfig
 from flaxformer.data import prepare
+from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.nn.kernels import chunked
-from flaxformer.sharding import Devices, parse_devices
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import groups
 from flaxformer.targets.program import Placement, compile_step
