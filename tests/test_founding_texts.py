@@ -1,4 +1,4 @@
-"""Statements of the founding texts, checked by numbers: the tests that flaxformer/claims/FOUNDING_TEXTS.md refers to."""
+"""Statements of the founding texts, checked by numbers: the tests that FOUNDING_TEXTS.md refers to."""
 
 import ast
 import functools
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import flaxformer
-from flaxformer import config as configs
 from flaxformer.components import (
     NO_NORM,
     POST,
@@ -700,7 +699,7 @@ def test_gradient_of_the_first_token_vanishes_in_recurrent_networks_not_in_atten
 # --- the page ----------------------------------------------------------------------------------------------
 
 ROOT = Path(flaxformer.__file__).parents[1]
-PAGE = (Path(flaxformer.__file__).parent / "FOUNDING_TEXTS.md").read_text()
+PAGE = (Path(flaxformer.__file__).parent / "claims" / "FOUNDING_TEXTS.md").read_text()
 
 
 def rows(heading):
@@ -789,7 +788,7 @@ SETTINGS = re.findall(r"`((?:\w+Config\(|recurrent_model\(|[a-z_]+=)[^`]*)`", PA
 
 @pytest.mark.parametrize("setting", sorted(set(SETTINGS)))
 def test_every_config_line_of_the_page_is_one(setting):
-    names = vars(configs)
+    names = {name: getattr(flaxformer, name) for name in dir(flaxformer)}
     if re.match(r"\w+\(", setting):
         assert eval(setting, dict(names))
     else:

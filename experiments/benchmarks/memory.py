@@ -39,30 +39,29 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 
 def run_of(shape: dict[str, Any]) -> Any:
     """Return the run of a program."""
-    from flaxformer import AdamW, Run, StandardLibrary, Training
-    from flaxformer import config as c
+    import flaxformer as ff
 
     is_llama, attention = shape.get("llama"), {"heads": shape["heads"]}
     if "key_value_heads" in shape:
         attention["key_value_heads"] = shape["key_value_heads"]
     width = {"d_ff": shape.get("d_ff", 4 * shape["d_model"]), "bias": not is_llama}
-    model = c.ModelConfig(
+    model = ff.ModelConfig(
         vocabulary=shape["vocabulary"],
         layers=shape["layers"],
         d_model=shape["d_model"],
-        attention=c.Attention(**attention, bias=not is_llama, out_bias=not is_llama),
-        feed_forward=c.Gated(**width) if is_llama else c.Dense(activation="gelu_tanh", **width),
-        positions=c.Rotary() if is_llama else c.LearnedPositions(max_length=shape["length"], std=0.02),
-        norm_kind=c.RMSNorm() if is_llama else c.LayerNorm(),
-        head=c.LanguageModel(tied=not is_llama, **shape.get("head", {})),
-        inputs=c.Tokens(std=0.02),
+        attention=ff.Attention(**attention, bias=not is_llama, out_bias=not is_llama),
+        feed_forward=ff.Gated(**width) if is_llama else ff.Dense(activation="gelu_tanh", **width),
+        positions=ff.Rotary() if is_llama else ff.LearnedPositions(max_length=shape["length"], std=0.02),
+        norm_kind=ff.RMSNorm() if is_llama else ff.LayerNorm(),
+        head=ff.LanguageModel(tied=not is_llama, **shape.get("head", {})),
+        inputs=ff.Tokens(std=0.02),
     )
-    training = Training(
+    training = ff.Training(
         precision="bfloat16", micro_batches=1, remat=shape.get("remat", "none"), **shape.get("training", {})
     )
-    optimizer = AdamW(weight_decay=0.1, clip=1.0, **shape.get("optimizer", {}))
-    task = StandardLibrary(batch_size=shape["batch"], length=shape["length"])
-    return Run(model=model, task=task, training=training, optimizer=optimizer)
+    optimizer = ff.AdamW(weight_decay=0.1, clip=1.0, **shape.get("optimizer", {}))
+    task = ff.StandardLibrary(batch_size=shape["batch"], length=shape["length"])
+    return ff.Run(model=model, task=task, training=training, optimizer=optimizer)
 
 
 def measure(shape: dict[str, Any]) -> dict[str, float | str]:

@@ -13,7 +13,7 @@ from sizes import SIZES, Size
 
 from flaxformer import Axis, Run, Study, evaluate, evaluation_params, start, train_chunk
 from flaxformer.study.load import load_study
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 
 CHUNK = 50
 

@@ -1,8 +1,8 @@
 """How often are the verdicts of a study wrong, for few seeds and for differences that are not normal?
 
 Draws per-seed differences with a known mean and standard deviation 1, judges them by Student's t-test alone and by the
-rule of reports (flaxformer.statistics.judgement), and counts. A verdict is false if it is supported or refuted although the
-true mean difference is exactly the tested bound. Differences are skewed where one of two arms is, such as one that
+rule of reports (flaxformer.statistics.judgement), and counts. A verdict is false if it is supported or refuted although
+the true mean difference is exactly the tested bound. Differences are skewed where one of two arms is, such as one that
 sometimes fails, or where a number is compared with a constant; arms of the same distribution have symmetric ones.
 Command: python experiments/statistics/error_rates.py (6 minutes on one core; the tables are in docs/verdicts.md);
 with --calibrate, the factors of the skewness (flaxformer.statistics.paired_tests) instead.

@@ -2,8 +2,8 @@
 
 Draws the losses of a sweep over a learning rate: a parabola in ln(rate) per seed, whose minimum varies between seeds,
 with an offset per seed and noise per run. The best rate by the mean over the seeds, its neighbours and the interval are
-those of reports (flaxformer.statistics.parabola). Beside it stands a t-interval over the minima of the seeds' own parabolas,
-which has none where a seed's parabola is not convex.
+those of reports (flaxformer.statistics.parabola). Beside it stands a t-interval over the minima of the parabolas of
+single seeds, which has none where a seed's parabola is not convex.
 Command: python experiments/statistics/optimum_coverage.py (1 minute on one core; the table is in
 docs/learning_rate.md); --draws N is the number of simulated sweeps per row.
 """

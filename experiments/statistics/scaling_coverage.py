@@ -2,8 +2,8 @@
 
 Draws losses of two arms from known laws L∞ + A·C^(−α), with an offset per seed that all runs of the seed share and
 noise per run, and counts how often the 95 % interval of each number holds its true value: by the rule of reports (score
-tests over the seeds, flaxformer.statistics.scaling_tests), by the delta method with Student's t, and by a bootstrap over the
-seeds of a fit with Huber's loss of log residuals (Hoffmann et al. 2022, δ = 10⁻³).
+tests over the seeds, flaxformer.statistics.scaling_tests), by the delta method with Student's t, and by a bootstrap
+over the seeds of a fit with Huber's loss of log residuals (Hoffmann et al. 2022, δ = 10⁻³).
 Command: python experiments/statistics/scaling_coverage.py (6 minutes on one core; the tables are in docs/scaling.md);
 --draws N is the number of simulated studies per row, and --bootstrap N that of the last table.
 """

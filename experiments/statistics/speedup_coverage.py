@@ -2,8 +2,8 @@
 
 Draws learning curves of a known form per seed, and an arm that learns as much in one step as the baseline in a known
 number; its speed-up is this number, which varies a little between seeds. Both are evaluated at a spacing, with noise,
-and compared by flaxformer.analysis.speedup. Beside it stands a line from evaluation to evaluation in the step itself, with
-the interval of the paired logarithms alone.
+and compared by flaxformer.analysis.speedup. Beside it stands a line from evaluation to evaluation in the step itself,
+with the interval of the paired logarithms alone.
 Command: python experiments/statistics/speedup_coverage.py (2 minutes on one core; the table is in docs/cost.md);
 --draws N is the number of simulated comparisons per row.
 """

@@ -5,7 +5,7 @@ lines, one for each combination of their levels. In each line:
 
 - the best value is that with the best mean over the seeds, among the values that were trained to the end;
 - the optimum is the minimum of a parabola in the logarithm of the value, fitted to the best value and up to
-  `NEIGHBOURS` values on each side at each seed, and has Fieller's interval over the seeds (see `study.parabola`).
+  `NEIGHBOURS` values on each side at each seed, and has Fieller's interval over the seeds (see `statistics.parabola`).
 
 Where a halving stopped so many arms that too few values are left, the parabola is fitted at the last step at which
 enough were evaluated. Values at which a run diverged are left out of the fit, and values at which a score is not finite

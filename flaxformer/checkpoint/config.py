@@ -26,7 +26,7 @@ class ConfigFile(TypedDict):
 
     format: int
     run: Json
-    """The run, as `struct.canonical` gives it."""
+    """The run, as `core.canonical` gives it."""
     code: dict[str, str] | None
     """Digests of user code by the name of the definition."""
     source: str | None
@@ -127,7 +127,7 @@ def read_config(folder: str | Path, classes: Mapping[str, type[Config]] | None =
     Args:
       folder: the folder that `write_config` wrote to.
       classes: user classes that the file may name, by qualified name, such as {"tasks.Shifted": Shifted} for a class
-        in tasks.py (see `struct.qualified_name`). Classes of this package, and subclasses of them that have been
+        in tasks.py (see `core.struct.qualified_name`). Classes of this package, and subclasses of them that have been
         imported, need not be given.
 
     Raises:

@@ -37,7 +37,7 @@ def main(arguments: New, console: Console) -> int:
 
 def _template(kind: str, stem: str) -> str:
     """Text of the package's example of this kind, with its new name."""
-    text = resources.files("flaxformer").joinpath("templates", f"{kind}.py").read_text()
+    text = resources.files("flaxformer.cli.templates").joinpath(f"{kind}.py").read_text()
     return text.replace("NAME", stem).replace("KIND", "".join(word.capitalize() for word in stem.split("_")))
 
 

@@ -32,7 +32,7 @@ from flaxformer.targets.roofline import Roofline, roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import Target, parse_target
 from flaxformer.targets.traffic import traffic_by_part
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run import Run
 

@@ -158,7 +158,7 @@ ComponentResult = Array | tuple[Array, Aux]
 
 
 class PositionScheme(Protocol):
-    """Position scheme, as far as an attention uses it; `parts.positions.Positions` documents the methods."""
+    """Position scheme, as far as an attention uses it; `components.positions.Positions` documents the methods."""
 
     @property
     def reads_query(self) -> bool:

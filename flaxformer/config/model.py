@@ -1,7 +1,7 @@
 """Configuration of a Transformer.
 
-To add an alternative to a component, define a subclass of its base class in `flaxformer/components/` or in a file of your
-own.
+To add an alternative to a component, define a subclass of its base class in `flaxformer/components/` or in a file of
+your own.
 """
 
 from collections.abc import Iterator

@@ -11,7 +11,7 @@ from flaxformer.diagnostics.activations import PAIRS, activations_and_branches, 
 from flaxformer.diagnostics.places import is_in_every_layer
 from flaxformer.model import Intermediates
 from flaxformer.model.blocks import BranchActivations
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 
 
 class AttentionStatistics(Node):

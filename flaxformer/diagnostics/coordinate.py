@@ -14,7 +14,7 @@ from flaxformer.core.struct import Config, replace_at
 from flaxformer.diagnostics.activations import magnitude, measure_activations, measure_output
 from flaxformer.diagnostics.places import split_layers
 from flaxformer.system.errors import UserError
-from flaxformer.tasks.base import Source, concat_parts
+from flaxformer.tasks.batch import Source, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, apply_gradients, backward, start
 

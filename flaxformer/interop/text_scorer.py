@@ -17,7 +17,7 @@ from flaxformer.data.tokenizer import encode_pair
 from flaxformer.model import Sampling, stream
 from flaxformer.model.weights import Transformer
 from flaxformer.system.errors import UserError
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training.loss import forward
 from flaxformer.training.run import Run

@@ -16,7 +16,7 @@ from flaxformer.interpret.scores import mean_activations, scores
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.weights import Transformer
 from flaxformer.system.errors import UserError
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training.run import Run
 
 HEADS = "*attention/heads"

@@ -13,7 +13,7 @@ from flaxformer.core.points import Edit
 from flaxformer.interpret.interventions import sum_over_tokens
 from flaxformer.interpret.lens import logit_lens
 from flaxformer.model.weights import Transformer
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training.precision import cast_inputs, cast_params
 from flaxformer.training.run import Run
 

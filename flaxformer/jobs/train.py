@@ -40,7 +40,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
 from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.system.user_code.changes import OnCodeChange
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.training import Run, TrainState
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup, default_devices

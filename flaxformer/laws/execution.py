@@ -19,7 +19,7 @@ from flaxformer.laws.calls import one_step
 from flaxformer.laws.law import OK, Finding, compare, law, not_applicable, violated
 from flaxformer.laws.programs import equations, fast_jit, inner_equations
 from flaxformer.laws.subject import Subject
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import Run
 from flaxformer.training.flops import products_of
 from flaxformer.training.loss import forward, summed_loss

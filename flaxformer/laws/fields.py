@@ -22,7 +22,7 @@ from flaxformer.laws.law import Finding, difference, law, violated
 from flaxformer.laws.programs import equations, fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import Run
 from flaxformer.training.loss import forward
 from flaxformer.training.loss import loss as loss_of

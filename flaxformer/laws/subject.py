@@ -22,7 +22,7 @@ from flaxformer.laws.inputs import Arguments, arguments_of, first_rows, lengthen
 from flaxformer.laws.law import TOLERANCES
 from flaxformer.laws.programs import draws_of, has_single_precision
 from flaxformer.model import Transformer
-from flaxformer.tasks.base import Batch, concat_parts
+from flaxformer.tasks.batch import Batch, concat_parts
 from flaxformer.training import Run
 from flaxformer.training.step import TrainState
 

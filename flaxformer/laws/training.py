@@ -16,7 +16,7 @@ from flaxformer.laws.law import OK, Finding, compare, difference, first_violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.nn.losses import mean
-from flaxformer.tasks.base import Batch, Source, concat_parts
+from flaxformer.tasks.batch import Batch, Source, concat_parts
 from flaxformer.training import Run
 from flaxformer.training.loss import forward
 from flaxformer.training.schedule import learning_rate

@@ -262,7 +262,7 @@ def derived(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
     """Numbers that the study derives from the finished runs, for every seed that has all of them.
 
     The metrics of a run that diverged are those before training, as everywhere (`study.divergence`). Where `derive`
-    reads a metric without a score (`study.finite`), its numbers at this seed are NaN.
+    reads a metric without a score (`statistics.finite`), its numbers at this seed are NaN.
 
     Raises:
       UserError: a claim is about a number that is not derived; or `derive` fails, or returns no numbers.

@@ -1,8 +1,8 @@
 """Joint scaling law L = L∞ + A·N^(−α) + B·D^(−β) in the parameters N and the training tokens D.
 
 It is the third approach of Hoffmann et al. (2022, arXiv 2203.15556), fitted to means over seeds by one of
-`study.law_losses`: Huber's loss of log residuals, as there, or least squares. With x = log(N / N₀), y = log(D / D₀) and
-h of `scaling_law.basis`, it is fitted as L = p − q·h(x, α) − r·h(y, β). Then
+`statistics.law_losses`: Huber's loss of log residuals, as there, or least squares. With x = log(N / N₀),
+y = log(D / D₀) and h of `scaling_law.basis`, it is fitted as L = p − q·h(x, α) − r·h(y, β). Then
 A = (q / α)·N₀^α, B = (r / β)·D₀^β and L∞ = p − q / α − r / β, for α, β > 0.
 
 At a compute C ∝ N·D, the loss is least where N ∝ C^a and D ∝ C^(1 − a) with a = β / (α + β).

@@ -5,7 +5,7 @@ ended more than a tenth above that before training, and so did its training loss
 metrics before training, if these are finite. The margin keeps runs that learn nothing, whose loss varies around its
 first value, from being called diverged; the training loss keeps those that overfit. The loss decides for every metric,
 since a metric of the user's, or an accuracy, says nothing of a blow-up. A metric of a sound run that is not finite has
-no score (`study.finite`).
+no score (`statistics.finite`).
 """
 
 import math

@@ -13,7 +13,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.user_code.frames import describe, place_of
 from flaxformer.system.user_code.source import is_user_class
 from flaxformer.system.wording import printable
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training import Run, TrainState, start, train_step
 from flaxformer.training.evaluation import score, score_data

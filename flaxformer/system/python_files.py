@@ -10,7 +10,7 @@ def find_experiment(path: Path) -> Path:
     The studies, claims and benchmarks of the package are in `experiments/`, beside the package in a clone and inside it
     in an installed wheel. With this, `flaxformer run experiments/norm_and_scale.py` works in any folder.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     if path.exists() or path.parts[:1] != ("experiments",):
         return path
     return next((own for folder in (package, package.parent) if (own := folder / path).exists()), path)

@@ -26,7 +26,7 @@ from flaxformer.targets.compiler import compile_lowered, optimized_text, parse_b
 from flaxformer.targets.topology import Target
 from flaxformer.targets.traffic import KernelTraffic, kernels_of
 from flaxformer.targets.transfers import host_transfers
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.tasks.host import Chunk
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.compiled_run import functions_of

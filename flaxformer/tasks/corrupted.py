@@ -18,7 +18,8 @@ from jaxtyping import Array, Bool, Int
 from flaxformer.core.params import fold_in_name
 from flaxformer.core.struct import part, static
 from flaxformer.data.corpus import count_model_losses_by_target
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.examples import scale_weights
 from flaxformer.tasks.overlap import SAMPLE, Overlap
 from flaxformer.tasks.text import COUNTED, StandardLibrary, TextFiles

@@ -17,7 +17,8 @@ from flaxformer.components.heads import LossSum
 from flaxformer.config import ModelConfig
 from flaxformer.core.pytree import Node
 from flaxformer.core.struct import Config, part, static
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.overlap import Overlap
 
 ERROR = "_se"

@@ -16,7 +16,8 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
-from flaxformer.tasks.base import Batch, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import ExampleSource, permute
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from flaxformer.data.pairs import Pair, read_pairs, split_pairs
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.data.tokenizer import Tokenizer, read_tokenizer, token_dtype
 from flaxformer.system.errors import UserError
-from flaxformer.tasks.base import Batch, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import BucketedSource, ExampleSource
 from flaxformer.tasks.sequence_to_sequence import FORMS
 

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from flaxformer.components import Regressor, Vectors
 from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.synthetic import SyntheticTask
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from flaxformer.core.struct import static
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.synthetic import SyntheticTask, next_token
 
 FORMS = ("joined", "paired")

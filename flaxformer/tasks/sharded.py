@@ -9,7 +9,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
 from flaxformer.devices.sharding import BATCH
-from flaxformer.tasks.base import AnyBatch, Batch, Source, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import AnyBatch, Batch, Source
 
 BatchT = TypeVar("BatchT", bound=AnyBatch)
 

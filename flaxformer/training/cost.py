@@ -7,7 +7,7 @@ from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.params import MATRICES, Spec
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.training.flops import flops_per_step
 from flaxformer.training.run import Run
 

@@ -25,7 +25,7 @@ from jax.interpreters import partial_eval
 
 from flaxformer.core.struct import replace_at
 from flaxformer.nn.kernels import using
-from flaxformer.tasks.base import AnyBatch, Source
+from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training.run import Run
 from flaxformer.training.step import start, train_step
 

@@ -15,7 +15,7 @@ from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.losses import mean
 from flaxformer.system.errors import UserError
-from flaxformer.tasks.base import AnyBatch, Batch
+from flaxformer.tasks.batch import AnyBatch, Batch
 from flaxformer.training.adapters import merge
 from flaxformer.training.micro_batches import micro_batches, separable
 from flaxformer.training.precision import cast_inputs, cast_params

@@ -10,7 +10,7 @@ from flaxformer.components.component import is_more_derived
 from flaxformer.core.struct import Config, leaf
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 
 
 class LossTerm(Config):

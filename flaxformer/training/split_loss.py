@@ -26,7 +26,7 @@ from flaxformer.model.weights import Transformer
 from flaxformer.nn import chunks
 from flaxformer.nn.losses import mean
 from flaxformer.nn.widen import widen
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training.loss_terms import LossTerm, ZLoss
 from flaxformer.training.run import Run
 

@@ -12,7 +12,7 @@ from flaxformer.core.pytree import Node
 from flaxformer.model.layout import Layout
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer, with_layout
-from flaxformer.tasks.base import AnyBatch, Source, concat_parts
+from flaxformer.tasks.batch import AnyBatch, Source, concat_parts
 from flaxformer.training.adapters import adapt, merge
 from flaxformer.training.after_step import after_step, running_mean
 from flaxformer.training.initial_weights import InitialWeights, overlay

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from flaxformer.components import Attention, Dense, LanguageModel, NoPositions, Norm, Residual, TokenMixer
 from flaxformer.core.params import Parameters, param
 from flaxformer.core.pytree import Node
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.training import AdamW, LossTerm, Optimizer, Run, Schedule, Training
 
 LATE = 12

@@ -15,7 +15,7 @@ from flaxformer.core.struct import replace_at
 from flaxformer.diagnostics import diagnose
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens
-from flaxformer.tasks.base import concat_parts
+from flaxformer.tasks.batch import concat_parts
 from flaxformer.training import Run, Training, start, train_chunk
 from flaxformer.training.loss import loss, summed_loss
 from flaxformer.training.step import backward

@@ -24,7 +24,7 @@ from flaxformer.tasks import (
     TextFiles,
     TokenFiles,
 )
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.tasks.host import HostSource, prefetch
 from flaxformer.tasks.mixture import draw_domains, weights_at
 from flaxformer.tasks.sharded import ShardedSource

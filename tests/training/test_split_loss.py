@@ -14,7 +14,7 @@ from flaxformer.core.struct import leaf
 from flaxformer.devices.sharding import Devices, shardings_of
 from flaxformer.nn import chunks
 from flaxformer.tasks import Copy
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import LossTerm, Run, Training, ZLoss, start
 from flaxformer.training.evaluation import score
 from flaxformer.training.loss import loss

@@ -35,8 +35,8 @@ from flaxformer.system.user_code.statements import (
 CONSTANT = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
 DYNAMIC = {"eval", "exec", "globals", "locals", "__import__", "importlib"}
 """Names that let code read definitions its text does not name: where one is used, the whole module counts."""
-NUMERIC = {"component", "config", "data", "model", "nn", "params", "parts", "tasks", "training"}
-"""Parts of this package that determine numerical results."""
+NUMERIC = {"components", "config", "core", "data", "model", "nn", "tasks", "training"}
+"""Packages of flaxformer that determine numerical results."""
 WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "func")
 """Attributes of methods, properties, partial and jitted functions that hold the wrapped function."""
 

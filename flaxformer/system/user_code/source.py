@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from flaxformer.system.files import digest_of, make_folder, write_atomically
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 INSTALLED_IN = {"site-packages", "dist-packages"}
 """Names of folders of installed packages: those of another environment or of the user are on `sys.path` too."""
