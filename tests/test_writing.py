@@ -9,7 +9,7 @@ import flaxformer
 
 ROOT = Path(flaxformer.__file__).parent
 ALLOWED = {
-    "files.py": "the one way for whole files, and locks",
+    "system/files.py": "the one way for whole files, and locks",
     "store/leases.py": "a lease is created exclusively",
     "data/prepare.py": "the folder is written under another name, and renamed when it is whole",
     "cli/mistakes.py": "the null device, once the reader of the output is gone",

@@ -170,7 +170,7 @@ class EncoderDecoder(Model):
 class MultiHeadAttention(nn.Module):
     """`nn.MultiHeadDotProductAttention` with this package's attention, with equal arguments and fields.
 
-    Weights are those of `flaxformer.config.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query without
+    Weights are those of `flaxformer.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query without
     any allowed key returns zeros, while Flax averages all values; dropout is drawn per head and sequence.
 
     num_kv_heads: number of heads of keys and values; by default num_heads.

@@ -141,7 +141,7 @@ class EncoderDecoder(Model):
 class MultiHeadAttention(Holder):
     """`nnx.MultiHeadAttention` with this package's attention: `layer(inputs_q, inputs_k, inputs_v, mask=mask)`.
 
-    Weights are those of `flaxformer.config.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query without
+    Weights are those of `flaxformer.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query without
     any allowed key returns zeros, while Flax averages all values; dropout is drawn per head and sequence.
 
     Args:

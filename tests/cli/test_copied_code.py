@@ -18,7 +18,7 @@ from flaxformer.training import From
 
 FILE = """
 from pathlib import Path
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import TextFiles
 from flaxformer.training import Run, Training
@@ -40,7 +40,7 @@ study = Study(
 )
 """
 STUDY_FROM = """
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import TextFiles
 from flaxformer.training import From, Run, Training

@@ -14,7 +14,7 @@ from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.links import output_folder
 
 FILE = """
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training

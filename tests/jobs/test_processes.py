@@ -19,7 +19,7 @@ from flaxformer.system.digests import read_document, write_document
 from flaxformer.system.errors import UserError
 
 FILE = """
-from flaxformer.config import ModelConfig, Attention, Dense
+from flaxformer import ModelConfig, Attention, Dense
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
 

@@ -229,7 +229,7 @@ def test_models_that_differ_only_in_numbers_are_checked_once():
 
 
 FILE = """
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.nn.masks import Causal
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training

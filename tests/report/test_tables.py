@@ -306,7 +306,12 @@ def test_latex_is_ascii_with_formulas_that_parse_and_columns_that_match():
 
 def test_every_character_of_the_experiments_and_of_the_engine_has_a_form_in_latex():
     root = Path(flaxformer.__file__).parent
-    files = [*root.glob("study/*.py"), *root.glob("claims/*.py"), *root.parent.glob("experiments/**/*.py")]
+    files = [
+        *root.glob("study/*.py"),
+        *root.glob("analysis/*.py"),
+        *root.glob("claims/*.py"),
+        *root.parent.glob("experiments/**/*.py"),
+    ]
     used = {letter for file in files if file.name != "tex.py" for letter in file.read_text() if not letter.isascii()}
     assert "σ" in used
     assert {letter: tex.text(letter) for letter in used if "U+" in tex.text(letter)} == {}

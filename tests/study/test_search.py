@@ -498,7 +498,7 @@ def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
 FILE = '''"""A halving for the command line."""
 
 from flaxformer.study import Halving, LogUniform, Study, sampled
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training
 

@@ -8,7 +8,7 @@ STUDY = """
 import sys
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from flaxformer.config import Attention, Dense, FeedForward, ModelConfig
+from flaxformer import Attention, Dense, FeedForward, ModelConfig
 from flaxformer.core.params import Parameters, param
 from flaxformer.core.struct import leaf, static
 from flaxformer.study import Axis, Study

@@ -131,7 +131,7 @@ def kept_programs(folder: Path) -> Iterator[None]:
 
 FILE = '''"""The tiny study as a file, for the command line."""
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training

@@ -29,7 +29,7 @@ STUDY = FILE.replace("\nstudy = Study(", OWN + "study = Study(").replace("optimi
 STUDY = STUDY.replace('        Axis("model.norm", {"pre": PRE, "post": POST}),\n', "")
 STUDY = STUDY[: STUDY.index("    claims=[")] + ")\n"
 JOB = f"""
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
 {OWN}
@@ -168,7 +168,7 @@ TEXT_JOB = """
 from pathlib import Path
 
 import jax.numpy as jnp
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.tasks import TextFiles
 from flaxformer.training import Run, Training
 from shape import bend

@@ -214,7 +214,7 @@ import os
 from pathlib import Path
 
 import jax.numpy as jnp
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training

@@ -22,7 +22,7 @@ from flaxformer.system.user_code.search import code_digests
 HEAD = """
 import jax.numpy as jnp
 import optax
-from flaxformer.config import Attention, Dense, ModelConfig, Residual
+from flaxformer import Attention, Dense, ModelConfig, Residual
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.core.struct import leaf, static
 from flaxformer.study import Axis, Claim, Study
@@ -64,7 +64,7 @@ class Doubled(Residual):
 """
 COMPONENT = """
 from jaxtyping import Array, Float
-from flaxformer.config import FeedForward
+from flaxformer import FeedForward
 from flaxformer.core.params import Parameters, param
 
 def squared(x):

@@ -226,7 +226,7 @@ def test_plan_prints_memory_kernels_and_limits(target, tmp_path):
     target_named(target)
     file = tmp_path / "run.py"
     file.write_text(
-        "from flaxformer.config import Attention, ModelConfig\nfrom flaxformer.tasks import Induction\n"
+        "from flaxformer import Attention, ModelConfig\nfrom flaxformer.tasks import Induction\n"
         "from flaxformer.training import AdamW, Run, Training\n"
         "run = Run(model=ModelConfig(vocabulary=16, layers=1, d_model=32, attention=Attention(heads=2)),\n"
         "          task=Induction(symbols=16, length=16, batch_size=4), optimizer=AdamW(),\n"

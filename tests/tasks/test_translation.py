@@ -107,7 +107,7 @@ def test_too_long_line_raises_an_error_before_translation(files):
 
 
 FILE = """
-from flaxformer.config import Attention, ModelConfig
+from flaxformer import Attention, ModelConfig
 from flaxformer.tasks import PairedTokens
 from flaxformer.training import AdamW, Run, Training
 
