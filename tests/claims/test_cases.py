@@ -163,6 +163,7 @@ def test_time_is_summed_over_launches(claims, folder):
     assert [json.loads(line)["evidence"] for line in lines] == ["size"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("broken", "message"),
     [("    return 1 / 0\n", "ZeroDivisionError"), ("    return {'another': 1.0}\n", "names the quantity 'size'")],

@@ -69,6 +69,7 @@ def test_plan_shows_the_answer_first_within_80_columns(lines):
     assert not any("head/matrix" in line for line in lines("plan", "tiny.py", "--seeds", "1"))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("study", [tiny, wide])
 def test_run_report_status_and_compare_fit_80_columns(lines, tmp_path, study):
     for name, offset in (("a", 0.0), ("b", 0.125)):

@@ -75,6 +75,7 @@ def programs_are_dropped():
     jax.clear_caches()
 
 
+@pytest.mark.every(9)
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in (*FAULTS, *BIDIRECTIONAL)],

@@ -67,6 +67,7 @@ def check_trials(root):
     return kept
 
 
+@pytest.mark.every(10)
 @pytest.mark.parametrize("how", [{}, {"group_size": 3}, {"layout": "scanned"}], ids=str)
 @pytest.mark.parametrize("which", ["final", "best", "all"])
 def test_kept_weights_give_the_evaluations_of_the_row(tmp_path, which, how):

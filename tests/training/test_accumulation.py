@@ -49,6 +49,7 @@ def gradient_in(run, parts, batch):
     return jax.jit(lambda: backward(state, split(run, parts), batch)[:2])()
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("d_model", [6, 10])
 @pytest.mark.parametrize("form", ["joined", "paired"])
 def test_dropout_is_the_same_in_any_number_of_micro_batches(form, d_model):

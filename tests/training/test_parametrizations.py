@@ -99,6 +99,7 @@ def test_initial_scales_of_mup_are_those_of_table_3(initializer):
     np.testing.assert_allclose(drawn["head/matrix"].std(), std, rtol=0.2)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("optimizer", "rates"),
     [
