@@ -136,7 +136,7 @@ def with_padding(params, config, tokens, keep):
 LENGTH = 4
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @grid
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_content_of_padding_does_not_change_the_output(config, side):
@@ -175,7 +175,7 @@ def test_source_padding_does_not_change_the_output():
     close(one, two)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @grid
 def test_sequences_of_a_batch_are_independent(config):
     params, tokens, given = model_and_tokens(config)

@@ -343,7 +343,7 @@ def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_pa
     assert any("had changed" in limit for limit in analyse(Store(tmp_path / "out")).limits)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("case", UNCHANGED)
 def test_edits_without_effect_on_results_retrain_nothing(tmp_path, case):
     measure = MEASURE.replace("1.0 *", "smooth(x) *") + "from helper import smooth\n"

@@ -539,7 +539,7 @@ def abstract(cls, *args, **settings):
     return nnx.eval_shape(lambda: cls(*args, rngs=nnx.Rngs(0), **settings))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES | ONLY_NNX)
 def test_nnx_attention_equals_that_of_flax(case):
     settings, inputs, call = (CASES | ONLY_NNX)[case]

@@ -100,7 +100,7 @@ def assert_same(found, wanted):
 # --- what is computed -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES)
 def test_logits_equal_those_of_transformers(case):
     found, valid = expected(case), expected(case)["valid"]

@@ -52,7 +52,7 @@ def torch_weights(golden):
     return {name.removeprefix(prefix): x for name, x in golden.items() if name.startswith(prefix)}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("place", PLACES)

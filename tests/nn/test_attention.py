@@ -77,7 +77,7 @@ def run(implementation, q, k, v, mask, bias=None, **settings):
     return dot_product_attention(q, k, v, mask=mask, bias=bias, implementation=implementation, **settings)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @implementations
 @masks
 @pytest.mark.parametrize("logits", LOGITS)

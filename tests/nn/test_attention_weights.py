@@ -74,7 +74,7 @@ def keywords(mask, bias, settings):
     return {"mask": mask, "bias": None if bias is None else jnp.asarray(bias), **settings}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @heads
 @masks
 @logits
@@ -88,7 +88,7 @@ def test_weights_equal_the_float64_loop_and_rows_sum_to_one_or_nothing(N, K, mas
     np.testing.assert_allclose(weights.sum(-1), allowed.any(-1), atol=1e-6)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @heads
 @masks
 @logits

@@ -33,7 +33,7 @@ def expected(logits, targets, weights, smoothing):
     return total, count
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("batch", [(), (T,), (B, T)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("smoothing", [None, 0.0, 0.13])
@@ -113,7 +113,7 @@ def test_a_batch_without_targets_has_sum_and_count_zero():
     assert cross_entropy(jnp.asarray(logits), jnp.asarray(targets), jnp.zeros(T)) == (0, 0)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sizes", [(12,), (6, 6), (1, 11), (5, 4, 3), (1,) * 12])
 @pytest.mark.parametrize("smoothing", [None, 0.13])
 def test_any_split_into_micro_batches_gives_the_same_loss_and_gradient(sizes, smoothing):

@@ -65,6 +65,7 @@ def test_values_and_gradients_in_bfloat16(norm, offset):
         np.testing.assert_allclose(np.asarray(own, np.float32), other, rtol=2**-7, atol=0.01 * scale)
 
 
+@pytest.mark.every(5)
 @both
 @pytest.mark.parametrize("affine", ["none", "gain", "bias", "gain and bias"])
 @pytest.mark.parametrize("epsilon", [None, 0.3])
