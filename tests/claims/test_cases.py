@@ -142,6 +142,7 @@ def test_exact_probes_keep_their_seed(claims, folder):
     assert (code, measured(folder)) == (0, ["small 0"])
 
 
+@pytest.mark.slow
 def test_facts_are_counted_apart_from_estimates(claims, folder):
     for name in ("01_small", "03_large"):
         file = folder / f"{name}.py"

@@ -91,6 +91,7 @@ def test_every_program_is_in_the_status_with_its_whole_name(lines, tmp_path):
         assert group[-8:] in rows
 
 
+@pytest.mark.slow
 def test_check_and_train_fit_80_columns(lines, tmp_path):
     assert refused(lines("check", "tiny.py", "--laws", "parameters", "batch")) == []
     (tmp_path / "one.py").write_text(FILE + "run = study.baseline\n")

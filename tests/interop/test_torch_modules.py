@@ -155,6 +155,7 @@ def test_stack_equals_the_torch_stack_under_every_mask(golden, kind, place, bias
     check_outputs_and_gradients(function, golden, f"{kind}/{place}/{bias}/{activation}", inputs)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("kind", ["MultiheadAttention", "MultiheadAttention/wide"])
 def test_attention_equals_the_torch_attention(golden, kind, bias):
@@ -182,6 +183,7 @@ def same(left, right):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("case", "place", "bias"), OPTIONS)
 def test_load_save_load_is_bit_equal(case, place, bias):
     kind, config = case.partition("/")[0], config_for(case, place, bias)

@@ -253,6 +253,7 @@ def shown_by(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_exits_by_the_verdict(tmp_path, capsys):
     file = tmp_path / "own.py"
     command = ["check", str(file), "--laws", "order", "causality"]

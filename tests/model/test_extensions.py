@@ -91,6 +91,7 @@ def test_a_mixer_without_a_state_reads_the_token_ids():
     check_decoding(config, params, beams=True)
 
 
+@pytest.mark.slow
 def test_the_encoder_reads_the_tokens_of_the_source():
     config = model(feed_forward=PerToken()).with_encoder(vocabulary=5)
     params = weights_of(config)
@@ -168,6 +169,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", TRANSFORMS)
 @pytest.mark.parametrize("changes", [{}, {"key_value_heads": 1, "window": None}])
 def test_a_step_between_the_heads_and_the_output_matrix(kind, changes):
@@ -218,6 +220,7 @@ class Forgetting(Attention):
         return logits + jnp.where(allowed, last - total, 0)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("key_value_heads", [None, 1])
 def test_keys_that_are_wider_than_a_head(key_value_heads):
     config = model(attention=Forgetting(heads=2, key_value_heads=key_value_heads), positions=Rotary())

@@ -148,6 +148,7 @@ def outcome_and_gradients(params, config, x, cotangent):
     return *found, *gradients
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["elman-tanh", "elman-relu", "gru", "lstm"])
 def test_two_recurrent_layers_equal_torch(golden, name):
     cell, _, activation = name.partition("-")

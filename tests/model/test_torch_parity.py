@@ -77,6 +77,7 @@ def test_torch_weights_cover_all_weights_of_a_block(golden, place):
     assert sum(w.size for w in jax.tree.leaves(params)) == sum(w.size for w in weights.values())
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("implementation", ["reference", "xla"])
 @pytest.mark.parametrize(
     ("case", "heads", "options"),

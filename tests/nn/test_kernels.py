@@ -286,6 +286,7 @@ def test_a_kernel_maps_over_trials_whose_padding_is_shared():
     np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("mask", FUSED)
 def test_tokamax_arguments_equal_the_equation(mask):
     pytest.importorskip("tokamax")

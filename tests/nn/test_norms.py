@@ -45,6 +45,7 @@ def float32(*arrays):
     return [None if x is None else jnp.asarray(x, jnp.float32) for x in arrays]
 
 
+@pytest.mark.every(5)
 @both
 @pytest.mark.parametrize("offset", [0.0, 3.0, 100.0])
 def test_values_and_gradients_in_bfloat16(norm, offset):

@@ -185,6 +185,7 @@ def test_unsuitable_model_is_refused(task, model, message):
         Run(task=task, model=model)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("task", "model"),
     [

@@ -76,6 +76,7 @@ def test_examples_of_a_batch_have_different_dropout():
     np.testing.assert_allclose(whole, sum(alone), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_in_micro_batches_of_a_batch_in_buckets():
     run = replace_at(RUN, {"model.dropout": 0.5})
     batch = SOURCE.batch(jax.random.key(0), 0)

@@ -131,6 +131,7 @@ def gradients(params, seed):
     )
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "optimizer",

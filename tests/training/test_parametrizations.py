@@ -154,6 +154,7 @@ def test_folded_multipliers_train_as_multipliers_in_the_forward_pass():
     assert_close(trained(run), jax.tree.map(jnp.multiply, own, factors))
 
 
+@pytest.mark.slow
 def test_coordinate_check_passes_under_mup_and_fails_under_the_standard_parametrization():
     slopes = {}
     for kind in (MuP(base_width=BASE), Parametrization()):
