@@ -118,3 +118,10 @@ def compiled_programs_are_few():
         programs["compiled"] = 0
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def broadcasting_as_in_a_users_program():
+    """Implicit rank promotion, which the other tests refuse."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
