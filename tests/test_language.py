@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import flaxformer
-from flaxformer import nn, params
+from flaxformer import nn
+from flaxformer.core import params
 
 ROOT = Path(flaxformer.__file__).parent
 TESTS = Path(__file__).parent

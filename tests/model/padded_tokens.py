@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.config import Attention, Dense, ModelConfig, NoPositions
+from flaxformer.components import Attention, Dense, NoPositions
+from flaxformer.config import ModelConfig
 from flaxformer.model import apply, beam_search, extend, generate, init, new_cache
 from flaxformer.model.weights import with_layout
 

@@ -16,23 +16,13 @@ from model.padded_tokens import (
     weights_of,
 )
 
-from flaxformer.config import (
-    GRU,
-    Attention,
-    Context,
-    Dense,
-    Elman,
-    FeedForward,
-    Rotary,
-    TokenMixer,
-    Vectors,
-)
-from flaxformer.errors import UserError
+from flaxformer.components import GRU, Attention, Context, Dense, Elman, FeedForward, Rotary, TokenMixer, Vectors
+from flaxformer.components.cache import KeysValues
+from flaxformer.core.params import Parameters, param
 from flaxformer.model import apply, apply_with_intermediates, init
 from flaxformer.nn.linear import linear
 from flaxformer.nn.positions import rotate
-from flaxformer.params import Parameters, param
-from flaxformer.parts.cache import KeysValues
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training
 

@@ -17,14 +17,15 @@ from model.padded_tokens import (
     weights_of,
 )
 
-from flaxformer.component import Aux
-from flaxformer.config import Attention, Block, Context, Dense, FeedForward, Rotary
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Context, Dense, FeedForward, Rotary
+from flaxformer.components.cache import KeysValues, write
+from flaxformer.components.component import Aux
+from flaxformer.config import Block
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import static
 from flaxformer.model import apply_with_intermediates, init, new_cache
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.parts.cache import KeysValues, write
-from flaxformer.struct import static
+from flaxformer.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("broadcasting_as_in_a_users_program")
 LAYOUTS = ("unrolled", "scanned")
