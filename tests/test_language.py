@@ -2,10 +2,9 @@
 
 import ast
 import collections
+import functools
 import re
 from pathlib import Path
-
-import pytest
 
 import flaxformer
 from flaxformer import nn
@@ -13,6 +12,8 @@ from flaxformer.core import params
 
 ROOT = Path(flaxformer.__file__).parent
 TESTS = Path(__file__).parent
+FILES = sorted(TESTS.rglob("*.py"))
+PRIVATE_OF_JAX = re.compile(r"\bjax\._src\b")
 MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
 OPENINGS = re.compile(
     r"(What|Whether|Who|Why|All that|How|So many|Of (a|an|the|all|each)\b|That which|Where (the|a)\b)", re.IGNORECASE
@@ -35,21 +36,32 @@ MIRRORED = {"Model", "Encoder", "Decoder", "EncoderDecoder", "MultiHeadAttention
 """Names that the modules for Flax Linen and for Flax NNX, or that the templates, share."""
 
 
+@functools.cache
+def nodes(tree):
+    """All nodes of a syntax tree, which is walked once for all tests."""
+    return list(ast.walk(tree))
+
+
+def by_file(search):
+    """Return what a search finds in the files of the package, for those in which it finds something."""
+    return {name: places for name, tree in MODULES.items() if (places := search(tree))}
+
+
 def definitions(tree):
-    return [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [n for n in nodes(tree) if isinstance(n, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def documentation(tree):
     """All docstrings of a module, those of its constants and fields too."""
     yield from filter(None, map(ast.get_docstring, (tree, *definitions(tree))))
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
 
 
 def axis_names(tree):
     """The names in all array annotations such as Float[Array, "*batch T D"]."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         kind = getattr(node, "value", None)
         if isinstance(node, ast.Subscript) and getattr(kind, "id", getattr(kind, "attr", "")) in ARRAYS:
             shape = node.slice.elts[1] if isinstance(node.slice, ast.Tuple) else None
@@ -63,20 +75,20 @@ def first_column(text):
     return {name.strip() for cell in cells[1:] for name in cell.split(",")}
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_docstrings_open_with_a_noun_or_an_imperative(name):
-    assert [text.splitlines()[0] for text in documentation(MODULES[name]) if OPENINGS.match(text)] == []
+def test_docstrings_open_with_a_noun_or_an_imperative():
+    assert by_file(lambda tree: [t.splitlines()[0] for t in documentation(tree) if OPENINGS.match(t)]) == {}
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_name_has_a_word_of_several_meanings(name):
-    nodes = definitions(MODULES[name])
-    names = [node.name for node in nodes]
-    for node in nodes:
+def names_of(tree):
+    """Names of the functions, classes and arguments of a module."""
+    for node in definitions(tree):
+        yield node.name
         if not isinstance(node, ast.ClassDef):
-            arguments = node.args
-            names += [own.arg for own in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-    assert [own for own in names if AMBIGUOUS & {*own.lower().strip("_").split("_")}] == []
+            yield from (own.arg for own in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
+
+
+def test_no_name_has_a_word_of_several_meanings():
+    assert by_file(lambda tree: [n for n in names_of(tree) if AMBIGUOUS & {*n.lower().strip("_").split("_")}]) == {}
 
 
 def test_every_class_has_a_name_of_its_own():
@@ -105,31 +117,25 @@ def test_the_table_of_random_streams_has_every_stream():
     words = {word for cell in first_column(text) for word in cell.split()}
     used = set()
     for tree in MODULES.values():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "fold_in_name":
                 used |= {own.value for own in node.args if isinstance(own, ast.Constant)}
     assert {"parameters", "data", "dropout"} < used
     assert sorted(used - words) == []
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_counts_are_written_with_per(name):
-    texts = [node.value for node in ast.walk(MODULES[name]) if isinstance(node, ast.Constant)]
-    assert [found[0] for text in texts if isinstance(text, str) for found in DISTRIBUTIVE.finditer(text)] == []
+def without_per(tree):
+    texts = [node.value for node in nodes(tree) if isinstance(node, ast.Constant)]
+    return [count[0] for text in texts if isinstance(text, str) for count in DISTRIBUTIVE.finditer(text)]
 
 
-def test_counts_in_the_readme_are_written_with_per():
-    text = (ROOT.parent / "README.md").read_text()
-    assert [found[0] for found in DISTRIBUTIVE.finditer(text)] == []
+def test_counts_are_written_with_per():
+    assert by_file(without_per) == {}
+    assert [count[0] for count in DISTRIBUTIVE.finditer((ROOT.parent / "README.md").read_text())] == []
 
 
 def test_names_of_tests_have_no_coined_words():
-    names = [
-        node.name
-        for path in TESTS.rglob("test_*.py")
-        for node in definitions(ast.parse(path.read_text()))
-        if node.name.startswith("test_")
-    ]
+    names = [name for path in TESTS.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())]
     assert [name for name in names if COINED & {*name.split("_")}] == []
 
 
@@ -145,12 +151,12 @@ def is_private(name):
 
 def private_uses(tree):
     """Private names of the package that a test imports, reads or replaces."""
-    own = set()
-    for node in ast.walk(tree):
+    own, nodes = set(), list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flaxformer":
             yield from (alias.name for alias in node.names if is_private(alias.name))
             own |= {alias.asname or alias.name for alias in node.names}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr) and getattr(node.value, "id", "") in own:
             yield node.attr
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr" and len(node.args) > 1:
@@ -159,9 +165,15 @@ def private_uses(tree):
                 yield name.value
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.relative_to(TESTS).as_posix())
-def test_tests_use_public_names_alone(path):
-    assert list(private_uses(ast.parse(path.read_text()))) == []
+def test_tests_use_public_names_alone():
+    uses = {path.relative_to(TESTS).as_posix(): [*private_uses(ast.parse(path.read_text()))] for path in FILES}
+    assert {name: names for name, names in uses.items() if names} == {}
+
+
+def test_tests_use_no_private_module_of_jax():
+    """The one exception is the private function that `targets/gpu.py` replaces, whose tests are in its file."""
+    private = {path.relative_to(TESTS).as_posix() for path in FILES if PRIVATE_OF_JAX.search(path.read_text())}
+    assert private == {"targets/test_target_devices.py"}
 
 
 def test_private_uses_are_found():

@@ -290,6 +290,7 @@ def logged(tmp_path_factory):
     return folder, declared[0]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("removed", [*itertools.chain(*(itertools.combinations(range(5), n) for n in range(1, 6)))])
 def test_every_removal_of_lines_is_detected_and_remembered(logged, tmp_path, removed):
     """Each line has its own digest, which is right."""

@@ -82,6 +82,7 @@ RATES[0.1] = 1.0
 CODE = ("measure", "metric renamed", "derive")
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("name", "how"), [*((name, "retrain") for name in BENT), *((name, "keep") for name in CODE)])
 def test_a_claim_about_known_results_is_exploratory_and_the_former_verdict_is_shown(tmp_path, name, how):
     before, after = BENT[name]

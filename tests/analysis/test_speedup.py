@@ -66,6 +66,7 @@ def stretched(curve, factor):
     return lambda step: curve(factor * step)
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("factor", [0.3, 0.9, 1.0, 1.7, 4.0])
 @pytest.mark.parametrize("cost", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("exponent", [0.1, 0.7])
@@ -205,6 +206,7 @@ def test_costs_that_differ_by_more_than_the_tolerance_are_unequal(ratio):
     assert [one.ratio for one in found] == ([pytest.approx(ratio)] if abs(ratio - 1) > 0.02 else [])
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("evaluations", [1, 2, 3, 5, 10, 40])
 @pytest.mark.parametrize("factor", [0.203, 0.487, 0.913])
 def test_a_speed_up_is_refused_or_its_interval_covers_the_truth(evaluations, factor):

@@ -92,6 +92,7 @@ def test_sections_are_measured_in_turn_and_written_with_their_goals(suite):
     assert {path.suffix for path in Path("out").iterdir()} == {".json", ".md"}
 
 
+@pytest.mark.slow
 def test_options_and_sections_are_chosen_on_the_command_line(suite):
     _, _, kept, _ = suite("all", "second.size=7", "--only", "second")
     assert list(kept["sections"]) == ["second"]

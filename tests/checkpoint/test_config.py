@@ -32,6 +32,7 @@ RUNS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_restored_run_is_equal(tmp_path, run):
     write_config(tmp_path / "run", run)

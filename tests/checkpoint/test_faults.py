@@ -78,6 +78,7 @@ def assert_falls_back(kept, said):
     assert f"step {NEWEST} of {kept.folder}" in said[0]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damage_to_any_file_of_the_newest_step_falls_back(whole, tmp_path, how):
     names = files_of(whole)

@@ -142,6 +142,7 @@ def test_exact_probes_keep_their_seed(claims, folder):
     assert (code, measured(folder)) == (0, ["small 0"])
 
 
+@pytest.mark.slow
 def test_facts_are_counted_apart_from_estimates(claims, folder):
     for name in ("01_small", "03_large"):
         file = folder / f"{name}.py"
@@ -163,6 +164,7 @@ def test_time_is_summed_over_launches(claims, folder):
     assert [json.loads(line)["evidence"] for line in lines] == ["size"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("broken", "message"),
     [("    return 1 / 0\n", "ZeroDivisionError"), ("    return {'another': 1.0}\n", "names the quantity 'size'")],

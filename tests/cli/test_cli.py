@@ -222,6 +222,7 @@ def broken(*_):
     raise RuntimeError("no luck today")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("cause", [broken, jax.jit(lambda *_: broken())], ids=["outside jit", "inside jit"])
 def test_failed_runs_exit_with_1_and_say_why(command, complete, monkeypatch, cause):
     monkeypatch.setattr(Program, "__init__", lambda *_: cause())

@@ -1,5 +1,6 @@
 """Help, versions, completion and exit codes: shown at once, within 80 columns, with examples."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -23,45 +24,51 @@ def printed(*words, columns="80", **how):
     return done.stdout, done.stderr, done.returncode
 
 
+ALL_HELPS = """
+import contextlib, io, json, sys
+from flaxformer.cli import main
+for name in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        try: code = main([*filter(None, [name]), "--help"])
+        except SystemExit as stop: code = stop.code
+    print(json.dumps([name, {"text": text.getvalue(), "code": code, "jax": "jax" in sys.modules}]))
+"""
+
+
 @pytest.fixture(scope="module")
 def helps():
-    """What --help prints of each command, and of all; the last line says whether JAX was imported."""
-    code = (
-        "import sys\n"
-        "from flaxformer.cli import main\n"
-        "try: code = main(sys.argv[1:])\n"
-        "except SystemExit as stop: code = stop.code\n"
-        "print(code, 'jax' in sys.modules)"
+    """For each command, and for "", which is all: what --help prints, its exit code, and if JAX is imported by then."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_HELPS, "", *COMMANDS],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "80"},
+        check=True,
     )
-    found = {}
-    for name in ("", *COMMANDS):
-        words = [sys.executable, "-c", code, *filter(None, [name]), "--help"]
-        environment = os.environ | {"COLUMNS": "80"}
-        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
-        found[name] = done.stdout.splitlines()
-    return found
+    return dict(map(json.loads, done.stdout.splitlines()))
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_help_is_shown_without_importing_jax(helps, name):
-    assert helps[name][-1] == "0 False"
+def test_help_is_shown_without_importing_jax(helps):
+    assert {name: (shown["code"], shown["jax"]) for name, shown in helps.items()} == dict.fromkeys(
+        ["", *COMMANDS], (0, False)
+    )
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_has_an_example_and_fits_80_columns(helps, name):
-    text = helps[name]
-    assert [line for line in text if len(line.rstrip()) > 80] == []
-    assert f"  flaxformer {name}".rstrip() in "\n".join(text)
+    text = helps[name]["text"]
+    assert [line for line in text.splitlines() if len(line.rstrip()) > 80] == []
+    assert f"  flaxformer {name}".rstrip() in text
 
 
 def test_the_list_of_commands_has_the_first_line_of_each(helps):
-    text = " ".join(" ".join(helps[""]).split())
+    text = " ".join(helps[""]["text"].split())
     for name, command in COMMANDS.items():
         assert f"{name} {command.__doc__.splitlines()[0]}" in text
 
 
 def test_help_lists_the_exit_codes(helps):
-    codes = [line.split()[0] for line in helps[""] if line[:5].strip().isdigit()]
+    codes = [line.split()[0] for line in helps[""]["text"].splitlines() if line[:5].strip().isdigit()]
     assert codes == ["0", "1", "2", "130"]
 
 

@@ -69,6 +69,7 @@ def test_plan_shows_the_answer_first_within_80_columns(lines):
     assert not any("head/matrix" in line for line in lines("plan", "tiny.py", "--seeds", "1"))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("study", [tiny, wide])
 def test_run_report_status_and_compare_fit_80_columns(lines, tmp_path, study):
     for name, offset in (("a", 0.0), ("b", 0.125)):
@@ -90,6 +91,7 @@ def test_every_program_is_in_the_status_with_its_whole_name(lines, tmp_path):
         assert group[-8:] in rows
 
 
+@pytest.mark.slow
 def test_check_and_train_fit_80_columns(lines, tmp_path):
     assert refused(lines("check", "tiny.py", "--laws", "parameters", "batch")) == []
     (tmp_path / "one.py").write_text(FILE + "run = study.baseline\n")

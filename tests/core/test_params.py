@@ -38,6 +38,7 @@ def test_shapes_and_counts_follow_the_declarations():
     assert count(specs(CONFIG)) == sum(leaf.size for leaf in params.values()) == V * D + 2 * block + 2 * D + D * V
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("initializer", "std"),
     [

@@ -56,6 +56,7 @@ def weights(name):
 QUICK = {("scanned", "drawn"), ("encoder-decoder", "beams"), ("recurrent", "greedy")}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("name", "how"),
     [pytest.param(*both, marks=[] if both in QUICK else pytest.mark.slow) for both in itertools.product(KINDS, HOW)],

@@ -195,6 +195,7 @@ def test_every_weight_is_sharded_by_its_axes():
     assert tuple(up.spec) == (None, "fsdp", "tensor")
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("devices", MESHES, ids=name_of)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_device_holds_its_share_of_weights_and_moments(name, devices):

@@ -73,6 +73,7 @@ FORWARD = {
 }  # fmt: skip
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 @pytest.mark.parametrize("place", FORWARD)
 def test_first_activation_after_a_non_finite_weight_is_found(place, layout):
@@ -99,6 +100,7 @@ def test_overflowing_loss_is_found():
     assert found(state, run, batch) == ("forward", "loss", 1, 1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 def test_finite_run_gives_none(layout):
     run, state, batch = healthy()
@@ -122,6 +124,7 @@ def test_nan_in_padding_does_not_count():
     assert found(state, run, unseen) is None
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 @pytest.mark.parametrize(
     ("branch", "inner", "outer"), [("feed_forward", ["up", "up_bias"], "down"), ("attention", ["value"], "out")]

@@ -74,6 +74,7 @@ def own(request):
     return run, state_of(run, request.param), batch_of(run)
 
 
+@pytest.mark.every(2)
 def test_mixer_without_logits_has_all_diagnostics_except_attention_statistics(own):
     run, state, batch = own
     found = diagnose(state, run, batch)

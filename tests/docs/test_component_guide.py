@@ -120,6 +120,7 @@ def assert_trains(value, gradient):
         assert np.any(g) or name.endswith("key_bias"), f"no gradient reaches {name}"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_each_model_trains_and_decodes_to_the_outputs_of_the_whole_sequence(name):
     config = model(**MODELS[name])

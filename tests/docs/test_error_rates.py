@@ -33,6 +33,7 @@ def test_the_page_has_a_row_for_each_distribution_and_number_of_seeds(rates):
     assert [row[:2] for row in rows] == [[name, str(n)] for name in FAMILIES[rates] for n in error_rates.SEEDS]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("rates", "name"), [(rates, name) for rates in TABLES for name in FAMILIES[rates]])
 def test_the_shown_rates_are_those_of_a_smaller_simulation(rates, name):
     draws, n = 1000, 6
@@ -54,6 +55,7 @@ def test_the_shown_rates_of_single_claims_reach_the_goal_from_5_seeds():
             assert shares["one claim"] == shares["equality"] == 0
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("n", [3, 4, 5, 8])
 @pytest.mark.parametrize("name", error_rates.DISTRIBUTIONS)
 def test_the_simulation_judges_as_a_report_does(name, n):

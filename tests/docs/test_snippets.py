@@ -130,7 +130,7 @@ def snippets(page):
     return [own for own in blocks(PAGES[page]) if own.language == "python" and not own.title and not own.reason]
 
 
-SLOW_PAGES = {"interpretability", "models", "parametrization"}
+SLOW_PAGES = {"interpretability", "models", "other_libraries", "parametrization", "studies"}
 WITH_PYTHON = [page for page in PAGES if snippets(page) and page not in RUN_ELSEWHERE]
 
 

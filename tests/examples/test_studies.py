@@ -29,6 +29,7 @@ def group_of(arm):
     return runs, run.task.load().batch(jax.random.key(0), 0)
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_arm_has_a_training_step(name):
     study = study_of(name)

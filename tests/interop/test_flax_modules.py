@@ -85,6 +85,7 @@ def trained(config, key):
 # --- NNX: models ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @families
 def test_nnx_module_equals_the_pure_function(name, mode):
     config = CONFIGS[name]
@@ -126,6 +127,7 @@ def test_weights_are_variables_of_the_class_of_their_collection():
     assert {kind for name, kind in kinds.items() if name not in {"embedding/tokens"} | statistics} == {nnx.Param}
 
 
+@pytest.mark.every(2)
 def test_training_applies_dropout_and_updates_statistics_in_place(mode):
     module = holding(QUICK, rngs=nnx.Rngs(dropout=4))
     train = nnx.jit(lambda m, x: m(x, deterministic=False))
@@ -526,6 +528,7 @@ def abstract(cls, *args, **settings):
     return nnx.eval_shape(lambda: cls(*args, rngs=nnx.Rngs(0), **settings))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES | ONLY_NNX)
 def test_nnx_attention_equals_that_of_flax(case):
     settings, inputs, call = (CASES | ONLY_NNX)[case]
@@ -536,6 +539,7 @@ def test_nnx_attention_equals_that_of_flax(case):
     np.testing.assert_allclose(ours(*inputs, **call), theirs(*inputs, **call), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES)
 def test_linen_attention_equals_that_of_flax(case):
     settings, inputs, call = CASES[case]

@@ -100,12 +100,14 @@ def assert_same(found, wanted):
 # --- what is computed -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES)
 def test_logits_equal_those_of_transformers(case):
     found, valid = expected(case), expected(case)["valid"]
     np.testing.assert_allclose(logits(case, *loaded(case))[valid], found["logits"][valid], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", DECODERS)
 def test_greedy_generation_equals_that_of_transformers(case):
     config, params = loaded(case)

@@ -49,6 +49,7 @@ def test_llama_without_a_head_returns_the_final_vectors(tmp_path):
     assert jax.tree.all(jax.tree.map(jnp.array_equal, params, same))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("tied", [True, False])
 def test_bert_without_a_head_returns_the_final_vectors(tied):
     attributes, tensors, expected = files("bert", "BertModel")

@@ -79,6 +79,7 @@ def test_names_of_labels_are_kept_while_the_number_of_classes_is(tmp_path):
     assert write_attributes(FAMILIES["gpt2"], larger)["id2label"] == {str(i): f"LABEL_{i}" for i in range(4)}
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForTokenClassification", "BertForMaskedLM"])
 @pytest.mark.parametrize("activation", ["gelu", "relu", "gelu_new", "silu"])
 def test_bert_is_saved_with_any_activation_and_head(architecture, activation, tmp_path):

@@ -119,6 +119,7 @@ def check_outputs_and_gradients(function, golden, case, inputs):
         close(value, stored[name], err_msg=name)
 
 
+@pytest.mark.every(11)
 @pytest.mark.parametrize(("place", "bias", "activation"), list(itertools.product(PLACES, BIASES, ("relu", "gelu"))))
 @pytest.mark.parametrize("kind", ["TransformerEncoderLayer", "TransformerDecoderLayer"])
 def test_block_equals_the_torch_layer_under_every_mask(golden, kind, place, bias, activation):
@@ -137,6 +138,7 @@ def test_block_equals_the_torch_layer_under_every_mask(golden, kind, place, bias
     check_outputs_and_gradients(function, golden, f"{kind}/{place}/{bias}/{activation}", inputs)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("place", "bias", "activation"), [("pre", "bias", "relu"), ("post", "no_bias", "gelu")])
 @pytest.mark.parametrize("kind", ["TransformerEncoder", "TransformerDecoder", "Transformer"])
 def test_stack_equals_the_torch_stack_under_every_mask(golden, kind, place, bias, activation):
@@ -153,6 +155,7 @@ def test_stack_equals_the_torch_stack_under_every_mask(golden, kind, place, bias
     check_outputs_and_gradients(function, golden, f"{kind}/{place}/{bias}/{activation}", inputs)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("kind", ["MultiheadAttention", "MultiheadAttention/wide"])
 def test_attention_equals_the_torch_attention(golden, kind, bias):
@@ -180,6 +183,7 @@ def same(left, right):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("case", "place", "bias"), OPTIONS)
 def test_load_save_load_is_bit_equal(case, place, bias):
     kind, config = case.partition("/")[0], config_for(case, place, bias)

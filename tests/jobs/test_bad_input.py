@@ -213,6 +213,7 @@ def without_digest(text):
     return json.dumps({name: value for name, value in json.loads(text).items() if name != "digest"})
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -275,6 +276,7 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(command, runs, finis
     assert Marker.decode(markers[0], 4).digests == Marker.decode(markers[1], 4).digests
 
 
+@pytest.mark.slow
 def test_nothing_but_truncated_checkpoints(command, runs):
     log = (runs / "log.jsonl").read_bytes()
     for step in (2, 4):

@@ -47,6 +47,7 @@ def generate(job, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("how", [(), ("--temperature", "0.9"), ("--beams", "2")], ids=["greedy", "sampled", "beams"])
 def test_text_is_generated_under_the_edits_of_a_file(generate, how):
     for text, letter in ((ALWAYS_A, "a"), (OF_WEIGHTS, "b")):

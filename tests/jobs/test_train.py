@@ -163,6 +163,7 @@ def test_a_stopped_job_saves_and_resumes_bit_for_bit(whole, tmp_path, steps):
     assert results(tmp_path) == results(whole[0])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("steps", [2, 8])
 def test_a_killed_job_resumes_from_its_checkpoint_bit_for_bit(whole, tmp_path, steps):
     trained(tmp_path, kill_after=steps)

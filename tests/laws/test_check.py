@@ -74,6 +74,7 @@ def programs_are_dropped():
     jax.clear_caches()
 
 
+@pytest.mark.every(9)
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in (*FAULTS, *BIDIRECTIONAL)],
@@ -251,6 +252,7 @@ def shown_by(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_exits_by_the_verdict(tmp_path, capsys):
     file = tmp_path / "own.py"
     command = ["check", str(file), "--laws", "order", "causality"]

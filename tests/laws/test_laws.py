@@ -70,6 +70,7 @@ def sensitivity(params, config, tokens, given):
     return jnp.abs(jacobian).sum(-1)
 
 
+@pytest.mark.every(4)
 @grid
 def test_the_gradient_reaches_exactly_the_tokens_that_the_mask_allows(config):
     params, tokens, given = model_and_tokens(config)
@@ -135,6 +136,7 @@ def with_padding(params, config, tokens, keep):
 LENGTH = 4
 
 
+@pytest.mark.every(5)
 @grid
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_content_of_padding_does_not_change_the_output(config, side):
@@ -173,6 +175,7 @@ def test_source_padding_does_not_change_the_output():
     close(one, two)
 
 
+@pytest.mark.every(3)
 @grid
 def test_sequences_of_a_batch_are_independent(config):
     params, tokens, given = model_and_tokens(config)
@@ -190,6 +193,7 @@ def test_batch_norm_in_training_couples_the_sequences_of_a_batch():
     assert float(jnp.abs(one - two).max()) > 1e-3
 
 
+@pytest.mark.every(2)
 @sparse_grid
 def test_scanned_layers_equal_unrolled_ones(config):
     _, tokens, given = model_and_tokens(config)

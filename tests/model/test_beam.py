@@ -92,6 +92,7 @@ def equals(result, row, expected, fill):
         np.testing.assert_allclose(result.scores[row, place], score, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("end", [None, END])
 def test_beam_search_with_a_beam_per_sequence_is_exhaustive(params, tables, end):
     for penalty in PENALTIES:

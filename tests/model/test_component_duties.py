@@ -131,6 +131,7 @@ def greedy(params, config, sequence):
     return found[len(sequence) :], sums
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("form", "layout"), [*((form, "unrolled") for form in FORMS), ("own pad_to", "scanned"), ("dict", "scanned")]
 )
@@ -195,6 +196,7 @@ class Readable(TokenMixer):
         return linear(share / jnp.maximum(share.sum(-1, keepdims=True), 1e-6) @ x, weights.out)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("positions", [NoPositions(), RelativeBuckets(buckets=4, max_distance=3, std=1.0)])
 @pytest.mark.parametrize("mixer", [Readable(), Attention(heads=1)], ids=["recomputed", "cached"])
 def test_a_prefix_that_all_tokens_read_is_kept_in_decoding(positions, mixer):

@@ -220,6 +220,7 @@ def model_of(name):
     return BASE.replace(**OWN[name])
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OWN])
 def test_decoding_equals_the_forward_pass_in_both_layouts(name):
     config = model_of(name)
@@ -239,6 +240,7 @@ def test_decoding_equals_the_forward_pass_in_both_layouts(name):
     assert generate(params, config, tokens[:, :2], steps=3).tokens.shape == (2, 3)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", OWN)
 def test_later_tokens_and_padding_do_not_change_earlier_outputs(name):
     config = model_of(name)
@@ -393,6 +395,7 @@ class Gate(Attention):
         return y * jax.nn.sigmoid(x @ weights.gate), aux
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("reads_memory", [False, True], ids=["self", "cross"])
 def test_decoding_uses_an_overridden_apply_of_attention(reads_memory):
     config = ModelConfig(vocabulary=7, layers=2, d_model=8, attention=Gate(heads=2))

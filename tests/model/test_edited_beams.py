@@ -47,6 +47,7 @@ def check_scores(params, config, prompt, edit, given, whole):
 CASES = {"attention": (SMALL, "unrolled"), "prefix": (SMALL.replace(mask_pattern="prefix"), "unrolled")} | OTHERS
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "name", [name if name in ("attention", "scanned") else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )

@@ -94,6 +94,7 @@ def is_decodable(config):
     return config.is_causal or config.mask_pattern == "prefix"
 
 
+@pytest.mark.every(2)
 @sparse_grid
 def test_greedy_generation_with_edits_equals_the_argmax_of_apply(config):
     if not is_decodable(config):
@@ -113,6 +114,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "name",
     [name if name in ("no state", "scanned") else pytest.param(name, marks=pytest.mark.slow) for name in OTHERS],
@@ -200,6 +202,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_edits_that_have_no_meaning_token_by_token_are_refused(name):
     edit, message = MISTAKES[name]

@@ -36,6 +36,7 @@ def close(x, y, tolerance=2e-5):
     return np.allclose(x, y, atol=tolerance * (1 + float(jnp.abs(y).max())), rtol=0, equal_nan=True)
 
 
+@pytest.mark.every(3)
 @grid
 def test_every_point_that_is_read_is_what_an_edit_is_given(config):
     params, tokens, given = model_and_tokens(config)

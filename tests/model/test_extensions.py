@@ -7,57 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
-
-from flaxformer.components import (
-    GRU,
-    Attention,
-    Context,
-    Dense,
-    Elman,
-    FeedForward,
-    NoPositions,
-    Rotary,
-    TokenMixer,
-    Vectors,
+from model.padded_tokens import (
+    REAL,
+    TOKENS,
+    VALID,
+    check_decoding,
+    model,
+    weights_of,
 )
+
+from flaxformer.components import GRU, Attention, Context, Dense, Elman, FeedForward, Rotary, TokenMixer, Vectors
 from flaxformer.components.cache import KeysValues
-from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters, param
-from flaxformer.model import apply, apply_with_intermediates, beam_search, extend, generate, init, new_cache
-from flaxformer.model.weights import with_layout
+from flaxformer.model import apply, apply_with_intermediates, init
 from flaxformer.nn.linear import linear
 from flaxformer.nn.positions import rotate
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training
 
-V, D, T = 11, 8, 7
-TOKENS = jnp.asarray([[3, 1, 4, 1, 5, 9, 2], [0, 7, 6, 5, 0, 3, 5]])
-VALID = jnp.asarray([[True] * 7, [False, True, True, True, False, True, True]])
-REAL = np.asarray(VALID)
-
-
-@pytest.fixture(autouse=True)
-def broadcasting_as_in_a_users_program():
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
-def model(**changes):
-    fields = {
-        "vocabulary": V,
-        "layers": 1,
-        "d_model": D,
-        "attention": Attention(heads=2),
-        "feed_forward": Dense(d_ff=6),
-    }
-    return ModelConfig(**(fields | {"positions": NoPositions()} | changes))
-
-
-def weights_of(config):
-    dice = np.random.default_rng(0)
-    params = jax.jit(lambda key: init(key, config))(jax.random.key(0))
-    return jax.tree.map(lambda x: x + jnp.asarray(0.3 * dice.standard_normal(x.shape), x.dtype), params)
+pytestmark = pytest.mark.usefixtures("broadcasting_as_in_a_users_program")
 
 
 def branch(config, params, name="attention", **given):
@@ -66,31 +35,6 @@ def branch(config, params, name="attention", **given):
     own = getattr(found.blocks[-1], name)
     weights = jax.tree.map(lambda x: np.asarray(x, np.float64), getattr(params.blocks[-1], name))
     return np.asarray(own.input, np.float64), np.asarray(own.output, np.float64), weights
-
-
-def check_decoding(config, params, layout="unrolled", beams=False, **given):
-    """Decoding by chunks gives the logits of the full pass; generation and beams follow them."""
-    run, extended = jax.jit(apply), jax.jit(extend)
-    params = with_layout(params, layout)
-    expected = run(params, config, TOKENS, valid=VALID, **given)
-    cache, parts = new_cache(params, config, (2,), T, **given), []
-    for first, last in ((0, 4), (4, 7)):
-        here = slice(first, last)
-        output, cache = extended(params, config, TOKENS[:, here], cache, valid=VALID[:, here])
-        parts.append(output)
-    np.testing.assert_allclose(jnp.concatenate(parts, 1)[REAL], expected[REAL], atol=3e-5)
-    if beams:
-        search = beam_search(params, config, TOKENS, steps=3, beams=2, valid=VALID, **given)
-        found, scores = search.tokens[:, 1], search.scores[:, 1]
-    else:
-        found = generate(params, config, TOKENS, steps=3, valid=VALID, **given).tokens
-    whole, valid = jnp.concatenate([TOKENS, found], -1), jnp.concatenate([VALID, jnp.ones((2, 3), bool)], -1)
-    logits = run(params, config, whole, valid=valid, **given)[:, T - 1 : -1]
-    if beams:
-        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), found[..., None], -1)[..., 0].mean(-1)
-        np.testing.assert_allclose(scores, picked, atol=3e-5)
-    else:
-        assert logits.argmax(-1).tolist() == found.tolist()
 
 
 class PerToken(FeedForward):
@@ -122,7 +66,7 @@ def test_a_feed_forward_reads_the_token_ids():
     params = weights_of(config)
     _, y, weights = branch(config, params, "feed_forward")
     np.testing.assert_allclose(y[REAL], weights.table[np.asarray(TOKENS)][REAL], atol=1e-6)
-    check_decoding(config, params, "scanned", beams=True)
+    check_decoding(config, params, ["scanned"], beams=True)
 
 
 def test_a_mixer_without_a_state_reads_the_token_ids():
@@ -137,6 +81,7 @@ def test_a_mixer_without_a_state_reads_the_token_ids():
     check_decoding(config, params, beams=True)
 
 
+@pytest.mark.slow
 def test_the_encoder_reads_the_tokens_of_the_source():
     config = model(feed_forward=PerToken()).with_encoder(vocabulary=5)
     params = weights_of(config)
@@ -214,6 +159,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", TRANSFORMS)
 @pytest.mark.parametrize("changes", [{}, {"key_value_heads": 1, "window": None}])
 def test_a_step_between_the_heads_and_the_output_matrix(kind, changes):
@@ -264,6 +210,7 @@ class Forgetting(Attention):
         return logits + jnp.where(allowed, last - total, 0)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("key_value_heads", [None, 1])
 def test_keys_that_are_wider_than_a_head(key_value_heads):
     config = model(attention=Forgetting(heads=2, key_value_heads=key_value_heads), positions=Rotary())

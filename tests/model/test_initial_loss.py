@@ -25,6 +25,7 @@ def initial_loss(config):
     return total / count
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize(
     ("width", "depth"),
@@ -43,6 +44,7 @@ def test_the_initial_loss_of_defaults_is_near_log_vocabulary(head, width, depth)
     assert abs(initial_loss(config) - np.log(V)) < 0.6
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("changes", [
     {"positions": Rotary(), "feed_forward": Gated()},
     {"inputs": Tokens(scale_exponent=0.5), "vocabulary": 4096},
@@ -83,6 +85,7 @@ def test_initial_logits_of_a_wide_head_have_variance_one():
     np.testing.assert_allclose(512 * np.square(matrix).mean(), 1, rtol=0.1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_the_default_model_reduces_the_loss_in_a_few_steps(head):
     run = Run(

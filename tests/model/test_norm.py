@@ -27,6 +27,7 @@ def norm_weights(kind):
     return init(jax.random.key(0), config).final_norm
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", SHARED.values(), ids=SHARED)
 def test_nan_in_padding_reaches_no_output_and_no_gradient(kind):
     weights = norm_weights(kind)
@@ -45,6 +46,7 @@ def test_nan_in_padding_reaches_no_output_and_no_gradient(kind):
     jax.tree.map(np.testing.assert_array_equal, same, moved)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 def test_running_statistics_change_only_in_training(layout):
     norm = BatchNorm(momentum=0.25)

@@ -84,6 +84,7 @@ MODEL = ModelConfig(layers=1, d_model=16, attention=Attention(heads=2))
 SMALL = {"batch_size": 2, "evaluation_batches": 1}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("run", [
     Run(model=MODEL.replace(inputs=SumOfHalves(), head=Hinge()), task=Copy(symbols=5, length=3, **SMALL)),
     Run(

@@ -71,6 +71,7 @@ def check(found, expected):
         np.testing.assert_allclose(found[row][np.asarray(VALID[row])], expected, atol=3e-5, err_msg=place)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("pattern", ["causal", "bidirectional"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_real_tokens_have_the_output_of_the_sequence_alone(scheme, pattern):
@@ -89,6 +90,7 @@ def test_real_tokens_have_the_output_of_the_sequence_alone(scheme, pattern):
         check(jnp.concatenate(parts, 1), expected)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "index", "buckets", "window"])
 def test_padding_of_a_source_and_of_the_target(scheme):
     config = model(layers=1, **SCHEMES[scheme]).with_encoder()
@@ -122,6 +124,7 @@ def test_packed_documents_with_padding_between_them():
     np.testing.assert_allclose(found[4:7], apply(params, config, jnp.asarray([[4, 1, 5]]))[0], atol=1e-5)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("scheme", ["learned", "window"])
 def test_tokens_that_follow_a_padded_prompt(scheme):
     config = model(**SCHEMES[scheme])

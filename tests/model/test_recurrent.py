@@ -146,6 +146,7 @@ def outcome_and_gradients(params, config, x, cotangent):
     return *found, *gradients
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["elman-tanh", "elman-relu", "gru", "lstm"])
 def test_two_recurrent_layers_equal_torch(golden, name):
     cell, _, activation = name.partition("-")
@@ -223,6 +224,7 @@ def logits_and_gradient(params, config, inputs, valid):
 PLACES = {"right": [0, 1, 2, 3], "left": [3, 4, 5, 6], "within": [0, 2, 3, 6]}
 
 
+@pytest.mark.every(3)
 @in_some_layout
 def test_nan_padding_reaches_no_output_and_no_gradient_of_cells(config, layout):
     params, tokens = model_and_tokens(config, layout)
@@ -389,6 +391,7 @@ def test_scanned_blocks_equal_unrolled_ones(config):
     jax.tree.map(close, *(forward_with_stages(p, config, tokens, dropout_key=key) for p in (params, scanned)))
 
 
+@pytest.mark.every(6)
 @in_both_layouts
 @blocks
 def test_decoding_a_block_in_parts_equals_the_forward_pass(config, layout):

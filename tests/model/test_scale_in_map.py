@@ -24,6 +24,7 @@ def values(platform, params, config, tokens, given):
         return jax.jit(jax.grad(total, has_aux=True, allow_int=True))(params)
 
 
+@pytest.mark.every(3)
 @grid
 def test_values_and_gradients_are_those_of_scaled_logits(config):
     params, tokens, given = model_and_tokens(config)

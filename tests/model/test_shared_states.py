@@ -7,57 +7,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
+from model.padded_tokens import (
+    REAL,
+    TOKENS,
+    VALID,
+    D,
+    check_decoding,
+    model,
+    weights_of,
+)
 
-from flaxformer.components import Attention, Context, Dense, FeedForward, NoPositions, Rotary
+from flaxformer.components import Attention, Context, Dense, FeedForward, Rotary
 from flaxformer.components.cache import KeysValues, write
 from flaxformer.components.component import Aux
-from flaxformer.config import Block, ModelConfig
+from flaxformer.config import Block
 from flaxformer.core.params import Parameters, param
 from flaxformer.core.struct import static
-from flaxformer.model import apply, apply_with_intermediates, extend, generate, init, new_cache
-from flaxformer.model.weights import with_layout
+from flaxformer.model import apply_with_intermediates, init, new_cache
 from flaxformer.nn.linear import linear
 from flaxformer.system.errors import UserError
 
-V, D, T = 11, 8, 7
-TOKENS = jnp.asarray([[3, 1, 4, 1, 5, 9, 2], [0, 7, 6, 5, 0, 3, 5]])
-VALID = jnp.asarray([[True] * 7, [False, True, True, True, False, True, True]])
-REAL = np.asarray(VALID)
-
-
-@pytest.fixture(autouse=True)
-def broadcasting_as_in_a_users_program():
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
-def model(**changes):
-    fields = {"vocabulary": V, "layers": 1, "d_model": D, "positions": NoPositions()}
-    return ModelConfig(**(fields | {"attention": Attention(heads=2), "feed_forward": Dense(d_ff=6)} | changes))
-
-
-def weights_of(config):
-    dice = np.random.default_rng(0)
-    params = jax.jit(lambda key: init(key, config))(jax.random.key(0))
-    return jax.tree.map(lambda x: x + jnp.asarray(0.3 * dice.standard_normal(x.shape), x.dtype), params)
-
-
-def check_decoding(config, params, layouts=("unrolled", "scanned")):
-    run, extended = jax.jit(apply), jax.jit(extend)
-    expected = run(params, config, TOKENS, valid=VALID)
-    for layout in layouts:
-        weights = with_layout(params, layout)
-        np.testing.assert_allclose(run(weights, config, TOKENS, valid=VALID)[REAL], expected[REAL], atol=3e-5)
-        cache, parts = new_cache(weights, config, (2,), T), []
-        for first, last in ((0, 4), (4, 7)):
-            here = slice(first, last)
-            output, cache = extended(weights, config, TOKENS[:, here], cache, valid=VALID[:, here])
-            parts.append(output)
-        np.testing.assert_allclose(jnp.concatenate(parts, 1)[REAL], expected[REAL], atol=3e-5)
-    found = generate(params, config, TOKENS, steps=3, valid=VALID).tokens
-    whole, valid = jnp.concatenate([TOKENS, found], -1), jnp.concatenate([VALID, jnp.ones((2, 3), bool)], -1)
-    logits = run(params, config, whole, valid=valid)[:, T - 1 : -1]
-    assert logits.argmax(-1).tolist() == found.tolist()
+pytestmark = pytest.mark.usefixtures("broadcasting_as_in_a_users_program")
+LAYOUTS = ("unrolled", "scanned")
 
 
 class Convolved(Dense):
@@ -122,7 +93,7 @@ def test_a_feed_forward_that_reads_other_tokens(kind):
     for row in range(2):
         x = np.asarray(own.input[row], np.float64)[REAL[row]]
         np.testing.assert_allclose(np.asarray(own.output[row])[REAL[row]], expected_update(kind, x, w), atol=1e-5)
-    check_decoding(config, params)
+    check_decoding(config, params, LAYOUTS)
 
 
 def test_declarations_of_a_feed_forward_that_reads_other_tokens():
@@ -189,7 +160,7 @@ def test_layers_that_share_a_cache(every):
     params = weights_of(config)
     assert params.blocks[1].attention.value is None
     assert params.blocks[1].attention.key is None
-    check_decoding(config, params, ("unrolled", "scanned") if every == 2 else ("unrolled",))
+    check_decoding(config, params, LAYOUTS if every == 2 else LAYOUTS[:1])
     cache = new_cache(params, config, (2,), 16)
     numbers = sum(x.size for x in jax.tree.leaves((cache.layers, cache.shared)))
     assert numbers == 4 // every * 2 * 2 * 16 * (D // 2)  # keys and values of one head, in each owner alone

@@ -51,6 +51,7 @@ def test_alibi_slopes_are_distinct_and_below_one(heads):
         np.testing.assert_allclose(slopes[-1], 2**-8)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("heads", [1, 3, 8])
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
 def test_alibi_is_minus_slope_times_distance(heads, batch):

@@ -1,13 +1,12 @@
-"""The fused kernel: which calls it takes, that they mean the same, and that one call is one kernel, also when mapped.
+"""The fused kernel: which calls it takes, and that programs for a GPU choose it.
 
-No GPU is needed: its arguments are checked by having XLA multiply them, its use by lowering for CUDA.
+No GPU is needed: programs are traced for one. `tests/targets/test_gpu_kernels.py` counts those of a compiled step.
 """
 
 import ctypes
 import importlib
 import sys
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -15,6 +14,7 @@ from flaxformer.nn import Causal, Padding, Segments, Window, dot_product_attenti
 from flaxformer.nn.kernels import KERNELS, choose, cudnn
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.cudnn import unsupported_reason
+from flaxformer.nn.kernels.platform import Platform, compiling_for
 from flaxformer.nn.masks import Prefix
 from flaxformer.system.startup import cuda
 
@@ -28,10 +28,10 @@ MASKS = {
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch):
-    """As if cuDNN worked here."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(cudnn, "self_check", lambda: None)
+def on_a_gpu():
+    """Programs are traced for a GPU, on which cuDNN works."""
+    with compiling_for("gpu"):
+        yield
 
 
 def call(dtype=jnp.bfloat16, T=T, S=T, d_k=D, d_v=D, mask=None, bias=None, logit_cap=None):
@@ -96,30 +96,14 @@ def test_without_a_gpu_plain_products_and_a_clear_refusal():
         dot_product_attention(query, key, value, implementation="cudnn")
 
 
-def test_a_kernel_that_fails_its_self_check_is_not_used(on_a_gpu, monkeypatch):
+def test_a_kernel_that_fails_its_self_check_is_not_used(monkeypatch):
+    monkeypatch.setattr(cudnn, "platform", lambda: Platform("gpu"))
     monkeypatch.setattr(cudnn, "self_check", lambda: "cuDNN fails here")
     assert unsupported_reason(call()) == "cuDNN fails here"
 
 
 def test_the_self_check_detects_a_machine_without_cudnn():
     assert "cuDNN fails here" in cudnn.self_check()
-
-
-def test_cudnn_lowers_to_one_kernel_forward_and_one_backward(on_a_gpu, monkeypatch):
-    kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
-    checks = {"check_cudnn_version": 91000, "check_compute_capability": True, "is_cuda_compute_capability_equal": False}
-    for name, answer in checks.items():
-        monkeypatch.setattr(kernel, name, lambda *_, answer=answer: answer)
-
-    def total(query, key, value):
-        mixed = dot_product_attention(query, key, value, mask=Causal())
-        return jnp.square(mixed.astype(jnp.float32)).sum()
-
-    gradient = jax.jit(jax.vmap(jax.grad(total, (0, 1, 2))))
-    shapes = [jax.ShapeDtypeStruct((5, B, T, heads, D), jnp.bfloat16) for heads in (N, K, K)]
-    text = gradient.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("custom_call @__cudnn$fmhaSoftmax(") == 1
-    assert text.count("custom_call @__cudnn$fmhaSoftmaxBackward(") == 1
 
 
 def test_preload_loads_the_built_ins_and_nothing_where_there_are_none(monkeypatch, tmp_path):

@@ -95,6 +95,7 @@ def equals_the_reference(kernel, T, S, d_k, d_v, mask, dtype=jnp.float32, tolera
         )
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize(
     "shape", [name if name == "more keys" else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES]
 )
@@ -109,6 +110,7 @@ def test_tiles_in_bfloat16_equal_the_equation(mask):
     equals_the_reference("chunked", 13, 13, 8, 8, masks(13, 13)[mask], jnp.bfloat16, tolerance=0.03)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "shape",
     [
@@ -213,6 +215,7 @@ def test_tiles_outside_the_band_are_not_computed():
     assert count(Causal() | Prefix(jnp.ones(3, int))) == 64
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kernel", ["chunked", "splash", "cudnn"])
 def test_padding_that_is_not_finite_changes_nothing(kernel):
     T = 7
@@ -256,6 +259,7 @@ def test_splash_equals_the_equation_with_padding(mask):
 CUDNN = ["none", "causal", "causal window", "lengths", "causal lengths"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("shape", "widths"), [((7, 7), (5, 3)), ((10, 10), (8, 8)), ((7, 12), (12, 20)), ((8, 5), (8, 8))], ids=str
 )
@@ -282,6 +286,7 @@ def test_a_kernel_maps_over_trials_whose_padding_is_shared():
     np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("mask", FUSED)
 def test_tokamax_arguments_equal_the_equation(mask):
     pytest.importorskip("tokamax")

@@ -45,6 +45,7 @@ def float32(*arrays):
     return [None if x is None else jnp.asarray(x, jnp.float32) for x in arrays]
 
 
+@pytest.mark.every(5)
 @both
 @pytest.mark.parametrize("offset", [0.0, 3.0, 100.0])
 def test_values_and_gradients_in_bfloat16(norm, offset):
@@ -65,6 +66,7 @@ def test_values_and_gradients_in_bfloat16(norm, offset):
         np.testing.assert_allclose(np.asarray(own, np.float32), other, rtol=2**-7, atol=0.01 * scale)
 
 
+@pytest.mark.every(5)
 @both
 @pytest.mark.parametrize("affine", ["none", "gain", "bias", "gain and bias"])
 @pytest.mark.parametrize("epsilon", [None, 0.3])
@@ -101,6 +103,7 @@ def test_gradients_equal_finite_differences_of_the_equation(norm):
         np.testing.assert_allclose((grads[name] * direction).sum(), (ahead - behind) / 2e-6, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.every(3)
 @both
 def test_derivatives_of_both_modes_and_orders_agree(norm):
     x = jnp.asarray(numbers(D)[0])

@@ -38,6 +38,7 @@ def expected(x, positions, base=10_000.0, interleaved=False):
     return y
 
 
+@pytest.mark.every(3)
 @layouts
 @pytest.mark.parametrize("width", [2, H])
 @pytest.mark.parametrize("base", [10_000.0, 17.0])

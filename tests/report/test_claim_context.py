@@ -33,6 +33,7 @@ def printed(analysis):
     return console.export_text()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["lower", "higher"])
 def test_an_interaction_is_shown_with_the_two_effects_that_it_compares(tmp_path, kind):
     arms = {"lower": {"rate": "high"}, "than": {"rate": "low"}}
@@ -62,6 +63,7 @@ def test_a_claim_without_an_interaction_has_no_simple_effects(tmp_path):
     assert not tables.simple_effects(analysis).rows
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("pre", "verdict"), [(1.0, "supported"), (-1.0, "refuted"), (0.0, "inconclusive")])
 def test_the_report_begins_with_the_answer_to_its_question(tmp_path, pre, verdict):
     claim = Claim("high is better", lower={"rate": "high"}, than={"rate": "low"}, answers=ANSWERS)

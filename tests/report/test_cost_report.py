@@ -133,6 +133,7 @@ def test_the_speed_up_of_a_claim_is_that_of_its_arms(deeper):
     assert found.compute_to_baseline.ratio == pytest.approx(one / (two * sum(reached) / 6 / 6), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_figure_shows_the_loss_against_compute(deeper, tmp_path):
     write(deeper)
     for kind in ("svg", "png", "pdf"):

@@ -97,6 +97,7 @@ def test_missing_failed_and_diverged_runs_are_reported_and_counted(tmp_path):
     assert by_seed[1] == rows[1]["initial_validation_loss"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "changes",
     [

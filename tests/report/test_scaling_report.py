@@ -22,6 +22,7 @@ def analysis(tmp_path_factory):
     return scaled(tmp_path_factory.mktemp("sizes"))
 
 
+@pytest.mark.slow
 def test_the_page_and_the_tables_have_the_laws(tmp_path):
     store = fill(tmp_path, sized(), scores())
     found = write(store)

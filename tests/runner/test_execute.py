@@ -77,6 +77,7 @@ UNCUT = tiny(baseline=replace_at(BASELINE, {"training.evaluate_every": None}), c
 PRE = [trial for trial in STUDY.trials() if trial.arm.labels["norm"] == "pre"]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("chunk_steps", [1, 2, 3, 6, 50])
 def test_the_length_of_a_chunk_changes_no_bit(whole, chunk_steps):
     trials = [trial for trial in UNCUT.trials() if trial.arm.labels["norm"] == "pre"]
@@ -235,6 +236,7 @@ def breaking(method, original):
     return wrapped
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", ["train", "__init__"])
 def test_an_exception_fails_its_own_group_and_is_retried_when_asked_for(whole, tmp_path, monkeypatch, method):
     with monkeypatch.context() as broken:

@@ -67,6 +67,7 @@ def check_trials(root):
     return kept
 
 
+@pytest.mark.every(10)
 @pytest.mark.parametrize("how", [{}, {"group_size": 3}, {"layout": "scanned"}], ids=str)
 @pytest.mark.parametrize("which", ["final", "best", "all"])
 def test_kept_weights_give_the_evaluations_of_the_row(tmp_path, which, how):
@@ -80,6 +81,7 @@ def test_kept_weights_give_the_evaluations_of_the_row(tmp_path, which, how):
     assert kept == {name: expected(name) for name in curves}
 
 
+@pytest.mark.slow
 def test_the_best_is_the_highest_where_the_goal_is_higher(tmp_path):
     train(tmp_path, dataclasses.replace(STUDY, metric="validation_accuracy", keep="best"))
     rows = flaxformer.results(tmp_path).table.iter_rows(named=True)
@@ -229,6 +231,7 @@ def test_generate_continues_a_prompt_with_kept_weights_of_a_user_class(tmp_path,
     assert capsys.readouterr().out.startswith("def")
 
 
+@pytest.mark.slow
 def test_finished_events_come_after_their_weights(tmp_path):
     for event in run(STUDY, Execution(output=tmp_path, devices=1, keep="final")):
         if isinstance(event, Finished):

@@ -48,6 +48,7 @@ def alone(name):
     return numbers | {"train_loss_curve": metrics["loss"].tolist()}
 
 
+@pytest.mark.every(12)
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_run_of_a_study_has_the_bits_of_the_run_alone(name, devices):

@@ -139,6 +139,7 @@ def test_a_damaged_line_is_not_read(root):
     assert len(measured(root, NORM)) == 1
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -165,6 +165,7 @@ def check_all_reads(folder):
     return rows
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_lines_with_any_value_are_rows_or_damage(tmp_path, name):
     store = Store(tmp_path)
@@ -188,6 +189,7 @@ SERIES += [[[True], None], [[[1]], []], [b"a", None], [{"a": 1}, None]]
 WIDE = [(pl.UInt64, [2**63, 1]), (pl.Int128, [10**30, None]), (pl.List(pl.UInt64), [[2**63], [1]]), (pl.Date, [1, 2])]
 
 
+@pytest.mark.every(9)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "trial"])
 def test_tables_with_any_column_are_rows_or_damage(tmp_path, name):
     store = Store(tmp_path)

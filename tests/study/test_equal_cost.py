@@ -48,6 +48,7 @@ def test_a_field_that_costs_nothing_has_no_nearest_value():
     assert nearest(lambda n: 1 / n, 3) is None
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_every_arm_has_the_cost_of_the_baseline(quantity):
     adjust = {"compute": "training.steps", "tokens": "training.steps", "steps": "training.steps"}
@@ -103,6 +104,7 @@ class Power(FeedForward):
         return (x @ weights.up) ** 2 @ weights.down
 
 
+@pytest.mark.slow
 def test_components_of_a_user_are_matched_like_those_of_the_package():
     """One arm has d_ff, the other hidden; neither declares its FLOPs."""
     levels = {"gated": Gated(d_ff=30), "power": Power(hidden=90)}

@@ -202,6 +202,7 @@ def test_runs_without_a_source_have_the_identity_that_they_had():
     assert declaration(tiny(baseline=changed))["recipes"] != declaration(tiny())["recipes"]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     ("init", "changes", "message"),
     [

@@ -528,6 +528,7 @@ def test_the_command_runs_a_halving(monkeypatch, tmp_path, capsys):
     assert len(Store(tmp_path / "out").rows()) == 8
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["halving", "search"])
 def test_two_workers_in_one_folder_train_every_stage_once(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(launch, "POLL", 0.02)

@@ -316,6 +316,7 @@ def filled(folder, output):
     return fill(output, study, lambda trial: 1.0 + trial.seed)
 
 
+@pytest.mark.every(9)
 @pytest.mark.parametrize("case", CASES)
 def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_path, case):
     files, change, name = CASES[case]
@@ -342,6 +343,7 @@ def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_pa
     assert any("had changed" in limit for limit in analyse(Store(tmp_path / "out")).limits)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("case", UNCHANGED)
 def test_edits_without_effect_on_results_retrain_nothing(tmp_path, case):
     measure = MEASURE.replace("1.0 *", "smooth(x) *") + "from helper import smooth\n"

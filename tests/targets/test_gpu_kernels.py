@@ -90,6 +90,11 @@ def test_devices_along_tensor_keep_their_part_of_the_pairs():
     assert not [one for one in program.collectives if one.bytes >= B * T * 4 * D * 2]
 
 
+def test_attention_is_one_fused_kernel_forward_and_one_backward_per_layer():
+    calls = re.findall(r'custom_call_target="__cudnn\$fmhaSoftmax(Backward)?"', step().text)
+    assert sorted(calls) == [""] * LAYERS + ["Backward"] * LAYERS
+
+
 def test_products_of_one_operand_are_not_merged():
     assert not re.search(rf"bf16\[{B * T},({2 * D}|{3 * D})\]", step().text)
 

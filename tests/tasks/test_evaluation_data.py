@@ -39,6 +39,7 @@ def keys_of(batches):
     return list(example_keys(merge_batches(batches)))
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_batch_size_does_not_change_the_evaluation_examples(tasks, number):
     task = tasks[number].replace(evaluation_batch_size=3)
@@ -49,6 +50,7 @@ def test_the_batch_size_does_not_change_the_evaluation_examples(tasks, number):
     assert same(task.load().evaluation(), tasks[number].load().evaluation())
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_digest_is_that_of_the_examples_in_any_division(tasks, number):
     task = tasks[number]
@@ -59,6 +61,7 @@ def test_the_digest_is_that_of_the_examples_in_any_division(tasks, number):
         assert evaluation_digest(task.replace(evaluation_batches=1, evaluation_batch_size=6).load()) == digest
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_test_set_has_the_shape_of_the_evaluation_set_and_other_examples(tasks, number):
     task = tasks[number]

@@ -170,6 +170,7 @@ def test_a_stage_gives_the_batches_of_its_weights():
         assert_equal(batch(staged, step), batch(mix(1, 0) if step < 3 else mix(0, 1), step))
 
 
+@pytest.mark.slow
 def test_the_evaluation_set_holds_that_of_each_domain_whatever_the_weights():
     for weights in ((1, 2, 3), (0, 0, 1)):
         own = mix(*weights)

@@ -99,6 +99,7 @@ def test_shapes_dtypes_and_ranges_agree_with_the_task(given):
         assert batch.source is None or batch.source.shape == (4, 3, task.source_length)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("number", range(17))
 def test_every_field_of_a_task_changes_its_data(files, number):
     base, changes = list(every_task(files).items())[number]
@@ -184,6 +185,7 @@ def test_unsuitable_model_is_refused(task, model, message):
         Run(task=task, model=model)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("task", "model"),
     [

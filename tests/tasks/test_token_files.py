@@ -83,6 +83,7 @@ def test_packed_windows_equal_a_plain_loop(path):
     assert batch.weights.min() == 0
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("mask_pattern", ["causal", "bidirectional"])
 def test_documents_in_a_window_do_not_influence_each_other(path, mask_pattern):
     config = ModelConfig(

@@ -50,6 +50,7 @@ def gradient_in(run, parts, batch):
     return jax.jit(lambda: backward(state, split(run, parts), batch)[:2])()
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("d_model", [6, 10])
 @pytest.mark.parametrize("form", ["joined", "paired"])
 def test_dropout_is_the_same_in_any_number_of_micro_batches(form, d_model):
@@ -76,6 +77,7 @@ def test_examples_of_a_batch_have_different_dropout():
     np.testing.assert_allclose(whole, sum(alone), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_in_micro_batches_of_a_batch_in_buckets():
     run = replace_at(RUN, {"model.dropout": 0.5})
     batch = SOURCE.batch(jax.random.key(0), 0)

@@ -80,6 +80,7 @@ def assert_near(found, wanted):
         np.testing.assert_allclose(found[name], value, rtol=2e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [MIXED, pytest.param(RUN, marks=pytest.mark.slow)], ids=["mixture", "plain"])
 def test_columns_are_the_scores_of_each_task_alone(run):
     arrays = jax.tree.map(jnp.asarray, run)

@@ -47,6 +47,7 @@ def six_n_d(config, products):
     return TASK.batch_size * tokens * (6 * products + 12 * config.layers * config.d_model * tokens)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize(("network", "matrices"), [(Dense(d_ff=HIDDEN), 2), (Gated(d_ff=HIDDEN), 3), (None, 0)])
 def test_a_training_step_has_six_flops_per_weight_and_token_and_its_attention(layers, network, matrices):
@@ -56,6 +57,7 @@ def test_a_training_step_has_six_flops_per_weight_and_token_and_its_attention(la
     assert flops_per_step(run_of(config)) == model_flops(run_of(config))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "how",
     [{"remat": "block"}, {"micro_batches": 5}, {"precision": "bfloat16"}, {"steps": 60, "evaluate_every": 20}],

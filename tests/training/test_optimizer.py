@@ -57,6 +57,7 @@ def quadratic(params):
     return jax.tree.map(lambda w: w - 1.0 + jnp.sin(3.0 * w), params)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("clip", "weight_decay"), [(None, None), (0.05, 0.1)])
 def test_updates_equal_optax_adamw(clip, weight_decay):
     model = ModelConfig(vocabulary=5, layers=1, d_model=4, attention=Attention(heads=2), feed_forward=Dense(d_ff=3))

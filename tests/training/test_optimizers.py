@@ -198,6 +198,7 @@ def step(config, params, *gradients):
     return updates
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "kind",
     [Lamb, Muon]

@@ -99,6 +99,7 @@ def test_initial_scales_of_mup_are_those_of_table_3(initializer):
     np.testing.assert_allclose(drawn["head/matrix"].std(), std, rtol=0.2)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("optimizer", "rates"),
     [
@@ -153,6 +154,7 @@ def test_folded_multipliers_train_as_multipliers_in_the_forward_pass():
     assert_close(trained(run), jax.tree.map(jnp.multiply, own, factors))
 
 
+@pytest.mark.slow
 def test_coordinate_check_passes_under_mup_and_fails_under_the_standard_parametrization():
     slopes = {}
     for kind in (MuP(base_width=BASE), Parametrization()):

@@ -64,6 +64,7 @@ def check_dtypes(config, layout):
             assert dtype == (jnp.float32 if name in FLOAT32 else NARROW), place
 
 
+@pytest.mark.every(3)
 @grid
 def test_the_residual_stream_is_bfloat16_and_attention_weights_and_logits_are_float32(config):
     check_dtypes(config, "unrolled")

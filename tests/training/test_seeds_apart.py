@@ -39,6 +39,7 @@ def compute():
     return jax.jit(lambda run: draws(run, state, batch))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_seed_of_one_source_changes_that_source_only(compute, source):
     before, after = compute(RUN), compute(replace_at(RUN, {f"seeds.{source}": 4}))

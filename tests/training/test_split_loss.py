@@ -131,6 +131,7 @@ def agree(found, expected, tolerance):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * scale), found, expected)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 @pytest.mark.parametrize("large", [V, pytest.param(7 * V, marks=pytest.mark.slow)])
 def test_chunks_change_neither_loss_nor_gradient_nor_scores(name, large, monkeypatch):
