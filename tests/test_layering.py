@@ -166,6 +166,7 @@ INSIDE = {
         {"parsing", "remat"},
         {"copied_study"},
         {"declare", "check", "compare", "completion", "fit", "generate", "new", "prepare", "status", "study", "train"},
+        {"target_programs"},
         {"target", "bench_suite"},
         {"bench", "claims", "launcher", "measure", "plan", "replicate", "report", "verify"},
         {"run"},
