@@ -183,7 +183,7 @@ def _gradients(bound: _Bound, arguments: PyTree, cotangent: PyTree | None) -> tu
     ]
     start = jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes), bound.shards.place(zeros)
     (sums, gradients), of_x = jax.lax.scan(body, start, (x, rows))
-    # The barrier keeps the shape of the chunks out of later sums over tokens. libtpu 0.0.52 and others abort where such
+    # The barrier keeps the shape of the chunks out of later sums over tokens. libtpu 0.0.52 aborts where such
     # a sum is fused with a reshape from chunks whose length is not a multiple of 1,024 tokens.
     of_x = jax.lax.optimization_barrier(bound.division.merge(of_x))
     return jax.tree.map(lambda own: own.sum(0), sums), bound.shards.add(gradients), of_x
