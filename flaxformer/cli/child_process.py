@@ -15,9 +15,9 @@ from typing import Self, TypeVar, cast
 
 import jax
 
-from flaxformer.errors import UserError
-from flaxformer.interrupts import interrupt_on_signals
-from flaxformer.startup import set_up
+from flaxformer.system.errors import UserError
+from flaxformer.system.interrupts import interrupt_on_signals
+from flaxformer.system.startup import set_up
 
 T = TypeVar("T")
 _STACK_LINE = re.compile(r"^\s*(@|\*\*\*|#\d|0x|\[symbolize|PC:|Current thread|Thread |File |Extension modules)")

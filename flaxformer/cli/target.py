@@ -11,14 +11,15 @@ from flaxformer.cli.arguments import Plan
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.child_process import ChildFailedError
 from flaxformer.cli.target_programs import Compiler, load, program_groups
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.kernels import KernelChoice
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
-from flaxformer.sharding import Devices, parse_devices
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 from flaxformer.targets.compiler import NotCompiled
 from flaxformer.targets.devices import Device
 from flaxformer.targets.limits import Largest, largest
@@ -29,7 +30,6 @@ from flaxformer.targets.topology import Target, parse_target
 from flaxformer.targets.traffic import traffic_by_part
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run import Run
-from flaxformer.wording import counted
 
 GIB = 2**30
 SHOWN = 8

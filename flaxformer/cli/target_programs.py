@@ -10,18 +10,18 @@ import jax
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.child_process import ChildDiedError, ChildProcess
 from flaxformer.cli.study import load as load_study
-from flaxformer.errors import UserError
-from flaxformer.overrides import override
+from flaxformer.core.overrides import override
+from flaxformer.core.struct import replace_at
+from flaxformer.devices.sharding import Devices
 from flaxformer.runner.stages import resolve_study
-from flaxformer.sharding import Devices
-from flaxformer.struct import replace_at
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.system.errors import UserError
 from flaxformer.targets.compiler import NotCompiled
 from flaxformer.targets.program import CompiledStep, Placement, compile_step
 from flaxformer.targets.topology import parse_target
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.training.run import Run
 
 

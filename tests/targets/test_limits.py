@@ -10,9 +10,10 @@ from rich.console import Console
 from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.target import _plan_run, collectives_table, gib, kernel_lines, memory_table, step_line
-from flaxformer.config import Attention, ModelConfig
+from flaxformer.components import Attention
+from flaxformer.config import ModelConfig
+from flaxformer.devices.sharding import Devices
 from flaxformer.nn.kernels import KernelChoice
-from flaxformer.sharding import Devices
 from flaxformer.study.declare import Axis, Study
 from flaxformer.study.plan import groups
 from flaxformer.targets.collectives import Collective
