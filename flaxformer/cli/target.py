@@ -1,7 +1,7 @@
 """`flaxformer plan FILE --target …`: a job or a study, compiled for accelerators that need not be there."""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 
 import jax
 from rich.console import Console
@@ -9,30 +9,25 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.child_process import ChildDiedError, call_in_process
-from flaxformer.cli.study import load as load_study
-from flaxformer.cli.terminal import safe_console
-from flaxformer.core.overrides import override
-from flaxformer.core.struct import replace_at
+from flaxformer.cli.child_process import ChildFailedError
+from flaxformer.cli.target_programs import Compiler, load, program_groups
 from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.kernels import KernelChoice
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
-from flaxformer.runner.stages import resolve_study
 from flaxformer.study.declare import Study
-from flaxformer.study.load import load_module
-from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.study.plan import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import counted
+from flaxformer.targets.compiler import NotCompiled
 from flaxformer.targets.devices import Device
-from flaxformer.targets.limits import largest
-from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
+from flaxformer.targets.limits import Largest, largest
+from flaxformer.targets.program import CompiledStep, TargetMemory
 from flaxformer.targets.roofline import Roofline, roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import Target, parse_target
 from flaxformer.targets.traffic import traffic_by_part
-from flaxformer.tasks.batch import Source
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run import Run
 
@@ -42,14 +37,17 @@ SHOWN = 8
 
 
 def main(arguments: Plan, console: Console) -> int:
-    """Compile the file's study or run for the target in a process of its own, and print what it needs."""
-    target, _ = _target_and_mesh(arguments)
-    try:
-        return call_in_process(compile_and_print, arguments)
-    except ChildDiedError as error:
-        text = f"the compiler for {target} ended its process ({error}); a smaller model or another mesh may compile"
-        safe_console(is_error=True).print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
-        return FAILED
+    """Compile the file's study or run for the target, and print what it needs; 1 if a figure is not known."""
+    target, mesh = _target_and_mesh(arguments)
+    jax.config.update("jax_platforms", "cpu")  # attached devices are left alone
+    planned = load(arguments)
+    with Compiler(arguments) as compiler, contextlib.suppress(ChildFailedError):  # its traceback was printed
+        if isinstance(planned, Study):
+            _plan_study(planned, compiler, target, mesh, console)
+        else:
+            _plan_run(planned, compiler, target, mesh, console)
+        return FAILED if compiler.has_failed else 0
+    return FAILED
 
 
 def _target_and_mesh(arguments: Plan) -> tuple[Target, Devices | None]:
@@ -66,39 +64,30 @@ def _target_and_mesh(arguments: Plan) -> tuple[Target, Devices | None]:
     return target, mesh
 
 
-def compile_and_print(arguments: Plan, console: Console | None = None) -> int:
-    """Compile the file's study or run for the target in this process, and print what it needs."""
-    target, mesh = _target_and_mesh(arguments)
-    console = safe_console() if console is None else console
-    jax.config.update("jax_platforms", "cpu")  # the data are read on the host, and attached devices are left alone
-    target.devices()  # raises without the compiler
-    module = load_module(arguments.file, "defines `study` or `run`")
-    if isinstance(getattr(module, "study", None), Study):
-        _plan_study(arguments, target, mesh, console)
-    elif isinstance(run := getattr(module, "run", None), Run):
-        _plan_run(override(run, arguments.overrides), arguments, target, mesh, console)
-    else:
-        raise UserError(f"'{arguments.file}' defines neither `study` nor `run`; expected Study(...) or Run(...)")
-    return 0
-
-
-def _plan_run(run: Run, arguments: Plan, target: Target, mesh: Devices | None, console: Console) -> None:
+def _plan_run(run: Run, compiler: Compiler, target: Target, mesh: Devices | None, console: Console) -> None:
     """Print the plan of a job: one program over all devices of its mesh."""
     if mesh is None and target.count > 1:
         mesh = Devices(data=target.count)
     check_batch(run, mesh or Devices())
-    source = run.task.load()
-
-    def compiled(changed: Run, devices: Devices | None) -> CompiledStep:
-        own = source if changed.task == run.task else changed.task.load()
-        return compile_step(changed, Placement.of(target, devices), arguments.layout, source=own)
-
     with console.status("compiling"):
-        program = compiled(run, mesh)
+        program = compiler.compile(mesh)
+    where, is_quick = str(target) if mesh is None else f"{target}, mesh {mesh}", compiler.arguments.quick
+    if isinstance(program, NotCompiled):
+        _print(console, [f"{where}: not known: {program.reason}"])
+    else:
+        _print_program(run, target, mesh, program, where, console)
+    if not is_quick:
+        _print(console, [_largest_batch(run, mesh, program, compiler, console)])
+    if isinstance(program, CompiledStep) and not program.fits:
+        _suggest(run, target, mesh, None if is_quick else compiler, program, console)
+
+
+def _print_program(
+    run: Run, target: Target, mesh: Devices | None, program: CompiledStep, where: str, console: Console
+) -> None:
+    """Print the memory, kernels, communication, time and traffic of a job's program."""
     flops = model_flops(run) / (1 if mesh is None else mesh.count)
-    where = str(target) if mesh is None else f"{target}, mesh {mesh}"
-    lines = [f"{where}: {_verdict(program)}", f"compiled in {program.seconds:.0f} s on this machine"]
-    _print(console, lines)
+    _print(console, [f"{where}: {_verdict(program)}", f"compiled in {program.seconds:.0f} s on this machine"])
     console.print(fitted(memory_table([("step", program)]), console.width))
     _print(console, kernel_lines(program.choices))
     if program.collectives:
@@ -107,101 +96,109 @@ def _plan_run(run: Run, arguments: Plan, target: Target, mesh: Devices | None, c
         _print(console, [step_line(flops, roofline(program, target.device, flops, run.training.precision))])
         console.print(fitted(traffic_table(program, target.device), console.width))
         _print(console, [transfers_line(program)])
-    if not arguments.quick:
-        _print(console, [_largest_batch(run, mesh, program, compiled, console)])
-    if not program.fits:
-        _suggest(run, target, mesh, None if arguments.quick else compiled, program, console)
 
 
 def _largest_batch(
-    run: Run, mesh: Devices | None, program: CompiledStep, compiled: Callable[..., CompiledStep], console: Console
+    run: Run, mesh: Devices | None, program: CompiledStep | NotCompiled, compiler: Compiler, console: Console
 ) -> str:
     """Return the largest batch that fits, in words."""
     parts = (run.training.micro_batches or 1) * run.buckets
     unit = parts * (1 if mesh is None else mesh.batch)
 
-    def at(size: int) -> CompiledStep:
+    def at(size: int) -> CompiledStep | NotCompiled:
         with console.status(f"compiling for a batch of {size:,}"):
-            return compiled(replace_at(run, {"task.batch_size": size}), mesh)
+            return compiler.compile(mesh, {"task.batch_size": size})
 
     found = largest(at, run.task.batch_size, unit, program)
     return f"largest batch_size: {found.describe()}; now {run.task.batch_size:,}"
 
 
 def _suggest(
-    run: Run,
-    target: Target,
-    mesh: Devices | None,
-    compiled: Callable[..., CompiledStep] | None,
-    program: CompiledStep,
-    console: Console,
+    run: Run, target: Target, mesh: Devices | None, compiler: Compiler | None, program: CompiledStep, console: Console
 ) -> None:
     """Print changes that need less memory, with what each needs."""
     _print(console, kernel_suggestions(program.choices, target.device.platform))
-    for one in suggestions(run, target, mesh):
-        if compiled is None:
-            _print(console, [f"try {one.text}"])
+    for suggestion in suggestions(run, target, mesh):
+        if compiler is None:
+            _print(console, [f"try {suggestion.text}"])
             continue
-        with console.status(f"compiling with {one.text}"):
-            changed = compiled(one.run, one.mesh)
-        _print(console, [f"with {one.text}: {_verdict(changed)}"])
+        with console.status(f"compiling with {suggestion.text}"):
+            changed = compiler.compile(suggestion.mesh, suggestion.changes)
+        _print(console, [f"with {suggestion.text}: {_verdict(changed)}"])
 
 
-def _plan_study(arguments: Plan, target: Target, mesh: Devices | None, console: Console) -> None:
-    """Print the plan of a study: each program, for the group of runs that a device or a mesh trains together."""
-    declared, execution = load_study(arguments)
-    study = resolve_study(declared, dataclasses.replace(execution, mesh=None, devices=None))
-    placement = Placement.of(target, mesh)
+def _plan_study(study: Study, compiler: Compiler, target: Target, mesh: Devices | None, console: Console) -> None:
+    """Print the plan of a study: each program with the group of runs that a device or a mesh trains together."""
+    arguments = compiler.arguments
     sharing = max(1, target.count // (1 if mesh is None else mesh.count))
     console.print(Text(study.question, style="bold"))
-    sources: dict[object, Source] = {}
     rows, results = [], []
-    choices: dict[KernelChoice, None] = {}
-    for group in groups(study.trials()):
+    for index, group in enumerate(program_groups(arguments)):
         run = group.example
         check_batch(run, mesh or Devices())
-        source = sources.setdefault(run.task, run.task.load())
         size = 1 if arguments.exact else min(group.size, arguments.group_size or -(-group.size // sharing))
 
-        def at(number: int, run: Run = run, source: Source = source, name: str = group.name) -> CompiledStep:
+        def at(number: int, index: int = index, name: str = group.name) -> CompiledStep | NotCompiled:
             with console.status(f"{name}: compiling for {counted(number, 'run')} together"):
-                return compile_step(run, placement, arguments.layout, number, source)
+                return compiler.compile(mesh, group=index, number=number)
 
         program = at(size)
-        flops = size * model_flops(run) / len(placement.devices)
-        bound = None if program.error else roofline(program, target.device, flops, run.training.precision)
-        limit = "" if arguments.quick else largest(at, size, 1, program, group.size).describe(group.size)
+        flops = size * model_flops(run) / (1 if mesh is None else mesh.count)
+        bound = None
+        if isinstance(program, CompiledStep) and not program.error:
+            bound = roofline(program, target.device, flops, run.training.precision)
+        limit = None if arguments.quick else largest(at, size, 1, program, group.size)
         rows.append(study_row(group, size, program, bound, limit))
-        results.append((group.name, program))
-        choices |= dict.fromkeys(program.choices)
+        results.append((group.name, program, limit))
     where = str(target) if mesh is None else f"{target}, mesh {mesh} per group"
-    fits = sum(program.fits for _, program in results)
-    verdict = "fits" if fits == len(results) else "does not fit"
+    _print_study(where, rows, results, console)
+
+
+def _print_study(
+    where: str,
+    rows: list[list[str]],
+    results: list[tuple[str, CompiledStep | NotCompiled, Largest | None]],
+    console: Console,
+) -> None:
+    """Print the programs of a study, their memory and kernels, and why figures are not known."""
+    known = [(name, program) for name, program, _ in results if isinstance(program, CompiledStep)]
+    fits = sum(program.fits for _, program in known)
+    verdict = "fits" if fits == len(results) else "does not fit" if fits < len(known) else "not known"
     _print(console, [f"{where}: {verdict}, {fits} of {counted(len(results), 'program')}"])
     header = ["program", "runs", "together", "fits", "GiB", "step ≥ ms", "limited by", "largest group"]
     console.print(fitted(Table("", header, rows, 1), console.width))
-    console.print(fitted(memory_table(results), console.width))
-    _print(console, kernel_lines(tuple(choices)))
-    if fits < len(results):
+    if known:
+        console.print(fitted(memory_table(known), console.width))
+    _print(console, kernel_lines(tuple(dict.fromkeys(choice for _, program in known for choice in program.choices))))
+    for name, program, limit in results:
+        if limit is not None:
+            _print(console, (f"{name}, {number:,} together: not known: {why}" for number, why in limit.not_compiled))
+        elif isinstance(program, NotCompiled):
+            _print(console, [f"{name}: not known: {program.reason}"])
+    if fits < len(known):
         _print(console, ["fewer runs together: --group-size; one run over several devices: --mesh fsdp=N"])
 
 
-def study_row(group: ProgramGroup, size: int, program: CompiledStep, bound: Roofline | None, limit: str) -> list[str]:
+def study_row(
+    group: ProgramGroup, size: int, program: CompiledStep | NotCompiled, bound: Roofline | None, limit: Largest | None
+) -> list[str]:
     """Return the row of a program of a study."""
     return [
         group.name,
         str(len(group.trials)),
         str(size),
-        "yes" if program.fits else "no",
-        gib(program.needed),
+        "not known" if isinstance(program, NotCompiled) else "yes" if program.fits else "no",
+        "" if isinstance(program, NotCompiled) else gib(program.needed),
         "" if bound is None else f"{bound.seconds * 1e3:.2g}",
         "" if bound is None else bound.limit,
-        limit,
+        "" if limit is None else limit.known(group.size),
     ]
 
 
-def _verdict(program: CompiledStep) -> str:
+def _verdict(program: CompiledStep | NotCompiled) -> str:
     """Return in words if a program fits, and the bytes."""
+    if isinstance(program, NotCompiled):
+        return f"not known: {program.reason}"
     needed = f"{gib(program.needed)} of " if program.needed else "more than "
     return f"{'fits' if program.fits else 'does not fit'}, {needed}{gib(program.available)} GiB per device"
 

@@ -15,12 +15,13 @@ from flaxformer.laws.configs import without_dropout
 from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
+from flaxformer.nn.chunks import Division
 from flaxformer.nn.losses import mean
 from flaxformer.tasks.batch import Batch, Source, concat_parts
 from flaxformer.training import Run
 from flaxformer.training.loss import forward
 from flaxformer.training.schedule import learning_rate
-from flaxformer.training.split_loss import Split, split_sums, term_factors, training_counts, training_sums
+from flaxformer.training.split_loss import split_sums, term_factors, training_counts, training_sums
 
 STEPS = 4
 """Number of batches that the law of data compares."""
@@ -183,9 +184,9 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
         outcome = forward(weights, run, batch, random_key(), rows=jnp.arange(len(batch.weights)))
         if outcome.projection is None or outcome.projection.features.shape[:-1] != batch.weights.shape:
             return None
-        split = Split(batch.weights.shape, shards=1, count=batch.weights.size)
+        division = Division(batch.weights.shape, shards=1, count=batch.weights.size)
         factors = term_factors(run, training_counts(weights, run, outcome, batch))
-        chunked = split_sums(weights, run, outcome.projection, batch, split, factors)
+        chunked = split_sums(weights, run, outcome.projection, batch, division, factors)
         whole = training_sums(weights, run, outcome.replace(aux=Aux(), projection=None), batch)
         return _mean(whole), _mean(chunked)
 

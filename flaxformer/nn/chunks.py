@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import operator
+import math
 from collections.abc import Callable
 
 import jax
@@ -42,55 +42,69 @@ def chunk_count(tokens: int, width: int, large: int = LARGE) -> int:
     return next((count for count in range(least, 2 * least) if tokens % count == 0), least)
 
 
-def split(tree: PyTree, batch: tuple[int, ...], shards: int, chunks: int) -> PyTree:
-    """Return arrays [*batch, ...] as [chunks, shards, tokens, ...], padded with zeros at the end of each shard.
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """Division of the tokens of a batch: into one part per shard, and each of these into chunks.
 
-    The leading axis of the batch is divided into `shards` parts first, so that no token leaves its device.
+    The leading axis of the batch is divided into the shards first, so that no token leaves its device.
+
+    Args:
+      batch: shape of the batch in tokens, such as (B, T).
+      shards: number of shards.
+      count: number of chunks.
     """
 
-    def one(x: Array) -> Array:
-        rest = x.shape[len(batch) :]
-        x = x.reshape(shards, -1, *rest)
-        padding = -x.shape[1] % chunks
-        x = jnp.pad(x, [(0, 0), (0, padding), *((0, 0) for _ in rest)]) if padding else x
-        return jnp.moveaxis(x.reshape(shards, chunks, -1, *rest), 1, 0)
+    batch: tuple[int, ...]
+    shards: int
+    count: int
 
-    return jax.tree.map(one, tree)
+    def split(self, tree: PyTree) -> PyTree:
+        """Return arrays [*batch, ...] as [chunks, shards, tokens, ...], padded with zeros at the end of each shard."""
+
+        def one(x: Array) -> Array:
+            rest = x.shape[len(self.batch) :]
+            x = x.reshape(self.shards, -1, *rest)
+            padding = -x.shape[1] % self.count
+            x = jnp.pad(x, [(0, 0), (0, padding), *((0, 0) for _ in rest)]) if padding else x
+            return jnp.moveaxis(x.reshape(self.shards, self.count, -1, *rest), 1, 0)
+
+        return jax.tree.map(one, tree)
+
+    def merge(self, tree: PyTree) -> PyTree:
+        """Return arrays [chunks, shards, tokens, ...] as [*batch, ...]: the inverse of `split`."""
+
+        def one(x: Array) -> Array:
+            x, rest = jnp.moveaxis(x, 0, 1), x.shape[3:]
+            x = x.reshape(self.shards, -1, *rest)
+            size = math.prod(self.batch) // self.shards
+            return x[:, :size].reshape(*self.batch, *rest)
+
+        return jax.tree.map(one, tree)
 
 
-def merge(tree: PyTree, batch: tuple[int, ...]) -> PyTree:
-    """Return arrays [chunks, shards, tokens, ...] as [*batch, ...]: the inverse of `split`."""
-
-    def one(x: Array) -> Array:
-        x, rest = jnp.moveaxis(x, 0, 1), x.shape[3:]
-        shards = x.shape[0]
-        x = x.reshape(shards, -1, *rest)
-        size = functools.reduce(operator.mul, batch, 1) // shards
-        return x[:, :size].reshape(*batch, *rest)
-
-    return jax.tree.map(one, tree)
+def map_chunks(function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, division: Division) -> PyTree:
+    """Return the results of function(shared, x, rows) per token, [*batch, ...], computed for one chunk at a time."""
+    cut = division.split((x, rows))
+    return division.merge(jax.lax.map(lambda part: jax.vmap(function, (None, 0, 0))(shared, *part), cut))
 
 
-def map_chunks(function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree) -> PyTree:
-    """Return the results of function(shared, x, rows) for each chunk and shard, [chunks, shards, ...]."""
-    return jax.lax.map(lambda part: jax.vmap(function, (None, 0, 0))(shared, *part), (x, rows))
-
-
-def sum_chunks(function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, shards: Shards = ONE) -> PyTree:
+def sum_chunks(
+    function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, division: Division, shards: Shards = ONE
+) -> PyTree:
     """Return Σ function(shared, x_i, rows_i) over chunks and shards; the gradient computes each chunk again.
 
     The gradients of `shared` are summed in float32 or wider, per shard, and over the shards once at the end.
 
     Args:
       function: pure, and without traced values in its closure; its result is a tree of scalars.
-      x, rows: [chunks, shards, tokens, ...], as `split` gives them; only x has a gradient.
+      x, rows: [*batch, ...]; only x has a gradient.
     """
     floats, rebuild = _partition(shared)
-    return _sums(_Bound(function, shards, rebuild), floats, x, rows, _others(shared))
+    return _sums(_Bound(function, division, shards, rebuild), floats, x, rows, _others(shared))
 
 
 def sum_chunks_once(
-    function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, shards: Shards = ONE
+    function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, division: Division, shards: Shards = ONE
 ) -> Float[Array, ""]:
     """Return `sum_chunks` of a function whose result is one scalar, with the gradient computed in the forward pass.
 
@@ -98,14 +112,16 @@ def sum_chunks_once(
     (Hsu et al. 2024, "Liger Kernel", section 3.2).
     """
     floats, rebuild = _partition(shared)
-    return _sum_once(_Bound(function, shards, rebuild), floats, x, rows, _others(shared))
+    return _sum_once(_Bound(function, division, shards, rebuild), floats, x, rows, _others(shared))
 
 
 class _Bound:
-    """A function of (floats, others, x, rows), and the sharding of its gradients."""
+    """A function of (floats, others, x, rows), the division of x and rows, and the sharding of its gradients."""
 
-    def __init__(self, function: ChunkFunction, shards: Shards, rebuild: Callable[..., PyTree]) -> None:
-        self.function, self.shards, self.rebuild = function, shards, rebuild
+    def __init__(
+        self, function: ChunkFunction, division: Division, shards: Shards, rebuild: Callable[..., PyTree]
+    ) -> None:
+        self.function, self.division, self.shards, self.rebuild = function, division, shards, rebuild
 
     def __call__(self, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> PyTree:
         return self.function(self.rebuild(floats, others), x, rows)
@@ -139,6 +155,7 @@ def _scan(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, others: li
         found = jax.vmap(one)(*part)
         return jax.tree.map(lambda total, own: total + own.sum(0), sums, found), None
 
+    x, rows = bound.division.split((x, rows))
     shapes = jax.eval_shape(one, *jax.tree.map(lambda leaf: leaf[0, 0], (x, rows)))
     sums, _ = jax.lax.scan(body, jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes), (x, rows))
     return sums
@@ -159,11 +176,16 @@ def _gradients(bound: _Bound, arguments: PyTree, cotangent: PyTree | None) -> tu
         added = [total + new.astype(total.dtype) for total, new in zip(gradients, own, strict=True)]
         return (sums, bound.shards.place(added)), of_x
 
-    count = x.shape[1]
+    x, rows = bound.division.split((x, rows))
     shapes = jax.eval_shape(jax.vmap(one), *jax.tree.map(lambda leaf: leaf[0], (x, rows)))[0]
-    zeros = [jnp.zeros((count, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in floats]
+    zeros = [
+        jnp.zeros((bound.division.shards, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in floats
+    ]
     start = jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes), bound.shards.place(zeros)
     (sums, gradients), of_x = jax.lax.scan(body, start, (x, rows))
+    # The barrier keeps the shape of the chunks out of later sums over tokens. libtpu 0.0.52 aborts where such
+    # a sum is fused with a reshape from chunks whose length is not a multiple of 1,024 tokens.
+    of_x = jax.lax.optimization_barrier(bound.division.merge(of_x))
     return jax.tree.map(lambda own: own.sum(0), sums), bound.shards.add(gradients), of_x
 
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -15,6 +16,16 @@ _NEEDED = (
     (re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds"), False),
 )
 """Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
+
+
+class NotCompiled(NamedTuple):
+    """A program of which nothing is known, since the compiler failed or ended its process.
+
+    Args:
+      reason: how it ended, with the last line that it wrote.
+    """
+
+    reason: str
 
 
 def compile_lowered(

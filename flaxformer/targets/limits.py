@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from flaxformer.targets.compiler import NotCompiled
 from flaxformer.targets.program import CompiledStep
 
 COMPILATIONS = 6
@@ -15,43 +16,68 @@ class Largest(NamedTuple):
     Args:
       number: the largest multiple of the unit that was compiled and fits; 0 if none does.
       too_large: the smallest that was compiled and does not fit; None if all fit.
+      not_compiled: numbers for which the compiler failed, with how it ended.
     """
 
     number: int
     too_large: int | None
+    not_compiled: tuple[tuple[int, str], ...] = ()
 
     def describe(self, ceiling: int | None = None) -> str:
         """Return the result in words."""
+        if not self.not_compiled:
+            return self.known(ceiling)
+        numbers = ", ".join(f"{number:,}" for number, _ in sorted(self.not_compiled))
+        return f"{self.known(ceiling)}; not known for {numbers}: {min(self.not_compiled)[1]}"
+
+    def known(self, ceiling: int | None = None) -> str:
+        """Return in words what was compiled."""
         if self.number == ceiling:
             return f"{self.number:,}, all"
         if self.too_large is None:
-            return f"at least {self.number:,}"
+            return f"at least {self.number:,}" if self.number or not self.not_compiled else "not known"
         return f"{self.number:,} ({self.too_large:,} does not fit)" if self.number else f"below {self.too_large:,}"
 
 
 def largest(
-    compile_for: Callable[[int], CompiledStep], first: int, unit: int, program: CompiledStep, ceiling: int | None = None
+    compile_for: Callable[[int], CompiledStep | NotCompiled],
+    first: int,
+    unit: int,
+    program: CompiledStep | NotCompiled,
+    ceiling: int | None = None,
 ) -> Largest:
     """Search the largest multiple of `unit` that fits; memory is taken to grow about linearly.
+
+    A number for which the compiler fails says nothing about memory: the search goes on below it.
 
     Args:
       compile_for: compiles for a number.
       first: number of `program`, which is compiled already.
       ceiling: largest number of interest.
     """
-    known = {first // unit: program}
+    results = {first // unit: program}
     top = None if ceiling is None else max(1, ceiling // unit)
     for _ in range(COMPILATIONS):
-        fitting = max((n for n, own in known.items() if own.fits), default=0)
-        failing = min((n for n, own in known.items() if not own.fits), default=None)
-        guess = _guess(known, fitting, failing)
+        known = {n: own for n, own in results.items() if isinstance(own, CompiledStep)}
+        fitting, failing = _bounds(known)
+        guess = _guess(known, fitting, failing) if known else first // unit
         guess = guess if top is None else min(guess, top)
-        if guess in known or (failing is not None and failing - fitting <= max(1, fitting // 16)):
+        unknown = min((n for n in results.keys() - known.keys() if n > fitting), default=None)
+        if unknown is not None and guess >= unknown:
+            guess = (fitting + unknown) // 2
+        limit = min((n for n in (failing, unknown) if n is not None), default=None)
+        if guess in results or guess < 1 or (limit is not None and limit - fitting <= max(1, fitting // 16)):
             break
-        known[guess] = compile_for(guess * unit)
+        results[guess] = compile_for(guess * unit)
+    fitting, failing = _bounds({n: own for n, own in results.items() if isinstance(own, CompiledStep)})
+    not_compiled = ((n * unit, own.reason) for n, own in results.items() if isinstance(own, NotCompiled))
+    return Largest(fitting * unit, None if failing is None else failing * unit, tuple(not_compiled))
+
+
+def _bounds(known: dict[int, CompiledStep]) -> tuple[int, int | None]:
+    """Return the largest number that fits, or 0, and the smallest that does not, or None."""
     fitting = max((n for n, own in known.items() if own.fits), default=0)
-    failing = min((n for n, own in known.items() if not own.fits), default=None)
-    return Largest(fitting * unit, None if failing is None else failing * unit)
+    return fitting, min((n for n, own in known.items() if not own.fits), default=None)
 
 
 def _guess(known: dict[int, CompiledStep], fitting: int, failing: int | None) -> int:

@@ -17,12 +17,12 @@ class Suggestion(NamedTuple):
 
     Args:
       text: the change as on a command line.
-      run: the changed run.
+      changes: values of the run by path.
       mesh: its devices; None for one.
     """
 
     text: str
-    run: Run
+    changes: dict[str, object]
     mesh: Devices | None
 
 
@@ -44,13 +44,12 @@ def suggestions(run: Run, target: Target, mesh: Devices | None) -> Iterator[Sugg
             found.append(({"training.remat": "block"}, whole))
     for changes, devices in found:
         try:
-            changed = replace_at(run, changes)
-            check_batch(changed, devices or Devices())
+            check_batch(replace_at(run, changes), devices or Devices())
         except UserError:
             continue
         words = [f"{path}={value}" for path, value in changes.items()]
         words += [f"--mesh fsdp={whole.fsdp}"] if devices is whole else []
-        yield Suggestion(" ".join(words), changed, devices)
+        yield Suggestion(" ".join(words), changes, devices)
 
 
 def kernel_suggestions(choices: tuple[KernelChoice, ...], platform: str) -> list[str]:

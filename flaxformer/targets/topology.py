@@ -61,6 +61,15 @@ class Target:
         return math.prod(self.shape)
 
     @property
+    def chips_per_host(self) -> tuple[int, int, int]:
+        """Chips of each host along the three dimensions of a slice of TPUs: 2 × 2 × 1, and 1 along one of size 1.
+
+        It is the default of newer versions of libtpu; older ones expect 2 × 2 × 1 of every slice, also of one chip.
+        """
+        x, y = self.shape[:2]
+        return min(2, x), min(2, y), 1
+
+    @property
     def memory(self) -> int:
         """Bytes that programs may use on each device."""
         share = USABLE_GPU_MEMORY if self.device.platform == "gpu" else 1
@@ -85,7 +94,9 @@ class Target:
                 for variable, value in LIBTPU_WITHOUT_TPU.items():
                     os.environ.setdefault(variable, value)
                 shape = "x".join(map(str, self.shape))
-                return list(topologies.get_topology_desc(f"{self.device.target}:{shape}", "tpu").devices)
+                name = f"{self.device.target}:{shape}"
+                bounds = self.chips_per_host
+                return list(topologies.get_topology_desc(name, "tpu", chips_per_host_bounds=list(bounds)).devices)
             with cuda_is_known():
                 return list(
                     topologies.get_topology_desc(

@@ -6,11 +6,9 @@ computed before the next chunk's. A head without `project`, or whose own loss is
 outputs at once.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +22,7 @@ from flaxformer.devices.sharding import batch_shards, reduce_scatter, shard_lead
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn import chunks
+from flaxformer.nn.chunks import Division
 from flaxformer.nn.losses import mean
 from flaxformer.nn.widen import widen
 from flaxformer.tasks.batch import Batch
@@ -35,29 +34,16 @@ TargetCounts = tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]
 """The count of scored targets of a batch, and the count of each loss term."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """Division of the targets of a batch: into the parts of the devices, and each of these into chunks."""
-
-    batch: tuple[int, ...]
-    shards: int
-    count: int
-
-    @classmethod
-    def of(cls, outcome: ModelOutput, batch: Batch) -> Self | None:
-        """Return the division for a result of the forward pass; None to compute all outputs at once."""
-        projection, shape = outcome.projection, batch.weights.shape
-        if projection is None or not shape or projection.features.shape[:-1] != shape:
-            return None
-        shards, tokens = batch_shards(shape[0]), math.prod(shape)
-        width = math.prod(outcome.output.shape) // max(tokens, 1)
-        if tokens * width // shards <= chunks.LARGE:
-            return None
-        return cls(shape, shards, chunks.chunk_count(tokens // shards, width, chunks.LARGE))
-
-    def cut(self, tree: PyTree) -> PyTree:
-        """Return arrays [*batch, ...] as chunks."""
-        return chunks.split(tree, self.batch, self.shards, self.count)
+def division_of(outcome: ModelOutput, batch: Batch) -> Division | None:
+    """Return the division of the targets for a result of the forward pass; None to compute all outputs at once."""
+    projection, shape = outcome.projection, batch.weights.shape
+    if projection is None or not shape or projection.features.shape[:-1] != shape:
+        return None
+    shards, tokens = batch_shards(shape[0]), math.prod(shape)
+    width = math.prod(outcome.output.shape) // max(tokens, 1)
+    if tokens * width // shards <= chunks.LARGE:
+        return None
+    return Division(shape, shards, chunks.chunk_count(tokens // shards, width, chunks.LARGE))
 
 
 def training_counts(params: Transformer, run: Run, outcome: ModelOutput, batch: Batch) -> TargetCounts:
@@ -65,13 +51,13 @@ def training_counts(params: Transformer, run: Run, outcome: ModelOutput, batch: 
 
     Where they do not depend on the outputs, the compiler leaves the forward pass out.
     """
-    head, split = run.model.head, Split.of(outcome, batch)
-    if split is None or outcome.projection is None:
+    head, division = run.model.head, division_of(outcome, batch)
+    if division is None or outcome.projection is None:
         _, count = head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, None)
         in_chunks: dict[int, Array] = {}
     else:
         indices = [index for index, term in enumerate(run.loss_terms) if term.can_split]
-        count, sizes = _chunk_counts(run, outcome.projection, batch, split)
+        count, sizes = _chunk_counts(run, outcome.projection, batch, division)
         in_chunks = dict(zip(indices, sizes, strict=True))
     sizes = [
         in_chunks[index] if index in in_chunks else term.value(params, outcome, batch)[1]
@@ -93,14 +79,14 @@ def training_sums(
       counts: `training_counts` of the whole batch, if this is a part of it: the sum over the parts, divided by the
         count of the whole batch, is then the loss of the whole batch, whatever the division. By default, of this batch.
     """
-    head, split = run.model.head, Split.of(outcome, batch)
+    head, division = run.model.head, division_of(outcome, batch)
     factors = term_factors(run, training_counts(params, run, outcome, batch) if counts is None else counts)
     left = list(zip(run.loss_terms, factors, strict=True))
-    if split is None or outcome.projection is None:
+    if division is None or outcome.projection is None:
         smoothing = run.training.label_smoothing
         total, count = head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, smoothing)
     else:
-        total, count = split_sums(params, run, outcome.projection, batch, split, factors)
+        total, count = split_sums(params, run, outcome.projection, batch, division, factors)
         left = [(term, factor) for term, factor in left if not term.can_split]
     for component_loss in outcome.aux.losses.values():
         total = total + count * component_loss
@@ -120,7 +106,7 @@ def split_sums(
     run: Run,
     projection: OutputProjection,
     batch: Batch,
-    split: Split,
+    division: Division,
     factors: tuple[Array, ...],
 ) -> LossSum:
     """Return the head's loss, with those terms that need no outputs of other tokens, from chunks of tokens.
@@ -130,15 +116,15 @@ def split_sums(
     """
     in_chunks = [(term, factor) for term, factor in zip(run.loss_terms, factors, strict=True) if term.can_split]
     shared = _shared(run, projection)
-    x, rows = split.cut(projection.features), split.cut((batch.targets, batch.weights))
-    placed = functools.partial(_shards, params, projection=projection) if split.shards > 1 else lambda _: chunks.ONE
+    x, rows = projection.features, (batch.targets, batch.weights)
+    placed = functools.partial(_shards, params, projection=projection) if division.shards > 1 else lambda _: chunks.ONE
     if run.model.head.has_own_loss or any(type(term) is not ZLoss for term, _ in in_chunks):
-        (total, count), values = chunks.sum_chunks(_sums, shared, x, rows, placed(shared))
+        (total, count), values = chunks.sum_chunks(_sums, shared, x, rows, division, placed(shared))
         return total + sum(factor * value for (_, factor), (value, _) in zip(in_chunks, values, strict=True)), count
     # The count does not depend on the outputs, so that this pass computes no outputs.
-    count, _ = _chunk_counts(run, projection, batch, split)
+    count, _ = _chunk_counts(run, projection, batch, division)
     with_factors = (shared, [factor for _, factor in in_chunks])
-    return chunks.sum_chunks_once(_total, with_factors, x, rows, placed(with_factors)), count
+    return chunks.sum_chunks_once(_total, with_factors, x, rows, division, placed(with_factors)), count
 
 
 def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, float | Array | None, _Terms]:
@@ -147,10 +133,14 @@ def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, f
     return projection.replace(features=None), run.training.label_smoothing, terms
 
 
-def _chunk_counts(run: Run, projection: OutputProjection, batch: Batch, split: Split) -> tuple[Array, list[Array]]:
+def _chunk_counts(
+    run: Run, projection: OutputProjection, batch: Batch, division: Division
+) -> tuple[Array, list[Array]]:
     """Return the count of scored targets, and those of the terms that are computed in chunks."""
-    x, rows = split.cut(projection.features), split.cut((batch.targets, batch.weights))
-    counts: tuple[Array, list[Array]] = chunks.sum_chunks(_counts, _shared(run, projection), x, rows)
+    rows = batch.targets, batch.weights
+    counts: tuple[Array, list[Array]] = chunks.sum_chunks(
+        _counts, _shared(run, projection), projection.features, rows, division
+    )
     return jax.lax.stop_gradient(counts)
 
 
@@ -217,16 +207,16 @@ _narrow_gradient.defvjp(lambda output, x: (output, jnp.zeros((), x.dtype)), _nar
 
 def batch_sums(outcome: ModelOutput, head: Head, batch: Batch) -> tuple[dict[str, LossSum], tuple[Array, Array]]:
     """Return "loss" and, where there is one, "accuracy" as (sum, count); and each example's loss as (sum, count)."""
-    split = Split.of(outcome, batch)
-    if split is None or outcome.projection is None:
+    division = division_of(outcome, batch)
+    if division is None or outcome.projection is None:
         found = {"loss": head.loss(outcome.output, batch.targets, batch.weights)}
         if (right := head.accuracy(outcome.output, batch.targets, batch.weights)) is not None:
             found["accuracy"] = right
         rows = jax.tree.map(lambda x: x[:, None], (outcome.output, batch.targets, batch.weights))
         return found, jax.vmap(head.loss)(*rows)
     projection = outcome.projection
-    x, rows = split.cut(projection.features), split.cut((batch.targets, batch.weights))
-    per_token = chunks.merge(chunks.map_chunks(_token_scores, projection.replace(features=None), x, rows), split.batch)
+    rows = batch.targets, batch.weights
+    per_token = chunks.map_chunks(_token_scores, projection.replace(features=None), projection.features, rows, division)
     examples = jax.tree.map(lambda own: own.reshape(len(own), -1).sum(1), per_token)
     return jax.tree.map(jnp.sum, examples), examples["loss"]
 

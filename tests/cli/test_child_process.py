@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flaxformer.cli.child_process import ChildDiedError, call_in_process
+from flaxformer.cli.child_process import ChildDiedError, ChildFailedError, ChildProcess
 from flaxformer.system.errors import UserError
 
 
@@ -33,15 +33,23 @@ def leave():
     os._exit(7)
 
 
-def test_the_result_and_the_mistake_of_the_function_come_back():
-    assert call_in_process(add, 3, 4) == 7
+@pytest.fixture
+def process():
+    with ChildProcess() as process:
+        yield process
+
+
+def test_the_result_and_the_mistake_of_the_function_come_back(process):
+    assert process.call(add, 3, 4) == 7
     with pytest.raises(UserError, match="word is two; expected another"):
-        call_in_process(refuse, "two")
+        process.call(refuse, "two")
+    assert process.call(add, 1, 1) == 2
 
 
 @pytest.mark.slow
-def test_a_fault_of_the_program_is_printed_as_one(capfd):
-    assert call_in_process(fail) == 1
+def test_a_fault_of_the_program_is_printed_as_one(process, capfd):
+    with pytest.raises(ChildFailedError, match="ZeroDivisionError: a fault of the program"):
+        process.call(fail)
     assert "ZeroDivisionError: a fault of the program" in capfd.readouterr().err
 
 
@@ -52,8 +60,9 @@ def test_a_fault_of_the_program_is_printed_as_one(capfd):
         pytest.param(leave, "exit code 7: last words", marks=pytest.mark.slow),
     ],
 )
-def test_a_process_that_dies_gives_one_message(function, words, capfd):
+def test_a_process_that_dies_gives_one_message_and_the_next_call_another_process(process, function, words, capfd):
     with pytest.raises(ChildDiedError) as raised:
-        call_in_process(function)
+        process.call(function)
     assert str(raised.value) == words
     assert capfd.readouterr().err == ""
+    assert process.call(add, 3, 4) == 7

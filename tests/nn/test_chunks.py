@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import chunks
+from flaxformer.nn.chunks import Division
 from flaxformer.nn.losses import cross_entropy
 
 D, V = 5, 11
@@ -38,8 +39,7 @@ def test_loss_and_gradient_do_not_depend_on_the_chunks(how, batch, shards, count
         return 0.7 * loss_of_chunk(shared | floats, x.reshape(-1, D), [one.reshape(-1) for one in rows])
 
     def in_chunks(floats, x):
-        own, cut = chunks.split(x, batch, shards, count), chunks.split(rows, batch, shards, count)
-        return 0.7 * SUMS[how](loss_of_chunk, shared | floats, own, cut)
+        return 0.7 * SUMS[how](loss_of_chunk, shared | floats, x, rows, Division(batch, shards, count))
 
     floats = {"table": shared["table"], "scale": jnp.float32(1.3)}
     expected, found = (jax.jit(jax.value_and_grad(one, argnums=(0, 1)))(floats, x) for one in (whole, in_chunks))
@@ -49,7 +49,8 @@ def test_loss_and_gradient_do_not_depend_on_the_chunks(how, batch, shards, count
 @pytest.mark.parametrize(("batch", "shards", "count"), [((7,), 1, 3), ((6, 5), 3, 4), ((2, 3, 5), 2, 4)])
 def test_merging_restores_what_was_split(batch, shards, count):
     x = jnp.arange(np.prod(batch) * 2).reshape(*batch, 2)
-    np.testing.assert_array_equal(chunks.merge(chunks.split(x, batch, shards, count), batch), x)
+    division = Division(batch, shards, count)
+    np.testing.assert_array_equal(division.merge(division.split(x)), x)
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 48, 1009, 32768])
@@ -64,9 +65,10 @@ def test_a_chunk_has_at_most_the_stated_size(tokens, width):
 
 def test_gradient_of_a_narrow_table_is_summed_in_float32():
     # 2,048 equal terms: in bfloat16, a sum of them would stop growing at 256 times a term.
-    table, x = jnp.ones((1, 1), jnp.bfloat16), jnp.ones((2048, 1, 1, 1), jnp.bfloat16)
+    table, x = jnp.ones((1, 1), jnp.bfloat16), jnp.ones((2048, 1), jnp.bfloat16)
 
     def total(table):
-        return chunks.sum_chunks(lambda table, x, rows: (x @ table).astype(jnp.float32).sum(), table, x, ())
+        division = Division((2048,), 1, 2048)
+        return chunks.sum_chunks(lambda table, x, rows: (x @ table).astype(jnp.float32).sum(), table, x, (), division)
 
     assert jax.grad(total)(table) == 2048

@@ -16,14 +16,16 @@ from rich.console import Console
 from test_recipes import RECIPES, data, recipe  # noqa: F401  # a fixture
 
 from flaxformer.cli.arguments import Plan
-from flaxformer.cli.target import compile_and_print
+from flaxformer.cli.target import main
 from flaxformer.components import Attention, Dense, LanguageModel, LearnedPositions
 from flaxformer.config import ModelConfig
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices, parse_devices
+from flaxformer.nn import chunks
 from flaxformer.nn.kernels import chunked
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import groups
+from flaxformer.targets.devices import TARGETS
 from flaxformer.targets.program import Placement, compile_step
 from flaxformer.targets.topology import PACKAGES, parse_target
 from flaxformer.tasks import StandardLibrary, TokenFiles
@@ -98,9 +100,15 @@ def test_every_target_compiles_with_its_kernel(target):
 
 QUICK = {"gpt2", "shakespeare"}
 """Recipes of the short form."""
+EIGHT = ["v6e-2x4", "v5p-2x2x2", "h100x8", "a100-80x8", "b200x8"]
+"""Eight devices of each target, besides those of the short form."""
 
 
-@targets("v5e-2x4", "h200x8", slow=["v6e-2x4", "h100x8"])
+def test_recipes_are_compiled_for_every_target():
+    assert {parse_target(name).device.target for name in ["v5e-2x4", "h200x8", *EIGHT]} == set(TARGETS)
+
+
+@targets("v5e-2x4", "h200x8", slow=EIGHT)
 @pytest.mark.parametrize(
     "file",
     [pytest.param(file, id=file.stem, marks=[] if file.stem in QUICK else pytest.mark.slow) for file in RECIPES],
@@ -117,6 +125,19 @@ def test_every_recipe_compiles_within_its_bound(file, target, data):  # noqa: F8
     if file.stem == "gpt2":
         assert [choice.kernel for choice in program.choices] == [KERNELS[target.device.platform]]
     assert all(own.is_known for own in program.collectives)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [1000, 1024])
+@targets("v5e", "h200")
+def test_a_loss_in_chunks_of_any_length_compiles(target, length):
+    run = GPT.replace(
+        model=GPT.model.replace(layers=1, d_model=768, attention=Attention(heads=12), feed_forward=Dense(d_ff=3072)),
+        task=GPT.task.replace(length=length, batch_size=16),
+        training=Training(steps=2, precision="bfloat16"),
+    )
+    assert 16 * length * 50304 > chunks.LARGE  # with 1,000 tokens, a chunk is not a multiple of 1,024
+    assert compile_step(run, Placement.of(target_named(target), None)).fits
 
 
 @targets("v5e", "h200", slow=["v6e", "h100"])
@@ -233,7 +254,7 @@ def test_plan_prints_memory_kernels_and_limits(target, tmp_path):
         "          training=Training(steps=4, evaluate_every=2))\n"
     )
     console = Console(width=120, record=True, file=io.StringIO())
-    assert compile_and_print(Plan(file=file, target=target, quick=True), console) == 0
+    assert main(Plan(file=file, target=target, quick=True), console) == 0
     text = console.export_text()
     assert f"{parse_target(target)}: fits, " in text
     for word in ("weights", "moments", "activations", "logits", "attention by xla", "a step takes at least"):

@@ -1,14 +1,23 @@
 """The largest batch that fits, the roofline, and suggestions, with programs that are not compiled."""
 
-import pytest
+import io
+import re
+from pathlib import Path
 
-from flaxformer.cli.target import collectives_table, gib, kernel_lines, memory_table, step_line
+import pytest
+from rich.console import Console
+
+from flaxformer.cli import target
+from flaxformer.cli.arguments import Plan
+from flaxformer.cli.target import _plan_run, collectives_table, gib, kernel_lines, memory_table, step_line
 from flaxformer.components import Attention
 from flaxformer.config import ModelConfig
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.kernels import KernelChoice
+from flaxformer.study.declare import Axis, Study
+from flaxformer.study.plan import groups
 from flaxformer.targets.collectives import Collective
-from flaxformer.targets.compiler import parse_bytes_needed
+from flaxformer.targets.compiler import NotCompiled, parse_bytes_needed
 from flaxformer.targets.limits import COMPILATIONS, Largest, largest
 from flaxformer.targets.program import CompiledStep, TargetMemory
 from flaxformer.targets.roofline import roofline
@@ -52,6 +61,65 @@ def test_numbers_are_multiples_of_the_unit_and_at_most_the_ceiling():
 
 def test_nothing_fits_if_one_example_does_not():
     assert largest(lambda n: program(2000), 8, 8, program(2000)) == Largest(0, 8)
+
+
+@pytest.mark.parametrize("first", [8, 48, 200])
+@pytest.mark.parametrize("dies", [lambda n: n > 40, lambda n: n >= 100, lambda n: n == 142, lambda n: True])
+def test_a_number_for_which_the_compiler_dies_ends_only_itself(first, dies):
+    def compile_for(number):
+        return NotCompiled(f"died at {number}") if dies(number) else program(7 * number)
+
+    found = largest(compile_for, first, 1, compile_for(first))
+    working = [number for number in range(1, 143) if not dies(number)]  # 143 · 7 > 1000
+    assert found.number <= max(working, default=0)
+    assert found.number >= 0.75 * min(max(working, default=0), 141)
+    assert found.too_large is None or found.too_large > 142
+    numbers = sorted(number for number, _ in found.not_compiled)
+    assert all(map(dies, numbers))
+    if numbers:
+        words = f"not known for {', '.join(map(str, numbers))}: died at {numbers[0]}"
+        assert found.describe().endswith(words)
+    assert bool(working) or found.describe().startswith("not known; ")
+
+
+class DyingCompiler:
+    """A compiler that ends its process for batches, and groups, of more than 20."""
+
+    def __init__(self):
+        self.arguments = Plan(file=Path("run.py"), target="v5e", exact=False)
+
+    def compile(self, mesh, changes=None, group=None, number=None):
+        size = (changes or {}).get("task.batch_size", 16) if group is None else number
+        return NotCompiled("the compiler ended its process (last words)") if size > 20 else program(size, available=64)
+
+
+def test_a_plan_goes_on_where_the_compiler_dies():
+    console = Console(width=120, record=True, file=io.StringIO())
+    _plan_run(RUN, DyingCompiler(), parse_target("v5e"), None, console)
+    text = console.export_text()
+    assert "v5e: fits, 16 of 64" not in text  # bytes, shown in GiB
+    assert "v5e: fits, " in text
+    assert re.search(r"largest batch_size: at least (19|20); not known for .*64: the compiler ended its process", text)
+    assert "last words" in text
+
+
+def test_the_rows_of_other_programs_stay_where_the_compiler_dies(monkeypatch):
+    study = Study(
+        name="width",
+        question="Width?",
+        baseline=RUN,
+        axes=(Axis("model.d_model", {"narrow": 32, "wide": 64}),),
+        seeds=range(2),
+    )
+    monkeypatch.setattr(target, "program_groups", lambda arguments: tuple(groups(study.trials())))
+    console = Console(width=120, record=True, file=io.StringIO())
+    compiler = DyingCompiler()
+    compile_smaller = compiler.compile
+    compiler.compile = lambda mesh, group, number: compile_smaller(mesh, group=group, number=number + 20 * group)
+    target._plan_study(study, compiler, parse_target("v5e"), None, console)
+    text = console.export_text()
+    assert "v5e: not known, 1 of 2 programs" in text
+    assert text.count("not known: the compiler ended its process (last words)") >= 1
 
 
 @pytest.mark.parametrize(

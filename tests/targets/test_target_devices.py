@@ -62,6 +62,17 @@ def test_a_target_is_a_device_and_a_shape(text):
     assert str(target) == text
 
 
+HOSTS = {"v5e": (1, 1, 1), "v5e-1x4": (1, 2, 1), "v5e-2x4": (2, 2, 1), "v6e-16x16": (2, 2, 1), "v5p": (1, 1, 1),
+         "v5p-1x1x2": (1, 1, 1), "v5p-4x4x4": (2, 2, 1)}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTS)
+def test_a_slice_is_divided_into_whole_hosts(text):
+    target = parse_target(text)
+    assert target.chips_per_host == HOSTS[text]
+    assert all(size % bound == 0 for size, bound in zip(target.shape, target.chips_per_host, strict=False))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
