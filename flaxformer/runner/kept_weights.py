@@ -38,8 +38,8 @@ class Keep:
     """Rule of the weights to keep.
 
     Args:
-      which: "final", "best" or "all". The best is among the evaluations whose metric is finite; a run without one has no
-        best, and keeps no weights.
+      which: "final", "best" or "all". The best is among the evaluations whose metric is finite; a run without one has
+        no best, and keeps no weights.
       metric: metric whose best evaluation counts.
       lower_is_better: direction of the metric.
       source: path in the study's folder of the copy of its file that runs; None if there is none.
