@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError, shown
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError, shown
 
 Numbers = Mapping[str, float | Sequence[float]]
 """Results of one way: numbers by name, and lists of numbers, which are stored but not shown."""

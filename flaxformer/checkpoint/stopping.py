@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from flaxformer.interrupts import heeded, raise_if_interrupted
+from flaxformer.system.interrupts import heeded, raise_if_interrupted
 
 
 @dataclasses.dataclass

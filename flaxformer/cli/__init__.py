@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from flaxformer.interrupts import exit_on_signals, ignore_signals, interrupt_on_signals, interrupted
+from flaxformer.system.interrupts import exit_on_signals, ignore_signals, interrupt_on_signals, interrupted
 
 INTERRUPTED = 130
 """Exit code of an interrupted command."""

@@ -12,8 +12,6 @@ import struct
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
 from flaxformer.runner.execute import Finished, StudyEvent, execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import derived
@@ -23,7 +21,9 @@ from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup, groups
-from flaxformer.wording import listed
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import listed
 
 NUMBERS = (
     *("seed", "diverged_at", "parameters", "active_parameters", "parameters_without_embeddings"),

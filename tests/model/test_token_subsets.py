@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Context, Dense, LearnedPositions, ModelConfig, Positions, Rotary, TokenMixer
+from flaxformer.components import Attention, Context, Dense, LearnedPositions, Positions, Rotary, TokenMixer
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, param, subtree
+from flaxformer.core.struct import part
 from flaxformer.model import apply, apply_with_intermediates, init
 from flaxformer.nn.positions import rotate
-from flaxformer.params import Parameters, param, subtree
-from flaxformer.struct import part
 
 V, D, T, K = 11, 8, 7, 4
 TOKENS = jnp.asarray([[3, 1, 4, 1, 5, 9, 2], [0, 7, 6, 5, 0, 3, 5]])

@@ -9,8 +9,9 @@ import pytest
 from tasks.every import WORDS
 
 from flaxformer import model
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens, TextPair, TokenFiles
 from flaxformer.tasks.examples import take_rows
 
