@@ -233,6 +233,8 @@ class SpeedUps:
     """Compute of the baseline's training, divided by that which the arm needs for the final score of the baseline."""
     time: SpeedUp | None
     time_to_baseline: SpeedUp | None
+    metric: str
+    """Metric whose curves were read."""
 
 
 def metric_and_goal(study: JsonObject) -> tuple[str, Goal]:
@@ -250,7 +252,7 @@ def compare_arms(study: JsonObject, arm: ArmSummary, baseline: ArmSummary) -> Sp
     if compute is None or reverse is None:
         return None
     time, slower = (speed_up(*pair, metric, goal, "time") for pair in ((arm, baseline), (baseline, arm)))
-    return SpeedUps(arm, baseline, compute, reverse.inverse, time, slower and slower.inverse)
+    return SpeedUps(arm, baseline, compute, reverse.inverse, time, slower and slower.inverse, metric)
 
 
 def speed_ups(study: JsonObject, arms: Sequence[ArmSummary]) -> Iterator[SpeedUps]:

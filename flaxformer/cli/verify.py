@@ -2,21 +2,23 @@
 
 import json
 import secrets
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from flaxformer.analysis.declaration_limits import verification
+from flaxformer.analysis.declaration_limits import MOST_NAMED, verification
 from flaxformer.cli.arguments import Verify
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study, last_command
-from flaxformer.devices.sharding import parse_devices
+from flaxformer.devices.sharding import Devices, parse_devices
+from flaxformer.model.layout import Layout
 from flaxformer.runner.execute import StudyEvent
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.progress import follow
-from flaxformer.runner.verification import TrialSample, choose, derived_differences, train_again
+from flaxformer.runner.rung_verification import halving_differences, rung_differences
+from flaxformer.runner.verification import Outcome, TrialSample, choose, derived_differences, train_again
 from flaxformer.store import declaration_log, provenance
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
@@ -38,22 +40,30 @@ def main(arguments: Verify, console: Console) -> int:
         raise UserError(f"trials is {arguments.trials}, seed {seed}; expected at least 1, and 0 to {LAST:,}")
     study = copied_study(store, arguments, known["seeds"])
     declared, rows = declaration(study), store.rows()
-    choice = choose(declared, rows, arguments.trials, seed)
+    executions = executions_of(store, arguments)
+    choice = choose(declared, rows, arguments.trials, seed, executions)
     check(store, choice)
     if not arguments.json:
         show_choice(console, store, choice, seed)
     chosen = [rows[name] for name in choice.trials]
-    events = EventsWithResult(train_again(study, declared, chosen, execution_of(store, arguments)))
+    events = EventsWithResult(train_again(study, declared, chosen, executions))
     quiet = Console(quiet=True) if arguments.json else console
     steps = sum(row.stopped_at or study.baseline.training.steps for row in chosen)
     follow(events, quiet, len(chosen), steps)
-    different = events.found | derived_differences(store, study, declared, rows)
-    event = {"seed": seed, "trials": choice.trials, "finished": choice.finished, "different": different}
+    outcome, same = events.outcome, {name: row for name, row in rows.items() if name not in choice.not_verified}
+    different = outcome.different | derived_differences(store, study, declared, rows)
+    different |= rung_differences(store.root, study, outcome.again) | halving_differences(store.root, study, same)
+    trials = [name for name in choice.trials if name not in outcome.not_verified]
+    if not trials:
+        raise UserError(f"no trial could be verified: {reasons_in_words(outcome.not_verified)}")
+    event = {"seed": seed, "trials": trials, "finished": choice.finished, "different": different}
     event |= {"source": provenance.code(study.file)["source"]}
     is_recorded = declaration_log.record_event(store, "verification", event)
     if arguments.json:
-        print(json.dumps(event | {"other_code": choice.other_code, "recorded": is_recorded}, indent=1))
+        reasons = choice.not_verified | outcome.not_verified
+        print(json.dumps(event | {"not_verified": reasons, "recorded": is_recorded}, indent=1))
     else:
+        show_not_verified(console, outcome.not_verified)
         show(console, event, is_recorded)
     return FAILED if different else 0
 
@@ -61,11 +71,11 @@ def main(arguments: Verify, console: Console) -> int:
 class EventsWithResult:
     """Events of a generator, and what it returns."""
 
-    def __init__(self, events: Generator[StudyEvent, None, dict[str, str]]) -> None:
-        self.events, self.found = events, dict[str, str]()
+    def __init__(self, events: Generator[StudyEvent, None, Outcome]) -> None:
+        self.events, self.outcome = events, Outcome()
 
     def __iter__(self) -> Generator[StudyEvent]:
-        self.found = yield from self.events
+        self.outcome = yield from self.events
 
 
 def check(store: Store, choice: TrialSample) -> None:
@@ -74,21 +84,26 @@ def check(store: Store, choice: TrialSample) -> None:
         raise UserError(f"{store.root} has no finished trial; expected the results of 'flaxformer run'")
     if not choice.trials:
         raise UserError(
-            f"{store.root} has {counted(choice.finished, 'finished trial')}, none of them of this recipe and code; "
-            "give the file with --file, the overrides of the first run after DIR, and use the same package version"
+            f"{store.root} has {counted(choice.finished, 'finished trial')}, and none can be verified here: "
+            f"{reasons_in_words(choice.not_verified)}; give the file with --file, the overrides of the first run after "
+            "DIR, and use the same package version and kind of device"
         )
 
 
-def execution_of(store: Store, arguments: Verify) -> Execution:
-    """The settings of the last recorded command that can change a bit: the layout of layers, and the mesh."""
-    command = last_command(read_lines(store.root / LAUNCHES))
-    mesh = arguments.mesh or getattr(command, "mesh", None)
-    return Execution(
-        devices=arguments.devices,
-        layout=getattr(command, "layout", "auto"),
-        mesh=None if mesh is None else parse_devices(mesh),
-        save_minutes=0.0,
-    )
+def executions_of(store: Store, arguments: Verify) -> list[Execution]:
+    """The settings of the recorded commands that can change a bit, the last first: the layout of layers, and the mesh.
+
+    A folder without a recorded command has the defaults.
+    """
+    commands = [last_command([launch]) for launch in reversed(read_lines(store.root / LAUNCHES))]
+    found: list[tuple[Layout, Devices | None]] = []
+    for command in [*filter(None, commands)] or [None]:
+        mesh = arguments.mesh or getattr(command, "mesh", None)
+        found.append((getattr(command, "layout", "auto"), None if mesh is None else parse_devices(mesh)))
+    return [
+        Execution(devices=arguments.devices, layout=layout, mesh=mesh, save_minutes=0.0)
+        for layout, mesh in dict.fromkeys(found)
+    ]
 
 
 def show_choice(console: Console, store: Store, choice: TrialSample, seed: int) -> None:
@@ -99,9 +114,23 @@ def show_choice(console: Console, store: Store, choice: TrialSample, seed: int) 
         highlight=False,
         soft_wrap=True,
     )
-    if choice.other_code:
-        text = f"{counted(len(choice.other_code), 'trial')} of another recipe or code cannot be verified: "
-        console.print(Text(text + ", ".join(choice.other_code[:6]), style="yellow"))
+    show_not_verified(console, choice.not_verified)
+
+
+def show_not_verified(console: Console, reasons: Mapping[str, str]) -> None:
+    """Print the trials that cannot be verified, by reason."""
+    if reasons:
+        console.print(Text(f"Not verified: {reasons_in_words(reasons)}.", style="yellow"))
+
+
+def reasons_in_words(reasons: Mapping[str, str]) -> str:
+    """Trials that cannot be verified, in a clause per reason."""
+    parts = []
+    for reason in dict.fromkeys(reasons.values()):
+        names = [name for name, own in reasons.items() if own == reason]
+        more = ", …" if len(names) > MOST_NAMED else ""
+        parts.append(f"{counted(len(names), 'trial')} {reason} ({', '.join(names[:MOST_NAMED])}{more})")
+    return "; ".join(parts)
 
 
 def show(console: Console, event: JsonObject, is_recorded: bool) -> None:

@@ -31,6 +31,7 @@ def patching_effect(
     """Return the effect of activations of the clean input in a forward pass of the corrupted one, by path.
 
     (m(patched) − m(corrupted)) / (m(clean) − m(corrupted)): 0 for no effect, 1 if the activation restores the metric.
+    Where m(clean) = m(corrupted), there is no difference to restore: the effect is undefined, and NaN.
 
     Args:
       clean, corrupted: inputs of the same shape that differ in what the metric depends on.
@@ -57,7 +58,8 @@ def patching_effect(
     def effect(path: str, index: Int[Array, ""] | None) -> Float[Array, ""]:
         chosen = {} if index is None else {per: index}
         edit = patch({path: sources[path]}, **chosen)
-        return (metric(model.apply(params, config, corrupted, edit=edit, **given)) - base) / (whole - base)
+        restored = metric(model.apply(params, config, corrupted, edit=edit, **given)) - base
+        return jnp.where(whole == base, jnp.nan, restored / (whole - base))
 
     found = {}
     for path, x in sources.items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.costs import TOLERANCE, ArmCost, CostRatio, reference_arm, unequal
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms
+from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms, metric_and_goal
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import rounded
 from flaxformer.system.digests import JsonObject
@@ -78,14 +78,14 @@ def remarks(one: SpeedUps) -> str:
 
 def speed_ups(one: SpeedUps) -> str:
     """The effective speed-ups of an arm over another in one clause."""
-    parts = []
+    parts, metric = [], one.metric.replace("_", " ")
     found = ((one.compute, one.time, one.arm), (one.compute_to_baseline, one.time_to_baseline, one.baseline))
     for compute, time, arm in found:
         if compute.reason:
-            parts.append(f"to the loss of {phrasing.arm(arm.labels)}, not read off: {compute.reason}")
+            parts.append(f"to the {metric} of {phrasing.arm(arm.labels)}, not read off: {compute.reason}")
             continue
         in_time = "" if time is None else f", {speed_up(time)} in time"
-        parts.append(f"to the loss of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
+        parts.append(f"to the {metric} of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
     return f"effective speed-up {'; '.join(parts)}"
 
 
@@ -95,7 +95,7 @@ def speed_up_in_compute(one: SpeedUps | None) -> str:
         return "–"
     if one.compute.reason or not (one.compute.above or one.compute.below):
         return speed_up(one.compute)
-    return f"{speed_up(one.compute)}; {speed_up(one.compute_to_baseline)} to the loss of the other"
+    return f"{speed_up(one.compute)}; {speed_up(one.compute_to_baseline)} to that of the other"
 
 
 def summary(analysis: Analysis) -> str:
@@ -123,7 +123,12 @@ def reference(analysis: Analysis) -> ArmCost | None:
 
 
 def claim_speed_up(analysis: Analysis, claim: JudgedClaim) -> SpeedUps | None:
-    """Return the speed-ups of the first arm of a claim over the second; None for other claims, or where not known."""
+    """Return the speed-ups of the first arm of a claim over the second; None for other claims, or where not known.
+
+    A speed-up is read off the curve of one metric, so only claims of the present declaration about that metric have it.
+    """
+    if claim.declaration is None or metric_and_goal(analysis.study)[0] != analysis.study["metric"]:
+        return None
     arms = [arm for _, labels in claim.terms for arm in analysis.arms if arm.labels == labels]
     return compare_arms(analysis.study, *arms) if len(arms) == len(claim.terms) == 2 else None
 

@@ -39,7 +39,8 @@ class Keep:
     """Rule of the weights to keep.
 
     Args:
-      which: "final", "best" or "all".
+      which: "final", "best" or "all". The best is among the evaluations whose metric is finite; a run without one has
+        no best, and keeps no weights.
       metric: metric whose best evaluation counts.
       lower_is_better: direction of the metric.
       source: path in the study's folder of the copy of its file that runs; None if there is none.
@@ -108,12 +109,12 @@ class KeptWeights:
         for i, trial in enumerate(self._trials):
             scores = [scores[i] for scores in history]
             finite = [number for number, score in enumerate(scores) if math.isfinite(score)]
-            best = min(finite, key=scores.__getitem__, default=0)
-            wanted = range(len(scores)) if self._keep.which == "all" else [best]
+            best = min(finite, key=scores.__getitem__, default=None)
+            wanted = range(len(scores)) if self._keep.which == "all" else [best] if best is not None else []
             lost = [number * interval for number in wanted if number * interval > self._newest[i]]
             if lost:
                 self._notify(f"{trial.name}: resumed; the weights of {_listed(lost)} were not kept before")
-            else:
+            elif best is not None:
                 self._best[i] = scores[best]
 
     def save(self, step: int, metrics: Mapping[str, Array], params: Callable[[], Transformer]) -> None:
@@ -138,6 +139,15 @@ class KeptWeights:
             self._newest[i] = step
             own = jax.tree.map(operator.itemgetter(i), weights)
             self._checkpoints[i].save(step, {"params": own}, {name: value[i] for name, value in values.items()})
+        if step >= self._steps:
+            self._report_missing()
+
+    def _report_missing(self) -> None:
+        """Report the runs without kept weights, which no evaluation with a finite metric was the best of."""
+        for trial, newest in zip(self._trials, self._newest, strict=True):
+            if newest < 0:
+                metric = self._keep.metric.replace("_", " ")
+                self._notify(f"{trial.name}: no weights are kept, since no evaluation has a finite {metric}")
 
     def wait(self) -> None:
         """Wait until all weights are on disk."""
@@ -147,7 +157,9 @@ class KeptWeights:
 
     def _is_kept(self, i: int, score: float) -> bool:
         """True if the weights of a run with this score are to be kept."""
-        return self._keep.which != "best" or math.isnan(self._best[i]) or score < self._best[i]
+        if self._keep.which != "best":
+            return True
+        return math.isfinite(score) and not score >= self._best[i]
 
 
 def finished_without_weights(store: Store) -> int:

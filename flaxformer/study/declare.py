@@ -62,7 +62,8 @@ class Study:
       compare: cost that all arms have in common with the baseline: "equal compute", "equal parameters", "equal tokens",
         "equal steps", or an `EqualCost`, which names the field that is adjusted and the tolerance; None for the arms as
         they are.
-      keep: weights of each trial to keep in the folder: "final", "best" (by the metric), or "all" evaluated steps.
+      keep: weights of each trial to keep in the folder: "final", "best" (by the metric, of the evaluations at which it
+        is finite; none if it never is), or "all" evaluated steps.
       file: file of the study, set when it is loaded; its code counts for the identity of the results.
     """
 

@@ -134,7 +134,7 @@ def plant(copy):
 def test_trials_of_another_recipe_cannot_be_verified(finished, tmp_path, capsys):
     folder, _ = finished
     code, _, err = call(capsys, "verify", "--trust-code", folder / "out", "optimizer.clip=1.0")
-    assert (code, "none of them of this recipe and code" in err) == (2, True), err
+    assert (code, "none can be verified here: 6 trials of another recipe or code" in err) == (2, True), err
     code, _, err = call(capsys, "verify", "--trust-code", folder / "out", "--trials", 0)
     assert (code, "trials is 0, seed" in err) == (2, True), err
     main(["declare", str(folder / "small.py"), "--output", str(tmp_path / "new")])

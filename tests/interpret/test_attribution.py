@@ -349,6 +349,24 @@ def test_a_perfect_induction_head_has_the_score_one():
     np.testing.assert_allclose(previous_token(weights, tokens), [0.0])
 
 
+@pytest.mark.parametrize("per", ["all", "positions"])
+def test_nothing_can_be_restored_where_both_inputs_have_the_same_metric(model, per):
+    """(m − m₀) / 0 is undefined, whatever the numerator: not ±∞, which a mean or a maximum would take."""
+    params, tokens = model
+    other = tokens.at[:, 2].set((tokens[:, 2] + 1) % V)
+    for metric in (lambda logits: logits.sum() * 0 + 3.0, lambda logits: jnp.where(logits[0, 0, 0] > 1e9, 1.0, 2.0)):
+        found = patching_effect(params, PLAIN, tokens, other, metric, "embedded", per=per)
+        assert np.isnan(found["embedded"]).all()
+
+    def is_mixed(logits):
+        """1 for the input with one patched position, and 0 for both whole ones."""
+        whole = [apply(params, PLAIN, one)[:, -1] for one in (tokens, other)]
+        return jnp.where(jnp.any(jnp.stack([(logits[:, -1] == one).all() for one in whole])), 0.0, 1.0)
+
+    found = patching_effect(params, PLAIN, tokens, other, is_mixed, "embedded", per=per)
+    assert np.isnan(found["embedded"]).all()
+
+
 def test_patching_restores_what_an_activation_carries(model):
     params, tokens = model
     other = tokens.at[:, 2].set((tokens[:, 2] + 1) % V)

@@ -114,7 +114,7 @@ def test_the_terminal_has_costs_and_speed_ups(deeper):
     out = io.StringIO()
     terminal.show(Console(file=out, width=200), analyse(deeper))
     assert "the arms differ in cost: layers 2 has" in out.getvalue()
-    assert "effective speed-up to the loss of" in out.getvalue()
+    assert "effective speed-up to the validation loss of" in out.getvalue()
     assert "The arms differ in FLOPs and parameters" in out.getvalue()
 
 
@@ -131,6 +131,29 @@ def test_the_speed_up_of_a_claim_is_that_of_its_arms(deeper):
         before = (9.0 + 5 * end) / 6
         reached.append(4 * (6 / 4) ** ((before - target) / (before - end)))
     assert found.compute_to_baseline.ratio == pytest.approx(one / (two * sum(reached) / 6 / 6), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("metric", "goal", "has_one"),
+    [("validation_loss", None, True), ("validation_accuracy", None, True), ("score", None, False)],
+)
+def test_a_claim_has_a_speed_up_only_if_it_is_about_the_curve_that_is_read(tmp_path, metric, goal, has_one):
+    extra = {} if metric != "score" else {"measure": lambda params, run: {"score": 1.0}}
+    study = tiny(axes=(DEPTH, RATE), claims=(DEEPER, LOWER), seeds=range(3), metric=metric, goal=goal, **extra)
+    store = with_costs(tmp_path, study, losses)
+    analysis, out = analyse(store), io.StringIO()
+    terminal.show(Console(file=out, width=200), analysis)
+    texts = [out.getvalue(), "".join(tables.claims(analysis).header)]
+    assert [any(word in text for word in ("effective speed-up", "speed-up in compute")) for text in texts] == [
+        has_one
+    ] * 2
+    assert (f"effective speed-up to the {metric.replace('_', ' ')} of" in texts[0]) == has_one
+    assert [costs.claim_speed_up(analysis, claim) is not None for claim in analysis.claims] == [has_one] * 2
+    renamed = tiny(axes=(DEPTH, RATE), claims=(), seeds=range(3), metric=metric, goal=goal, **extra)
+    fill(tmp_path, renamed, losses, missing_only=True)
+    analysis = analyse(store)
+    assert len(analysis.withdrawn) == 2
+    assert [costs.claim_speed_up(analysis, claim) for claim in analysis.withdrawn] == [None, None]
 
 
 @pytest.mark.slow

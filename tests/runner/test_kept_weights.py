@@ -1,8 +1,10 @@
 """Kept weights give the evaluations of their rows, whichever are kept and however the runs were trained."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import shutil
 
@@ -18,10 +20,11 @@ from flaxformer.checkpoint.config import source_of
 from flaxformer.checkpoint.steps import read_marker
 from flaxformer.cli import main
 from flaxformer.core.struct import replace_at
-from flaxformer.runner import partial_runs
+from flaxformer.runner import kept_weights, partial_runs
 from flaxformer.runner.execute import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
+from flaxformer.store import weights as store_weights
 from flaxformer.study import Halving
 from flaxformer.system.errors import UserError
 from flaxformer.training import evaluate
@@ -87,6 +90,28 @@ def test_the_best_is_the_highest_where_the_goal_is_higher(tmp_path):
     rows = flaxformer.results(tmp_path).table.iter_rows(named=True)
     best = {row["trial"]: [int(np.argmax(row["validation_accuracy_curve"])) * 4] for row in rows}
     assert check_trials(tmp_path) == best
+
+
+NEVER, LATE, ONCE_INFINITE = [math.nan] * 4, [math.nan, math.inf, 3.0, math.nan], [2.0, -math.inf, 1.0, 1.5]
+
+
+@pytest.mark.parametrize("known", range(4))
+@pytest.mark.parametrize(("scores", "best"), [(NEVER, None), (LATE, 2), (ONCE_INFINITE, 2)], ids=str)
+def test_the_best_is_an_evaluation_with_a_finite_metric(tmp_path, scores, best, known):
+    """Also after a run was resumed, when some evaluations are known already."""
+    keep, said, [trial, *_] = kept_weights.Keep("best", "validation_loss", True, None), [], STUDY.trials()
+    evaluations = [{"validation_loss": np.array([score])} for score in scores]
+    for first, last in ((0, known), (known, len(scores))):
+        kept = kept_weights.KeptWeights(tmp_path, [trial], keep, 12, said.append, collections.defaultdict(dict))
+        kept.resume(evaluations[:first], interval=4)
+        for number in range(first, last):
+            kept.save(4 * number, evaluations[number], lambda number=number: {"w": np.full((1, 2), number)})
+        kept.wait()
+    assert Checkpoints(store_weights.weights_folder(tmp_path, trial.name)).steps() == (
+        [] if best is None else [4 * best]
+    )
+    text = f"{trial.name}: no weights are kept, since no evaluation has a finite validation loss"
+    assert said == [text] * (best is None)
 
 
 def test_no_weights_are_kept_unless_asked_for(tmp_path):

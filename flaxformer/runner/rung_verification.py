@@ -1,0 +1,100 @@
+"""Verification of a halving: the results at its rungs, and which arms they stop."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from flaxformer.runner.stages import programs, steps_of_rungs, survivors
+from flaxformer.runner.verification import differences
+from flaxformer.store.checks import is_finished
+from flaxformer.store.rows import Row
+from flaxformer.store.store import RUNGS, Store
+from flaxformer.study.arm import Arm, Trial
+from flaxformer.study.declare import Study
+
+
+def rung_differences(root: Path, study: Study, again: Mapping[str, Row]) -> dict[str, str]:
+    """Return what differs between results at rungs and the same steps of trials that were trained again, by trial.
+
+    Args:
+      root: the study's folder.
+      study: the study.
+      again: the rows of the trials that were trained again, at least to the rungs at which they were compared.
+    """
+    found = {}
+    for until in steps_of_rungs(study) if study.halving else ():
+        rows = Store(root / RUNGS / str(until)).rows()
+        for trial in study.trials():
+            stored, whole = rows.get(trial.name), again.get(trial.name)
+            if stored is None or whole is None or not _are_comparable(stored, whole):
+                continue
+            if what := _at_rung(stored, whole, until, trial.run.training.interval):
+                found[f"{trial.name} at step {until}"] = what
+    return found
+
+
+def _are_comparable(one: Row, other: Row) -> bool:
+    """True if two finished rows were trained in stacks of one size by chunks of one length: they have the same bits."""
+    return (
+        is_finished(one)
+        and is_finished(other)
+        and (one.group_size, one.chunk_steps) == (other.group_size, other.chunk_steps)
+    )
+
+
+def _at_rung(stored: Row, whole: Row, until: int, interval: int) -> str:
+    """What differs between a result at a rung and the beginning of the curves of the whole training."""
+    lengths = {name: until if name == "train_loss" else until // interval + 1 for name in whole.curves}
+    if any(len(whole.curves[name]) < length for name, length in lengths.items()):
+        return ""  # it was stopped at an earlier rung
+    curves = {name: list(whole.curves[name])[:length] for name, length in lengths.items()}
+    diverged_at = whole.diverged_at if whole.diverged_at is not None and whole.diverged_at < until else None
+    metrics = {name: value for name, value in whole.metrics.items() if name.startswith("initial_")}
+    metrics |= {name: values[-1] for name, values in curves.items() if name in whole.metrics}
+    changes = {"curves": curves, "metrics": metrics, "diverged_at": diverged_at, "status": stored.status}
+    same = {name: getattr(stored, name) for name in ("flops", "training_tokens", "evaluated_at")}
+    return differences(
+        stored, Row(**{field: getattr(whole, field) for field in whole.__dataclass_fields__} | changes | same)
+    )
+
+
+def halving_differences(root: Path, study: Study, rows: Mapping[str, Row]) -> dict[str, str]:
+    """Return the trials that were stopped, or not, against the results at the rungs, each with what differs.
+
+    A rung without all of its results decides nothing.
+
+    Args:
+      root: the study's folder.
+      study: the study.
+      rows: the rows of the study by trial, without those of another recipe.
+    """
+    found: dict[str, str] = {}
+    if study.halving is None:
+        return found
+    left = programs(study)
+    for until in steps_of_rungs(study):
+        at_rung = Store(root / RUNGS / str(until)).rows()
+        for program, arms in left.items():
+            if not arms or arms[0].run.training.steps <= until:
+                continue
+            if any(Trial(arm, seed).name not in at_rung for arm in arms for seed in study.seeds):
+                return found
+            left[program] = survivors(study, arms, at_rung)
+            for arm in arms:
+                expected = None if arm in left[program] else until
+                found |= _wrongly_stopped(study, arm, rows, expected, until)
+    return found
+
+
+def _wrongly_stopped(
+    study: Study, arm: Arm, rows: Mapping[str, Row], expected: int | None, until: int
+) -> dict[str, str]:
+    """The trials of an arm that stop at a rung although it goes on, or that do not stop where it ends."""
+    found = {}
+    for name in (Trial(arm, seed).name for seed in study.seeds):
+        row = rows.get(name)
+        if row is not None and is_finished(row) and (row.stopped_at == until) != (expected == until):
+            verb = "goes on" if expected is None else "ends"
+            found[f"{name} after step {until}"] = (
+                f"stopped_at {row.stopped_at}; by the results at the rung, its arm {verb}"
+            )
+    return found
