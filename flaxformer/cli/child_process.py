@@ -55,7 +55,7 @@ def call_in_process(function: Callable[..., int], *arguments: object) -> int:
                 return int(result)
             process.join()
         except BaseException:
-            process.terminate()
+            process.kill()  # a compiler does not let it handle another signal
             process.join()
             raise
         raise ChildDiedError(f"{_how_it_ended(process.exitcode)}: {_last_line(errors)}")

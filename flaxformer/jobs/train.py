@@ -150,7 +150,8 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
 
     A run that was stopped or killed and is resumed equals the uninterrupted one bit for bit on the same devices:
     batches and dropout are functions of (seed, step), and the state holds the rest. When `stop` is set, it finishes its
-    chunk and saves. A run whose loss is no longer finite ends there.
+    chunk and saves; before the first step, a signal interrupts it at once. A run whose loss is no longer finite ends
+    there.
 
     With several processes, all train, and only the first reads and writes the folder and samples.
 
@@ -160,6 +161,9 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
     """
     code, modules, declared = _code(run, job), user_modules(job.file), run
     with contextlib.ExitStack() as held:
+        starting = held.enter_context(contextlib.ExitStack())
+        if jax.process_count() == 1:
+            starting.enter_context(stop.not_waiting())
 
         def claim() -> bool:
             check(run, job)
@@ -196,6 +200,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
         state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
+        starting.close()
         try:
             yield from _steps(run, compiled, job, stop, checkpoints, state, step)
             distributed.run_on_coordinator(checkpoints.wait)
