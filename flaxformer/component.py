@@ -20,10 +20,9 @@ import flax.struct
 import jax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from flaxformer.errors import UserError
 from flaxformer.nn.dropout import dropout, part_key
 from flaxformer.nn.masks import Explicit, Mask
-from flaxformer.nn.subsets import take_pairs, take_tokens
+from flaxformer.nn.subsets import length_of_sequence, take_pairs, take_tokens
 from flaxformer.params import Parameters, ParametersT, path_name
 from flaxformer.points import Edits
 from flaxformer.pytree import Node
@@ -243,16 +242,8 @@ class Context(Node):
 
         Args:
           index: places of the tokens in the sequence, in increasing order.
-
-        Raises:
-          UserError: called by `step`, with the keys of earlier tokens in a state.
         """
-        length = self.key_positions.shape[-1]
-        if self.query_positions.shape[-1] != length:
-            raise UserError(
-                f"Context.take is called for {self.query_positions.shape[-1]} tokens with a state of {length}; expected "
-                "whole sequences: without init_state and step, a component reads all tokens again in decoding"
-            )
+        length = length_of_sequence(self.query_positions, self.key_positions)
         tokens, pairs = (functools.partial(take, index=index, length=length) for take in (take_tokens, take_pairs))
         positions = tokens(self.query_positions)
         return self.replace(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, ove
 import numpy as np
 
 from flaxformer.errors import UserError, did_you_mean, shown
-from flaxformer.pytree import Node
+from flaxformer.pytree import Node, holds_array
 
 ValueT = TypeVar("ValueT")
 
@@ -112,7 +112,9 @@ class Config(Node):
             fields = dataclasses.fields(cls)
             names = [field.name for field in fields]
             if args:
-                raise UserError(f"{cls.__name__} is given {shown(args[0])}; expected fields by name: {', '.join(names)}")
+                raise UserError(
+                    f"{cls.__name__} is given {shown(args[0])}; expected fields by name: {', '.join(names)}"
+                )
             for name in values:
                 if name not in names:
                     raise UserError(f"{cls.__name__} has no field '{name}'{did_you_mean(name, names)}")
@@ -137,7 +139,7 @@ class Config(Node):
                 object.__setattr__(self, field.name, value := named[value])
             if isinstance(value, list):
                 object.__setattr__(self, field.name, value := tuple(value))
-            if field.metadata.get("pytree_node", True) and _is_array(value):
+            if field.metadata.get("pytree_node", True) and holds_array(value):
                 continue  # a number of a run on a device, or its tracer
             where = f"{type(self).__name__}.{field.name}"
             is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
@@ -154,11 +156,6 @@ class Config(Node):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
-
-
-def _is_array(value: object) -> bool:
-    """True for an array or a tracer, and for a tuple with one."""
-    return any(map(_is_array, value)) if isinstance(value, tuple) else hasattr(value, "dtype")
 
 
 type_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)

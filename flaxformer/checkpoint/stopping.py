@@ -24,22 +24,20 @@ class Stop:
         """True from the first signal on."""
         return self.by is not None
 
-    @contextlib.contextmanager
-    def not_waiting(self) -> Iterator[None]:
-        """Let a signal raise KeyboardInterrupt inside the `with` block, which has nothing to save.
+    def not_waiting(self, applies: bool = True) -> contextlib.ExitStack:
+        """Let a signal raise KeyboardInterrupt until the returned stack is closed, where nothing is to be saved.
 
-        Nothing changes in a `Stop` that `stop_on_signals` has not made.
+        Nothing changes in a `Stop` that `stop_on_signals` has not made, or with `applies=False`.
 
         Raises:
-          KeyboardInterrupt: a signal came before, or comes.
+          KeyboardInterrupt: a signal came before.
         """
-        if not self.has_handlers:
-            yield
-            return
-        with handling_signals(interrupt):
+        handlers = contextlib.ExitStack()
+        if applies and self.has_handlers:
             if self.is_requested:
                 raise KeyboardInterrupt
-            yield
+            handlers.enter_context(handling_signals(interrupt))
+        return handlers
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxtyping import PyTree
 
 from flaxformer.garbage import without_collections
+from flaxformer.interrupts import interrupted
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
 from flaxformer.sharding import replicated, replicated_axes
@@ -105,7 +106,6 @@ class CompiledRun:
         Threads compile them while the next one is traced; one thread for a GPU, on which the compiler measures kernels.
         """
         compiling: dict[str, Future[None]] = {}
-        waits = True
         threads = ThreadPoolExecutor(1 if self._platform == "gpu" else None)
         try:
             for call in self._calls(run, steps, initial):
@@ -113,11 +113,8 @@ class CompiledRun:
                     compiling[call.name] = threads.submit(self._compile, call, self._lower(call))
             for pending in compiling.values():
                 pending.result()
-        except KeyboardInterrupt:
-            waits = False  # a compilation cannot be interrupted
-            raise
-        finally:
-            threads.shutdown(waits, cancel_futures=True)
+        finally:  # a compilation cannot be interrupted
+            threads.shutdown(not interrupted.is_set(), cancel_futures=True)
 
     def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[ProgramCall]:
         """Yield the calls of a training, with the shapes of its state."""

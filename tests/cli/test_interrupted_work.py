@@ -63,7 +63,10 @@ MOMENTS = {
     "report": (["report", "results"], "flaxformer.report.write:render"),
     "generate": (["generate", "job"], "flaxformer.cli.generate:stream"),
     "fit": (["fit", "points.csv"], "flaxformer.cli.fit:fit_joint_law"),
-    "prepare": (["prepare", "text.txt", "out", "--tokenizer", "bpe", "--vocabulary", "300"], "flaxformer.data.prepare:train_bpe"),
+    "prepare": (
+        ["prepare", "text.txt", "out", "--tokenizer", "bpe", "--vocabulary", "300"],
+        "flaxformer.data.prepare:train_bpe",
+    ),
 }  # fmt: skip
 """A command at work, and the function in which the signal finds it."""
 DEFAULT = {("run", "in_native_code"), ("train", "in_native_code"), ("fit", "in_python")}

@@ -53,7 +53,8 @@ def test_sizes_that_fit_no_machine_are_refused_before_anything_is_allocated(chan
         run = run.replace(**{part: getattr(run, part).replace(**{name: value})})
     [(path, value)] = change.items()
     with pytest.raises(
-        UserError, match=f"arm 'a' needs at least .* of memory .*{what}.*there are .* expected a smaller .*{path}={value}"
+        UserError,
+        match=f"arm 'a' needs at least .* of memory .*{what}.*there are .* expected a smaller .*{path}={value}",
     ):
         memory.check_memory(run, "arm 'a'")
 
