@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flaxformer.config import PRE, Attention, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary
+from flaxformer import PRE, Attention, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary
 from flaxformer.model import Sampling, apply, generate, init
 from flaxformer.nn import cross_entropy
 

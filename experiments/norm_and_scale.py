@@ -8,10 +8,24 @@ Expected: four of the five claims supported; whether warm-up is worth 0.02 nats 
 the loss by 0.014, 90 % interval 0.009 to 0.024).
 """
 
-from flaxformer.config import POST, PRE, Attention, Dense, LearnedPositions, ModelConfig, Tokens, Xavier
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    POST,
+    PRE,
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    LearnedPositions,
+    Linear,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Tokens,
+    Training,
+    Xavier,
+)
 
 study = Study(
     name="norm_and_scale",

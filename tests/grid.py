@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import (
+from flaxformer.components import (
     NO_NORM,
     POST,
     PRE,
@@ -30,7 +30,6 @@ from flaxformer.config import (
     LayerNorm,
     LayerScale,
     LearnedPositions,
-    ModelConfig,
     NoPositions,
     NormPlacement,
     RelativeBuckets,
@@ -40,12 +39,13 @@ from flaxformer.config import (
     Sinusoidal,
     Tokens,
 )
-from flaxformer.errors import UserError
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import path_name
+from flaxformer.core.struct import replace_at
 from flaxformer.model import init
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import lengths_to_valid
-from flaxformer.params import path_name
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 
 B, T, S, V = 2, 7, 5, 13  # distinct primes, so that a swapped axis fails
 BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))

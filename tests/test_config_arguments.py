@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import flaxformer
-from flaxformer.errors import UserError
-from flaxformer.struct import Config
+from flaxformer.core.struct import Config
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, TextFiles
 
-SKIPPED = ("flaxformer.cli", "flaxformer.templates", "flaxformer.interop")
+SKIPPED = ("flaxformer.cli", "flaxformer.cli.templates", "flaxformer.interop")
 for module in pkgutil.walk_packages(flaxformer.__path__, "flaxformer."):
     if not module.name.startswith(SKIPPED):
         importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""Statements of the founding texts, checked by numbers: the tests that flaxformer/FOUNDING_TEXTS.md refers to."""
+"""Statements of the founding texts, checked by numbers: the tests that flaxformer/claims/FOUNDING_TEXTS.md refers to."""
 
 import ast
 import functools
@@ -14,7 +14,7 @@ import pytest
 
 import flaxformer
 from flaxformer import config as configs
-from flaxformer.config import (
+from flaxformer.components import (
     NO_NORM,
     POST,
     PRE,
@@ -28,7 +28,6 @@ from flaxformer.config import (
     LanguageModel,
     LayerNorm,
     LearnedPositions,
-    ModelConfig,
     NoHead,
     NoPositions,
     NormPlacement,
@@ -37,20 +36,20 @@ from flaxformer.config import (
     Sinusoidal,
     Tokens,
     Vectors,
-    recurrent_model,
 )
-from flaxformer.errors import UserError
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.params import CONSTANTS, count, table
+from flaxformer.core.struct import replace_at
+from flaxformer.core.weight_specs import declarations
 from flaxformer.model import apply, apply_with_intermediates, extend, new_cache, specs
 from flaxformer.model.weights import Transformer
 from flaxformer.nn import Causal, dot_product_attention, layer_norm, sinusoidal
 from flaxformer.nn.attention import masked_softmax
 from flaxformer.nn.dot_product import dot_product_weights
-from flaxformer.params import CONSTANTS, count, table
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.tasks.synthetic import next_token
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
-from flaxformer.weight_specs import declarations
 
 B, T, V = 2, 7, 13  # distinct primes, so that a swapped axis fails
 BASE = ModelConfig(vocabulary=V, layers=1, d_model=15, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import flaxformer
-from flaxformer import nn, params
+from flaxformer import nn
+from flaxformer.core import params
 
 ROOT = Path(flaxformer.__file__).parent
 TESTS = Path(__file__).parent

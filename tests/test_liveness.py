@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from flaxformer.checkpoint.config import classes_within
-from flaxformer.config import (
+from flaxformer.components import (
     GRU,
     NTK,
     POST,
     Alibi,
     Attention,
     BatchNorm,
-    Block,
     ByRole,
     Classifier,
     ConcatenatedIndex,
@@ -29,7 +28,6 @@ from flaxformer.config import (
     LayerScale,
     LearnedPositions,
     LeCun,
-    ModelConfig,
     MuP,
     Normal,
     NormPlacement,
@@ -42,9 +40,9 @@ from flaxformer.config import (
     Rotary,
     Tokens,
     Vectors,
-    recurrent_model,
 )
-from flaxformer.struct import get_at, replace_at
+from flaxformer.config import Block, ModelConfig, recurrent_model
+from flaxformer.core.struct import get_at, replace_at
 from flaxformer.tasks import (
     AssociativeRecall,
     Copy,

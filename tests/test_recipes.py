@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from flaxformer.checkpoint import Stop
+from flaxformer.core.struct import replace_at
 from flaxformer.data import prepare, read_tokenizer
 from flaxformer.jobs import Evaluated, Job, train
-from flaxformer.struct import replace_at
 from flaxformer.study.load import load, load_study
 from flaxformer.training import Run
 

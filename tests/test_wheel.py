@@ -14,8 +14,8 @@ import pytest
 
 from flaxformer.bench.choose import find
 from flaxformer.claims.case import find_cases
-from flaxformer.python_files import find_experiment
-from flaxformer.user_code.source import is_user_file
+from flaxformer.system.python_files import find_experiment
+from flaxformer.system.user_code.source import is_user_file
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("flaxformer", "experiments", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")

@@ -15,13 +15,21 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer import model
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.params import param
-from flaxformer.struct import leaf
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    leaf,
+    model,
+    param,
+)
 
 
 class SinkAttention(Attention):

@@ -13,12 +13,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, Positions
-from flaxformer.params import Parameters, param
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    LearnedPositions,
+    ModelConfig,
+    Parameters,
+    Positions,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    param,
+    static,
+)
 
 
 class ContextualPositions(Positions):

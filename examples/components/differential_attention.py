@@ -12,13 +12,21 @@ from collections.abc import Iterator, Mapping
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import (
+    AdamW,
+    AssociativeRecall,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    ModelConfig,
+    Run,
+    Study,
+    Training,
+    leaf,
+    param,
+)
 from flaxformer.nn import Mask, rms_norm
-from flaxformer.params import param
-from flaxformer.struct import leaf
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import AssociativeRecall
-from flaxformer.training import AdamW, Run, Training
 
 
 class DifferentialAttention(Attention):

@@ -10,12 +10,24 @@ Expected: the claim supported, or inconclusive if the standard error is as large
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Context, Dense, LayerNorm, ModelConfig, Norm
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Context,
+    Dense,
+    LayerNorm,
+    ModelConfig,
+    Norm,
+    Parameters,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    leaf,
+    param,
+)
 
 
 class DynamicTanh(Norm):

@@ -15,14 +15,26 @@ from jax.lax.linalg import triangular_solve
 from jaxtyping import Array, Float
 from short_convolution import ShortConvolution  # from the file beside this one
 
-from flaxformer.config import Block, Context, Dense, ModelConfig, TokenMixer
+from flaxformer import (
+    AdamW,
+    AssociativeRecall,
+    Axis,
+    Block,
+    Claim,
+    Context,
+    Dense,
+    ModelConfig,
+    Parameters,
+    Run,
+    Study,
+    TokenMixer,
+    Training,
+    leaf,
+    param,
+    static,
+)
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import AssociativeRecall
-from flaxformer.training import AdamW, Run, Training
 
 
 class GatedDeltaRule(TokenMixer):

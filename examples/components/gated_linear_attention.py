@@ -13,14 +13,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Context, Dense, ModelConfig, TokenMixer
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Context,
+    Dense,
+    ModelConfig,
+    Parameters,
+    Run,
+    StandardLibrary,
+    Study,
+    TokenMixer,
+    Training,
+    leaf,
+    param,
+    static,
+)
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 
 class GatedLinearAttention(TokenMixer):

@@ -12,12 +12,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Context, Dense, ModelConfig, Residual
-from flaxformer.params import Parameters, param
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Context,
+    Dense,
+    ModelConfig,
+    Parameters,
+    Residual,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    param,
+    static,
+)
 
 
 class HyperConnections(Residual):

@@ -10,13 +10,25 @@ Expected: the claim supported; a small difference between learned and fixed β (
 import jax
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Context, Dense, FeedForward, ModelConfig
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Context,
+    Dense,
+    FeedForward,
+    ModelConfig,
+    Parameters,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    leaf,
+    param,
+    static,
+)
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 
 class LearnedSwish(FeedForward):

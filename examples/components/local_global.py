@@ -9,10 +9,7 @@ Expected: both claims supported. A value follows its key, so that a local layer 
 finds the pair; four local layers read only 4 · (3 − 1) = 8 tokens back, of up to 14.
 """
 
-from flaxformer.config import Attention, Block, Dense, ModelConfig
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import AssociativeRecall
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import AdamW, AssociativeRecall, Attention, Axis, Block, Claim, Dense, ModelConfig, Run, Study, Training
 
 LOCAL = Block(attention=Attention(window=3))
 GLOBAL = Block()  # the attention of the model, without a window

@@ -8,10 +8,7 @@ Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported.
 """
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import AdamW, Attention, Axis, Claim, Dense, ModelConfig, Run, StandardLibrary, Study, Training
 
 DISTINCT = ModelConfig(layers=4, d_model=64, attention=Attention(heads=4), feed_forward=Dense(d_ff=256))
 LOOPED = DISTINCT.replace(distinct_blocks=1)  # distinct_blocks=2 would apply two blocks in turn, twice

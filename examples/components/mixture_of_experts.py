@@ -16,14 +16,27 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer import model
-from flaxformer.config import Attention, Aux, Context, Dense, FeedForward, ModelConfig
+from flaxformer import (
+    AdamW,
+    Attention,
+    Aux,
+    Axis,
+    Claim,
+    Context,
+    Dense,
+    FeedForward,
+    ModelConfig,
+    Parameters,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    leaf,
+    model,
+    param,
+    static,
+)
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 
 class MixtureOfExperts(FeedForward):

@@ -13,13 +13,25 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Aux, Context, Dense, LanguageModel, ModelConfig, Norm
+from flaxformer import (
+    AdamW,
+    Attention,
+    Aux,
+    Axis,
+    Claim,
+    Context,
+    Dense,
+    LanguageModel,
+    ModelConfig,
+    Norm,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    param,
+    static,
+)
 from flaxformer.nn.linear import linear
-from flaxformer.params import param
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 
 class MultiToken(LanguageModel):

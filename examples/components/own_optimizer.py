@@ -14,11 +14,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.struct import leaf
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import SGD, AdamW, Run, Training
+from flaxformer import (
+    SGD,
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    leaf,
+)
 from flaxformer.training.schedule import Optimizer
 
 

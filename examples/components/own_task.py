@@ -12,12 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import Batch
+from flaxformer import AdamW, Attention, Axis, Batch, Claim, Dense, ModelConfig, Run, Study, Training, static
 from flaxformer.tasks.synthetic import SyntheticTask, next_token
-from flaxformer.training import AdamW, Run, Training
 
 
 class Parity(SyntheticTask):

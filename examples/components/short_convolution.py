@@ -15,12 +15,24 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from flaxformer.config import Attention, Block, Context, ModelConfig, TokenMixer
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import Induction
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Block,
+    Claim,
+    Context,
+    Induction,
+    ModelConfig,
+    Parameters,
+    Run,
+    Study,
+    TokenMixer,
+    Training,
+    leaf,
+    param,
+    static,
+)
 
 
 class ShortConvolution(TokenMixer):

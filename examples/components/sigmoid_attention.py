@@ -14,11 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.struct import leaf
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import AdamW, Attention, Axis, Claim, Dense, ModelConfig, Run, StandardLibrary, Study, Training, leaf
 
 
 class SigmoidAttention(Attention):

@@ -12,12 +12,22 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Aux, Context, Dense, ModelConfig
-from flaxformer.parts.cache import KeysValues
-from flaxformer.struct import leaf
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Aux,
+    Axis,
+    Claim,
+    Context,
+    Dense,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    leaf,
+)
+from flaxformer.components.cache import KeysValues
 
 
 class ValueResidual(Attention):

@@ -10,11 +10,22 @@ Expected: both claims supported.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.struct import leaf
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Constant, Cosine, Run, Schedule, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Constant,
+    Cosine,
+    Dense,
+    ModelConfig,
+    Run,
+    Schedule,
+    StandardLibrary,
+    Study,
+    Training,
+    leaf,
+)
 
 
 class WarmupStableDecay(Schedule):

@@ -13,9 +13,9 @@ from nnx_model import Block, Model
 from our_runs import run_of
 from sizes import Size
 
+from flaxformer.devices.sharding import Devices, replicated
 from flaxformer.model import apply, init
 from flaxformer.model.decoding import generate
-from flaxformer.sharding import Devices, replicated
 
 Decode = Callable[[], jax.Array]
 """Function that generates the tokens after a prompt, [B, steps]."""

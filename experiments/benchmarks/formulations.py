@@ -31,7 +31,7 @@ def without_pairs() -> None:
 
 def scale_on_queries() -> None:
     """The attention scale multiplies the queries, not their map."""
-    from flaxformer.parts.attention import Attention
+    from flaxformer.components.attention import Attention
 
     replace(Attention, "_can_scale_map", lambda *_: False)
 

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer import POST, PRE, AdamW, Attention, Axis, Claim, Copy, Dense, ModelConfig, Run, Study, Training
 from flaxformer.store.declarations import declare
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
-from flaxformer.study import Axis, Claim, Study
 from flaxformer.study.plan import declaration
-from flaxformer.tasks import Copy
-from flaxformer.training import AdamW, Run, Training
 
 CURVE = list(range(0, 101, 5))
 STEPS = 100

@@ -39,9 +39,8 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 
 def run_of(shape: dict[str, Any]) -> Any:
     """Return the run of a program."""
+    from flaxformer import AdamW, Run, StandardLibrary, Training
     from flaxformer import config as c
-    from flaxformer.tasks import StandardLibrary
-    from flaxformer.training import AdamW, Run, Training
 
     is_llama, attention = shape.get("llama"), {"heads": shape["heads"]}
     if "key_value_heads" in shape:
@@ -70,7 +69,7 @@ def measure(shape: dict[str, Any]) -> dict[str, float | str]:
     """Compile a training step; return GiB per device, seconds, and the kernel of attention."""
     import jax
 
-    from flaxformer.sharding import Devices
+    from flaxformer.devices.sharding import Devices
     from flaxformer.targets.program import Placement, compile_step
     from flaxformer.targets.topology import parse_target
 

@@ -7,11 +7,20 @@ from typing import Any
 import jax
 from sizes import BETA2, CLIP, DECAY, LEARNING_RATE, Size, cores
 
-from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig
+from flaxformer import (
+    AdamW,
+    Attention,
+    Dense,
+    LanguageModel,
+    LayerNorm,
+    LearnedPositions,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Training,
+)
+from flaxformer.devices.sharding import Devices
 from flaxformer.model.layout import Layout
-from flaxformer.sharding import Devices
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup
 

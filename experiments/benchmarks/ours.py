@@ -8,12 +8,12 @@ from device_limits import device_memory, of_peak
 from our_runs import run_of, trainer
 from sizes import Size
 
+from flaxformer import Study
 from flaxformer.bench import Work, rate
+from flaxformer.devices.sharding import Devices
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
-from flaxformer.sharding import Devices
-from flaxformer.startup.cpu_devices import one_cpu_device_per_core
-from flaxformer.study import Study
 from flaxformer.study.plan import groups
+from flaxformer.system.startup.cpu_devices import one_cpu_device_per_core
 
 
 def train(work: Work, size: Size, devices: Devices | None = None) -> dict[str, Any]:

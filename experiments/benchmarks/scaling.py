@@ -61,7 +61,7 @@ def mesh(work: Work) -> dict[str, Any]:
     import jax
     from our_runs import run_of, split, trainer
 
-    from flaxformer.sharding import Devices
+    from flaxformer.devices.sharding import Devices
 
     call = trainer(run_of(size), CHUNK, Devices(data=split(size.batch)))
     return cost(rate(work, call, ready=jax.block_until_ready, **counted(work, CHUNK)), size)

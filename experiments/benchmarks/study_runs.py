@@ -11,10 +11,9 @@ import jax
 from our_runs import run_of
 from sizes import SIZES, Size
 
-from flaxformer.study import Axis, Study
+from flaxformer import Axis, Run, Study, evaluate, evaluation_params, start, train_chunk
 from flaxformer.study.load import load_study
-from flaxformer.tasks.base import Source
-from flaxformer.training import Run, evaluate, evaluation_params, start, train_chunk
+from flaxformer.tasks.batch import Source
 
 CHUNK = 50
 

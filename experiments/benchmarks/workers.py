@@ -32,8 +32,7 @@ def study_of(rates: int, seeds: int, steps: int) -> Any:
     from sizes import SIZES
     from study_runs import study_of
 
-    from flaxformer.config import POST, PRE
-    from flaxformer.study import Axis
+    from flaxformer import POST, PRE, Axis
 
     one = study_of(SIZES["XS"], rates, seeds, steps)
     return dataclasses.replace(one, axes=[Axis("model.norm", {"pre": PRE, "post": POST}), *one.axes])

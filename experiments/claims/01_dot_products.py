@@ -8,8 +8,8 @@ measured to the claimed variance. The growth with d is tested as the slope of lo
 
 import numpy as np
 
+from flaxformer import Claim, Probe
 from flaxformer.claims import Case
-from flaxformer.study import Claim, Probe
 
 WIDTHS = [16, 32, 64, 128, 256, 512, 1024]
 PAIRS = 4096

@@ -23,13 +23,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    ModelConfig,
+    NoPositions,
+    Probe,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    model,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig, NoPositions
 from flaxformer.nn.attention import attention_weights
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 WIDTHS = [16, 64, 256, 1024]
 EXPONENTS = {"none": 0.0, "1/√d": 0.5, "1/d": 1.0}

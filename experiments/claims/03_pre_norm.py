@@ -21,11 +21,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from flaxformer import (
+    POST,
+    PRE,
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    ModelConfig,
+    Probe,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    start,
+)
 from flaxformer.claims import Case
-from flaxformer.config import POST, PRE, Attention, ModelConfig
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training, start
 from flaxformer.training.loss import loss
 
 BASELINE = Run(

@@ -26,12 +26,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    POST,
+    PRE,
+    SANDWICH,
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    DeepNorm,
+    ModelConfig,
+    Probe,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    TrainState,
+    model,
+    start,
+    train_step,
+)
 from flaxformer.claims import Case
-from flaxformer.config import POST, PRE, SANDWICH, Attention, DeepNorm, ModelConfig
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training, TrainState, start, train_step
 
 MODEL = ModelConfig(layers=16, d_model=32, attention=Attention(heads=2))
 PLACEMENTS = {

@@ -18,12 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer import POST, Attention, Claim, LayerNorm, ModelConfig, Probe, Regressor, Vectors
 from flaxformer.claims import Case
-from flaxformer.config import POST, Attention, LayerNorm, ModelConfig, Regressor, Vectors
 from flaxformer.model import apply, init
 from flaxformer.nn import Causal, dot_product_attention
 from flaxformer.nn.dot_product import dot_product_weights
-from flaxformer.study import Claim, Probe
 
 LENGTH = 8
 CAUSAL = ModelConfig(

@@ -19,12 +19,9 @@ Cost: 32 runs in 4 programs, about 150 s on one CPU core; the quick form (counts
 import jax
 import jax.numpy as jnp
 
+from flaxformer import AdamW, Attention, Axis, Batch, Claim, ModelConfig, Probe, Run, ScaledIndex, Study, Training
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig
 from flaxformer.model import apply, init
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import Batch, ScaledIndex
-from flaxformer.training import AdamW, Run, Training
 
 LENGTH, SCORED = 16, 12
 

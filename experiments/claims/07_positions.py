@@ -18,22 +18,27 @@ Cost: 72 runs in 9 programs, about 380 s on one CPU core; the quick form (the sy
 import jax
 import numpy as np
 
-from flaxformer.claims import Case
-from flaxformer.config import (
+from flaxformer import (
+    AdamW,
     Alibi,
     Attention,
+    Axis,
+    Claim,
     ConcatenatedIndex,
     LearnedPositions,
     ModelConfig,
     NoPositions,
+    Probe,
     RelativeBuckets,
     Rotary,
+    Run,
+    ScaledIndex,
     Sinusoidal,
+    Study,
+    Training,
 )
+from flaxformer.claims import Case
 from flaxformer.model import apply, init
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import ScaledIndex
-from flaxformer.training import AdamW, Run, Training
 
 TASK = ScaledIndex(length=16, batch_size=32, evaluation_batches=64)
 FLOOR = TASK.references()["position-blind"]

@@ -20,13 +20,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer import (
+    NO_NORM,
+    AdamW,
+    Attention,
+    Axis,
+    Batch,
+    Claim,
+    Dense,
+    Embeddings,
+    ModelConfig,
+    NoHead,
+    NoPositions,
+    Probe,
+    Run,
+    ScaledIndex,
+    Study,
+    Training,
+    replace_at,
+)
 from flaxformer.claims import Case
-from flaxformer.config import NO_NORM, Attention, Dense, Embeddings, ModelConfig, NoHead, NoPositions
 from flaxformer.model import apply_with_intermediates, init
-from flaxformer.struct import replace_at
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import Batch, ScaledIndex
-from flaxformer.training import AdamW, Run, Training
 
 LENGTH = 16
 PATTERNS = {"fixed": LENGTH, "computed": None}

@@ -18,10 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
+from flaxformer import NO_NORM, Attention, Claim, Embeddings, ModelConfig, NoHead, NoPositions, Probe
 from flaxformer.claims import Case
-from flaxformer.config import NO_NORM, Attention, Embeddings, ModelConfig, NoHead, NoPositions
 from flaxformer.model import apply, init
-from flaxformer.study import Claim, Probe
 
 WIDTH = LENGTH = 256
 HEADS = (1, 8, 64)

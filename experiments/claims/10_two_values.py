@@ -22,12 +22,9 @@ from typing import Any
 
 import jax
 
+from flaxformer import AdamW, Attention, Axis, Claim, ModelConfig, NoPositions, Run, Study, Training, TwoTargetAverage
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig, NoPositions
 from flaxformer.model import apply_with_intermediates
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import TwoTargetAverage
-from flaxformer.training import AdamW, Run, Training
 
 TASK = TwoTargetAverage(batch_size=64, evaluation_batches=32)
 ONE_TARGET = TASK.references()["one target"]

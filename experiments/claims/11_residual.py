@@ -20,12 +20,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Embeddings,
+    ModelConfig,
+    NoHead,
+    NoPositions,
+    Probe,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    model,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, Embeddings, ModelConfig, NoHead, NoPositions
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 SKIPS = ("model.attention_residual", "model.feed_forward_residual")
 ATTENTION_ALONE = ModelConfig(

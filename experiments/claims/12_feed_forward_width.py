@@ -15,13 +15,22 @@ Cost: 80 runs in 10 programs, about 250 CPU seconds; --quick, 8 runs in 2 progra
 
 import dataclasses
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    ModelConfig,
+    Probe,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    model,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.params import count
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.core.params import count
 
 
 def shape(times: int, layers: int = 2, d_model: int = 64) -> ModelConfig:

@@ -32,12 +32,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    GRU,
+    LSTM,
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Constant,
+    Copy,
+    Elman,
+    Embeddings,
+    ModelConfig,
+    NoHead,
+    Probe,
+    Run,
+    Study,
+    Training,
+    model,
+    recurrent_model,
+)
 from flaxformer.claims import Case
-from flaxformer.config import GRU, LSTM, Attention, Elman, Embeddings, ModelConfig, NoHead, recurrent_model
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import Copy
-from flaxformer.training import AdamW, Constant, Run, Training
 
 CELLS = {"elman": Elman(), "gru": GRU(), "lstm": LSTM()}
 SHAPE = {"vocabulary": 9, "d_model": 32, "layers": 1}

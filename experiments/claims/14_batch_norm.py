@@ -24,13 +24,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Axis,
+    BatchNorm,
+    Claim,
+    LayerNorm,
+    ModelConfig,
+    Probe,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    model,
+)
 from flaxformer.claims import Case
-from flaxformer.config import BatchNorm, LayerNorm, ModelConfig
 from flaxformer.nn.norms import batch_norm, moments
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 NORMS = {"LN": LayerNorm(), "BN": BatchNorm(), "LN over L × D": LayerNorm(over="sequence")}
 SMALL = ModelConfig(layers=2, d_model=32)

@@ -27,14 +27,27 @@ Expected: all claims supported.
 import jax
 import jax.numpy as jnp
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    LayerNorm,
+    ModelConfig,
+    NoPositions,
+    Probe,
+    Run,
+    Sort,
+    Study,
+    Tokens,
+    Training,
+    evaluate,
+    model,
+    replace_at,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, Dense, LayerNorm, ModelConfig, NoPositions, Tokens
-from flaxformer.params import count
-from flaxformer.struct import replace_at
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import Sort
-from flaxformer.training import AdamW, Run, Training, evaluate
+from flaxformer.core.params import count
 
 D, F = 32, 128
 DECODER = ModelConfig(

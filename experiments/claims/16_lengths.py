@@ -28,23 +28,28 @@ Expected: the equality within T is near its margin (learned ones are better by 0
 import jax
 import jax.numpy as jnp
 
-from flaxformer import model
-from flaxformer.claims import Case
-from flaxformer.config import (
+from flaxformer import (
+    AdamW,
     Alibi,
     Attention,
+    Axis,
+    Claim,
     ConcatenatedIndex,
     LearnedPositions,
     ModelConfig,
     NoPositions,
+    Probe,
     RelativeBuckets,
     Rotary,
+    Run,
     Sinusoidal,
+    StandardLibrary,
+    Study,
+    Training,
+    model,
 )
+from flaxformer.claims import Case
 from flaxformer.nn.losses import cross_entropy
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 LENGTH = 32
 SCHEMES = {

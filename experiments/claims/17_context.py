@@ -28,12 +28,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    AssociativeRecall,
+    Attention,
+    Axis,
+    Claim,
+    Elman,
+    ModelConfig,
+    NoPositions,
+    Probe,
+    Run,
+    Sinusoidal,
+    Study,
+    Training,
+    model,
+    recurrent_model,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, Elman, ModelConfig, NoPositions, Sinusoidal, recurrent_model
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import AssociativeRecall
-from flaxformer.training import AdamW, Run, Training
 
 WORDS = ("bread", "broke", "cooked", "oven", "so", "the")
 SENTENCE, REORDERED, OTHER = (

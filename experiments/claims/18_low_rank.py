@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer import Alibi, Attention, Claim, Embeddings, ModelConfig, NoHead, NoPositions, Probe, Rotary
 from flaxformer.claims import Case
-from flaxformer.config import Alibi, Attention, Embeddings, ModelConfig, NoHead, NoPositions, Rotary
 from flaxformer.model import init
-from flaxformer.study import Claim, Probe
 
 WIDTH, LENGTH = 48, 64
 LAYER = ModelConfig(inputs=Embeddings(), head=NoHead(), layers=1, d_model=WIDTH, feed_forward=None)

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer import Claim, Probe
 from flaxformer.claims import Case
 from flaxformer.nn import Causal, Padding, dot_product_attention
-from flaxformer.study import Claim, Probe
 
 LENGTH, WIDTH, PADDING = 6, 8, 2
 REAL = np.arange(LENGTH) >= PADDING

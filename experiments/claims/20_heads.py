@@ -26,12 +26,20 @@ Expected: diversity rises; but by less than sharpness alone would raise it.
 import jax
 import jax.numpy as jnp
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    AssociativeRecall,
+    Attention,
+    Axis,
+    Claim,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    model,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import AssociativeRecall, StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 TASKS = {
     "recall": AssociativeRecall(pairs=4, queries=4, keys=8, values=8, batch_size=32),

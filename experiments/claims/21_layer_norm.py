@@ -33,21 +33,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
-from flaxformer.claims import Case
-from flaxformer.config import (
+from flaxformer import (
     NO_NORM,
     POST,
     PRE,
+    AdamW,
     Attention,
+    Axis,
+    Claim,
     Embeddings,
     ModelConfig,
     NoHead,
     NoPositions,
+    Probe,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    model,
 )
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.claims import Case
 
 NORMS = {"pre": PRE, "post": POST, "none": NO_NORM}
 DEPTH = 12

@@ -31,14 +31,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Batch,
+    Claim,
+    Embeddings,
+    ModelConfig,
+    NoHead,
+    NoPositions,
+    Probe,
+    Regressor,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    TwoTargetAverage,
+    model,
+    static,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, Embeddings, ModelConfig, NoHead, NoPositions, Regressor
-from flaxformer.params import count
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import Batch, StandardLibrary, TwoTargetAverage
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.core.params import count
 
 INIT, ACTIVATIONS = jax.jit(model.init), jax.jit(model.apply_with_intermediates)
 

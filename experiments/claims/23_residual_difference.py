@@ -34,9 +34,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flaxformer.claims import Case
-from flaxformer.config import (
+from flaxformer import (
     NO_NORM,
+    AdamW,
+    Axis,
+    Batch,
+    Claim,
     Context,
     Dense,
     Embeddings,
@@ -44,12 +47,14 @@ from flaxformer.config import (
     NoPositions,
     Norm,
     Regressor,
+    Run,
+    Study,
+    SyntheticTask,
     TokenMixer,
+    Training,
+    static,
 )
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import Batch, SyntheticTask
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.claims import Case
 
 WIDTH, SHARE = 16, 0.5
 VARIANCE = 1 + SHARE**2

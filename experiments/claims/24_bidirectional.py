@@ -32,13 +32,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Batch,
+    Claim,
+    Classifier,
+    Embeddings,
+    MaskedTokens,
+    ModelConfig,
+    NoHead,
+    Probe,
+    Rotary,
+    Run,
+    ScaledIndex,
+    StandardLibrary,
+    Study,
+    SyntheticTask,
+    Training,
+    model,
+    static,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, Classifier, Embeddings, ModelConfig, NoHead, Rotary
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import Batch, MaskedTokens, ScaledIndex, StandardLibrary, SyntheticTask
-from flaxformer.training import AdamW, Run, Training
 
 PATTERNS = Axis("model.mask_pattern", {"bidirectional": "bidirectional", "causal": "causal"}, name="mask")
 LENGTH = 16

@@ -37,24 +37,26 @@ import jax.numpy as jnp
 from jax.extend import core
 from jaxtyping import Array, Float
 
-from flaxformer import model
-from flaxformer.claims import Case
-from flaxformer.config import (
+from flaxformer import (
     GRU,
     LSTM,
     Attention,
+    Claim,
     Context,
     Elman,
     Embeddings,
     ModelConfig,
     NoHead,
+    Parameters,
+    Probe,
     TokenMixer,
+    model,
+    param,
     recurrent_model,
+    static,
 )
+from flaxformer.claims import Case
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.struct import static
-from flaxformer.study import Claim, Probe
 
 LENGTHS = (128, 256)
 MOVES = {"broadcast_in_dim", "concatenate", "convert_element_type", "copy", "dynamic_slice", "dynamic_update_slice"}

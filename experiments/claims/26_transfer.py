@@ -32,13 +32,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from flaxformer import AdamW, Attention, Claim, ModelConfig, Probe, Run, Training, evaluate, start, static, train_chunk
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig
 from flaxformer.data.corpus import standard_library
-from flaxformer.struct import static
-from flaxformer.study import Claim, Probe
 from flaxformer.tasks.text import TextSource, TokenTask
-from flaxformer.training import AdamW, Run, Training, evaluate, start, train_chunk
 
 PRE_TRAINING, FINE_TUNING = 240, 40
 PROSE_BYTES, PIECE = 32_768, 256

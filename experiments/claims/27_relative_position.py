@@ -31,14 +31,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Batch,
+    Claim,
+    LearnedPositions,
+    ModelConfig,
+    NoPositions,
+    Probe,
+    Rotary,
+    Run,
+    Sinusoidal,
+    Study,
+    SyntheticTask,
+    Training,
+    model,
+    static,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, LearnedPositions, ModelConfig, NoPositions, Rotary, Sinusoidal
 from flaxformer.nn.positions import sinusoidal
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import Batch, SyntheticTask
-from flaxformer.training import AdamW, Run, Training
 from flaxformer.training.evaluation import score
 
 WIDTH, POSITIONS, SHIFT = 64, 256, 64

@@ -29,13 +29,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Batch,
+    Claim,
+    ModelConfig,
+    NoPositions,
+    Run,
+    Study,
+    SyntheticTask,
+    Training,
+    static,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, ModelConfig, NoPositions
-from flaxformer.struct import static
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import Batch, SyntheticTask
 from flaxformer.tasks.synthetic import SyntheticSource
-from flaxformer.training import AdamW, Run, Training
 
 
 class FixedSource(SyntheticSource):

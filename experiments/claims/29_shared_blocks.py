@@ -28,14 +28,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model
+from flaxformer import AdamW, Attention, Axis, Claim, ModelConfig, Probe, Run, StandardLibrary, Study, Training, model
 from flaxformer.claims import Case
-from flaxformer.component import Context
-from flaxformer.config import Attention, ModelConfig
-from flaxformer.params import count
-from flaxformer.study import Axis, Claim, Probe, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
+from flaxformer.components.component import Context
+from flaxformer.core.params import count
 from flaxformer.training.loss import loss
 
 LAYERS, TOKENS = 4, 16

@@ -30,14 +30,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    LanguageModel,
+    ModelConfig,
+    Parameters,
+    Run,
+    StandardLibrary,
+    Study,
+    Tokens,
+    Training,
+)
 from flaxformer.claims import Case
-from flaxformer.config import Attention, LanguageModel, ModelConfig, Tokens
+from flaxformer.components.inputs import Inputs
 from flaxformer.data.corpus import standard_library
-from flaxformer.params import Parameters
-from flaxformer.parts.inputs import Inputs
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Run, Training
 
 BYTES, WINDOW = 1_000_000, 2
 

@@ -1,11 +1,11 @@
 """How often are the verdicts of a study wrong, for few seeds and for differences that are not normal?
 
 Draws per-seed differences with a known mean and standard deviation 1, judges them by Student's t-test alone and by the
-rule of reports (flaxformer.study.statistics), and counts. A verdict is false if it is supported or refuted although the
+rule of reports (flaxformer.statistics.judgement), and counts. A verdict is false if it is supported or refuted although the
 true mean difference is exactly the tested bound. Differences are skewed where one of two arms is, such as one that
 sometimes fails, or where a number is compared with a constant; arms of the same distribution have symmetric ones.
 Command: python experiments/statistics/error_rates.py (6 minutes on one core; the tables are in docs/verdicts.md);
-with --calibrate, the factors of the skewness (flaxformer.study.paired_tests) instead.
+with --calibrate, the factors of the skewness (flaxformer.statistics.paired_tests) instead.
 """
 
 import argparse
@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from flaxformer.study import paired_tests
-from flaxformer.study.corrections import benjamini_hochberg
-from flaxformer.study.explore import WEAK
-from flaxformer.study.paired_tests import Kind
-from flaxformer.study.statistics import (
+from flaxformer.analysis.explore import WEAK
+from flaxformer.statistics import paired_tests
+from flaxformer.statistics.corrections import benjamini_hochberg
+from flaxformer.statistics.judgement import (
     FEWEST_SEEDS,
     LEVEL,
     holm,
     judge_difference,
     with_verdicts,
 )
+from flaxformer.statistics.paired_tests import Kind
 
 SEEDS = (3, 4, 5, 6, 8, 12, 16)
 FAMILY = 4

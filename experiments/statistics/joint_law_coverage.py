@@ -2,8 +2,8 @@
 
 Draws losses of one arm from a known law L∞ + A·N^(−α) + B·D^(−β) at a grid of parameters N and tokens D, with an offset
 per seed that all runs of the seed share and noise per run, and counts how often the 95 % interval of each number holds
-its true value, by the rule of reports: resampled seeds (flaxformer.study.seed_bootstrap) where Huber's loss of log
-residuals is minimised, or score tests over the seeds (flaxformer.study.scaling_tests) where squares are.
+its true value, by the rule of reports: resampled seeds (flaxformer.statistics.seed_bootstrap) where Huber's loss of log
+residuals is minimised, or score tests over the seeds (flaxformer.statistics.scaling_tests) where squares are.
 Command: python experiments/statistics/joint_law_coverage.py (10 minutes on one core; the tables are in
 docs/scaling.md); --loss NAME is what is minimised, --draws N the number of simulated studies per row.
 """
@@ -15,9 +15,10 @@ import math
 
 import numpy as np
 
-from flaxformer.study import joint_fit, joint_law, scaling_tests
-from flaxformer.study.law_losses import LOSSES, LawLoss
-from flaxformer.study.scaling_law import Functional, Matrix, Vector
+from flaxformer.analysis import joint_fit
+from flaxformer.statistics import joint_law, scaling_tests
+from flaxformer.statistics.law_losses import LOSSES, LawLoss
+from flaxformer.statistics.scaling_law import Functional, Matrix, Vector
 
 LIMIT, A, ALPHA, B, BETA = 1.2, 0.5, 0.35, 0.6, 0.3
 """The law, with N and D divided by the middle of their range."""

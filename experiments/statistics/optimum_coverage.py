@@ -2,7 +2,7 @@
 
 Draws the losses of a sweep over a learning rate: a parabola in ln(rate) per seed, whose minimum varies between seeds,
 with an offset per seed and noise per run. The best rate by the mean over the seeds, its neighbours and the interval are
-those of reports (flaxformer.study.parabola). Beside it stands a t-interval over the minima of the seeds' own parabolas,
+those of reports (flaxformer.statistics.parabola). Beside it stands a t-interval over the minima of the seeds' own parabolas,
 which has none where a seed's parabola is not convex.
 Command: python experiments/statistics/optimum_coverage.py (1 minute on one core; the table is in
 docs/learning_rate.md); --draws N is the number of simulated sweeps per row.
@@ -14,8 +14,8 @@ import math
 
 import numpy as np
 
-from flaxformer.study.parabola import near_best, vertex
-from flaxformer.study.statistics import estimate
+from flaxformer.statistics.judgement import estimate
+from flaxformer.statistics.parabola import near_best, vertex
 
 CURVATURE = 0.1
 """Loss in nats at a distance of 1 in ln(rate) from the minimum."""

@@ -2,7 +2,7 @@
 
 Draws losses of two arms from known laws L∞ + A·C^(−α), with an offset per seed that all runs of the seed share and
 noise per run, and counts how often the 95 % interval of each number holds its true value: by the rule of reports (score
-tests over the seeds, flaxformer.study.scaling_tests), by the delta method with Student's t, and by a bootstrap over the
+tests over the seeds, flaxformer.statistics.scaling_tests), by the delta method with Student's t, and by a bootstrap over the
 seeds of a fit with Huber's loss of log residuals (Hoffmann et al. 2022, δ = 10⁻³).
 Command: python experiments/statistics/scaling_coverage.py (6 minutes on one core; the tables are in docs/scaling.md);
 --draws N is the number of simulated studies per row, and --bootstrap N that of the last table.
@@ -16,8 +16,8 @@ import math
 import numpy as np
 from scipy import optimize
 
-from flaxformer.study import scaling_law, scaling_tests
-from flaxformer.study.scaling_law import Functional, Matrix, Vector
+from flaxformer.statistics import scaling_law, scaling_tests
+from flaxformer.statistics.scaling_law import Functional, Matrix, Vector
 
 LAWS = ((1.5, 1.5, 0.30), (1.45, 1.65, 0.33))
 """L∞, the loss above it at the smallest size, and α, of two arms; they cross inside the sizes."""

@@ -2,7 +2,7 @@
 
 Draws learning curves of a known form per seed, and an arm that learns as much in one step as the baseline in a known
 number; its speed-up is this number, which varies a little between seeds. Both are evaluated at a spacing, with noise,
-and compared by flaxformer.study.speedup. Beside it stands a line from evaluation to evaluation in the step itself, with
+and compared by flaxformer.analysis.speedup. Beside it stands a line from evaluation to evaluation in the step itself, with
 the interval of the paired logarithms alone.
 Command: python experiments/statistics/speedup_coverage.py (2 minutes on one core; the table is in docs/cost.md);
 --draws N is the number of simulated comparisons per row.
@@ -15,10 +15,10 @@ import math
 
 import numpy as np
 
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.speedup import speed_up
+from flaxformer.statistics.judgement import judge_difference
 from flaxformer.store.rows import Row
-from flaxformer.study.arms import ArmSummary
-from flaxformer.study.speedup import speed_up
-from flaxformer.study.statistics import judge_difference
 
 STEPS = 1000
 METRIC = "validation_loss"

@@ -11,10 +11,20 @@ Result: both supported at 8 of 8 seeds. One layer ends 0.049 nats [0.038, 0.074]
 below four; docs/cost.md has the table.
 """
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.study import Axis, Claim, EqualCost, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    EqualCost,
+    Linear,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+)
 
 study = Study(
     name="depth_at_equal_compute",

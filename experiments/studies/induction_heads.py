@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flaxformer.config import Attention, LearnedPositions, ModelConfig
+from flaxformer import AdamW, Attention, Batch, Claim, Induction, LearnedPositions, ModelConfig, Run, Study, Training
+from flaxformer.core.points import Edit
 from flaxformer.interpret import (
     attention_maps,
     combine,
@@ -37,11 +38,7 @@ from flaxformer.interpret import (
     scores,
 )
 from flaxformer.model import Transformer, activations_at
-from flaxformer.points import Edit
 from flaxformer.store.rows import Row
-from flaxformer.study import Claim, Study
-from flaxformer.tasks import Batch, Induction
-from flaxformer.training import AdamW, Run, Training
 
 READS = ("query", "key", "value")
 FIRST, SECOND = "blocks/0/attention", "blocks/1/attention"

@@ -32,13 +32,25 @@ from pathlib import Path
 
 import numpy as np
 
-from flaxformer.config import Attention, Dense, ModelConfig, Rotary
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Cosine,
+    Dense,
+    Domain,
+    Mixture,
+    MixtureStage,
+    ModelConfig,
+    Rotary,
+    Run,
+    Study,
+    Training,
+)
 from flaxformer.data.corpus import MODULES, PACKAGES, Corpus, tenth
 from flaxformer.store.rows import Row
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import Domain, Mixture, MixtureStage
 from flaxformer.tasks.text import TextTask
-from flaxformer.training import AdamW, Cosine, Run, Training
 
 STEPS, LATE = 200, 160
 LENGTH = 64

@@ -9,10 +9,23 @@ Result: supported; at seeds 0 to 7, the gain grows by 0.195 nats per factor of t
 held-out means are inside their predictions. docs/scaling.md has the laws.
 """
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
-from flaxformer.study import Axis, Points, Scaling, ScalingClaim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    POST,
+    PRE,
+    AdamW,
+    Attention,
+    Axis,
+    Dense,
+    Linear,
+    ModelConfig,
+    Points,
+    Run,
+    Scaling,
+    ScalingClaim,
+    StandardLibrary,
+    Study,
+    Training,
+)
 
 SIZES = {"XS": (1, 16, 50), "S": (2, 16, 100), "M": (2, 24, 150), "L": (3, 32, 250), "XL": (4, 40, 400)}
 """Layers, width and steps; d_ff is twice the width."""

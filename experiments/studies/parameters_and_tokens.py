@@ -13,10 +13,23 @@ high. docs/scaling.md has the laws. The sentences of the answers were made more 
 
 from itertools import product
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
-from flaxformer.study import Axis, Points, Scaling, ScalingClaim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    POST,
+    PRE,
+    AdamW,
+    Attention,
+    Axis,
+    Dense,
+    Linear,
+    ModelConfig,
+    Points,
+    Run,
+    Scaling,
+    ScalingClaim,
+    StandardLibrary,
+    Study,
+    Training,
+)
 
 SIZES = {f"{width} × {steps}": (width, steps) for width, steps in product((8, 20, 48), (60, 240, 960))}
 """Width and steps; d_ff is twice the width."""

@@ -29,10 +29,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flaxformer.config import Attention, Dense, LayerNorm, ModelConfig
-from flaxformer.study import Axis, Claim, Study
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training, ZLoss
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    LayerNorm,
+    Linear,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    ZLoss,
+)
 
 RATES = {f"2^{power}": 2.0**power for power in range(-9, 1)}
 NORMS = {"none": None, "norm": LayerNorm()}

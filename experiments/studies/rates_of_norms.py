@@ -4,10 +4,23 @@ Command: flaxformer run experiments/studies/rates_of_norms.py, then norms_at_the
 Cost: 80 runs, 64 of which are stopped early, in 2 compiled programs; under a minute on 2 CPU cores.
 """
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
-from flaxformer.study import Axis, Halving, LogUniform, Study, sampled
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    POST,
+    PRE,
+    AdamW,
+    Attention,
+    Axis,
+    Dense,
+    Halving,
+    Linear,
+    LogUniform,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+    sampled,
+)
 
 study = Study(
     name="rates_of_norms",

@@ -34,11 +34,25 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flaxformer.config import Attention, Dense, DepthScaled, ModelConfig, MuP, Parametrization, Residual
-from flaxformer.study import Axis, Claim, Points, Study
-from flaxformer.study.parabola import log_optimum
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    DepthScaled,
+    Linear,
+    ModelConfig,
+    MuP,
+    Parametrization,
+    Points,
+    Residual,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+)
+from flaxformer.statistics.parabola import log_optimum
 
 WIDTH, BASE = 16, 2
 DEPTHS = {str(depth): depth for depth in (BASE, 4, 8, 16)}

@@ -21,11 +21,23 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flaxformer.config import Attention, Dense, ModelConfig, MuP, Parametrization
-from flaxformer.study import Axis, Claim, Points, Study
-from flaxformer.study.parabola import log_optimum
-from flaxformer.tasks import StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    Linear,
+    ModelConfig,
+    MuP,
+    Parametrization,
+    Points,
+    Run,
+    StandardLibrary,
+    Study,
+    Training,
+)
+from flaxformer.statistics.parabola import log_optimum
 
 BASE = 16
 WIDTHS = {str(width): width for width in (BASE, 32, 64, 128)}

@@ -26,10 +26,22 @@ Result: accuracy full 0.999, head 1.000, scratch 0.14, random head 0.12, lora 0.
 
 from jaxtyping import Array
 
-from flaxformer.config import Attention, Dense, ModelConfig, Rotary
-from flaxformer.study import Claim, Points, Study
-from flaxformer.tasks import Batch, Induction
-from flaxformer.training import AdamW, From, LoRA, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Batch,
+    Claim,
+    Dense,
+    From,
+    Induction,
+    LoRA,
+    ModelConfig,
+    Points,
+    Rotary,
+    Run,
+    Study,
+    Training,
+)
 
 SOURCE = From(path="runs/transfer_source")
 MATRICES = tuple(f"blocks/*/attention/{name}" for name in ("query", "key", "value", "out"))

@@ -4,10 +4,7 @@ Command: flaxformer run experiments/studies/transfer_source.py, then transfer_me
 Cost: 8 runs in 1 compiled program, one to two minutes on 2 CPU cores.
 """
 
-from flaxformer.config import Attention, Dense, ModelConfig, Rotary
-from flaxformer.study import Study
-from flaxformer.tasks import Induction
-from flaxformer.training import AdamW, Run, Training
+from flaxformer import AdamW, Attention, Dense, Induction, ModelConfig, Rotary, Run, Study, Training
 
 study = Study(
     name="transfer_source",

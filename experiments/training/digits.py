@@ -9,9 +9,19 @@ Choices: rate, dropout and steps on seeds 100 and 101; no augmentation. Half as 
     images are held out, so one image is 0.28 %.
 """
 
-from flaxformer.config import Attention, Classifier, Dense, LearnedPositions, ModelConfig, Patches
-from flaxformer.tasks import Digits
-from flaxformer.training import AdamW, Cosine, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Classifier,
+    Cosine,
+    Dense,
+    Digits,
+    LearnedPositions,
+    ModelConfig,
+    Patches,
+    Run,
+    Training,
+)
 
 run = Run(
     model=ModelConfig(

@@ -19,9 +19,20 @@ Deviations: the table has 50,304 rows, a multiple of 128, for 50,257 tokens and 
     19,073.
 """
 
-from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Normal, Tokens
-from flaxformer.tasks import TokenFiles
-from flaxformer.training import AdamW, Cosine, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Cosine,
+    Dense,
+    LanguageModel,
+    LearnedPositions,
+    ModelConfig,
+    Normal,
+    Run,
+    TokenFiles,
+    Tokens,
+    Training,
+)
 
 run = Run(
     model=ModelConfig(

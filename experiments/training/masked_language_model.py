@@ -12,9 +12,20 @@ Choices: rate and steps on seed 100. Another version of Python has another stand
     some hundredths.
 """
 
-from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Tokens
-from flaxformer.tasks import MaskedTokens, StandardLibrary
-from flaxformer.training import AdamW, Linear, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Dense,
+    LanguageModel,
+    LearnedPositions,
+    Linear,
+    MaskedTokens,
+    ModelConfig,
+    Run,
+    StandardLibrary,
+    Tokens,
+    Training,
+)
 
 run = Run(
     model=ModelConfig(

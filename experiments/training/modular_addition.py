@@ -22,11 +22,8 @@ from typing import Any
 
 import jax
 
-from flaxformer.config import Attention, ModelConfig
+from flaxformer import AdamW, Attention, Claim, Constant, ModelConfig, ModularAddition, Run, Study, Training
 from flaxformer.nn.losses import count_correct
-from flaxformer.study import Claim, Study
-from flaxformer.tasks import ModularAddition
-from flaxformer.training import AdamW, Constant, Run, Training
 from flaxformer.training.loss import forward
 
 run = Run(

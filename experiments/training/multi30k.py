@@ -21,9 +21,21 @@ lengths;
     published model has 7,853 German and 5,893 English words; embeddings have the initial size of the published model.
 """
 
-from flaxformer.config import POST, Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Tokens
-from flaxformer.tasks import PairedFiles, TextPair
-from flaxformer.training import AdamW, Constant, Run, Training
+from flaxformer import (
+    POST,
+    AdamW,
+    Attention,
+    Constant,
+    Dense,
+    LanguageModel,
+    LearnedPositions,
+    ModelConfig,
+    PairedFiles,
+    Run,
+    TextPair,
+    Tokens,
+    Training,
+)
 
 EPOCH = 227
 

@@ -13,9 +13,21 @@ Deviations: tokens are bytes, of which the text has 65, so 191 rows of the table
     on 4,800 windows spread evenly over the held-out text, where nanoGPT draws 20 batches.
 """
 
-from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal, Tokens
-from flaxformer.tasks import TextFiles
-from flaxformer.training import AdamW, Cosine, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Cosine,
+    Dense,
+    LanguageModel,
+    LayerNorm,
+    LearnedPositions,
+    ModelConfig,
+    Normal,
+    Run,
+    TextFiles,
+    Tokens,
+    Training,
+)
 
 run = Run(
     model=ModelConfig(

@@ -9,9 +9,21 @@ Measured: not yet; only planned, without a GPU.
 Deviations: as in shakespeare.py; bfloat16 without a scaler; checkpoints keep the best of the evaluations.
 """
 
-from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Normal, Tokens
-from flaxformer.tasks import TextFiles
-from flaxformer.training import AdamW, Cosine, Run, Training
+from flaxformer import (
+    AdamW,
+    Attention,
+    Cosine,
+    Dense,
+    LanguageModel,
+    LayerNorm,
+    LearnedPositions,
+    ModelConfig,
+    Normal,
+    Run,
+    TextFiles,
+    Tokens,
+    Training,
+)
 
 run = Run(
     model=ModelConfig(

@@ -18,9 +18,7 @@ Choices: steps and rate on seed 100. Validation is on a tenth of the pairs by th
     same sentence may be in the training set; the test set, split by English sentence, is the stricter measure.
 """
 
-from flaxformer.config import Attention, LearnedPositions, ModelConfig
-from flaxformer.tasks import PairedFiles
-from flaxformer.training import AdamW, Cosine, Run, Training
+from flaxformer import AdamW, Attention, Cosine, LearnedPositions, ModelConfig, PairedFiles, Run, Training
 
 run = Run(
     model=ModelConfig(

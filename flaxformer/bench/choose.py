@@ -8,8 +8,8 @@ from pathlib import Path
 from flaxformer.bench.declare import Benchmark, OptionValues, Way
 from flaxformer.bench.read import read
 from flaxformer.bench.suite import Suite
-from flaxformer.errors import UserError, did_you_mean
-from flaxformer.python_files import find_experiment
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.python_files import find_experiment
 
 LARGEST = 1_000_000_000
 """Largest number that an option of a benchmark accepts."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError, shortened, shown
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError, shortened, shown
 
 MOST_MEASUREMENTS = 100_000
 """Largest number of measurements of a benchmark: of its points, ways and rounds."""

@@ -13,9 +13,9 @@ from matplotlib.ticker import NullFormatter
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Interval, Measurement, ResultLine, lines, place
 from flaxformer.bench.show import heading, number
-from flaxformer.files import make_folder, write_atomically
 from flaxformer.report.colours import GREY
 from flaxformer.report.drawing import PAGE, STYLE, style_of
+from flaxformer.system.files import make_folder, write_atomically
 
 ACROSS = 4
 """Panels per row."""

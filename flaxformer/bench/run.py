@@ -15,7 +15,7 @@ from pathlib import Path
 from flaxformer.bench.child import UNAVAILABLE, ProcessArguments
 from flaxformer.bench.declare import Benchmark, Numbers, Way, WorkPoint
 from flaxformer.bench.results import Measurement
-from flaxformer.json_reader import parse_json
+from flaxformer.system.json_reader import parse_json
 
 ENVIRONMENT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 """Environment of each process: the first step includes compilation unless the way enables the cache itself."""

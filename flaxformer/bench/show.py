@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flaxformer.bench.declare import Benchmark
 from flaxformer.bench.results import Interval, Measurement, conclusions, lines
-from flaxformer.files import make_folder, write_atomically
 from flaxformer.report.table import Table
+from flaxformer.system.files import make_folder, write_atomically
 
 UNITS = {"_bytes": 1e6, "flops_per_second": 1e9}
 """Divisor of a shown number by the end of its name: MB and GFLOP/s."""

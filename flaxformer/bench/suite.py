@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from flaxformer.arguments import check_arguments
 from flaxformer.bench.declare import Benchmark, WorkPoint
-from flaxformer.errors import UserError
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError
 
 MINUTES = 10.0
 """Time of a suite, unless the command line has another."""

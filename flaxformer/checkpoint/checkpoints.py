@@ -12,7 +12,6 @@ from typing import SupportsFloat, TypeVar
 import numpy as np
 from jaxtyping import PyTree
 
-from flaxformer import distributed, files
 from flaxformer.checkpoint.errors import DamagedStepError, SaveError, first_line
 from flaxformer.checkpoint.leaves import (
     Leaf,
@@ -26,8 +25,10 @@ from flaxformer.checkpoint.leaves import (
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.checkpoint.steps import read_arrays, read_marker, step_numbers, write_step
-from flaxformer.errors import UserError
-from flaxformer.links import output_folder
+from flaxformer.devices import distributed
+from flaxformer.system import files
+from flaxformer.system.errors import UserError
+from flaxformer.system.links import output_folder
 
 LOG = logging.getLogger(__name__)
 MARGIN = 16 * 2**20

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
-from flaxformer.canonical import Json, canonical, differences
-from flaxformer.digests import DamagedError, read_document, write_document
-from flaxformer.errors import UserError, did_you_mean
-from flaxformer.files import make_folder
-from flaxformer.struct import Config, alternatives, qualified_name, type_hints
+from flaxformer.core.canonical import Json, canonical, differences
+from flaxformer.core.struct import Config, alternatives, qualified_name, type_hints
+from flaxformer.system.digests import DamagedError, read_document, write_document
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.files import make_folder
+from flaxformer.system.user_code import changes, read_records
+from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.training.run import Run
-from flaxformer.user_code import changes, read_records
-from flaxformer.user_code.changes import OnCodeChange
 
 NAME = "config.json"
 FORMAT = 2

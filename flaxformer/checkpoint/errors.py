@@ -1,6 +1,6 @@
 """Errors of checkpoints."""
 
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 
 
 class DamagedStepError(Exception):

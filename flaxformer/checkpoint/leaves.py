@@ -18,10 +18,10 @@ from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from flaxformer import distributed
+from flaxformer.core.params import Parameters, SubtreeRule, path_name, rule_of
+from flaxformer.devices import distributed
+from flaxformer.devices.sharding import from_process_local
 from flaxformer.model.layout import Periods
-from flaxformer.params import Parameters, SubtreeRule, path_name, rule_of
-from flaxformer.sharding import from_process_local
 
 TreeT = TypeVar("TreeT")
 

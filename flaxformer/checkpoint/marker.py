@@ -5,7 +5,7 @@ import json
 
 from flaxformer.checkpoint.errors import DamagedStepError
 from flaxformer.checkpoint.leaves import Leaf, digest
-from flaxformer.json_reader import parse_json
+from flaxformer.system.json_reader import parse_json
 
 NAME = "published.json"
 FORMAT = 1

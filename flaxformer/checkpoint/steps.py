@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from flaxformer import files
 from flaxformer.checkpoint import storage
 from flaxformer.checkpoint.errors import DamagedStepError, first_line
 from flaxformer.checkpoint.leaves import Leaf, digest
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
-from flaxformer.errors import UserError
-from flaxformer.links import check_folder
+from flaxformer.system import files
+from flaxformer.system.errors import UserError
+from flaxformer.system.links import check_folder
 
 STATE = "state"
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from flaxformer.interrupts import heeded, interrupt, raise_if_interrupted
+from flaxformer.system.interrupts import heeded, interrupt, raise_if_interrupted
 
 Handler = Callable[[int, FrameType | None], None]
 

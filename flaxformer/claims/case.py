@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError, did_you_mean
-from flaxformer.python_files import find_experiment
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load
 from flaxformer.study.probe import Probe
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.python_files import find_experiment
 
 Evidence = Probe | Study
 

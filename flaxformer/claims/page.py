@@ -10,7 +10,7 @@ from flaxformer.report.numbers import duration
 from flaxformer.report.table import Table
 from flaxformer.report.write import report_path
 from flaxformer.store.store import Store
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 WEAKER = "Quick form: fewer seeds, steps and arms than the declared evidence, and so weaker. Run it without --quick."
 HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared")

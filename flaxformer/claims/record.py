@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from flaxformer.analysis.analysis import Analysis, analyse
+from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.claims.run import CaseResult
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
-from flaxformer.files import make_folder, write_atomically
-from flaxformer.json_reader import parse_json
-from flaxformer.links import output_folder
 from flaxformer.report import phrasing, verdicts
 from flaxformer.store.schema import NUMBER, Form, check_form
 from flaxformer.store.store import Store
-from flaxformer.study.analysis import Analysis, analyse
-from flaxformer.study.judging import JudgedClaim
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import make_folder, write_atomically
+from flaxformer.system.json_reader import parse_json
+from flaxformer.system.links import output_folder
+from flaxformer.system.wording import counted
 
 NAME = "case.json"
 FORM: dict[str, Form] = {

@@ -9,10 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from flaxformer.analysis.analysis import Analysis
 from flaxformer.claims.case import Case, Evidence
-from flaxformer.errors import UserError
-from flaxformer.files import make_folder, write_atomically
-from flaxformer.links import output_folder
 from flaxformer.report.write import write
 from flaxformer.runner.execute import Execution
 from flaxformer.runner.launch import missing, run
@@ -21,10 +19,12 @@ from flaxformer.runner.progress import follow
 from flaxformer.store.provenance import provenance
 from flaxformer.store.records import append_line
 from flaxformer.store.store import Store, read_lines
-from flaxformer.study.analysis import Analysis
 from flaxformer.study.probe import Probe
-from flaxformer.user_code.changes import OnCodeChange
-from flaxformer.wording import counted
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import make_folder, write_atomically
+from flaxformer.system.links import output_folder
+from flaxformer.system.user_code.changes import OnCodeChange
+from flaxformer.system.wording import counted
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,12 @@ from rich.text import Text
 from flaxformer.claims import page, record
 from flaxformer.claims.record import Record
 from flaxformer.claims.run import CaseResult
-from flaxformer.files import make_folder
-from flaxformer.links import output_folder
 from flaxformer.report import phrasing, tables
 from flaxformer.report.numbers import duration
 from flaxformer.report.terminal import STYLES
 from flaxformer.report.texts import write_printable
+from flaxformer.system.files import make_folder
+from flaxformer.system.links import output_folder
 
 HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared", "time")
 ESTIMATES = {of_fact: verdict for verdict, of_fact in record.OF_FACTS.items()}

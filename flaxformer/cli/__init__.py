@@ -7,7 +7,13 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from flaxformer.interrupts import exit_on_signals, ignore_signals, interrupt_on_signals, interrupted, watch_signals
+from flaxformer.system.interrupts import (
+    exit_on_signals,
+    ignore_signals,
+    interrupt_on_signals,
+    interrupted,
+    watch_signals,
+)
 
 INTERRUPTED = 130
 """Exit code of an interrupted command."""

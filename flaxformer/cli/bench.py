@@ -19,8 +19,8 @@ from flaxformer.cli import bench_suite
 from flaxformer.cli.arguments import Bench
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import show_paths
-from flaxformer.errors import UserError, did_you_mean
 from flaxformer.report.terminal import fitted
+from flaxformer.system.errors import UserError, did_you_mean
 
 MOST_ROUNDS = 10_000
 

@@ -17,8 +17,8 @@ from flaxformer.bench.suite import Budget, Section, Suite
 from flaxformer.cli.arguments import Bench
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import show_paths
-from flaxformer.errors import UserError, did_you_mean
 from flaxformer.report.terminal import fitted
+from flaxformer.system.errors import UserError, did_you_mean
 
 MOST_MINUTES = 10_000
 

@@ -14,16 +14,16 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Check
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.errors import UserError
+from flaxformer.core.overrides import override
 from flaxformer.laws import LAWS, Result, Subject, check_names, check_subject, distinct_models, scales
-from flaxformer.overrides import override
-from flaxformer.python_files import declares
 from flaxformer.report import tables
 from flaxformer.report.terminal import fitted
 from flaxformer.study.load import load, load_study
+from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import declares
+from flaxformer.system.wording import counted, duration
 from flaxformer.training import Run
 from flaxformer.training.memory import check_memory
-from flaxformer.wording import counted, duration
 
 STYLES = {"ok": "green", "violated": "bold red", "not applicable": "dim"}
 

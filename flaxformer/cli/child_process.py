@@ -14,9 +14,9 @@ from pathlib import Path
 
 import jax
 
-from flaxformer.errors import UserError
-from flaxformer.interrupts import interrupt_on_signals
-from flaxformer.startup import set_up
+from flaxformer.system.errors import UserError
+from flaxformer.system.interrupts import interrupt_on_signals
+from flaxformer.system.startup import set_up
 
 _STACK_LINE = re.compile(r"^\s*(@|\*\*\*|#\d|0x|\[symbolize|PC:|Current thread|Thread |File |Extension modules)")
 """Beginning of a line of a stack in the last output of a program that aborts."""

@@ -13,8 +13,8 @@ from flaxformer.cli.arguments.options import FAILED, USER_ERROR
 from flaxformer.cli.mistakes import check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
 from flaxformer.cli.terminal import safe_console
-from flaxformer.garbage import without_collections
-from flaxformer.interrupts import interrupt_on_signals, raise_if_interrupted
+from flaxformer.system.garbage import without_collections
+from flaxformer.system.interrupts import interrupt_on_signals, raise_if_interrupted
 
 WITHOUT_JAX = ("new", "completion")
 """Commands that are ready before JAX would be imported."""
@@ -58,7 +58,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
     command = parse(words)
     if words[0] not in WITHOUT_JAX:
         with without_collections():
-            startup = importlib.import_module("flaxformer.startup")
+            startup = importlib.import_module("flaxformer.system.startup")
         startup.set_up(keep_programs=is_shell)
     with without_collections():
         module = importlib.import_module(f"flaxformer.cli.{words[0]}")

@@ -6,19 +6,19 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse_to_show
+from flaxformer.analysis.compare import Comparison, compare
+from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.cli.arguments import Compare
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import exact, number, numbers
 from flaxformer.report.reading import join
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted, marked_verdict
+from flaxformer.statistics.judgement import Estimate
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
-from flaxformer.study.analysis import Analysis, ArmSummary, analyse_to_show
-from flaxformer.study.compare import Comparison, compare
-from flaxformer.study.judging import JudgedClaim
-from flaxformer.study.statistics import Estimate
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 
 def main(arguments: Compare, console: Console) -> int:

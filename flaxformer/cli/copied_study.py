@@ -7,9 +7,7 @@ from typing import Any
 
 from flaxformer.cli.arguments import Replicate, Verify
 from flaxformer.cli.parsing import parse
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
-from flaxformer.overrides import override
+from flaxformer.core.overrides import override
 from flaxformer.report.provenance_text import words_of
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
@@ -17,7 +15,9 @@ from flaxformer.study.copied_code import execute_copy
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.suggest import Search
-from flaxformer.user_code import path_of_copy
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.user_code import path_of_copy
 
 
 def copied_study(store: Store, arguments: Replicate | Verify, seeds: Sequence[int]) -> Study:

@@ -5,19 +5,19 @@ import json
 from rich.console import Console
 from rich.text import Text
 
+from flaxformer.analysis.analysis import Analysis, analyse
+from flaxformer.analysis.claim_history import seeds_in_words
 from flaxformer.cli.arguments import Declare
-from flaxformer.digests import JsonObject
 from flaxformer.report import phrasing, verdicts
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, declare, store_of
 from flaxformer.runner.stages import resolve_study
 from flaxformer.store import declaration_log
 from flaxformer.store.store import Store
-from flaxformer.study.analysis import Analysis, analyse
-from flaxformer.study.claim_history import seeds_in_words
 from flaxformer.study.load import load_study
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted
 
 
 def main(arguments: Declare, console: Console) -> int:

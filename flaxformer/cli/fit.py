@@ -10,14 +10,14 @@ import polars as pl
 from rich.console import Console
 
 from flaxformer.cli.arguments import Fit
-from flaxformer.errors import UserError, did_you_mean
 from flaxformer.report.scaling_text import interval
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
-from flaxformer.study.law_losses import DESCRIPTIONS
-from flaxformer.study.points_fit import PointsFit, fit_joint_law
-from flaxformer.study.scaling_law import Vector
-from flaxformer.wording import counted
+from flaxformer.statistics.law_losses import DESCRIPTIONS
+from flaxformer.statistics.points_fit import PointsFit, fit_joint_law
+from flaxformer.statistics.scaling_law import Vector
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.wording import counted
 
 READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
     ".csv": lambda path: pl.read_csv(path, infer_schema_length=None),

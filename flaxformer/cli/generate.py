@@ -15,9 +15,10 @@ from rich.console import Console
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.cli.arguments import Generate
+from flaxformer.core.points import Edit
 from flaxformer.data import lines
 from flaxformer.data.tokenizer import Tokenizer, decode_stream
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import Devices, replicated
 from flaxformer.jobs.decoding_memory import check_decoding
 from flaxformer.jobs.edits import load_edits
 from flaxformer.jobs.samples import text_of
@@ -25,15 +26,14 @@ from flaxformer.jobs.translation import ROWS, longest_target, stream_translation
 from flaxformer.model import Sampling, beam_search, stream
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.weights import Transformer
-from flaxformer.points import Edit
-from flaxformer.sharding import Devices, replicated
 from flaxformer.store.store import Store
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
 from flaxformer.study.seeds import LAST
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import printable
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.training import Run
-from flaxformer.wording import printable
 
 DEFAULT_TOKENS = 200
 MOST_BEAMS, MOST_TOKENS = 4096, 2**31 - 1

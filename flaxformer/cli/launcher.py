@@ -6,13 +6,13 @@ from rich.console import Console
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import exit_code, show_report
-from flaxformer.errors import UserError
 from flaxformer.jobs.study_trackers import track
 from flaxformer.launchers import Options, Payload, launch
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, missing, store_of
 from flaxformer.study.declare import Study
-from flaxformer.wording import counted
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 
 
 def options_of(arguments: RunStudy) -> Options:

@@ -11,7 +11,7 @@ from flaxformer.report.terminal import fitted, shortened
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
 from flaxformer.store.store import Store
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 
 def main(arguments: MeasureTrials, console: Console) -> int:

@@ -5,8 +5,8 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 
-from flaxformer.digests import DamagedError
-from flaxformer.errors import UserError
+from flaxformer.system.digests import DamagedError
+from flaxformer.system.errors import UserError
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 """Texts of JAX's errors where memory ran out; on a CPU, it calls them internal errors."""
@@ -18,7 +18,7 @@ def message(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, DamagedError):
         return f"a file is damaged: {error}"
-    if (frames := sys.modules.get("flaxformer.user_code.frames")) and frames.place_of(error):
+    if (frames := sys.modules.get("flaxformer.system.user_code.frames")) and frames.place_of(error):
         return str(frames.describe(error))
     if isinstance(error, SystemExit):
         return None

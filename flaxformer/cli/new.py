@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.cli.arguments import New
-from flaxformer.errors import UserError
-from flaxformer.python_files import declares, find_experiment
+from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import declares, find_experiment
 
 
 def main(arguments: New, console: Console) -> int:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer.cli.arguments import COMMANDS
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.system.errors import UserError, did_you_mean
 
 INTRODUCTION = "Declare a Transformer ablation in one short file, run it, and read the answer with its uncertainty."
 EXAMPLES = """flaxformer new study my_study

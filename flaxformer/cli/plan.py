@@ -8,28 +8,29 @@ from collections.abc import Iterator, Mapping
 from rich.console import Console
 from rich.text import Text
 
-from flaxformer import model, params
+from flaxformer import model
 from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.remat import remat_table
 from flaxformer.cli.study import load
 from flaxformer.config import ModelConfig
-from flaxformer.params import Spec
+from flaxformer.core import params
+from flaxformer.core.params import Spec
+from flaxformer.devices.sharding import replicated_axes
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import store_of
 from flaxformer.runner.stages import describe_stages, resolve_study
-from flaxformer.sharding import replicated_axes
 from flaxformer.store.columns import statuses
 from flaxformer.study.equal_cost import describe_matches
 from flaxformer.study.evaluation_data import data_limits_of
 from flaxformer.study.plan import ProgramGroup, groups
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.tracing import check_traces
+from flaxformer.system.wording import counted, duration, with_prefix
 from flaxformer.training.flops import uncounted
 from flaxformer.training.memory import excess
-from flaxformer.wording import counted, duration, with_prefix
 
 
 @dataclasses.dataclass(frozen=True)

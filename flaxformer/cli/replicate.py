@@ -7,6 +7,16 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from flaxformer.analysis.analysis import analyse
+from flaxformer.analysis.claim_history import seeds_in_words
+from flaxformer.analysis.replication import (
+    ReplicatedClaim,
+    check_fresh,
+    check_same_recipes,
+    fresh_seeds,
+    replicated,
+    used_seeds,
+)
 from flaxformer.claims import record
 from flaxformer.claims.case import find_cases
 from flaxformer.claims.run import run_case
@@ -15,7 +25,6 @@ from flaxformer.cli.arguments import Replicate
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study
 from flaxformer.cli.study import exit_code, show_paths
-from flaxformer.errors import UserError
 from flaxformer.report import phrasing, replication, terminal
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
@@ -24,19 +33,10 @@ from flaxformer.runner.progress import follow
 from flaxformer.runner.stages import remaining_work
 from flaxformer.store import declaration_log
 from flaxformer.store.store import Store
-from flaxformer.study.analysis import analyse
-from flaxformer.study.claim_history import seeds_in_words
 from flaxformer.study.plan import declaration
-from flaxformer.study.replication import (
-    ReplicatedClaim,
-    check_fresh,
-    check_same_recipes,
-    fresh_seeds,
-    replicated,
-    used_seeds,
-)
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.wording import counted
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 
 
 def main(arguments: Replicate, console: Console) -> int:

@@ -4,11 +4,11 @@ from collections import Counter
 
 from rich.console import Console
 
-from flaxformer import distributed
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.launcher import check_options, launch_workers
 from flaxformer.cli.study import exit_code, load, show_report
+from flaxformer.devices import distributed
 from flaxformer.jobs import trackers
 from flaxformer.jobs.study_trackers import track
 from flaxformer.runner.execute import Finished
@@ -16,7 +16,7 @@ from flaxformer.runner.launch import check_recipes, declare, missing, run, store
 from flaxformer.runner.progress import follow
 from flaxformer.runner.stages import describe_stages, is_staged, remaining_work, resolve_study
 from flaxformer.store.columns import statuses
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 
 def main(arguments: RunStudy, console: Console) -> int:

@@ -9,14 +9,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from flaxformer.analysis.analysis import Analysis, analyse_to_show
 from flaxformer.cli.arguments import Status
 from flaxformer.report import phrasing
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import STYLES, fitted
 from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
 from flaxformer.store.store import Store
-from flaxformer.study.analysis import Analysis, analyse_to_show
-from flaxformer.wording import counted, duration
+from flaxformer.system.wording import counted, duration
 
 ALWAYS_SHOWN = ("done", "running", "failed", "missing")
 SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0

@@ -8,15 +8,15 @@ from rich.text import Text
 
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.arguments.studies import StudyArguments
+from flaxformer.devices.sharding import parse_devices
 from flaxformer.report import terminal
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
-from flaxformer.sharding import parse_devices
 from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 
 def load(arguments: StudyArguments) -> tuple[Study, Execution]:

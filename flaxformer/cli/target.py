@@ -12,18 +12,19 @@ from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.child_process import ChildDiedError, call_in_process
 from flaxformer.cli.study import load as load_study
 from flaxformer.cli.terminal import safe_console
-from flaxformer.errors import UserError
+from flaxformer.core.overrides import override
+from flaxformer.core.struct import replace_at
+from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.kernels import KernelChoice
-from flaxformer.overrides import override
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.runner.stages import resolve_study
-from flaxformer.sharding import Devices, parse_devices
-from flaxformer.struct import replace_at
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 from flaxformer.targets.devices import Device
 from flaxformer.targets.limits import largest
 from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
@@ -31,10 +32,9 @@ from flaxformer.targets.roofline import Roofline, roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
 from flaxformer.targets.topology import Target, parse_target
 from flaxformer.targets.traffic import traffic_by_part
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run import Run
-from flaxformer.wording import counted
 
 GIB = 2**30
 SHOWN = 8

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.segment import Segment
 
-from flaxformer.wording import printable
+from flaxformer.system.wording import printable
 
 
 def safe_console(is_error: bool = False) -> Console:

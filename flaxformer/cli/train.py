@@ -13,12 +13,16 @@ from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from flaxformer import distributed, model, params
+from flaxformer import model
 from flaxformer.checkpoint import stop_on_signals
 from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
 from flaxformer.cli.remat import remat_table
 from flaxformer.config import ModelConfig
+from flaxformer.core import params
+from flaxformer.core.overrides import override
+from flaxformer.devices import distributed
+from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs import (
     Diverged,
     Evaluated,
@@ -34,18 +38,16 @@ from flaxformer.jobs import (
     train,
 )
 from flaxformer.jobs.peak import model_flops, peak
-from flaxformer.overrides import override
 from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
-from flaxformer.sharding import Devices, parse_devices
 from flaxformer.study.load import load
 from flaxformer.study.program_cost import Cost, cost_of_run, slow_decoding
+from flaxformer.system.wording import counted, duration, printable, with_prefix
 from flaxformer.training import Run
 from flaxformer.training.device_group import default_devices
 from flaxformer.training.memory import check_memory, excess, parameters
 from flaxformer.training.micro_batches import micro_batches
-from flaxformer.wording import counted, duration, printable, with_prefix
 
 SECONDS_BETWEEN_LINES = 15
 

@@ -8,23 +8,23 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from flaxformer.analysis.declaration_limits import verification
 from flaxformer.cli.arguments import Verify
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study, last_command
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import parse_devices
 from flaxformer.runner.execute import StudyEvent
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.progress import follow
 from flaxformer.runner.verification import TrialSample, choose, derived_differences, train_again
-from flaxformer.sharding import parse_devices
 from flaxformer.store import declaration_log, provenance
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
-from flaxformer.study.declaration_limits import verification
 from flaxformer.study.plan import declaration
 from flaxformer.study.seeds import LAST
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 
 
 def main(arguments: Verify, console: Console) -> int:

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from flaxformer.parts.attention import Attention
-from flaxformer.parts.feed_forward import FeedForward
-from flaxformer.parts.mixers import TokenMixer
-from flaxformer.parts.norms import Norm, NormPlacement
-from flaxformer.parts.residuals import Residual
-from flaxformer.struct import Config, part
+from flaxformer.components.attention import Attention
+from flaxformer.components.feed_forward import FeedForward
+from flaxformer.components.mixers import TokenMixer
+from flaxformer.components.norms import Norm, NormPlacement
+from flaxformer.components.residuals import Residual
+from flaxformer.core.struct import Config, part
 
 
 class Same(Config):

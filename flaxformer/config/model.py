@@ -1,6 +1,6 @@
 """Configuration of a Transformer.
 
-To add an alternative to a component, define a subclass of its base class in `flaxformer/parts/` or in a file of your
+To add an alternative to a component, define a subclass of its base class in `flaxformer/components/` or in a file of your
 own.
 """
 
@@ -9,23 +9,23 @@ from typing import Any, Optional, Protocol
 
 from jaxtyping import Array, Int
 
-from flaxformer.component import Component
+from flaxformer.components.attention import Attention
+from flaxformer.components.branch import Branch
+from flaxformer.components.component import Component
+from flaxformer.components.feed_forward import Dense, FeedForward
+from flaxformer.components.heads import Head, LanguageModel, NoHead
+from flaxformer.components.initializers import Initializer, Xavier
+from flaxformer.components.inputs import Inputs, Tokens
+from flaxformer.components.mixers import TokenMixer
+from flaxformer.components.norms import PRE, LayerNorm, Norm, NormPlacement
+from flaxformer.components.parametrizations import Parametrization
+from flaxformer.components.positions import Positions, Sinusoidal
+from flaxformer.components.residuals import DeepNorm, Residual
 from flaxformer.config.block import Block
 from flaxformer.config.problems import problems, unused_cross_attention
+from flaxformer.core.params import Spec
+from flaxformer.core.struct import Config, leaf, part, static
 from flaxformer.nn.masks import Causal, Mask, Prefix
-from flaxformer.params import Spec
-from flaxformer.parts.attention import Attention
-from flaxformer.parts.branch import Branch
-from flaxformer.parts.feed_forward import Dense, FeedForward
-from flaxformer.parts.heads import Head, LanguageModel, NoHead
-from flaxformer.parts.initializers import Initializer, Xavier
-from flaxformer.parts.inputs import Inputs, Tokens
-from flaxformer.parts.mixers import TokenMixer
-from flaxformer.parts.norms import PRE, LayerNorm, Norm, NormPlacement
-from flaxformer.parts.parametrizations import Parametrization
-from flaxformer.parts.positions import Positions, Sinusoidal
-from flaxformer.parts.residuals import DeepNorm, Residual
-from flaxformer.struct import Config, leaf, part, static
 
 
 class InitialStd(Protocol):

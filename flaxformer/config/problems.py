@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from flaxformer.errors import UserError
-from flaxformer.parts.attention import Attention
-from flaxformer.parts.heads import NoHead
-from flaxformer.parts.inputs import Tokens
-from flaxformer.parts.mixers import TokenMixer
-from flaxformer.parts.parametrizations import ByRole
-from flaxformer.parts.positions import Rotary
-from flaxformer.parts.residuals import DeepNorm
+from flaxformer.components.attention import Attention
+from flaxformer.components.heads import NoHead
+from flaxformer.components.inputs import Tokens
+from flaxformer.components.mixers import TokenMixer
+from flaxformer.components.parametrizations import ByRole
+from flaxformer.components.positions import Rotary
+from flaxformer.components.residuals import DeepNorm
+from flaxformer.system.errors import UserError
 
 
 def problems(config: Any) -> Iterator[str]:

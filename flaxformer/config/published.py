@@ -13,14 +13,14 @@ attention weights. Initial deviations of the package are used where a publicatio
 | llama-2-70b | Touvron et al. 2023b, table 1 |
 """
 
+from flaxformer.components.attention import Attention
+from flaxformer.components.feed_forward import Dense, Gated
+from flaxformer.components.heads import LanguageModel
+from flaxformer.components.initializers import Normal
+from flaxformer.components.inputs import Tokens
+from flaxformer.components.norms import POST, PRE, LayerNorm, NormPlacement, RMSNorm
+from flaxformer.components.positions import LearnedPositions, RelativeBuckets, Rotary, Sinusoidal
 from flaxformer.config.model import ModelConfig
-from flaxformer.parts.attention import Attention
-from flaxformer.parts.feed_forward import Dense, Gated
-from flaxformer.parts.heads import LanguageModel
-from flaxformer.parts.initializers import Normal
-from flaxformer.parts.inputs import Tokens
-from flaxformer.parts.norms import POST, PRE, LayerNorm, NormPlacement, RMSNorm
-from flaxformer.parts.positions import LearnedPositions, RelativeBuckets, Rotary, Sinusoidal
 
 
 def _transformer(d_model: int, heads: int, dropout: float) -> ModelConfig:

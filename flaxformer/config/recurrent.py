@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from flaxformer.components.norms import NO_NORM
+from flaxformer.components.positions import NoPositions
+from flaxformer.components.recurrent import Recurrent
 from flaxformer.config.model import ModelConfig
-from flaxformer.parts.norms import NO_NORM
-from flaxformer.parts.positions import NoPositions
-from flaxformer.parts.recurrent import Recurrent
 
 
 def recurrent_model(cell: Recurrent, **changes: object) -> ModelConfig:

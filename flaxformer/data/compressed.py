@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from flaxformer.errors import UserError
-from flaxformer.extras import library
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
 
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 PIECE = 2**20

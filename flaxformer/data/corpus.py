@@ -10,7 +10,7 @@ import numpy as np
 
 from flaxformer.data.compressed import matching, read_bytes
 from flaxformer.data.lines import character_boundary, decode_utf8, refuse_structured
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 
 MODULES = """
 _collections_abc _pydecimal _pyio _strptime _weakrefset abc argparse ast base64 bdb bisect bz2 cProfile calendar cmd

@@ -15,8 +15,8 @@ from flaxformer.data.lines import (
     refuse_structured,
     text_field,
 )
-from flaxformer.errors import UserError
-from flaxformer.extras import library
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
 
 PIECE = 2**20
 """Bytes of a text file in memory at a time; a piece ends at the end of a line, if it has one."""

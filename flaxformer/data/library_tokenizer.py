@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flaxformer.errors import UserError
-from flaxformer.extras import library
-from flaxformer.json_reader import parse_json
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
+from flaxformer.system.json_reader import parse_json
 
 PIECE = 2**20
 """Number of characters that are encoded at a time."""

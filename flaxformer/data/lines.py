@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flaxformer.data.compressed import open_bytes, suffix_of
-from flaxformer.errors import UserError
-from flaxformer.json_reader import parse_json
+from flaxformer.system.errors import UserError
+from flaxformer.system.json_reader import parse_json
 
 STRUCTURED = {
     ".csv": "a table",

@@ -19,8 +19,8 @@ from flaxformer.data.token_files import (
     read_description,
 )
 from flaxformer.data.tokenizer import Tokenizer, make_character_file, read_tokenizer, token_dtype, train_bpe
-from flaxformer.digests import write_document
-from flaxformer.errors import UserError
+from flaxformer.system.digests import write_document
+from flaxformer.system.errors import UserError
 
 
 def prepare(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flaxformer.data.compressed import read_bytes
 from flaxformer.data.lines import parse_json_object, read_lines, text_field
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.system.errors import UserError, did_you_mean
 
 
 class Question(NamedTuple):

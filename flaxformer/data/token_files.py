@@ -16,8 +16,8 @@ from typing import TypedDict, cast
 
 import numpy as np
 
-from flaxformer.digests import read_document
-from flaxformer.errors import UserError
+from flaxformer.system.digests import read_document
+from flaxformer.system.errors import UserError
 
 FORMAT = "flaxformer tokens 2"
 SIDES = ("train", "validation")

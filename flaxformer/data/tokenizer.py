@@ -11,9 +11,9 @@ import numpy as np
 
 from flaxformer.data.library_tokenizer import LibraryTokenizer
 from flaxformer.data.lines import decode_utf8
-from flaxformer.errors import UserError
-from flaxformer.extras import library
-from flaxformer.json_reader import parse_json
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
+from flaxformer.system.json_reader import parse_json
 
 CHARACTERS = "flaxformer characters"
 """The `format` of a vocabulary file of characters."""

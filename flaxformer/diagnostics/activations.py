@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from flaxformer.core.params import path_name
 from flaxformer.diagnostics.places import ENCODER, is_in_every_layer, stack_layers
 from flaxformer.model import Intermediates
 from flaxformer.model.blocks import BranchActivations
-from flaxformer.params import path_name
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 
 Statistic = Callable[[Array, Bool[Array, "..."]], Array]
 """Function of an activation and of a mask that is True at real entries; its result is a scalar or a small vector."""

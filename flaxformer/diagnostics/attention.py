@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from flaxformer.core.pytree import Node
 from flaxformer.diagnostics.activations import PAIRS, activations_and_branches, mean, pair_scores, real_pairs
 from flaxformer.diagnostics.places import is_in_every_layer
 from flaxformer.model import Intermediates
 from flaxformer.model.blocks import BranchActivations
-from flaxformer.pytree import Node
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 
 
 class AttentionStatistics(Node):

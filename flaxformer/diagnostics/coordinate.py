@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.struct import Config, replace_at
 from flaxformer.diagnostics.activations import magnitude, measure_activations, measure_output
 from flaxformer.diagnostics.places import split_layers
-from flaxformer.errors import UserError
-from flaxformer.struct import Config, replace_at
-from flaxformer.tasks.base import Source, concat_parts
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.batch import Source, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, apply_gradients, backward, start
 

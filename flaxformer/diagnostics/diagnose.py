@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flaxformer.core.pytree import Node
 from flaxformer.diagnostics.activations import measure_activations, measure_output, rms
 from flaxformer.diagnostics.attention import AttentionStatistics, attention_statistics
 from flaxformer.diagnostics.weights import norms_by_place
-from flaxformer.pytree import Node
-from flaxformer.tasks.base import AnyBatch, concat_parts
+from flaxformer.tasks.batch import AnyBatch, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, apply_gradients, backward
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from flaxformer.diagnostics.activations import measure_activations, measure_output
 from flaxformer.diagnostics.places import ENCODER, is_in_every_layer, layer_index, place_in_layer, split_layers
 from flaxformer.diagnostics.weights import sum_by_place
-from flaxformer.tasks.base import AnyBatch, concat_parts
+from flaxformer.tasks.batch import AnyBatch, concat_parts
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, backward
 

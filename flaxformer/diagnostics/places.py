@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from flaxformer.core.params import stack
+from flaxformer.core.pytree import Node
 from flaxformer.model.layout import Periods, unroll
-from flaxformer.params import stack
-from flaxformer.pytree import Node
 
 NodeT = TypeVar("NodeT", bound=Node)
 ArrayT = TypeVar("ArrayT", Array, np.ndarray)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flaxformer.core.params import path_name
+from flaxformer.core.pytree import Node
 from flaxformer.diagnostics.places import ENCODER, is_in_every_layer, layer_index, stack_layers
-from flaxformer.params import path_name
-from flaxformer.pytree import Node
 
 
 def sum_by_place(tree: Node, measure: Callable[[Array], Array]) -> dict[str, Array]:

@@ -11,10 +11,15 @@ from jax.tree_util import KeyPath
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from flaxformer.canonical import classes_in
-from flaxformer.component import Component, Context
-from flaxformer.config import Attention, LayerNorm, LeCun, ModelConfig, NoPositions
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.components import Attention, LayerNorm, LeCun, NoPositions
+from flaxformer.components.cache import KeysValues, write
+from flaxformer.components.component import Component, Context
+from flaxformer.config import ModelConfig
+from flaxformer.core.canonical import classes_in
+from flaxformer.core.params import Parameters, Spec, path_name, table
+from flaxformer.core.struct import qualified_name
+from flaxformer.core.weight_axes import trained_mask
+from flaxformer.core.weight_specs import Declared, declarations, initialise
 from flaxformer.model import ForwardInputs, specs
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout
@@ -22,11 +27,7 @@ from flaxformer.model.weights import with_layout
 from flaxformer.nn.dropout import dropout
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Causal, Explicit, Mask
-from flaxformer.params import Parameters, Spec, path_name, table
-from flaxformer.parts.cache import KeysValues, write
-from flaxformer.struct import qualified_name
-from flaxformer.weight_axes import trained_mask
-from flaxformer.weight_specs import Declared, declarations, initialise
+from flaxformer.system.errors import UserError, did_you_mean
 
 
 def collections(params: Parameters, config: ModelConfig) -> PyTree[str]:

@@ -18,14 +18,14 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.component import replace_weights
+from flaxformer.components.cache import KeysValues
+from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import path_name
 from flaxformer.interop import flax_modules
 from flaxformer.model import Transformer, init, run
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Mask
-from flaxformer.params import path_name
-from flaxformer.parts.cache import KeysValues
 
 Collections = Mapping[str, Mapping[str, PyTree]]
 """Variables of a Linen module: nested dictionaries by collection and name."""

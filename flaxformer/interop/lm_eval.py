@@ -12,9 +12,9 @@ from typing import Protocol, cast
 
 from flaxformer.checkpoint.config import read_config
 from flaxformer.checkpoint.weights import read_weights
-from flaxformer.extras import library
 from flaxformer.interop.text_scorer import GenerationSettings, TextScorer
 from flaxformer.model.weights import Transformer
+from flaxformer.system.extras import library
 from flaxformer.training.run import Run
 
 

@@ -18,14 +18,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from flaxformer.component import replace_weights
+from flaxformer.components.cache import KeysValues
+from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
 from flaxformer.interop import flax_modules
 from flaxformer.interop.nnx_variables import Frozen, Holder, Randomness, is_variable, to_variables, wrap_in_variables
 from flaxformer.model import Transformer, init, run
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Causal, Mask
-from flaxformer.parts.cache import KeysValues
 
 __all__ = ["Decoder", "Encoder", "EncoderDecoder", "Frozen", "Model", "MultiHeadAttention", "to_variables"]
 

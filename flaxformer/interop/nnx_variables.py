@@ -8,8 +8,8 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters
 from flaxformer.interop import flax_modules
-from flaxformer.params import Parameters
 
 Randomness = nnx.Rngs | nnx.RngStream | Array
 ParametersT = TypeVar("ParametersT", bound=Parameters)

@@ -14,8 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from flaxformer.errors import UserError
-from flaxformer.params import ParametersT, Spec, path_name
+from flaxformer.core.params import ParametersT, Spec, path_name
+from flaxformer.system.errors import UserError
 
 MOST_PROBLEMS = 5
 """Number of problems that one error message lists."""

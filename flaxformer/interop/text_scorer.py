@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.data.tokenizer import encode_pair
-from flaxformer.errors import UserError
 from flaxformer.model import Sampling, stream
 from flaxformer.model.weights import Transformer
-from flaxformer.tasks.base import Batch
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training.loss import forward
 from flaxformer.training.run import Run

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer.canonical import canonical, flatten
-from flaxformer.config import Embeddings, ModelConfig, NoHead, NoPositions, NormPlacement
-from flaxformer.errors import UserError, did_you_mean, not_supported
+from flaxformer.components import Embeddings, NoHead, NoPositions, NormPlacement
+from flaxformer.config import ModelConfig
+from flaxformer.core.canonical import canonical, flatten
+from flaxformer.core.struct import REQUIRED, get_at, replace_at
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.nn.activations import ACTIVATIONS
-from flaxformer.struct import REQUIRED, get_at, replace_at
+from flaxformer.system.errors import UserError, did_you_mean, not_supported
 
 
 class Argument(NamedTuple):

@@ -26,6 +26,8 @@ from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters
+from flaxformer.core.weight_specs import declare
 from flaxformer.interop.tensors import (
     MATRIX,
     VECTOR,
@@ -43,8 +45,6 @@ from flaxformer.interop.widths import encoder_of
 from flaxformer.model import specs
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.weights import Transformer, with_layout
-from flaxformer.params import Parameters
-from flaxformer.weight_specs import declare
 
 __all__ = ["arguments_of", "config_of", "from_torch", "to_torch"]
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from flaxformer.component import Component
+from flaxformer.components.component import Component
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 
 
 def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:

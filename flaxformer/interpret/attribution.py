@@ -8,19 +8,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from flaxformer import model
-from flaxformer.component import Context
+from flaxformer.components.attention import Attention
+from flaxformer.components.component import Context
+from flaxformer.components.heads import LanguageModel
+from flaxformer.components.norms import Affine, LayerNorm, RMSNorm
+from flaxformer.components.residuals import DeepNorm, DepthScaled, LayerScale, Residual, ReZero
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.model.blocks import BranchActivations, ResidualParams
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.context import stack_context
 from flaxformer.model.layout import unroll
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.widen import widen
-from flaxformer.parts.attention import Attention
-from flaxformer.parts.heads import LanguageModel
-from flaxformer.parts.norms import Affine, LayerNorm, RMSNorm
-from flaxformer.parts.residuals import DeepNorm, DepthScaled, LayerScale, Residual, ReZero
+from flaxformer.system.errors import UserError
 
 RULES = (Residual, ReZero, LayerScale, DepthScaled, DeepNorm)
 """Residual rules that are linear in the stream and in the update."""

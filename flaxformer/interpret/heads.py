@@ -11,12 +11,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.interpret.interventions import combine, patch
 from flaxformer.interpret.scores import mean_activations, scores
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.weights import Transformer
-from flaxformer.tasks.base import Batch
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.batch import Batch
 from flaxformer.training.run import Run
 
 HEADS = "*attention/heads"

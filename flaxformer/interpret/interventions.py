@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.errors import UserError
-from flaxformer.points import Edit, edit_after
-from flaxformer.pytree import Node
+from flaxformer.core.points import Edit, edit_after
+from flaxformer.core.pytree import Node
+from flaxformer.system.errors import UserError
 
 BRANCHES = ("attention", "cross_attention", "feed_forward")
 HEAD_AXES = {"query": -2, "key": -2, "value": -2, "heads": -2, "logits": -3, "weights": -3}

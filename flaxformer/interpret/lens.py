@@ -7,9 +7,9 @@ from jaxtyping import Array, Float, PyTree
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edit
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.weights import Transformer
-from flaxformer.points import Edit
 
 
 def logit_lens(

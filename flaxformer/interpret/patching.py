@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.interpret.interventions import HEAD_AXES, TOKEN_AXES, patch
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.weights import Transformer
+from flaxformer.system.errors import UserError
 
 Per = Literal["all", "heads", "positions"]
 

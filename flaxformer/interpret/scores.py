@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer import model
+from flaxformer.components.heads import LossSum
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edit
 from flaxformer.interpret.interventions import sum_over_tokens
 from flaxformer.interpret.lens import logit_lens
 from flaxformer.model.weights import Transformer
-from flaxformer.parts.heads import LossSum
-from flaxformer.points import Edit
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training.precision import cast_inputs, cast_params
 from flaxformer.training.run import Run
 

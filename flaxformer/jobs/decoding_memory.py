@@ -4,12 +4,12 @@ import jax
 import numpy as np
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.model import Transformer
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding import cache_capacity
 from flaxformer.model.prefill import read_prompt
 from flaxformer.model.transformer import new_cache
+from flaxformer.system.errors import UserError
 from flaxformer.training.memory import machine_bytes, size
 
 

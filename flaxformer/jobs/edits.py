@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
-from flaxformer.errors import UserError
+from flaxformer.core.points import Edit, Edits
 from flaxformer.model import Transformer
-from flaxformer.points import Edit, Edits
 from flaxformer.study.load import load_module
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import printable
 from flaxformer.training import Run
-from flaxformer.wording import printable
 
 EXPECTED = "defines edit, a dict of functions by path, or edit(params, run) that returns one"
 

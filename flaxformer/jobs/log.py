@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from flaxformer import digests
-from flaxformer.errors import UserError
-from flaxformer.files import set_aside, write_atomically
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import set_aside, write_atomically
 
 LOG = logging.getLogger(__name__)
 NAME = "log.jsonl"

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from flaxformer.core.params import fold_in_name
 from flaxformer.model import Sampling, generate
 from flaxformer.model.weights import Transformer
-from flaxformer.params import fold_in_name
 from flaxformer.tasks import Source
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of

@@ -7,13 +7,13 @@ one folder, write each trial once.
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flaxformer.digests import JsonObject
-from flaxformer.files import lock_folder
 from flaxformer.jobs.log import LogLine
 from flaxformer.jobs.trackers import TrackedTrial, Tracker
 from flaxformer.runner.execute import Finished, Message, StudyEvent
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.files import lock_folder
 
 
 def track(events: Iterable[StudyEvent], store: Store, names: Sequence[str]) -> Iterator[StudyEvent]:

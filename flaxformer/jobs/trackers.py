@@ -26,12 +26,12 @@ from types import ModuleType
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from flaxformer.canonical import canonical_text
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError, did_you_mean
-from flaxformer.extras import library
-from flaxformer.files import digest_of, make_folder, write_atomically
+from flaxformer.core.canonical import canonical_text
 from flaxformer.jobs.log import LogLine
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.extras import library
+from flaxformer.system.files import digest_of, make_folder, write_atomically
 from flaxformer.training import Run
 
 T = TypeVar("T")

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import jax
 
-from flaxformer import distributed
-from flaxformer.canonical import classes_in
 from flaxformer.checkpoint import Checkpoints, Stop, write_config
 from flaxformer.checkpoint.config import NAME as CONFIG
 from flaxformer.checkpoint.config import check_config, supersede
-from flaxformer.errors import UserError
-from flaxformer.files import lock_folder
+from flaxformer.core.canonical import classes_in
+from flaxformer.devices import distributed
+from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import trackers
 from flaxformer.jobs.events import (
     Diverged,
@@ -35,18 +34,19 @@ from flaxformer.jobs.log import Log
 from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
-from flaxformer.sharding import Devices
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
-from flaxformer.tasks.base import Source
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import lock_folder
+from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
+from flaxformer.system.user_code.changes import OnCodeChange
+from flaxformer.tasks.batch import Source
 from flaxformer.training import Run, TrainState
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup, default_devices
 from flaxformer.training.memory import check_memory
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.step import ALIVE
-from flaxformer.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
-from flaxformer.user_code.changes import OnCodeChange
 
 LOG = logging.getLogger(__name__)
 LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000

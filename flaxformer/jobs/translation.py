@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edit
 from flaxformer.data.tokenizer import decode_stream
-from flaxformer.errors import UserError
 from flaxformer.model import Sampling, Transformer, beam_search, generate, stream
-from flaxformer.points import Edit
+from flaxformer.system.errors import UserError
 from flaxformer.tasks.pairs import PairTask
 
 ROWS = 32

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from flaxformer.errors import UserError
 from flaxformer.study.arm import Trial
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.errors import UserError
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.errors import UserError, did_you_mean
 from flaxformer.launchers import local, ray, slurm
 from flaxformer.launchers.division import Jobs, Options, names
 from flaxformer.launchers.payload import Payload, private
@@ -16,6 +15,7 @@ from flaxformer.runner.stages import is_staged
 from flaxformer.store.provenance import code
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.errors import UserError, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.errors import UserError
-from flaxformer.interrupts import raise_if_interrupted
 from flaxformer.launchers.division import EVERYTHING, Jobs, Options, assign, shares
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import DONE, FAILED
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.errors import UserError
+from flaxformer.system.interrupts import raise_if_interrupted
 
 POLL = 0.2
 """Seconds between two checks of the workers."""

@@ -7,16 +7,16 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flaxformer.errors import UserError
-from flaxformer.files import make_folder, write_atomically
-from flaxformer.json_reader import parse_json
+from flaxformer.devices.sharding import parse_devices
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import OnError
-from flaxformer.sharding import parse_devices
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.user_code.changes import OnCodeChange
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import make_folder, write_atomically
+from flaxformer.system.json_reader import parse_json
+from flaxformer.system.user_code.changes import OnCodeChange
 
 FORMAT = 1
 READ: dict[str, Callable[[str], object]] = {"output": Path, "mesh": parse_devices}

@@ -11,14 +11,14 @@ from types import ModuleType
 
 from rich.console import Console
 
-from flaxformer.errors import UserError
-from flaxformer.extras import library
 from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import work
-from flaxformer.startup.compilation_cache import keep_compiled_programs
-from flaxformer.startup.cpu_devices import one_cpu_device_per_core
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
+from flaxformer.system.startup.compilation_cache import keep_compiled_programs
+from flaxformer.system.startup.cpu_devices import one_cpu_device_per_core
 
 RETRIES = 10
 KEYS = {"cpus": "num_cpus", "gpus": "num_gpus"}

@@ -9,10 +9,10 @@ import struct
 import time
 from pathlib import Path
 
-from flaxformer import distributed
-from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
-from flaxformer.json_reader import parse_json
+from flaxformer.devices import distributed
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import write_atomically
+from flaxformer.system.json_reader import parse_json
 
 SIOCGIFADDR = 0x8915
 """Linux request number (ioctl) for the address of a network interface."""

@@ -17,15 +17,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.digests import JsonObject, digest
-from flaxformer.errors import UserError, shown
-from flaxformer.files import write_atomically
-from flaxformer.json_reader import parse_json
 from flaxformer.launchers.payload import read
 from flaxformer.store.leases import owner_is_gone, read_leases
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject, digest
+from flaxformer.system.errors import UserError, shown
+from flaxformer.system.files import write_atomically
+from flaxformer.system.json_reader import parse_json
+from flaxformer.system.wording import counted
 
 ATTEMPTS = 3
 """Number of ends without progress after which a program is given up."""

@@ -19,17 +19,17 @@ from types import FrameType
 
 from rich.console import Console
 
-from flaxformer.errors import UserError
-from flaxformer.extras import library
-from flaxformer.interrupts import interrupt
 from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
 from flaxformer.launchers.payload import Payload, private, read
 from flaxformer.launchers.rendezvous import rendezvous
 from flaxformer.launchers.resubmit import job_state
 from flaxformer.launchers.work import work
-from flaxformer.startup.compilation_cache import keep_compiled_programs
-from flaxformer.startup.cpu_devices import one_cpu_device_per_core
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
+from flaxformer.system.interrupts import interrupt
+from flaxformer.system.startup.compilation_cache import keep_compiled_programs
+from flaxformer.system.startup.cpu_devices import one_cpu_device_per_core
 
 MOST_JOBS = 1000
 """Largest number of jobs in an array: the default limit of SLURM (MaxArraySize is 1001)."""

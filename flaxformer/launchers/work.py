@@ -9,7 +9,7 @@ from rich.console import Console
 from flaxformer.launchers.payload import read
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, StudyEvent
 from flaxformer.runner.launch import run
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 """Exit codes of the process of a worker."""

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.errors import UserError
-from flaxformer.interrupts import interrupt_on_signals, interrupted
 from flaxformer.launchers.work import DONE, FAILED, INTERRUPTED, USER_ERROR, work
-from flaxformer.startup.compilation_cache import keep_compiled_programs
-from flaxformer.startup.cpu_devices import one_cpu_device_per_core
+from flaxformer.system.errors import UserError
+from flaxformer.system.interrupts import interrupt_on_signals, interrupted
+from flaxformer.system.startup.compilation_cache import keep_compiled_programs
+from flaxformer.system.startup.cpu_devices import one_cpu_device_per_core
 
 
 def main() -> int:

@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters
 from flaxformer.laws.embedded import give_vectors
 from flaxformer.laws.inputs import Arguments
 from flaxformer.laws.programs import fast_jit
 from flaxformer.model import Transformer
-from flaxformer.params import Parameters
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import Run, start
 from flaxformer.training.loss import forward
 from flaxformer.training.loss import loss as loss_of

@@ -12,7 +12,6 @@ import numpy as np
 
 import flaxformer
 from flaxformer.diagnostics import diagnose
-from flaxformer.errors import UserError, did_you_mean
 from flaxformer.laws import (
     decoding,
     edits,
@@ -32,6 +31,7 @@ from flaxformer.laws import (
 from flaxformer.laws.law import Finding, Law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
+from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.training import Run
 
 LAWS: dict[str, Law[Subject]] = {

@@ -3,7 +3,7 @@
 import dataclasses
 
 from flaxformer.config import ModelConfig
-from flaxformer.struct import Config
+from flaxformer.core.struct import Config
 
 
 def without_dropout(config: ModelConfig) -> ModelConfig:

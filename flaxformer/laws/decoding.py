@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import NO_MASKS
 from flaxformer.laws.law import Finding, compare, first_violated, law, not_applicable
@@ -22,6 +21,7 @@ from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.prefill import read_prompt
 from flaxformer.model.weights import with_layout
+from flaxformer.system.errors import UserError
 
 CHUNK = 3
 """Number of tokens that are read at once, where it is neither 1 nor a whole prompt."""

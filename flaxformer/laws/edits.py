@@ -9,13 +9,13 @@ from jaxtyping import Array, Float, PyTree
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edit
 from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import Arguments
 from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
-from flaxformer.points import Edit
 
 
 @law(

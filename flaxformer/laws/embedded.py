@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux, Context, with_aux
+from flaxformer.components.component import Aux, Context, with_aux
+from flaxformer.components.inputs import Inputs
+from flaxformer.components.norms import Norm
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters
+from flaxformer.core.pytree import Node
+from flaxformer.core.struct import leaf, part
 from flaxformer.model import Transformer
-from flaxformer.params import Parameters
-from flaxformer.parts.inputs import Inputs
-from flaxformer.parts.norms import Norm
-from flaxformer.pytree import Node
-from flaxformer.struct import leaf, part
 
 
 class GivenVectors(Node):

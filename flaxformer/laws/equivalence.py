@@ -15,7 +15,7 @@ from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import locate
 from flaxformer.model import Transformer
 from flaxformer.model.weights import with_layout
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training.loss import forward
 from flaxformer.training.loss import loss as loss_of
 

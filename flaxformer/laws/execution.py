@@ -11,15 +11,15 @@ import optax
 from jax.extend.core import JaxprEqn
 from jaxtyping import Array
 
-from flaxformer.canonical import canonical
 from flaxformer.checkpoint import Checkpoints
+from flaxformer.core.canonical import canonical
+from flaxformer.core.params import path_name
+from flaxformer.devices.sharding import Devices, shardings_of
 from flaxformer.laws.calls import one_step
 from flaxformer.laws.law import OK, Finding, compare, law, not_applicable, violated
 from flaxformer.laws.programs import equations, fast_jit, inner_equations
 from flaxformer.laws.subject import Subject
-from flaxformer.params import path_name
-from flaxformer.sharding import Devices, shardings_of
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import Run
 from flaxformer.training.flops import products_of
 from flaxformer.training.loss import forward, summed_loss

@@ -13,15 +13,16 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
 from flaxformer import model
-from flaxformer.config import Attention, Block, ModelConfig
+from flaxformer.components import Attention
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.struct import Config, get_at, replace_at
 from flaxformer.laws.calls import random_key, start_state
 from flaxformer.laws.configs import is_user_defined
 from flaxformer.laws.law import Finding, difference, law, violated
 from flaxformer.laws.programs import equations, fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
-from flaxformer.struct import Config, get_at, replace_at
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import Run
 from flaxformer.training.loss import forward
 from flaxformer.training.loss import loss as loss_of

@@ -10,7 +10,7 @@ from flaxformer.laws.law import OK, Finding, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import Run
 from flaxformer.training.loss import forward
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 
 Arguments = Mapping[str, PyTree]
 """Keyword arguments of a forward pass, such as padding, a mask or a source."""

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edits
 from flaxformer.laws import calls
 from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import Arguments
@@ -19,8 +20,7 @@ from flaxformer.laws.law import OK, Finding, law, not_applicable, violated
 from flaxformer.laws.programs import draws_of, fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import ForwardInputs, Transformer
-from flaxformer.points import Edits
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import Run
 from flaxformer.training.loss import forward
 

@@ -20,7 +20,7 @@ from flaxformer.laws.law import (
 )
 from flaxformer.laws.subject import LONGER, Subject
 from flaxformer.laws.where import View, locate
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 
 POSITIONS = 24
 """Largest number of places in a sequence after which the tokens are changed."""

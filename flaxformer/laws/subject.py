@@ -11,6 +11,9 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, PyTree
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import path_name
+from flaxformer.core.struct import Config
+from flaxformer.core.weight_axes import trained_mask
 from flaxformer.laws import calls
 from flaxformer.laws.calls import Metrics, ModelInputs
 from flaxformer.laws.configs import configs_in, without_dropout
@@ -19,12 +22,9 @@ from flaxformer.laws.inputs import Arguments, arguments_of, first_rows, lengthen
 from flaxformer.laws.law import TOLERANCES
 from flaxformer.laws.programs import draws_of, has_single_precision
 from flaxformer.model import Transformer
-from flaxformer.params import path_name
-from flaxformer.struct import Config
-from flaxformer.tasks.base import Batch, concat_parts
+from flaxformer.tasks.batch import Batch, concat_parts
 from flaxformer.training import Run
 from flaxformer.training.step import TrainState
-from flaxformer.weight_axes import trained_mask
 
 ROWS, LENGTH = 2, 24
 """Largest number of rows, and of tokens per row, of inputs that many calls read."""

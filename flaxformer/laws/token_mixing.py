@@ -9,8 +9,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from flaxformer import model
-from flaxformer.component import Context
-from flaxformer.config import Attention, ModelConfig
+from flaxformer.components import Attention
+from flaxformer.components.component import Context
+from flaxformer.components.mixers import TokenMixer
+from flaxformer.components.positions import NoPositions
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.embedded import give_vectors
 from flaxformer.laws.inputs import NO_MASKS, Arguments
@@ -19,9 +23,6 @@ from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import View, locate
 from flaxformer.model import ForwardInputs, Transformer
-from flaxformer.params import Parameters
-from flaxformer.parts.mixers import TokenMixer
-from flaxformer.parts.positions import NoPositions
 
 PLACES = 24
 """Largest number of places at which a token is changed."""

@@ -8,15 +8,15 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.component import Aux
+from flaxformer.components.component import Aux
+from flaxformer.components.heads import LossSum
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.configs import without_dropout
 from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.nn.losses import mean
-from flaxformer.parts.heads import LossSum
-from flaxformer.tasks.base import Batch, Source, concat_parts
+from flaxformer.tasks.batch import Batch, Source, concat_parts
 from flaxformer.training import Run
 from flaxformer.training.loss import forward
 from flaxformer.training.schedule import learning_rate

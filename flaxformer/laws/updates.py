@@ -8,13 +8,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer import model
+from flaxformer.core.params import path_name
 from flaxformer.laws.configs import is_user_defined
 from flaxformer.laws.law import TOLERANCES, Finding, compare, first_violated, law, not_applicable
 from flaxformer.laws.programs import fast_jit, has_single_precision
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
 from flaxformer.model.weights import with_layout
-from flaxformer.params import path_name
 from flaxformer.training import Run
 from flaxformer.training.step import optimizer_chain
 from flaxformer.training.trainable import select

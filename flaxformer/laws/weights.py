@@ -7,11 +7,12 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from flaxformer import model, params
+from flaxformer import model
+from flaxformer.core import params
+from flaxformer.core.weight_axes import axes
 from flaxformer.laws.calls import loss_and_gradient, random_key
 from flaxformer.laws.law import OK, Finding, law, violated
 from flaxformer.laws.subject import Subject
-from flaxformer.weight_axes import axes
 
 WHOLE_AXES = ("heads", "key_value_heads", "d_model", "d_head", "d_value", "d_norm")
 """Axes of which every index must receive a gradient; others, such as a vocabulary, may have unused entries."""

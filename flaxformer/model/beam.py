@@ -10,7 +10,9 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.core.points import Edit
+from flaxformer.core.pytree import Node
+from flaxformer.devices.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding import cache_capacity, log_softmax
@@ -20,9 +22,7 @@ from flaxformer.model.mapped_edits import AXIS, map_edits
 from flaxformer.model.prefill import read_prompt
 from flaxformer.model.prompt import check_prompt
 from flaxformer.model.weights import Transformer
-from flaxformer.points import Edit
-from flaxformer.pytree import Node
-from flaxformer.sharding import mesh_for_rows, shard_map_batch
+from flaxformer.system.errors import UserError
 
 TreeT = TypeVar("TreeT")
 Shared = tuple[Transformer, ModelConfig, EditArguments, Int[Array, ""] | None, Float[Array, ""]]

@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from flaxformer.component import Aux, ComponentResult, Context, with_aux
+from flaxformer.components.attention import Attention
+from flaxformer.components.branch import Branch
+from flaxformer.components.cache import InputHistory, Memory, write
+from flaxformer.components.component import Aux, ComponentResult, Context, with_aux
+from flaxformer.components.residuals import Residual
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, fold_in_name, subtree
+from flaxformer.core.pytree import Node
 from flaxformer.model.cache import BlockState
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
-from flaxformer.params import Parameters, fold_in_name, subtree
-from flaxformer.parts.attention import Attention
-from flaxformer.parts.branch import Branch
-from flaxformer.parts.cache import InputHistory, Memory, write
-from flaxformer.parts.residuals import Residual
-from flaxformer.pytree import Node
 
 BranchResult = tuple[Float[Array, "*batch T D"], dict[str, Array], Aux, BlockState | None]
 """Update of a branch, the activations that it names, its `Aux`, and the decoding state."""

@@ -6,10 +6,10 @@ import flax.struct
 import jax
 from jaxtyping import Array, Bool, Int, PyTree
 
-from flaxformer.errors import UserError
+from flaxformer.components.cache import InputHistory, Memory, PackedKV, pad_axis, write
+from flaxformer.core.pytree import Node
 from flaxformer.nn.positions import token_positions
-from flaxformer.parts.cache import InputHistory, Memory, PackedKV, pad_axis, write
-from flaxformer.pytree import Node
+from flaxformer.system.errors import UserError
 
 
 class BlockState(Node):

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.core.pytree import Node
 from flaxformer.nn.masks import Mask
 from flaxformer.nn.positions import token_positions
-from flaxformer.pytree import Node
+from flaxformer.system.errors import UserError, did_you_mean
 
 
 class ArrayIndex(Node):

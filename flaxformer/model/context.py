@@ -5,12 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.component import Context
+from flaxformer.components.cache import write
+from flaxformer.components.component import Context
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs
 from flaxformer.nn.masks import Mask, Padding
-from flaxformer.parts.cache import write
 
 
 def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array | None, **more: Any) -> Context:

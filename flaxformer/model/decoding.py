@@ -13,7 +13,9 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.core.points import Edit
+from flaxformer.core.pytree import Node
+from flaxformer.devices.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding_edits import EditArguments, check_edits
@@ -23,9 +25,7 @@ from flaxformer.model.prompt import check_prompt, check_prompt_chunk
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.widen import widen
-from flaxformer.points import Edit
-from flaxformer.pytree import Node
-from flaxformer.sharding import mesh_for_rows, shard_map_batch
+from flaxformer.system.errors import UserError
 
 CAPACITY_MULTIPLE = 32
 """Divisor of the capacity of a cache, so that similar lengths share a compiled loop."""

@@ -18,12 +18,12 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.core.points import Edit, Edits, checked_edit, edit_after, unknown_point
+from flaxformer.core.pytree import Node
 from flaxformer.model.call import PrefixInputs
 from flaxformer.model.interface import points
 from flaxformer.model.weights import Transformer
-from flaxformer.points import Edit, Edits, checked_edit, edit_after, unknown_point
-from flaxformer.pytree import Node
+from flaxformer.system.errors import UserError
 
 MAX_NUMBERS = 2**24
 """Largest size of the random activations of a check; longer sequences are checked up to the tokens that fit."""

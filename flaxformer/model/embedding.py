@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.params import Parameters
+from flaxformer.core.params import Parameters
 
 
 def embed(

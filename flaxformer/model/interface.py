@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edit, Edits, unknown_point
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.context import last_index
 from flaxformer.model.output import Intermediates, ModelOutput
 from flaxformer.model.transformer import run
 from flaxformer.model.weights import Transformer
-from flaxformer.points import Edit, Edits, unknown_point
 
 
 def apply(

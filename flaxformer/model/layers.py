@@ -17,14 +17,14 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from flaxformer.component import Aux, Context
+from flaxformer.components.component import Aux, Context
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, unstack
+from flaxformer.devices.sharding import all_gather_fsdp
 from flaxformer.model.blocks import BlockIntermediates, BlockParams, block
 from flaxformer.model.cache import BlockState, States
 from flaxformer.model.layout import Layers, Periods
 from flaxformer.model.remat import rematerialise, rematerialise_branch
-from flaxformer.params import Parameters, unstack
-from flaxformer.sharding import all_gather_fsdp
 
 Carry = tuple[PyTree, dict[str, Array]]
 """Residual stream, and the values that components pass from layer to layer."""

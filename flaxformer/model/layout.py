@@ -4,7 +4,7 @@ from typing import Literal
 
 import jax
 
-from flaxformer.params import Parameters, stack, subtree, unstack
+from flaxformer.core.params import Parameters, stack, subtree, unstack
 
 Layout = Literal["auto", "unrolled", "scanned"]
 DEEPEST_UNROLLED = 12

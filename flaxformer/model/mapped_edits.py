@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Int, PyTree
 
+from flaxformer.core.points import Edit, Edits, edit_after
 from flaxformer.model.decoding_edits import EditArguments
-from flaxformer.points import Edit, Edits, edit_after
 
 Call = Callable[[EditArguments, PyTree], PyTree]
 """Function of an edit and the activations of all prompts; the edit is an argument because its arrays may be traced."""

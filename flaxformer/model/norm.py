@@ -2,9 +2,9 @@
 
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux, Context, with_aux
-from flaxformer.params import Parameters
-from flaxformer.parts.norms import Norm
+from flaxformer.components.component import Aux, Context, with_aux
+from flaxformer.components.norms import Norm
+from flaxformer.core.params import Parameters
 
 
 def normalise(

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.component import Aux
+from flaxformer.components.component import Aux
+from flaxformer.components.heads import OutputProjection
+from flaxformer.core.pytree import Node
 from flaxformer.model.blocks import BlockIntermediates
 from flaxformer.model.cache import Cache
-from flaxformer.parts.heads import OutputProjection
-from flaxformer.pytree import Node
 
 
 class Intermediates(Node):

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edits
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs, PrefixInputs
 from flaxformer.model.interface import extend_edited
 from flaxformer.model.states import empty_states
 from flaxformer.model.transformer import new_cache
 from flaxformer.model.weights import Transformer
-from flaxformer.points import Edits
 
 
 def read_prompt(

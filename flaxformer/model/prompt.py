@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.model.call import ArrayIndex, PrefixInputs
+from flaxformer.system.errors import UserError
 
 
 def check_prompt(

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from flaxformer.core.struct import Config, leaf, static
 from flaxformer.nn.widen import widen
-from flaxformer.struct import Config, leaf, static
 
 
 class Sampling(Config):

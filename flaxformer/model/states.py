@@ -5,15 +5,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int, PyTree
 
-from flaxformer.component import Component
+from flaxformer.components.branch import Branch
+from flaxformer.components.cache import InputHistory
+from flaxformer.components.component import Component
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.cache import BlockState, States
 from flaxformer.model.layers import map_layers, shared_states
 from flaxformer.model.weights import Transformer
-from flaxformer.parts.branch import Branch
-from flaxformer.parts.cache import InputHistory
+from flaxformer.system.errors import UserError
 
 
 def empty_states(params: Transformer, config: ModelConfig, batch: tuple[int, ...], capacity: int) -> States:

@@ -7,8 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer.component import Aux, Context
+from flaxformer.components.component import Aux, Context
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.points import Edits
+from flaxformer.devices.sharding import all_gather_fsdp
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.cache import BlockState, Cache, grows, is_block_state
 from flaxformer.model.call import ForwardInputs, check_inputs, check_memory, positions_of_call
@@ -20,9 +23,6 @@ from flaxformer.model.output import Intermediates, ModelOutput
 from flaxformer.model.states import check_decodable, empty_states
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.dropout import dropout
-from flaxformer.params import fold_in_name
-from flaxformer.points import Edits
-from flaxformer.sharding import all_gather_fsdp
 
 
 def encode(

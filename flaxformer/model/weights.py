@@ -3,11 +3,11 @@
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.core.params import Parameters, fold_in_name, stack, subtree
+from flaxformer.core.weight_specs import declarations, declare, initialise
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout, Periods, convert_layout
-from flaxformer.params import Parameters, fold_in_name, stack, subtree
-from flaxformer.weight_specs import declarations, declare, initialise
+from flaxformer.system.errors import UserError
 
 
 class Transformer(Parameters):

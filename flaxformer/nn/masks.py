@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
-from flaxformer.pytree import Node
+from flaxformer.core.pytree import Node
 
 
 class Span(NamedTuple):

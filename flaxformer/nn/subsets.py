@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Shaped
 
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 
 
 def take_tokens(x: Shaped[Array, "*#batch T"], index: Int[Array, "*batch n"], length: int) -> Shaped[Array, "*batch n"]:

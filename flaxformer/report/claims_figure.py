@@ -6,6 +6,8 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import directions, phrasing
 from flaxformer.report.colours import GREY, SHADE, VERDICT_COLOURS
 from flaxformer.report.drawing import (
@@ -15,8 +17,6 @@ from flaxformer.report.drawing import (
     draw_estimate,
     wrap,
 )
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.judging import JudgedClaim
 
 STYLES = {
     "supported": LineStyle(VERDICT_COLOURS["supported"], "o"),

@@ -1,12 +1,12 @@
 """Tables of the costs of arms, and of their effective speed-ups."""
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.costs import ArmCost, unequal
+from flaxformer.analysis.speedup import metric_and_goal, speed_ups
 from flaxformer.report import costs, phrasing
 from flaxformer.report.numbers import rounded
 from flaxformer.report.table import MOST_ROWS, Table
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.costs import ArmCost, unequal
-from flaxformer.study.speedup import metric_and_goal, speed_ups
-from flaxformer.wording import duration, with_prefix
+from flaxformer.system.wording import duration, with_prefix
 
 MARK = "≠"
 """Mark of a cost that differs from that of the reference arm."""

@@ -4,14 +4,14 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.costs import TOLERANCE, ArmCost, CostRatio, reference_arm, unequal
+from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import rounded
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.costs import TOLERANCE, ArmCost, CostRatio, reference_arm, unequal
-from flaxformer.study.judging import JudgedClaim
-from flaxformer.study.speedup import SpeedUp, SpeedUps, compare_arms
-from flaxformer.wording import counted, listed, with_prefix
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted, listed, with_prefix
 
 
 def ratios(found: Sequence[CostRatio]) -> str:

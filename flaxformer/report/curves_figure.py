@@ -6,14 +6,14 @@ from typing import Literal, TypeAlias
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.costs import cost_of_arm
 from flaxformer.report import phrasing
 from flaxformer.report.drawing import COLUMN, LineStyle, add_hover_text, draw_references, has_wide_range, set_log_scale
 from flaxformer.report.scores_figure import panel_axis, series, series_styles
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.costs import cost_of_arm
+from flaxformer.statistics.judgement import Estimate
 from flaxformer.study.divergence import on_validation
-from flaxformer.study.statistics import Estimate
-from flaxformer.wording import with_prefix
+from flaxformer.system.wording import with_prefix
 
 MOST_MARKERS = 9
 """Most points of a curve with a marker and a text under the pointer."""

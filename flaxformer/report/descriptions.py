@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.sweep import Sweep
 from flaxformer.report import heads, numbers, phrasing, scaling_text, verdicts
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
-from flaxformer.study.sweep import Sweep
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 MOST = 12
 """Number of items that a description lists."""

@@ -1,7 +1,7 @@
 """Verdicts of interactions in words, qualified by the signs of the effects that they compare."""
 
+from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report.phrasing import labels, with_labels
-from flaxformer.study.judging import JudgedClaim
 
 
 def verdict(claim: JudgedClaim) -> str:

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Transform
 
-from flaxformer.digests import JsonObject
 from flaxformer.report import numbers
 from flaxformer.report.colours import COLOURS, GREY
 from flaxformer.report.thinning import dots
-from flaxformer.study.statistics import Estimate
+from flaxformer.statistics.judgement import Estimate
+from flaxformer.system.digests import JsonObject
 
 COLUMN, PAGE = 3.3, 6.9
 """Inches: the width of one column of a two-column paper, and of the page."""

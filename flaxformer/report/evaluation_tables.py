@@ -1,10 +1,10 @@
 """Table of the named evaluations of every arm."""
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.arms import ArmSummary
 from flaxformer.report import phrasing
 from flaxformer.report.table import MOST_ROWS, Table
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
-from flaxformer.study.statistics import estimate
+from flaxformer.statistics.judgement import estimate
 
 TITLE = "Evaluation sets"
 

@@ -1,9 +1,9 @@
 """Events of the log of declarations in words: attempts to replicate, and verifications."""
 
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.claim_history import seeds_in_words
+from flaxformer.analysis.declaration_limits import verification
 from flaxformer.store.declaration_log import DeclarationLog
-from flaxformer.study.claim_history import seeds_in_words
-from flaxformer.study.declaration_limits import verification
+from flaxformer.system.digests import JsonObject
 
 
 def sentences(log: DeclarationLog) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from flaxformer.files import make_folder, write_atomically
+from flaxformer.analysis.analysis import MOST_DRAWN, Analysis
 from flaxformer.report import costs, heads, maps
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
@@ -22,7 +22,7 @@ from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.report.texts import write_printable
-from flaxformer.study.analysis import MOST_DRAWN, Analysis
+from flaxformer.system.files import make_folder, write_atomically
 
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 """Formats, with the metadata of the time of creation left out: equal results give equal files."""

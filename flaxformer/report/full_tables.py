@@ -9,13 +9,13 @@ from pathlib import Path
 
 import polars as pl
 
-from flaxformer.files import make_folder, replacing
+from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import measured, phrasing
 from flaxformer.report.table import FOLDER
 from flaxformer.report.texts import csv_cell
+from flaxformer.statistics.judgement import Estimate
 from flaxformer.store.records import write_table, writing
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.statistics import Estimate
+from flaxformer.system.files import make_folder, replacing
 
 RESULTS = "results"
 

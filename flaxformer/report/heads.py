@@ -4,12 +4,12 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from flaxformer.analysis.analysis import Analysis
 from flaxformer.report.numbers import number
 from flaxformer.report.phrasing import half_width
 from flaxformer.report.run_numbers import numbers_by_arm
-from flaxformer.study.analysis import Analysis
+from flaxformer.statistics.judgement import Estimate, estimate
 from flaxformer.study.claim import arm_name
-from flaxformer.study.statistics import Estimate, estimate
 
 HEAD = re.compile(r"(?P<quantity>(?!initial_)[^/]+)/(?P<layer>(?:encoder/)?blocks/\d+/\w+)/\w+/(?P<head>\d+)")
 """Name of a number of one head, such as "head_importance/blocks/1/attention/heads/0"."""

@@ -11,7 +11,7 @@ from importlib import resources
 
 from flaxformer.report.colours import DARK
 from flaxformer.report.table import Table
-from flaxformer.wording import printable
+from flaxformer.system.wording import printable
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -5,15 +5,15 @@ import dataclasses
 import os
 from pathlib import Path
 
-from flaxformer.errors import UserError
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import html, provenance_text, verdicts
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.write import report_path, write
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import RUNGS, Store, read_lines
-from flaxformer.study.analysis import analyse
-from flaxformer.wording import counted
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 
 MOST_FOLDERS = 20_000
 """Number of folders that are searched for studies."""

@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.joint_fit import JointFit, JointPoint
 from flaxformer.report import numbers, phrasing, scaling_text
 from flaxformer.report.curves_figure import add_legend
 from flaxformer.report.drawing import (
@@ -19,8 +21,6 @@ from flaxformer.report.drawing import (
     set_log_scale,
     style_of,
 )
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.joint_fit import JointFit, JointPoint
 from flaxformer.study.scale import VARIABLE_NAMES
 
 MOST_ARMS = 4

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.arms import ArmSummary
 from flaxformer.report.measured import MAP
 from flaxformer.report.numbers import number
 from flaxformer.report.run_numbers import numbers_by_arm
 from flaxformer.report.thinning import evenly
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
 from flaxformer.study.claim import arm_name
 
 MOST_ARMS, MOST_LAYERS = 4, 8

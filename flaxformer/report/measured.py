@@ -3,17 +3,17 @@
 import re
 import statistics
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.judging import key_of
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
 from flaxformer.report.texts import passive
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
-from flaxformer.study.finite import WithoutValue, finite, finite_values, left_out
-from flaxformer.study.judging import key_of
-from flaxformer.study.statistics import estimate
-from flaxformer.wording import listed
+from flaxformer.statistics.finite import WithoutValue, finite, finite_values, left_out
+from flaxformer.statistics.judgement import estimate
+from flaxformer.system.wording import listed
 
 TITLE = "Measured after training"
 MAP = re.compile(

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from flaxformer.wording import duration as duration  # also part of this module
+from flaxformer.system.wording import duration as duration  # also part of this module
 
 SIGNIFICANT = 4
 """Significant digits of a number of unknown uncertainty."""

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.claim_history import seeds_in_words
+from flaxformer.analysis.sweep import Sweep
 from flaxformer.report import (
     cost_tables,
     costs,
@@ -25,10 +27,8 @@ from flaxformer.report.html import PageFigure
 from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.report.thinning import MOST_DOTS, thinned_remark
 from flaxformer.store.rows import Row
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.claim_history import seeds_in_words
-from flaxformer.study.sweep import Sweep
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted
 
 MOST_SEEDS = 50
 """Number of seeds that are listed one by one."""

@@ -5,16 +5,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.analysis import Analysis, Exploration
+from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.analysis.sweep import Sweep, SweepLine, SweepPoint
 from flaxformer.report import numbers
 from flaxformer.report.numbers import p_value
-from flaxformer.study.analysis import Analysis, Exploration
+from flaxformer.statistics.judgement import Estimate
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.halving import Goal
-from flaxformer.study.judging import JudgedClaim
-from flaxformer.study.statistics import Estimate
-from flaxformer.study.sweep import Sweep, SweepLine, SweepPoint
-from flaxformer.wording import counted, listed
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted, listed
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 GOALS: dict[str, Goal] = {

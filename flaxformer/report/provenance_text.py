@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from flaxformer.canonical import differences
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.core.canonical import differences
 from flaxformer.report import events
 from flaxformer.report.numbers import duration
-from flaxformer.study.analysis import Analysis
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted
 
 SHOWN = 5
 """Number of commands that are shown, the last ones."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
+from flaxformer.analysis.claim_context import SimpleEffect
+from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import costs, directions, phrasing
 from flaxformer.report.numbers import number, p_value
-from flaxformer.study.claim_context import SimpleEffect
-from flaxformer.study.judging import JudgedClaim
-from flaxformer.study.statistics import FEWEST_SEEDS, Judgement, Qualification
-from flaxformer.wording import counted
+from flaxformer.statistics.judgement import FEWEST_SEEDS, Judgement, Qualification
+from flaxformer.system.wording import counted
 
 SENTENCES: dict[Qualification, str] = {
     "too few seeds": "no verdict: {seeds}, at least {fewest} are needed",

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import polars as pl
 
+from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse_to_show
+from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.analysis.scaling_analysis import ScalingAnalysis
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
-from flaxformer.errors import UserError
 from flaxformer.model.weights import Transformer
 from flaxformer.report.full_tables import results
 from flaxformer.store.store import Store
-from flaxformer.study.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.study.copied_code import load_run
-from flaxformer.study.judging import JudgedClaim
 from flaxformer.study.kept_trials import kept_weights_folder
-from flaxformer.study.scaling_analysis import ScalingAnalysis
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import listed
 from flaxformer.training.run import Run
-from flaxformer.wording import listed
 
 
 class StudyResults:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer.analysis.replication import ReplicatedClaim
 from flaxformer.report import html, numbers, phrasing, verdicts
 from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
 from flaxformer.report.texts import passive, write_printable
-from flaxformer.study.replication import ReplicatedClaim
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 NAME = "replication"
 NOTE = (

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.arms import ArmSummary
 from flaxformer.report import measured
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
-from flaxformer.study.finite import finite_values
+from flaxformer.statistics.finite import finite_values
 
 
 def numbers_by_arm(

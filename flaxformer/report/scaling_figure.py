@@ -4,6 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.scaling_fit import FARTHEST, ScalingFit
 from flaxformer.report import phrasing, scaling_text
 from flaxformer.report.curves_figure import add_legend
 from flaxformer.report.drawing import (
@@ -16,8 +18,6 @@ from flaxformer.report.drawing import (
     set_log_scale,
     style_of,
 )
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.scaling_fit import FARTHEST, ScalingFit
 
 POINTS, BANDS = 100, 12
 """Number of points of a curve, and of those of its band, between which the band is joined by lines."""

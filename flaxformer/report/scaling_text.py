@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.joint_fit import JointFit, JointPoint
+from flaxformer.analysis.scaling_analysis import Crossing, PredictedEffect, ScalingAnalysis
+from flaxformer.analysis.scaling_fit import FARTHEST, HeldOut, ScalingFit
 from flaxformer.report import numbers, phrasing
 from flaxformer.report.numbers import p_value, rounded
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.joint_fit import JointFit, JointPoint
-from flaxformer.study.law_losses import DESCRIPTIONS
-from flaxformer.study.scaling_analysis import Crossing, PredictedEffect, ScalingAnalysis
-from flaxformer.study.scaling_fit import FARTHEST, HeldOut, LawEstimate, ScalingFit
+from flaxformer.statistics.law_losses import DESCRIPTIONS
+from flaxformer.statistics.scaling_tests import LawEstimate
+from flaxformer.system.digests import JsonObject
 
 JOINT_NUMBERS = ("α", "A", "β", "B", "L∞", "a")
 """Columns of a joint law."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.arms import ArmSummary
 from flaxformer.report import phrasing
 from flaxformer.report.drawing import (
     COLUMN,
@@ -16,9 +18,7 @@ from flaxformer.report.drawing import (
     style_of,
     wrap,
 )
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 SHORT = 24
 """Characters of a line of a label in a figure as wide as a column."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.sweep import Sweep, SweepLine, SweepPoint
 from flaxformer.report import numbers, phrasing
 from flaxformer.report.curves_figure import add_legend
 from flaxformer.report.drawing import (
@@ -19,10 +21,8 @@ from flaxformer.report.drawing import (
     style_of,
 )
 from flaxformer.report.thinning import thinned
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.statistics import Estimate
-from flaxformer.study.sweep import Sweep, SweepLine, SweepPoint
-from flaxformer.wording import listed
+from flaxformer.statistics.judgement import Estimate
+from flaxformer.system.wording import listed
 
 MOST_NAMED = 16
 """Number of lines up to which the figure has a legend."""

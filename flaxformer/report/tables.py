@@ -5,7 +5,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.claim_history import changes
+from flaxformer.analysis.sweep import Sweep
+from flaxformer.analysis.variance import seed_variances
 from flaxformer.report import (
     cost_tables,
     costs,
@@ -20,13 +24,9 @@ from flaxformer.report import (
 from flaxformer.report.numbers import exact, number, numbers, p_value, rounded
 from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.report.texts import one_line, passive
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.arms import ArmSummary
-from flaxformer.study.claim_history import changes
-from flaxformer.study.statistics import Estimate, estimate
-from flaxformer.study.sweep import Sweep
-from flaxformer.study.variance import seed_variances
-from flaxformer.wording import counted, listed
+from flaxformer.statistics.judgement import Estimate, estimate
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted, listed
 
 LONG = 34
 """Number of characters from which a column of text is wrapped in LaTeX."""

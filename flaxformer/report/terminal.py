@@ -8,6 +8,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from flaxformer.analysis.analysis import MOST_DRAWN, Analysis
+from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import (
     cost_tables,
     costs,
@@ -20,8 +22,6 @@ from flaxformer.report import (
     verdicts,
 )
 from flaxformer.report.table import FOLDER
-from flaxformer.study.analysis import MOST_DRAWN, Analysis
-from flaxformer.study.judging import JudgedClaim
 
 STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
 GAP = 2

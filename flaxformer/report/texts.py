@@ -7,8 +7,8 @@ texts in Markdown, `csv_cell` for cells of a CSV; `html.escape` and `tex.text` f
 import re
 from pathlib import Path
 
-from flaxformer.files import write_atomically
-from flaxformer.wording import printable
+from flaxformer.system.files import write_atomically
+from flaxformer.system.wording import printable
 
 BLOCK = re.compile(r"^(?=#{1,6}(\s|$)|>|[-+*](\s|$)|(=+|-+|_+)$|~~~|```)")
 """Beginning of a text that would begin a heading, quotation, list, rule, table or code in Markdown."""

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
-from flaxformer.study.sweep import Sweep, SweepLine
+from flaxformer.analysis.sweep import Sweep, SweepLine
 
 MOST_DOTS = 200
 """Largest number of seeds of an arm or claim that have a dot."""

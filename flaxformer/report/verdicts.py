@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Sequence
 
-from flaxformer.digests import JsonObject
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.analysis.sweep import Sweep
 from flaxformer.report import directions, numbers
 from flaxformer.report.directions import direction
 from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, point, score, with_labels
-from flaxformer.study.analysis import Analysis
-from flaxformer.study.judging import JudgedClaim
-from flaxformer.study.sweep import Sweep
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted
 
 
 def verdict_of(claim: JudgedClaim) -> str:

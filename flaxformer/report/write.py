@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
+from flaxformer.analysis.analysis import Analysis, analyse_to_show
 from flaxformer.report import measured, tables
 from flaxformer.report.full_tables import write_full_tables
 from flaxformer.report.page import render
@@ -11,8 +10,9 @@ from flaxformer.report.texts import write_printable
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store, read_lines
-from flaxformer.study.analysis import Analysis, analyse_to_show
 from flaxformer.study.claim import QUANTITY
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
 
 
 def write(store: Store) -> Analysis:

@@ -12,8 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import jax
 
-from flaxformer import distributed
-from flaxformer.interrupts import interrupted, raise_if_interrupted
+from flaxformer.devices import distributed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep
 from flaxformer.runner.program import MemoryFittedProgram, Stopped
@@ -21,6 +20,7 @@ from flaxformer.runner.results import failed_row
 from flaxformer.runner.schedule import Scheduler, Take
 from flaxformer.store.rows import Row
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.interrupts import interrupted, raise_if_interrupted
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.micro_batches import check_batch
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import jax
 
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import Devices
 from flaxformer.model.layout import Layout
-from flaxformer.sharding import Devices
 from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 from flaxformer.training.device_group import DeviceGroup
-from flaxformer.wording import counted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

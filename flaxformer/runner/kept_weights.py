@@ -17,10 +17,9 @@ from typing import Self
 import jax
 from jaxtyping import Array
 
-from flaxformer import distributed, files
 from flaxformer.checkpoint import Checkpoints, SaveError, write_config
 from flaxformer.checkpoint.steps import step_numbers
-from flaxformer.errors import UserError
+from flaxformer.devices import distributed
 from flaxformer.model.weights import Transformer
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import CodeByArm
@@ -31,6 +30,8 @@ from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import on_validation
 from flaxformer.study.halving import goal_of
+from flaxformer.system import files
+from flaxformer.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
-from flaxformer.files import refresh
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Finished, Message, StudyEvent, execute
 from flaxformer.runner.execution import Execution
@@ -41,9 +38,12 @@ from flaxformer.study.divergence import CountedRow
 from flaxformer.study.plan import ProgramGroup, declaration
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.user_functions import calling, numbers
-from flaxformer.user_code import copy_sources, path_of_copy, read_records, user_modules
-from flaxformer.user_code.changes import OnCodeChange
-from flaxformer.wording import counted
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import refresh
+from flaxformer.system.user_code import copy_sources, path_of_copy, read_records, user_modules
+from flaxformer.system.user_code.changes import OnCodeChange
+from flaxformer.system.wording import counted
 
 __all__ = ["OnError", "check_recipes", "declare", "missing", "run", "store_of"]
 

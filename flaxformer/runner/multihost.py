@@ -11,13 +11,13 @@ from typing import Concatenate, ParamSpec
 
 import jax
 
-from flaxformer import distributed
-from flaxformer.errors import UserError
+from flaxformer.devices import distributed
 from flaxformer.runner.execute import StudyEvent, execute, only
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.stages import check_alone
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import groups
+from flaxformer.system.errors import UserError
 
 P = ParamSpec("P")
 DONE, STOPPED = {"done": ""}, {"stopped": ""}

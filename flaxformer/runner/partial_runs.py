@@ -20,14 +20,14 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints, SaveError
+from flaxformer.devices import distributed
 from flaxformer.diagnostics import Diagnostics
-from flaxformer.errors import UserError
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.identity import digest, recipe
 from flaxformer.study.plan import ProgramGroup
+from flaxformer.system.errors import UserError
 from flaxformer.training.step import TrainState
 
 CodeByArm = Mapping[str, Mapping[str, str]]

@@ -4,14 +4,14 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from flaxformer.digests import JsonObject
 from flaxformer.store.declarations import declare
 from flaxformer.store.repair import repair
 from flaxformer.store.store import Store
 from flaxformer.study.probe import Probe, check_quantities
 from flaxformer.study.user_functions import calling, numbers
-from flaxformer.user_code import read_records
-from flaxformer.user_code.changes import OnCodeChange
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.user_code import read_records
+from flaxformer.system.user_code.changes import OnCodeChange
 
 
 def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse") -> Iterator[JsonObject]:

@@ -20,7 +20,7 @@ from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.identity import code_by_arm
 from flaxformer.study.plan import ProgramGroup
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup

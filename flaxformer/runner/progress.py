@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, StudyEvent
-from flaxformer.wording import counted, duration
+from flaxformer.system.wording import counted, duration
 
 SECONDS_BETWEEN_LINES = 15
 

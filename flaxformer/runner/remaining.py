@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError, did_you_mean
 from flaxformer.runner.execution import Execution
 from flaxformer.store import declarations
 from flaxformer.store.columns import statuses
@@ -12,7 +10,9 @@ from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup, declaration, groups
-from flaxformer.user_code.changes import OnCodeChange
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.user_code.changes import OnCodeChange
 
 
 def store_of(study: Study, execution: Execution) -> Store:

@@ -12,7 +12,6 @@ A round of a search adds the points that it suggests to the study, which is then
 import dataclasses
 from collections.abc import Generator, Iterator, Mapping
 
-from flaxformer.errors import UserError
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
 from flaxformer.store import records
@@ -24,8 +23,9 @@ from flaxformer.study.divergence import score
 from flaxformer.study.halving import mean
 from flaxformer.study.plan import groups
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
-from flaxformer.user_code.changes import OnCodeChange
-from flaxformer.wording import counted
+from flaxformer.system.errors import UserError
+from flaxformer.system.user_code.changes import OnCodeChange
+from flaxformer.system.wording import counted
 
 Stage = tuple[Study, Execution]
 

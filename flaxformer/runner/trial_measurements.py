@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flaxformer import files
 from flaxformer.checkpoint.steps import leaf_digests, step_numbers
 from flaxformer.checkpoint.weights import read_weights
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
 from flaxformer.store import trial_measurements
 from flaxformer.store.checks import is_finished
 from flaxformer.store.rows import is_reserved
@@ -25,7 +22,10 @@ from flaxformer.study.copied_code import load_run
 from flaxformer.study.identity import measured_by
 from flaxformer.study.load import load_module
 from flaxformer.study.user_functions import calling, numbers
-from flaxformer.user_code import code_digests, read_records
+from flaxformer.system import files
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.user_code import code_digests, read_records
 
 MeasureWeights = Callable[..., Mapping[str, Any]]
 """Function `measure(params, run)` or `measure(params, run, data)` that returns named numbers."""

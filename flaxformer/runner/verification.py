@@ -10,7 +10,6 @@ import struct
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 
-from flaxformer.digests import JsonObject
 from flaxformer.runner.execute import Finished, StudyEvent, execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import derived
@@ -20,6 +19,7 @@ from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.system.digests import JsonObject
 
 NUMBERS = (
     *("diverged_at", "parameters", "active_parameters", "parameters_without_embeddings"),

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from flaxformer.digests import read_anew
-from flaxformer.errors import UserError
 from flaxformer.store.rows import Row
+from flaxformer.system.digests import read_anew
+from flaxformer.system.errors import UserError
 
 CONTROL = re.compile(
     rb"(?<!\\)(?:\\\\)*\\u(?:00[01][0-9a-f]|007f|00[89][0-9a-f]|d[89a-f][0-9a-f]{2})|\x7f|\xc2[\x80-\x9f]",

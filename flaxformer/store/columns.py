@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from flaxformer.digests import DamagedError, iterate_lines
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial
 from flaxformer.store.records import POLARS_TYPES
 from flaxformer.store.rows import COLUMNS, CURVE, INTEGER_LISTS, INTEGERS, Row
 from flaxformer.store.store import STATUSES, Store
+from flaxformer.system.digests import DamagedError, iterate_lines
 
 BATCH = 2048
 """Number of rows of a file of lines that are objects at a time."""

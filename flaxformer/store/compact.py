@@ -10,7 +10,7 @@ A study of 25,000 arms × 8 seeds has a file of 14 MB in this form, and of 110 M
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from flaxformer.digests import FormError, JsonObject
+from flaxformer.system.digests import FormError, JsonObject
 
 Path = list[str]
 Change = list[object]

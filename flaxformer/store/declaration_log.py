@@ -22,16 +22,16 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 import flaxformer
-from flaxformer.digests import DamagedError, JsonObject, digest, parse_line, read_document, read_or_empty
-from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
-from flaxformer.links import check_file
 from flaxformer.store import columns, records
 from flaxformer.store.entry_content import content
 from flaxformer.store.rows import Row
 from flaxformer.store.schema import check_entry
 from flaxformer.store.store import RUNGS, SUPERSEDED, Store
-from flaxformer.wording import counted
+from flaxformer.system.digests import DamagedError, JsonObject, digest, parse_line, read_document, read_or_empty
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import write_atomically
+from flaxformer.system.links import check_file
+from flaxformer.system.wording import counted
 
 NAME, HEAD = "declarations.jsonl", "declarations.head"
 FIRST = "0" * 32

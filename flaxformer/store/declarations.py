@@ -5,18 +5,18 @@ import itertools
 from collections.abc import Collection
 from pathlib import Path
 
-from flaxformer.canonical import differences
-from flaxformer.digests import DamagedError, JsonObject
-from flaxformer.errors import UserError
-from flaxformer.files import make_folder, set_aside
+from flaxformer.core.canonical import differences
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.compact import compact
 from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import SUPERSEDED, Store
-from flaxformer.user_code import changes, read_records
-from flaxformer.user_code.changes import OnCodeChange
+from flaxformer.system.digests import DamagedError, JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import make_folder, set_aside
+from flaxformer.system.user_code import changes, read_records
+from flaxformer.system.user_code.changes import OnCodeChange
 
 MOST_TRIALS = 12
 """Number of trials that an error message lists."""

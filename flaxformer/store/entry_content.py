@@ -8,7 +8,7 @@ which are known stay known under other labels, and with other code.
 import json
 from collections.abc import Iterable, Mapping
 
-from flaxformer.digests import JsonObject, digest
+from flaxformer.system.digests import JsonObject, digest
 
 QUESTION = ("name", "question", "caveats", "metric", "unit", "goal", "seeds", "claims", "measured_by")
 """Fields of a declaration that an entry holds as they are."""

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from flaxformer.digests import read_anew
-from flaxformer.errors import UserError
-from flaxformer.files import lock_folder
-from flaxformer.json_reader import parse_json
-from flaxformer.links import check_folder, output_folder
+from flaxformer.system.digests import read_anew
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import lock_folder
+from flaxformer.system.json_reader import parse_json
+from flaxformer.system.links import check_folder, output_folder
 
 HEARTBEAT = 10.0
 """Seconds between two heartbeats."""

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from flaxformer import digests
-from flaxformer.digests import FormError, JsonObject
 from flaxformer.store.schema import NUMBER, Form, check_form
+from flaxformer.system import digests
+from flaxformer.system.digests import FormError, JsonObject
 
 DISAGREEMENTS = "disagreements.jsonl"
 LAUNCHES = "launches.jsonl"

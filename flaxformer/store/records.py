@@ -1,4 +1,4 @@
-"""Files of a study with digests: Parquet tables, and lines and documents of JSON (`flaxformer.digests`)."""
+"""Files of a study with digests: Parquet tables, and lines and documents of JSON (`flaxformer.system.digests`)."""
 
 import contextlib
 import hashlib
@@ -11,11 +11,11 @@ from typing import Any
 
 import polars as pl
 
-from flaxformer import digests
-from flaxformer.digests import DamagedError, JsonObject, digest, read_anew
-from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
 from flaxformer.store.rows import COLUMNS
+from flaxformer.system import digests
+from flaxformer.system.digests import DamagedError, JsonObject, digest, read_anew
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import write_atomically
 
 SEAL = re.compile(rb"flaxformer:[0-9a-f]{32}")
 """Place of a Parquet file's digest in its metadata; the digest is of the file with zeros there."""

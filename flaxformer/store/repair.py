@@ -1,10 +1,10 @@
 """Repair of a folder of results before a process works in it."""
 
-from flaxformer import digests
-from flaxformer.files import entries, write_atomically
 from flaxformer.store import records
 from flaxformer.store.line_forms import LAUNCHES, LINES, MEASUREMENTS, read_checked
 from flaxformer.store.store import Store
+from flaxformer.system import digests
+from flaxformer.system.files import entries, write_atomically
 
 
 def repair(store: Store) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import polars as pl
 
-from flaxformer import digests
-from flaxformer.digests import DamagedError, JsonObject
-from flaxformer.errors import UserError
 from flaxformer.store import records
 from flaxformer.store.checks import CONTROL, check_file_name
 from flaxformer.store.compact import compact, expand
 from flaxformer.store.rows import Row
 from flaxformer.store.schema import check_declaration
+from flaxformer.system import digests
+from flaxformer.system.digests import DamagedError, JsonObject
+from flaxformer.system.errors import UserError
 
 
 def check_round_trip(declaration: JsonObject) -> None:

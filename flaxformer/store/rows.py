@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-from flaxformer.wording import printable
+from flaxformer.system.wording import printable
 
 RunStatus = Literal["done", "diverged", "stopped", "failed"]
 CURVE, DIAGNOSTICS = "_curve", "diagnostics/"

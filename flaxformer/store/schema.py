@@ -3,8 +3,8 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from flaxformer.digests import FormError, JsonObject
 from flaxformer.store.rows import INTEGERS
+from flaxformer.system.digests import FormError, JsonObject
 
 Form = type | tuple[type | None, ...] | list["Form"] | dict[str, "Form"]
 """Form of a value: types; a list of one form; or an object, by field ("name?" may be absent, "*" is any other)."""

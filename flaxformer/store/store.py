@@ -28,18 +28,27 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import get_args
 
-from flaxformer import digests
-from flaxformer.digests import DamagedError, FormError, JsonObject
-from flaxformer.errors import UserError
-from flaxformer.files import entries, flush, lock_folder, make_folder, refresh, set_aside, unchanged, write_atomically
-from flaxformer.links import check_folder, output_folder
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.compact import expand
 from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
 from flaxformer.store.rows import Row, RunStatus
 from flaxformer.store.schema import check_declaration
-from flaxformer.wording import counted, printable
+from flaxformer.system import digests
+from flaxformer.system.digests import DamagedError, FormError, JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import (
+    entries,
+    flush,
+    lock_folder,
+    make_folder,
+    refresh,
+    set_aside,
+    unchanged,
+    write_atomically,
+)
+from flaxformer.system.links import check_folder, output_folder
+from flaxformer.system.wording import counted, printable
 
 FORMAT = 4
 """Version of study.json; raised when its form changes."""
@@ -68,7 +77,7 @@ class Store:
     """Results folder of one study.
 
     Args:
-      root: the folder, which may be a symbolic link; nothing below it may be (`flaxformer.links`).
+      root: the folder, which may be a symbolic link; nothing below it may be (`flaxformer.system.links`).
       worker: 12 hexadecimal digits, for the lines that this process adds; none for a folder with one writer.
     """
 

@@ -8,10 +8,10 @@ trial identity or of other weights stay in the file, and are not read as results
 import dataclasses
 from collections.abc import Mapping
 
-from flaxformer.digests import JsonObject
 from flaxformer.store import records
 from flaxformer.store.line_forms import TRIAL_MEASUREMENTS, read_checked
 from flaxformer.store.store import Store
+from flaxformer.system.digests import JsonObject
 
 NAME = TRIAL_MEASUREMENTS
 

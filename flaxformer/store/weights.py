@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from flaxformer.errors import UserError, did_you_mean
-from flaxformer.files import safe_name
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.files import safe_name
 
 WEIGHTS = "weights"
 WeightsToKeep = Literal["final", "best", "all"]

@@ -1,4 +1,4 @@
-"""Declaration, planning and analysis of studies and probes, and searches; nothing here trains."""
+"""Declaration and plan of studies and probes, and searches; nothing here trains."""
 
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.axis import Axis
@@ -7,14 +7,11 @@ from flaxformer.study.declare import Study
 from flaxformer.study.distributions import Choice, Integer, LogUniform, Uniform
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.halving import Halving
-from flaxformer.study.points_fit import fit_joint_law
 from flaxformer.study.probe import Probe
 from flaxformer.study.scaling import Scaling
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.search import Points, sampled
 from flaxformer.study.suggest import Search
-from flaxformer.study.tuned import tuned
-from flaxformer.study.variance import variance_of_seeds
 
 __all__ = [
     "Arm",
@@ -33,8 +30,5 @@ __all__ = [
     "Study",
     "Trial",
     "Uniform",
-    "fit_joint_law",
     "sampled",
-    "tuned",
-    "variance_of_seeds",
 ]

@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 
-from flaxformer.canonical import canonical_parts
-from flaxformer.errors import UserError
-from flaxformer.struct import replace_at
+from flaxformer.core.canonical import canonical_parts
+from flaxformer.core.struct import replace_at
 from flaxformer.study.claim import Labels, arm_name
+from flaxformer.system.errors import UserError
 from flaxformer.training.run import Run
 
 

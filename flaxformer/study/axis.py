@@ -4,15 +4,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from flaxformer.arguments import check_arguments
-from flaxformer.canonical import canonical_text
-from flaxformer.errors import UserError
+from flaxformer.core.canonical import canonical_text
+from flaxformer.core.struct import get_at, replace_at
 from flaxformer.store.rows import is_reserved
 from flaxformer.store.schema import is_storable
-from flaxformer.struct import get_at, replace_at
 from flaxformer.study.claim import QUANTITY
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import check_text
 from flaxformer.training.run import Run
-from flaxformer.wording import check_text
 
 Number = int | float
 

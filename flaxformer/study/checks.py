@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from flaxformer.errors import UserError, shown
-from flaxformer.wording import check_text
+from flaxformer.system.errors import UserError, shown
+from flaxformer.system.wording import check_text
 
 LONGEST = 200
 """Largest length of a name; file systems allow 255, and files beside the folder have longer names."""

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError
 from flaxformer.store.schema import is_storable
-from flaxformer.wording import check_text
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import check_text
 
 Labels = dict[str, str]
 VERDICTS = {"supported", "refuted", "inconclusive"}

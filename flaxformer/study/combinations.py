@@ -4,9 +4,9 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from flaxformer.errors import UserError, shortened
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Labels
+from flaxformer.system.errors import UserError, shortened
 from flaxformer.training.run import Run
 
 MOST_TRIALS = 100_000

@@ -9,11 +9,9 @@ from typing import Any, Literal, Self
 
 from jax import Array
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.core.struct import Config, get_at, replace_at
 from flaxformer.store.rows import Row
 from flaxformer.store.weights import WeightsToKeep
-from flaxformer.struct import Config, get_at, replace_at
 from flaxformer.study.arm import Arm, Trial, distinct
 from flaxformer.study.axis import Axis, Number
 from flaxformer.study.checks import check_name, check_texts
@@ -26,6 +24,8 @@ from flaxformer.study.scale import run_scale
 from flaxformer.study.scaling import Scaling
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.seeds import check_seeds
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.training.run import Run
 
 Measure = Callable[[Any, Run], Mapping[str, Array]]

@@ -4,9 +4,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError
 from flaxformer.study.axis import Number
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

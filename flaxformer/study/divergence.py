@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from flaxformer.statistics.finite import finite
 from flaxformer.store.rows import Row
-from flaxformer.study.finite import finite
 
 MARGIN = 0.1
 """Part of the loss before training by which a loss has to exceed it."""

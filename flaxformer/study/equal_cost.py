@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError, did_you_mean, shown
-from flaxformer.struct import get_at, replace_at
+from flaxformer.core.struct import get_at, replace_at
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError, did_you_mean, shown
+from flaxformer.system.wording import counted, with_prefix
 from flaxformer.training.cost import parameter_counts, run_cost
 from flaxformer.training.run import Run
-from flaxformer.wording import counted, with_prefix
 
 STEPS = "training.steps"
 D_FF = "model.feed_forward.d_ff"

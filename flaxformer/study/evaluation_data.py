@@ -5,18 +5,18 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
 from flaxformer.study.metrics import METRICS
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import counted
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.tasks.overlap import evaluation_digest, examples_digest, merge_batches
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.run import Run
-from flaxformer.wording import counted
 
 MOST_NAMED = 3
 """Largest number of arms that a sentence names."""

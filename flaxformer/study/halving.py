@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError, did_you_mean
 
 Goal = Literal["lower", "higher"]
 GOALS: tuple[Goal, ...] = ("lower", "higher")

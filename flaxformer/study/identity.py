@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import flaxformer
-from flaxformer.canonical import Known, canonical, classes_in
-from flaxformer.digests import JsonObject
+from flaxformer.core.canonical import Known, canonical, classes_in
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Measure
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.user_code import code_digests
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.training import Run
-from flaxformer.user_code import code_digests
 
 
 def recipe(trial: Trial, data: JsonObject, code: Mapping[str, str], known: Known | None = None) -> JsonObject:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from flaxformer import files
-from flaxformer.canonical import canonical
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.leaves import copy_to_host
 from flaxformer.checkpoint.steps import leaf_digests
 from flaxformer.checkpoint.weights import read_weights
-from flaxformer.errors import UserError
+from flaxformer.core.canonical import canonical
 from flaxformer.interop.huggingface.files import read_safetensors
 from flaxformer.store.store import Store
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
+from flaxformer.system import files
+from flaxformer.system.errors import UserError
 from flaxformer.training.initial_weights import From, InitialWeights, place
 from flaxformer.training.run import Run
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer.checkpoint.steps import step_numbers
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError
 from flaxformer.store.store import Store
 from flaxformer.store.weights import weights_folder
-from flaxformer.wording import listed
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import listed
 
 
 def parse_labels(text: str) -> dict[str, str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from flaxformer.errors import UserError
-from flaxformer.files import digest_of
-from flaxformer.overrides import override
-from flaxformer.python_files import find_experiment
+from flaxformer.core.overrides import override
 from flaxformer.study.declare import Study
-from flaxformer.user_code import reads, remember_sources
-from flaxformer.user_code.source import is_edited, is_user_module
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import digest_of
+from flaxformer.system.python_files import find_experiment
+from flaxformer.system.user_code import reads, remember_sources
+from flaxformer.system.user_code.source import is_edited, is_user_module
 
 T = TypeVar("T")
 

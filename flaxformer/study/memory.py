@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from flaxformer.core.struct import replace_at
 from flaxformer.model.remat import REMATS
-from flaxformer.struct import replace_at
 from flaxformer.training import Run, start, train_step
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from flaxformer.errors import UserError, did_you_mean, shown
 from flaxformer.study.divergence import TEST, is_test_metric, on_validation
 from flaxformer.study.halving import Goal, is_accuracy
+from flaxformer.system.errors import UserError, did_you_mean, shown
 from flaxformer.tasks.evaluations import ERROR
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.run import Run

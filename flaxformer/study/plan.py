@@ -8,11 +8,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from flaxformer import model, params
-from flaxformer.canonical import Known
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError, did_you_mean
-from flaxformer.files import safe_name
+from flaxformer import model
+from flaxformer.core import params
+from flaxformer.core.canonical import Known
 from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import FORMAT
 from flaxformer.study import initial_weights
@@ -28,10 +26,13 @@ from flaxformer.study.scale import variable_names
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.tracing import check_traces
 from flaxformer.study.user_functions import calling, check_column
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.files import safe_name
+from flaxformer.system.user_code import code_digests
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.memory import check_memory
-from flaxformer.user_code import code_digests
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from flaxformer.arguments import check_arguments
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError, did_you_mean
 from flaxformer.store.store import FORMAT
 from flaxformer.study.checks import check_name, check_texts
 from flaxformer.study.claim import QUANTITY, Claim, Labels
 from flaxformer.study.declare import Number
 from flaxformer.study.identity import measured_by
 from flaxformer.study.seeds import check_seeds
-from flaxformer.user_code import code_digests
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.user_code import code_digests
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer import model, params
+from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.core import params
 from flaxformer.study.plan import ProgramGroup
-from flaxformer.tasks.base import AnyBatch, Source
+from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
 from flaxformer.training.flops import flops_per_step
 from flaxformer.training.memory import excess, machine_bytes, needed, parameters

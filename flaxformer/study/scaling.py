@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 
-from flaxformer.arguments import check_arguments
-from flaxformer.digests import JsonObject
-from flaxformer.errors import UserError, did_you_mean
+from flaxformer.statistics.law_losses import LawLoss
 from flaxformer.study.axis import Axis
-from flaxformer.study.law_losses import LawLoss
 from flaxformer.study.scale import ScaleVariable
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)

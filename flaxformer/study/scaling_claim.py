@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError
 from flaxformer.study.claim import QUANTITY, VERDICTS, Contrast, Labels
-from flaxformer.wording import check_text
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import check_text
 
 FEWEST_SIZES = 3
 """Number of sizes below which a slope is not tested."""

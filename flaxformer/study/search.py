@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from flaxformer.arguments import check_call
-from flaxformer.canonical import canonical_text
-from flaxformer.errors import UserError
+from flaxformer.core.canonical import canonical_text
 from flaxformer.study.axis import Axis, Number, is_number
 from flaxformer.study.combinations import MOST_TRIALS
 from flaxformer.study.distributions import Distribution
+from flaxformer.system.arguments import check_call
+from flaxformer.system.errors import UserError
 
 DIGITS = 4
 """Significant digits of a drawn number; more are used only if two points would coincide or a bound be crossed."""

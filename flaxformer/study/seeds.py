@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from flaxformer.errors import UserError, shown
+from flaxformer.system.errors import UserError, shown
 
 LAST = 2**31 - 1
 MOST = 1_000_000

@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flaxformer import digests
-from flaxformer.arguments import check_arguments
-from flaxformer.errors import UserError
-from flaxformer.extras import library
-from flaxformer.files import make_folder, write_atomically
 from flaxformer.store.line_forms import SUGGESTIONS
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store, read_lines
@@ -33,6 +28,11 @@ from flaxformer.study.search import (
     check_space,
     labels_of,
 )
+from flaxformer.system import digests
+from flaxformer.system.arguments import check_arguments
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
+from flaxformer.system.files import make_folder, write_atomically
 
 if TYPE_CHECKING:  # optuna is an optional dependency
     from optuna.distributions import BaseDistribution

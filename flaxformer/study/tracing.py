@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from flaxformer.canonical import classes_in
-from flaxformer.errors import UserError
+from flaxformer.core.canonical import classes_in
 from flaxformer.study.declare import Measure, Study
-from flaxformer.tasks.base import Source
+from flaxformer.system.errors import UserError
+from flaxformer.system.user_code.frames import describe, place_of
+from flaxformer.system.user_code.source import is_user_class
+from flaxformer.system.wording import printable
+from flaxformer.tasks.batch import Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training import Run, TrainState, start, train_step
 from flaxformer.training.evaluation import score, score_data
 from flaxformer.training.flops import first_batch
 from flaxformer.training.step import evaluation_params
-from flaxformer.user_code.frames import describe, place_of
-from flaxformer.user_code.source import is_user_class
-from flaxformer.wording import printable
 
 _TRACED: set[object] = set()
 """Structures of runs, with `measure`, that were traced in this process."""

@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from flaxformer.errors import UserError
-from flaxformer.user_code.frames import describe
-from flaxformer.wording import check_text, printable
+from flaxformer.system.errors import UserError
+from flaxformer.system.user_code.frames import describe
+from flaxformer.system.wording import check_text, printable
 
 
 @contextlib.contextmanager

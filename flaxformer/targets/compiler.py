@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 from flaxformer.training.compiling import CompilerOptions, options_for
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 from flaxformer.targets.devices import Device
 
 VERSIONS = ("0.10", "0.11")

@@ -17,16 +17,16 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import Devices, replicated, shardings_of
 from flaxformer.model.layout import Layout
 from flaxformer.nn.kernels import KernelChoice, recording
-from flaxformer.sharding import Devices, replicated, shardings_of
+from flaxformer.system.errors import UserError
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.compiler import compile_lowered, optimized_text, parse_bytes_needed
 from flaxformer.targets.topology import Target
 from flaxformer.targets.traffic import KernelTraffic, kernels_of
 from flaxformer.targets.transfers import host_transfers
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.tasks.host import Chunk
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.compiled_run import functions_of

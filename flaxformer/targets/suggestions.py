@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flaxformer.errors import UserError
+from flaxformer.core.struct import replace_at
+from flaxformer.devices.sharding import Devices
 from flaxformer.nn.kernels import KernelChoice
-from flaxformer.sharding import Devices
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 from flaxformer.targets.topology import Target
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run import Run

@@ -1,7 +1,8 @@
 """Tasks: text, images and synthetic tasks, each with a pure `batch(key, step)`."""
 
 from flaxformer.tasks.arithmetic import ModularAddition
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.choices import MultipleChoice, TextClassification
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.struct import static
-from flaxformer.tasks.base import Batch, Task
+from flaxformer.core.struct import static
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import ExampleSource, permute
 from flaxformer.tasks.synthetic import next_token
 

@@ -25,13 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer.components.heads import LossSum
 from flaxformer.config import ModelConfig
+from flaxformer.core.struct import static
 from flaxformer.data.questions import Question, file_fingerprint, read_labelled, read_questions
 from flaxformer.data.tokenizer import Tokenizer, encode_pair, read_tokenizer
-from flaxformer.errors import UserError
-from flaxformer.parts.heads import LossSum
-from flaxformer.struct import static
-from flaxformer.tasks.base import Batch, Task, model_length_problems, next_token_problems
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.base import Task, model_length_problems, next_token_problems
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores
 from flaxformer.tasks.overlap import Overlap, windows_in_text
 

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.struct import part, static
 from flaxformer.data.corpus import count_model_losses_by_target
-from flaxformer.params import fold_in_name
-from flaxformer.struct import part, static
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.examples import scale_weights
 from flaxformer.tasks.overlap import SAMPLE, Overlap
 from flaxformer.tasks.text import COUNTED, StandardLibrary, TextFiles

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flaxformer.components.heads import LossSum
 from flaxformer.config import ModelConfig
-from flaxformer.parts.heads import LossSum
-from flaxformer.pytree import Node
-from flaxformer.struct import Config, part, static
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.core.pytree import Node
+from flaxformer.core.struct import Config, part, static
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.overlap import Overlap
 
 ERROR = "_se"

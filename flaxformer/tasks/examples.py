@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 
 
 class ExampleSource(Source):

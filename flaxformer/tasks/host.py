@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from flaxformer.data.token_files import TokenFolder
-from flaxformer.errors import UserError
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.text import TokenTask, evaluation_starts, random_starts, test_windows, windows
 
 

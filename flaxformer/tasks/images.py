@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
-from flaxformer.extras import library
-from flaxformer.struct import static
-from flaxformer.tasks.base import Batch, Task
+from flaxformer.core.struct import static
+from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import ExampleSource, permute
 
 if TYPE_CHECKING:

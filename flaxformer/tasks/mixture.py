@@ -20,10 +20,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
-from flaxformer.params import fold_in_name
-from flaxformer.struct import Config, leaf, part, static
-from flaxformer.tasks.base import Batch, Source, Task, concat_parts
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.struct import Config, leaf, part, static
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source, concat_parts
 from flaxformer.tasks.evaluations import name_problems
 from flaxformer.tasks.overlap import SAMPLE, Overlap
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree, UInt64
 
 if TYPE_CHECKING:
-    from flaxformer.tasks.base import AnyBatch, Batch, Source
+    from flaxformer.tasks.batch import AnyBatch, Batch, Source
 
 SAMPLE = 2**14
 """Largest number of training examples that are drawn of a source without a table of them."""

@@ -12,12 +12,13 @@ import numpy as np
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.struct import Config, part, static
 from flaxformer.data.pairs import Pair, read_pairs, split_pairs
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.data.tokenizer import Tokenizer, read_tokenizer, token_dtype
-from flaxformer.errors import UserError
-from flaxformer.struct import Config, part, static
-from flaxformer.tasks.base import Batch, Task
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import BucketedSource, ExampleSource
 from flaxformer.tasks.sequence_to_sequence import FORMS
 

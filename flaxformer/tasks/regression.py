@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flaxformer.config import ModelConfig, Regressor, Vectors
-from flaxformer.struct import static
-from flaxformer.tasks.base import Batch
+from flaxformer.components import Regressor, Vectors
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import static
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.synthetic import SyntheticTask
 
 

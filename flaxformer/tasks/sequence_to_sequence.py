@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from flaxformer.struct import static
-from flaxformer.tasks.base import Batch
+from flaxformer.core.struct import static
+from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.synthetic import SyntheticTask, next_token
 
 FORMS = ("joined", "paired")

@@ -8,8 +8,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
-from flaxformer.sharding import BATCH
-from flaxformer.tasks.base import AnyBatch, Batch, Source, Task
+from flaxformer.devices.sharding import BATCH
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import AnyBatch, Batch, Source
 
 BatchT = TypeVar("BatchT", bound=AnyBatch)
 

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from flaxformer.params import fold_in_name
-from flaxformer.struct import static
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.struct import static
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 
 EVALUATION_SEED = 2**31 - 1
 

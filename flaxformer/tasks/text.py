@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, UInt
 
+from flaxformer.core.struct import static
 from flaxformer.data.corpus import Corpus, count_model_losses, read_text_files, standard_library
 from flaxformer.data.tokenizer import read_tokenizer
-from flaxformer.errors import UserError
-from flaxformer.struct import static
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.examples import scale_weights
 from flaxformer.tasks.overlap import SAMPLE, Overlap, windows_in_text
 

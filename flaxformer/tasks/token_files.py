@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer.core.struct import static
 from flaxformer.data.corpus import count_model_losses
 from flaxformer.data.token_files import TokenFolder, open_tokens
-from flaxformer.struct import static
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.tasks.host import HostSource
 from flaxformer.tasks.text import COUNTED, TextSource, TokenTask
 

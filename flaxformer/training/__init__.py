@@ -1,5 +1,6 @@
 """Training one run: the optimizer, the pure step, the chunk of steps, the evaluation."""
 
+from flaxformer.core.weight_axes import axes as weight_axes
 from flaxformer.training.adapters import Adapter, LoRA, merge
 from flaxformer.training.evaluation import evaluate
 from flaxformer.training.initial_weights import From, Rename
@@ -27,7 +28,6 @@ from flaxformer.training.schedule import (
 )
 from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk, train_step
 from flaxformer.training.trainable import Rate
-from flaxformer.weight_axes import axes as weight_axes
 
 __all__ = [
     "SGD",

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from flaxformer.core.params import AdaptedWeight, fold_in_name, path_name
+from flaxformer.core.struct import Config, leaf, static
+from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.model.weights import Transformer
-from flaxformer.params import AdaptedWeight, fold_in_name, path_name
-from flaxformer.struct import Config, leaf, static
 from flaxformer.training.patterns import matches
-from flaxformer.weight_axes import Axes, axes
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from flaxformer.core.weight_projection import project_components
 from flaxformer.model.weights import Transformer, stack_as, with_layout
 from flaxformer.training.run import Run
 from flaxformer.training.schedule import Optimizer
-from flaxformer.weight_projection import project_components
 
 
 def after_step(params: Transformer, run: Run) -> Transformer:

@@ -26,12 +26,12 @@ import jax
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import PyTree
 
-from flaxformer.garbage import without_collections
-from flaxformer.interrupts import interrupted
+from flaxformer.devices.sharding import replicated, replicated_axes
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
-from flaxformer.sharding import replicated, replicated_axes
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.system.garbage import without_collections
+from flaxformer.system.interrupts import interrupted
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import prefetch
 from flaxformer.training.calls_in_flight import wait_every_few_calls

@@ -3,10 +3,11 @@
 import dataclasses
 import math
 
-from flaxformer import model, params
+from flaxformer import model
 from flaxformer.config import ModelConfig
-from flaxformer.params import MATRICES, Spec
-from flaxformer.tasks.base import Source
+from flaxformer.core import params
+from flaxformer.core.params import MATRICES, Spec
+from flaxformer.tasks.batch import Source
 from flaxformer.training.flops import flops_per_step
 from flaxformer.training.run import Run
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import jax
 
 from flaxformer.config import ModelConfig
-from flaxformer.sharding import Devices
+from flaxformer.devices.sharding import Devices
 from flaxformer.training.run import Run
 
 CACHE_BYTES = 40e6

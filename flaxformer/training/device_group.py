@@ -7,8 +7,8 @@ from typing import Self, TypeVar
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flaxformer.sharding import BATCH, Devices, device_put_global, replicated
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.devices.sharding import BATCH, Devices, device_put_global, replicated
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.cpu import core_devices

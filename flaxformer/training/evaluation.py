@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 import jax
 from jaxtyping import Array, Float
 
+from flaxformer.components.heads import LossSum
 from flaxformer.model.weights import Transformer
-from flaxformer.parts.heads import LossSum
-from flaxformer.tasks.base import Batch, Source, Task
+from flaxformer.tasks.base import Task
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores
 from flaxformer.training.loss import forward
 from flaxformer.training.run import Run

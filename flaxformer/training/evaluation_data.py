@@ -5,7 +5,7 @@ from typing import Literal
 import jax
 from jaxtyping import PyTree
 
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData
 from flaxformer.training.device_group import DeviceGroup
 

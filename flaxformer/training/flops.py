@@ -23,9 +23,9 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
 
+from flaxformer.core.struct import replace_at
 from flaxformer.nn.kernels import using
-from flaxformer.struct import replace_at
-from flaxformer.tasks.base import AnyBatch, Source
+from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training.run import Run
 from flaxformer.training.step import start, train_step
 

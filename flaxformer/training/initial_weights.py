@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from flaxformer import model, params
+from flaxformer import model
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.core import params
+from flaxformer.core.params import path_name
+from flaxformer.core.pytree import Node
+from flaxformer.core.struct import Config, part, static
 from flaxformer.model.weights import Transformer
-from flaxformer.params import path_name
-from flaxformer.pytree import Node
-from flaxformer.struct import Config, part, static
+from flaxformer.system.errors import UserError
 from flaxformer.training.patterns import matches, unmatched, without_numbers
 
 

@@ -10,12 +10,12 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer import model
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import cuts_batch_alone
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.losses import mean
-from flaxformer.sharding import cuts_batch_alone
-from flaxformer.tasks.base import AnyBatch, Batch
+from flaxformer.system.errors import UserError
+from flaxformer.tasks.batch import AnyBatch, Batch
 from flaxformer.training.adapters import merge
 from flaxformer.training.micro_batches import micro_batches, separable
 from flaxformer.training.precision import cast_inputs, cast_params

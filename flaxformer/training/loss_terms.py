@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.component import is_more_derived
+from flaxformer.components.component import is_more_derived
+from flaxformer.core.struct import Config, leaf
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
-from flaxformer.struct import Config, leaf
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 
 
 class LossTerm(Config):

@@ -12,12 +12,12 @@ from pathlib import Path
 import jax
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.core.struct import Config
+from flaxformer.core.weight_specs import Declared, declarations
 from flaxformer.model.weights import Transformer
-from flaxformer.struct import Config
+from flaxformer.system.errors import UserError
 from flaxformer.training.micro_batches import micro_batches
 from flaxformer.training.run import Run
-from flaxformer.weight_specs import Declared, declarations
 
 FLOAT = 4
 """Bytes of a number of a weight, and of a token."""

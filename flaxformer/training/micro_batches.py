@@ -2,9 +2,9 @@
 
 import math
 
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import Devices
 from flaxformer.nn.kernels.platform import platform
-from flaxformer.sharding import Devices
+from flaxformer.system.errors import UserError
 from flaxformer.training.cpu import cached_micro_batches
 from flaxformer.training.run import Run
 

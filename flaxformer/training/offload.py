@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from flaxformer.errors import UserError
-from flaxformer.sharding import shardings_of
+from flaxformer.devices.sharding import shardings_of
+from flaxformer.system.errors import UserError
 from flaxformer.training.run import Run
 
 T = TypeVar("T", bound=PyTree)

@@ -10,8 +10,8 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, PyTree
 
+from flaxformer.core.struct import leaf, part, static
 from flaxformer.model.weights import Transformer
-from flaxformer.struct import leaf, part, static
 from flaxformer.training.per_layer import LayerView, matrix_dimensions, muon_labels, per_layer
 from flaxformer.training.schedule import Constant, Optimizer, Schedule
 from flaxformer.training.weight_scales import WeightScales

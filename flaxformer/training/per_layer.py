@@ -7,8 +7,8 @@ import optax
 import optax.contrib
 from jaxtyping import PyTree
 
+from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.model.weights import Transformer, stack_as, with_layout
-from flaxformer.weight_axes import Axes, axes
 
 LayerView = Literal["unrolled", "mapped", "stored"]
 """Layout of the layers in the trees that a transform gets; see `per_layer`."""

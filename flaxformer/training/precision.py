@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from flaxformer.params import ParametersT
-from flaxformer.weight_axes import axes
+from flaxformer.core.params import ParametersT
+from flaxformer.core.weight_axes import axes
 
 T = TypeVar("T", bound=PyTree)
 

@@ -6,9 +6,9 @@ import jax
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.struct import Config, leaf, part, static
 from flaxformer.model.remat import REMATS
-from flaxformer.params import fold_in_name
-from flaxformer.struct import Config, leaf, part, static
 from flaxformer.tasks import StandardLibrary, Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.training.adapters import Adapter

@@ -9,7 +9,7 @@ from jaxtyping import Array, PyTree
 
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
-from flaxformer.tasks.base import Batch, Source
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training.evaluation import score_data, score_task
 from flaxformer.training.initial_weights import InitialWeights

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from flaxformer.core.struct import Config, leaf, part, static
+from flaxformer.core.weight_axes import decay_mask
 from flaxformer.model.weights import Transformer
-from flaxformer.struct import Config, leaf, part, static
 from flaxformer.training.moments import MOMENT_DTYPES, stored_in_bfloat16
 from flaxformer.training.per_layer import LayerView, per_layer
 from flaxformer.training.weight_scales import WeightScales
-from flaxformer.weight_axes import decay_mask
 
 
 class Schedule(Config):

@@ -17,18 +17,18 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.component import Aux
+from flaxformer.components.component import Aux
+from flaxformer.components.heads import Head, LossSum, OutputProjection
+from flaxformer.core.weight_axes import axes
+from flaxformer.devices.sharding import batch_shards, reduce_scatter, shard_leading, weight_spec
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
 from flaxformer.nn import chunks
 from flaxformer.nn.losses import mean
 from flaxformer.nn.widen import widen
-from flaxformer.parts.heads import Head, LossSum, OutputProjection
-from flaxformer.sharding import batch_shards, reduce_scatter, shard_leading, weight_spec
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training.loss_terms import LossTerm, ZLoss
 from flaxformer.training.run import Run
-from flaxformer.weight_axes import axes
 
 _Terms = tuple[LossTerm, ...]
 TargetCounts = tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]

@@ -6,13 +6,13 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer import model
-from flaxformer.component import Aux, replace_weights
+from flaxformer.components.component import Aux, replace_weights
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.pytree import Node
 from flaxformer.model.layout import Layout
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer, with_layout
-from flaxformer.params import fold_in_name
-from flaxformer.pytree import Node
-from flaxformer.tasks.base import AnyBatch, Source, concat_parts
+from flaxformer.tasks.batch import AnyBatch, Source, concat_parts
 from flaxformer.training.adapters import adapt, merge
 from flaxformer.training.after_step import after_step, running_mean
 from flaxformer.training.initial_weights import InitialWeights, overlay

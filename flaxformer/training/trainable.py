@@ -12,15 +12,16 @@ from typing import TypeVar
 import jax
 from jaxtyping import PyTree
 
-from flaxformer import model, params
+from flaxformer import model
 from flaxformer.config import ModelConfig
+from flaxformer.core import params
+from flaxformer.core.params import AdaptedWeight, Spec, path_name
+from flaxformer.core.struct import Config, leaf, static
+from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer, stack_like
-from flaxformer.params import AdaptedWeight, Spec, path_name
-from flaxformer.struct import Config, leaf, static
 from flaxformer.training.adapters import Adapter, is_adapted
 from flaxformer.training.patterns import matches, unmatched, without_numbers
-from flaxformer.weight_axes import Axes, axes
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import jax
 
+from flaxformer.components.parametrizations import Scales
 from flaxformer.config import ModelConfig
+from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.model.weights import Transformer
-from flaxformer.parts.parametrizations import Scales
-from flaxformer.weight_axes import Axes, axes
 
 
 class WeightScales(NamedTuple):

@@ -9,11 +9,12 @@ from states import bits, numbers
 
 from flaxformer.checkpoint import Checkpoints, storage
 from flaxformer.checkpoint.leaves import copy_to_host, describe_leaves, digest
-from flaxformer.config import Attention, Block, Dense, Gated, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense, Gated
+from flaxformer.config import Block, ModelConfig
 from flaxformer.model import init
 from flaxformer.model.layout import Periods
 from flaxformer.model.weights import with_layout
+from flaxformer.system.errors import UserError
 
 MODEL = ModelConfig(vocabulary=7, layers=3, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=5))
 DIFFERENT = Block(attention=Attention(heads=3), feed_forward=Gated(d_ff=4))

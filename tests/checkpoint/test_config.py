@@ -4,25 +4,14 @@ import json
 
 import pytest
 
-from flaxformer.canonical import canonical
 from flaxformer.checkpoint import read_config, write_config
 from flaxformer.checkpoint.config import FORMAT, classes_within, from_canonical
-from flaxformer.config import (
-    LSTM,
-    SANDWICH,
-    Alibi,
-    Attention,
-    Dense,
-    LearnedPositions,
-    ModelConfig,
-    ReZero,
-    RMSNorm,
-    Rotary,
-    recurrent_model,
-)
-from flaxformer.digests import read_document, write_document
-from flaxformer.errors import UserError
-from flaxformer.struct import qualified_name, replace_at
+from flaxformer.components import LSTM, SANDWICH, Alibi, Attention, Dense, LearnedPositions, ReZero, RMSNorm, Rotary
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.canonical import canonical
+from flaxformer.core.struct import qualified_name, replace_at
+from flaxformer.system.digests import read_document, write_document
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, ModularAddition, TwoTargetAverage
 from flaxformer.training import AdamW, Run
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from states import bits, numbers
 
-from flaxformer import files
 from flaxformer.checkpoint import Checkpoints, SaveError, storage
 from flaxformer.checkpoint.errors import DamagedStepError
 from flaxformer.checkpoint.marker import Marker
-from flaxformer.errors import UserError
+from flaxformer.system import files
+from flaxformer.system.errors import UserError
 
 # If Orbax fails midway, its other tasks end in threads whose event loop no longer exists.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

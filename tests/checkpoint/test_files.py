@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from flaxformer import files
+from flaxformer.system import files
 
 
 @pytest.mark.parametrize(("module", "call"), [(os, "fsync"), (files.Path, "replace")])

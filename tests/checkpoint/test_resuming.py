@@ -5,7 +5,8 @@ import numpy as np
 from states import bits
 
 from flaxformer.checkpoint import Checkpoints, read_config, write_config
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
 from flaxformer.model import init
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, start, train_chunk

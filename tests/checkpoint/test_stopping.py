@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer.checkpoint import stop_on_signals
 from flaxformer.checkpoint.stopping import Stop
-from flaxformer.interrupts import SIGNALS
+from flaxformer.system.interrupts import SIGNALS
 
 CHILD = f"""
 import runpy, time

@@ -8,8 +8,8 @@ import pytest
 from flaxformer.claims import Case
 from flaxformer.claims.case import find_cases
 from flaxformer.cli import main
-from flaxformer.errors import UserError
 from flaxformer.study import Claim, Probe
+from flaxformer.system.errors import UserError
 
 FILE = '''
 """A claim."""

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from flaxformer.cli.child_process import ChildDiedError, call_in_process
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 
 
 def add(a, b):

@@ -3,13 +3,13 @@
 import pytest
 from study.tiny import BASELINE, NORM, fill, tiny
 
+from flaxformer.analysis.analysis import analyse
+from flaxformer.analysis.compare import compare
 from flaxformer.cli import main
-from flaxformer.errors import UserError
-from flaxformer.struct import replace_at
+from flaxformer.core.struct import replace_at
+from flaxformer.statistics.judgement import estimate
 from flaxformer.study import Axis, Claim
-from flaxformer.study.analysis import analyse
-from flaxformer.study.compare import compare
-from flaxformer.study.statistics import estimate
+from flaxformer.system.errors import UserError
 
 
 def loss(trial):

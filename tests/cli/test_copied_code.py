@@ -8,17 +8,17 @@ import pytest
 from study.tiny import cache_folder, kept_programs
 
 import flaxformer
-from flaxformer import digests
 from flaxformer.cli import main
-from flaxformer.errors import UserError
-from flaxformer.files import digest_of
 from flaxformer.study import initial_weights
 from flaxformer.study.copied_code import load_run
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import digest_of
 from flaxformer.training import From
 
 FILE = """
 from pathlib import Path
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import TextFiles
 from flaxformer.training import Run, Training
@@ -40,7 +40,7 @@ study = Study(
 )
 """
 STUDY_FROM = """
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import TextFiles
 from flaxformer.training import From, Run, Training
@@ -203,9 +203,9 @@ def test_a_run_of_the_package_alone_executes_nothing_even_with_trust(foreign, ca
 def test_trust_is_no_part_of_the_identity_and_is_read_from_no_file(foreign, tmp_path):
     foreign()
     for trust in (False, True):
-        assert "trust_code" not in json.dumps(flaxformer.canonical.canonical(started_from("job", trust)))
+        assert "trust_code" not in json.dumps(flaxformer.core.canonical.canonical(started_from("job", trust)))
     data = digests.read_document(Path("sound/config.json"))
-    run = flaxformer.canonical.canonical(started_from("job", True))
+    run = flaxformer.core.canonical.canonical(started_from("job", True))
     run["init"]["trust_code"] = True
     digests.write_document(Path("sound/config.json"), data | {"run": run})
     with pytest.raises(UserError, match="From has no field 'trust_code'"):

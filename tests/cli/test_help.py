@@ -12,7 +12,7 @@ from flaxformer.cli import main
 from flaxformer.cli.arguments import COMMANDS, options
 from flaxformer.model.layout import Layout
 from flaxformer.runner.launch import OnError
-from flaxformer.user_code.changes import OnCodeChange
+from flaxformer.system.user_code.changes import OnCodeChange
 
 
 def printed(*words, columns="80", **how):

@@ -8,13 +8,13 @@ import pytest
 from study.tiny import cache_folder, kept_programs
 
 from flaxformer.cli import main
-from flaxformer.digests import write_document
-from flaxformer.errors import UserError
-from flaxformer.files import make_folder, write_atomically
-from flaxformer.links import output_folder
+from flaxformer.system.digests import write_document
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import make_folder, write_atomically
+from flaxformer.system.links import output_folder
 
 FILE = """
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from flaxformer import errors
-from flaxformer.errors import FEW, UserError, did_you_mean
-from flaxformer.overrides import override
+from flaxformer.core.overrides import override
 from flaxformer.report import provenance_text
 from flaxformer.store import provenance
+from flaxformer.system import errors
+from flaxformer.system.errors import FEW, UserError, did_you_mean
 from flaxformer.tasks import TextFiles
 from flaxformer.training import Run
 

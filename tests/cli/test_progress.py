@@ -9,7 +9,6 @@ from study.tiny import FILE, cache_folder, kept_programs, tiny
 
 from flaxformer.checkpoint import stop_on_signals
 from flaxformer.cli import main, train
-from flaxformer.interrupts import SIGNALS, interrupt_on_signals, raise_if_interrupted
 from flaxformer.jobs import Started, StepsTaken
 from flaxformer.runner import progress
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, execute
@@ -17,6 +16,7 @@ from flaxformer.runner.execution import Execution
 from flaxformer.runner.progress import follow
 from flaxformer.study.plan import groups
 from flaxformer.study.program_cost import Cost
+from flaxformer.system.interrupts import SIGNALS, interrupt_on_signals, raise_if_interrupted
 
 
 @pytest.fixture(scope="module", autouse=True)

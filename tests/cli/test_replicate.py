@@ -7,7 +7,7 @@ from flaxformer.cli import main
 from flaxformer.store.store import Store
 
 FILE = """
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training

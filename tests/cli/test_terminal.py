@@ -7,7 +7,7 @@ from rich.text import Text
 
 from flaxformer.cli import main, mistakes
 from flaxformer.cli.terminal import safe_console
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 
 
 @pytest.mark.parametrize("bad", ["\x1b[2J", "\x9b31m", "\x07", "\x7f", "\udcff"])

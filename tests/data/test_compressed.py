@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer.data import compressed, prepare
 from flaxformer.data.corpus import read_text_files
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 
 TEXT = "".join(f"line {i}: Ä rose is a rose\n" for i in range(4000)).encode()
 

@@ -13,8 +13,8 @@ from flaxformer.data import documents, open_tokens, prepare, read_tokenizer, ver
 from flaxformer.data.corpus import read_text_files, split_by_file_name
 from flaxformer.data.documents import Texts
 from flaxformer.data.tokenizer import make_character_file
-from flaxformer.digests import write_document
-from flaxformer.errors import UserError
+from flaxformer.system.digests import write_document
+from flaxformer.system.errors import UserError
 
 POEM = "Ä rose is a rose;\n" * 31
 LINES = [f"line {i}: " + "abc"[i % 3] * (i % 7) for i in range(60)]

@@ -11,7 +11,7 @@ from flaxformer.data import library_tokenizer, prepare
 from flaxformer.data.lines import character_boundary, parse_json_object, text_field
 from flaxformer.data.token_files import open_tokens
 from flaxformer.data.tokenizer import read_tokenizer, train_bpe
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens, TextFiles
 
 LINES = [f"Grüße {i} – naïve café ☕" for i in range(60)]

@@ -4,20 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer.config import (
-    SANDWICH,
-    Attention,
-    BatchNorm,
-    Dense,
-    Elman,
-    LayerScale,
-    ModelConfig,
-    Tokens,
-    recurrent_model,
-)
+from flaxformer.components import SANDWICH, Attention, BatchNorm, Dense, Elman, LayerScale, Tokens
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.params import path_name
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import lengths_to_valid
-from flaxformer.params import path_name
 from flaxformer.tasks import Batch, Copy
 from flaxformer.training import AdamW, Run, start
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from cases import BASE, LENGTHS, B, S, T, batch_of, run_of, state_of
 
-from flaxformer.config import Alibi
+from flaxformer.components import Alibi
+from flaxformer.core.struct import replace_at
 from flaxformer.diagnostics.attention import attention_statistics
 from flaxformer.model import Intermediates, apply, apply_with_intermediates
 from flaxformer.model.blocks import BlockIntermediates, BranchActivations
 from flaxformer.nn.attention import masked_softmax
-from flaxformer.struct import replace_at
 from flaxformer.tasks import Batch
 
 jitted = jax.jit(attention_statistics)

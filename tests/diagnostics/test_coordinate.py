@@ -6,12 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import LSTM, NO_NORM, Attention, Dense, ModelConfig, NoPositions, Normal, Tokens, recurrent_model
+from flaxformer.components import LSTM, NO_NORM, Attention, Dense, NoPositions, Normal, Tokens
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.params import fold_in_name
 from flaxformer.diagnostics import CoordinateCheck, coordinate_check
 from flaxformer.diagnostics.coordinate import activation_sizes, at_width
-from flaxformer.errors import UserError
 from flaxformer.model import apply
-from flaxformer.params import fold_in_name
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Constant, Run, start
 

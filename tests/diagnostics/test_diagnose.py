@@ -9,9 +9,9 @@ import pytest
 from cases import BASE, LENGTHS, MODELS, SOURCE_LENGTHS, batch_of, case, in_layout, run_of, state_of
 
 from flaxformer import model
+from flaxformer.core.params import path_name
 from flaxformer.diagnostics import diagnose
 from flaxformer.diagnostics.activations import magnitude, measure_activations
-from flaxformer.params import path_name
 from flaxformer.training import train_step
 
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5)

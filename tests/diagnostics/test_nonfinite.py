@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from cases import BASE, LENGTHS, MODELS, SOURCE_LENGTHS, case, in_layout
 
-from flaxformer.config import LayerScale, LearnedPositions, NormPlacement, RelativeBuckets
+from flaxformer.components import LayerScale, LearnedPositions, NormPlacement, RelativeBuckets
+from flaxformer.core.params import path_name
 from flaxformer.diagnostics import first_nonfinite
 from flaxformer.diagnostics.nonfinite import BACKWARD, in_computation_order
 from flaxformer.diagnostics.nonfinite import FORWARD as FORWARD_PLACES
 from flaxformer.model import specs
-from flaxformer.params import path_name
 
 REAL, D = sum(LENGTHS), 6
 

@@ -9,7 +9,10 @@ import pytest
 from cases import BASE, LENGTHS, B, S, T, batch_of, in_layout, run_of, state_of
 from jaxtyping import Array, Float
 
-from flaxformer.config import SANDWICH, Aux, Block, Dense, FeedForward, Residual, RMSNorm, TokenMixer
+from flaxformer.components import SANDWICH, Aux, Dense, FeedForward, Residual, RMSNorm, TokenMixer
+from flaxformer.config import Block
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import static
 from flaxformer.diagnostics import diagnose, first_nonfinite, summary
 from flaxformer.diagnostics.activations import measure_activations, rms
 from flaxformer.diagnostics.attention import attention_statistics
@@ -20,8 +23,6 @@ from flaxformer.model import Intermediates, apply_with_intermediates, specs
 from flaxformer.model.blocks import BlockIntermediates, BranchActivations
 from flaxformer.model.layout import Periods
 from flaxformer.nn.attention import masked_softmax
-from flaxformer.params import Parameters, param
-from flaxformer.struct import static
 from flaxformer.tasks import Batch
 
 

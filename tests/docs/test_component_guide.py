@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux
-from flaxformer.config import FeedForward, Head, ModelConfig, TokenMixer, Vectors
-from flaxformer.errors import UserError
+from flaxformer.components import FeedForward, Head, TokenMixer, Vectors
+from flaxformer.components.component import Aux
+from flaxformer.config import ModelConfig
+from flaxformer.core.overrides import override
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import leaf, static
 from flaxformer.model import apply, extend, init, new_cache, run
-from flaxformer.overrides import override
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Batch, ScaledIndex
 from flaxformer.training import AdamW, Run, Training, learning_rate, start, train_step
 from flaxformer.training.loss import loss

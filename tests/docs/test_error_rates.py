@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pages import ROOT
 
-from flaxformer.study.paired_tests import SKEWNESS_FACTORS
-from flaxformer.study.statistics import judge_difference, judge_equivalence, with_verdicts
+from flaxformer.statistics.judgement import judge_difference, judge_equivalence, with_verdicts
+from flaxformer.statistics.paired_tests import SKEWNESS_FACTORS
 
 spec = importlib.util.spec_from_file_location("error_rates", ROOT / "experiments/statistics/error_rates.py")
 error_rates = importlib.util.module_from_spec(spec)

@@ -11,12 +11,12 @@ from study.tiny import fill
 
 from flaxformer import cli
 from flaxformer.cli.parsing import parse
-from flaxformer.overrides import override
-from flaxformer.python_files import declares
+from flaxformer.core.overrides import override
 from flaxformer.report.write import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.study.load import load, load_study
+from flaxformer.system.python_files import declares
 from flaxformer.training import Run
 
 PAGES = pages()
@@ -88,7 +88,8 @@ def train_with_weights(folder):
 
 def gpt2(folder):
     """Write a checkpoint of GPT-2's kind with two small layers."""
-    from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig, Tokens
+    from flaxformer.components import Attention, Dense, LanguageModel, LearnedPositions, Tokens
+    from flaxformer.config import ModelConfig
     from flaxformer.interop import save
     from flaxformer.model import init
 

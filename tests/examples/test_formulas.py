@@ -7,11 +7,12 @@ import optax
 import pytest
 from studies import VOCABULARY, class_of, model_of, study_of
 
-from flaxformer.component import Aux, Context, with_aux
-from flaxformer.config import Attention, Dense, FeedForward, ModelConfig, Residual
+from flaxformer.components import Attention, Dense, FeedForward, Residual
+from flaxformer.components.component import Aux, Context, with_aux
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import replace_at
 from flaxformer.model import apply, specs
 from flaxformer.model.weights import with_layout
-from flaxformer.struct import replace_at
 from flaxformer.training import evaluate, start
 from flaxformer.training.per_layer import matrix_dimensions
 

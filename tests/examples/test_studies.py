@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import pytest
 from studies import MODELS, NAMES, drawn, model_of, run_of, small, study_of
 
+from flaxformer.core.params import path_name
+from flaxformer.core.struct import replace_at
 from flaxformer.laws import check
 from flaxformer.model import init
-from flaxformer.params import path_name
-from flaxformer.struct import replace_at
 from flaxformer.training import start, train_step
 
 LAWS = ("causality", "padding", "decoding", "layout")

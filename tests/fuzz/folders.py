@@ -11,7 +11,7 @@ from pathlib import Path
 from fuzz.invocations import TEXTS, Invocation
 from fuzz.observe import CANARY
 
-from flaxformer import digests
+from flaxformer.system import digests
 
 VALUES = [None, True, -1, 0, 10**30, 1.5, -1e308, "", CANARY, [], {}, [[]], {"x": 1}, [None], ["x"], [1, 2], *TEXTS]
 COMMANDS = [["status"], ["status", "--json"], ["report"], ["compare"], ["replicate"], ["verify"]]

@@ -15,8 +15,8 @@ from study.tiny import FILE as STUDY
 from study.tiny import fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.files import digest_files
 from flaxformer.store.store import Store
+from flaxformer.system.files import digest_files
 
 SEED = int(os.environ.get("FLAXFORMER_FUZZ_SEED", "0"))
 SHORT, LONG = 60, 380

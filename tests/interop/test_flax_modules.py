@@ -14,27 +14,16 @@ from flax import errors, linen, nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux, replace_weights
-from flaxformer.config import (
-    Attention,
-    BatchNorm,
-    Classifier,
-    Dense,
-    Elman,
-    LanguageModel,
-    ModelConfig,
-    NoHead,
-    RMSNorm,
-    Tokens,
-    recurrent_model,
-)
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, BatchNorm, Classifier, Dense, Elman, LanguageModel, NoHead, RMSNorm, Tokens
+from flaxformer.components.component import Aux, replace_weights
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.params import count, param, path_name
 from flaxformer.interop import linen as in_linen
 from flaxformer.interop import nnx as in_nnx
 from flaxformer.model import apply, init, run, specs
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import Explicit
-from flaxformer.params import count, param, path_name
+from flaxformer.system.errors import UserError
 
 B, T, S, V = 2, 7, 5, 13
 DECODER = ModelConfig(vocabulary=V, layers=1, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))

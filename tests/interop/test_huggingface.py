@@ -16,28 +16,28 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer.config import (
+from flaxformer.components import (
     SANDWICH,
     Attention,
     Dense,
     Gated,
     LanguageModel,
     LearnedPositions,
-    ModelConfig,
     Normal,
     NormPlacement,
     Sinusoidal,
     Tokens,
 )
-from flaxformer.errors import UserError
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import count
+from flaxformer.core.struct import get_at, replace_at
 from flaxformer.interop import load, save
 from flaxformer.interop.huggingface import FAMILIES
 from flaxformer.interop.huggingface.family import read_attributes, write_attributes
 from flaxformer.model import ArrayIndex, apply, init, specs
 from flaxformer.model.decoding import generate
 from flaxformer.model.weights import with_layout
-from flaxformer.params import count
-from flaxformer.struct import get_at, replace_at
+from flaxformer.system.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "huggingface"
 CASES = sorted(folder.name for folder in GOLDEN.iterdir())
@@ -227,7 +227,7 @@ def test_failed_save_leaves_the_old_file(name, monkeypatch, tmp_path):
             path.write_bytes(b"half")
             raise OSError("the disk is full")
 
-    monkeypatch.setattr("flaxformer.files.flush", breaks)
+    monkeypatch.setattr("flaxformer.system.files.flush", breaks)
     with pytest.raises(OSError, match="the disk is full"):
         save(tmp_path, *loaded("llama"))
     assert (tmp_path / name).read_bytes() == before

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from flaxformer.config import Classifier, NoHead
-from flaxformer.errors import UserError
+from flaxformer.components import Classifier, NoHead
 from flaxformer.interop import load, save
 from flaxformer.model import apply
+from flaxformer.system.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "huggingface"
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flaxformer.errors import UserError
 from flaxformer.interop.huggingface import FAMILIES, load, save
 from flaxformer.interop.huggingface.family import read_attributes, rows_of, write_attributes
 from flaxformer.interop.tensors import declared_rows, to_tensors
 from flaxformer.model import init, specs
+from flaxformer.system.errors import UserError
 
 SIZES = {
     "gpt2": {"vocab_size": 11, "n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 6},

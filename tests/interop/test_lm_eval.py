@@ -12,12 +12,13 @@ import pytest
 
 from flaxformer import model
 from flaxformer.checkpoint import Stop
-from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, Rotary
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense, LearnedPositions, Rotary
+from flaxformer.config import ModelConfig
 from flaxformer.interop.lm_eval import from_folder, harness_model
 from flaxformer.interop.text_scorer import TextScorer
 from flaxformer.jobs import Job, train
 from flaxformer.model import generate
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, TextFiles
 from flaxformer.training import Run, Training, start
 

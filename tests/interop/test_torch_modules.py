@@ -16,15 +16,13 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.component import Context
-from flaxformer.config import (
+from flaxformer.components import (
     Attention,
     Dense,
     Embeddings,
     Gated,
     LanguageModel,
     LayerNorm,
-    ModelConfig,
     NoHead,
     NoPositions,
     Normal,
@@ -34,13 +32,15 @@ from flaxformer.config import (
     TokenMixer,
     Tokens,
 )
-from flaxformer.errors import UserError
+from flaxformer.components.component import Context
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import REQUIRED, replace_at
 from flaxformer.interop.torch_arguments import CONSTRUCTORS
 from flaxformer.interop.torch_modules import arguments_of, config_of, from_torch, to_torch
 from flaxformer.model.blocks import block
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import Explicit
-from flaxformer.struct import REQUIRED, replace_at
+from flaxformer.system.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PLACES = {"pre": True, "post": False}

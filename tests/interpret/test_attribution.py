@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from grid import BASE, encoder_decoder, model_and_tokens, random_weights, sparse_grid
 
-from flaxformer.config import (
+from flaxformer.components import (
     POST,
     PRE,
     RES_POST_NORM,
@@ -21,7 +21,6 @@ from flaxformer.config import (
     ReZero,
     RMSNorm,
 )
-from flaxformer.errors import UserError
 from flaxformer.interpret import (
     ablate,
     direct_logit_attribution,
@@ -40,6 +39,7 @@ from flaxformer.interpret import (
 )
 from flaxformer.model import activations_at, apply
 from flaxformer.model.weights import with_layout
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Induction
 from flaxformer.training import Run, evaluate
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from grid import BASE, model_and_tokens
 
-from flaxformer.config import Attention, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import Attention
+from flaxformer.config import ModelConfig
 from flaxformer.interpret import ablate, combine, means, named_maps, patch, resample
 from flaxformer.model import activations_at, apply, init
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run
 

@@ -1,7 +1,7 @@
 """A file of a run that ends in seconds, and its text."""
 
 FILE = """
-from flaxformer.config import ModelConfig, Attention
+from flaxformer import ModelConfig, Attention
 from flaxformer.tasks import TextFiles
 from flaxformer.training import AdamW, Run, Training
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from jobs.small import FILE, TEXT
 
-from flaxformer import digests
 from flaxformer.checkpoint import Checkpoints, checkpoints
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main, train
 from flaxformer.data import prepare
 from flaxformer.data.tokenizer import make_character_file
-from flaxformer.errors import UserError
-from flaxformer.files import digest_files, lock_folder
 from flaxformer.jobs import log
 from flaxformer.study.program_cost import Cost
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import digest_files, lock_folder
 
 
 def files_in(folder):

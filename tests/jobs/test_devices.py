@@ -3,8 +3,9 @@
 import jax
 import pytest
 
-from flaxformer.config import Attention, BatchNorm, ModelConfig
-from flaxformer.sharding import Devices
+from flaxformer.components import Attention, BatchNorm
+from flaxformer.config import ModelConfig
+from flaxformer.devices.sharding import Devices
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
 from flaxformer.training.device_group import default_devices

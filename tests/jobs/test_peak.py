@@ -4,17 +4,8 @@ import math
 
 import pytest
 
-from flaxformer.config import (
-    Attention,
-    Classifier,
-    Dense,
-    Elman,
-    LanguageModel,
-    LearnedPositions,
-    ModelConfig,
-    Patches,
-    recurrent_model,
-)
+from flaxformer.components import Attention, Classifier, Dense, Elman, LanguageModel, LearnedPositions, Patches
+from flaxformer.config import ModelConfig, recurrent_model
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.tasks import Digits, StandardLibrary
 from flaxformer.training import Run, Training

@@ -11,15 +11,15 @@ import time
 import numpy as np
 import pytest
 
-from flaxformer import distributed
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.config import FORMAT
-from flaxformer.digests import read_document, write_document
-from flaxformer.errors import UserError
+from flaxformer.devices import distributed
 from flaxformer.jobs.log import read
+from flaxformer.system.digests import read_document, write_document
+from flaxformer.system.errors import UserError
 
 FILE = """
-from flaxformer.config import ModelConfig, Attention, Dense
+from flaxformer import ModelConfig, Attention, Dense
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
 

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import Attention, LearnedPositions, ModelConfig, Sinusoidal
+from flaxformer.components import Attention, LearnedPositions, Sinusoidal
+from flaxformer.config import ModelConfig
 from flaxformer.jobs import samples
 from flaxformer.jobs.samples import Sample, sampler, text_of
 from flaxformer.model import Generation
+from flaxformer.system.wording import printable
 from flaxformer.tasks import Copy, PairedFiles, TextFiles
 from flaxformer.training import Run
-from flaxformer.wording import printable
 
 
 def text_run(folder, **changes):

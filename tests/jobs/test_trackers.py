@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from flaxformer.errors import UserError
 from flaxformer.jobs import Job, trackers
 from flaxformer.jobs.log import read
 from flaxformer.jobs.train import logging_to
+from flaxformer.system.errors import UserError
 from flaxformer.training import AdamW, Run
 
 RUN = Run(optimizer=AdamW(learning_rate=1e-2))

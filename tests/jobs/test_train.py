@@ -12,15 +12,15 @@ import pytest
 from jobs.small import FILE, TEXT
 from rich.console import Console
 
-from flaxformer import digests
 from flaxformer.checkpoint import Checkpoints, Stop
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main
 from flaxformer.cli.train import Price, follow
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import replace_at
 from flaxformer.data import prepare
-from flaxformer.errors import UserError
-from flaxformer.files import lock_folder
+from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import (
     Diverged,
     Evaluated,
@@ -34,8 +34,9 @@ from flaxformer.jobs import (
     train,
 )
 from flaxformer.jobs.log import Log, read
-from flaxformer.sharding import Devices
-from flaxformer.struct import replace_at
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import lock_folder
 from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, evaluate, evaluation_params, start
 from flaxformer.training.compiled_run import CompiledRun

@@ -17,7 +17,7 @@ from study.tiny import FILE, tiny
 from flaxformer.cli import launcher, main
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.parsing import with_set
-from flaxformer.errors import UserError
+from flaxformer.devices.sharding import Devices
 from flaxformer.launchers import (
     LAUNCHERS,
     Options,
@@ -32,10 +32,10 @@ from flaxformer.launchers import (
     work,
 )
 from flaxformer.runner.execution import Execution
-from flaxformer.sharding import Devices
 from flaxformer.store.store import Store
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
+from flaxformer.system.errors import UserError
 
 WIDTHS = Axis("model.feed_forward.d_ff", {str(width): width for width in (5, 7, 11, 13)}, name="width")
 

@@ -11,10 +11,10 @@ import optax
 from faulty_components import DecayingSum, Symbols, bidirectional, run_of
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Dense, LanguageModel, NoPositions, Norm, Residual, TokenMixer
-from flaxformer.params import Parameters, param
-from flaxformer.pytree import Node
-from flaxformer.tasks.base import Source
+from flaxformer.components import Attention, Dense, LanguageModel, NoPositions, Norm, Residual, TokenMixer
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.pytree import Node
+from flaxformer.tasks.batch import Source
 from flaxformer.training import AdamW, LossTerm, Optimizer, Run, Schedule, Training
 
 LATE = 12

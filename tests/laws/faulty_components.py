@@ -9,12 +9,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux
-from flaxformer.config import (
+from flaxformer.components import (
     Attention,
     Dense,
     LanguageModel,
-    ModelConfig,
     NoPositions,
     Norm,
     Positions,
@@ -22,9 +20,11 @@ from flaxformer.config import (
     TokenMixer,
     Tokens,
 )
+from flaxformer.components.component import Aux
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import leaf, static
 from flaxformer.nn.masks import Causal
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
 from flaxformer.tasks import Copy, MaskedTokens, StandardLibrary, SyntheticTask, next_token
 from flaxformer.training import AdamW, LossTerm, Optimizer, Run, Schedule, Training
 

@@ -9,9 +9,9 @@ from conditional_faults import Averaging, real
 from faulty_components import DecayingSum
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Dense, NoPositions, Norm, Residual, Rotary, TokenMixer
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf
+from flaxformer.components import Attention, Dense, NoPositions, Norm, Residual, Rotary, TokenMixer
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import leaf
 from flaxformer.training import AdamW, Optimizer
 from flaxformer.training.per_layer import per_layer
 

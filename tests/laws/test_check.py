@@ -23,7 +23,7 @@ from faulty_components import (
 )
 
 from flaxformer.cli import main
-from flaxformer.config import (
+from flaxformer.components import (
     NO_NORM,
     POST,
     RES_POST_NORM,
@@ -31,7 +31,6 @@ from flaxformer.config import (
     Alibi,
     Attention,
     BatchNorm,
-    Block,
     Classifier,
     ConcatenatedIndex,
     DeepNorm,
@@ -40,7 +39,6 @@ from flaxformer.config import (
     LayerNorm,
     LayerScale,
     LearnedPositions,
-    ModelConfig,
     NoPositions,
     NormPlacement,
     Patches,
@@ -50,8 +48,9 @@ from flaxformer.config import (
     Rotary,
     Tokens,
 )
-from flaxformer.errors import UserError
+from flaxformer.config import Block, ModelConfig
 from flaxformer.laws import LAWS, check, distinct_models
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, Digits
 from flaxformer.training import Run, Training, ZLoss
 
@@ -230,7 +229,7 @@ def test_models_that_differ_only_in_numbers_are_checked_once():
 
 
 FILE = """
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.nn.masks import Causal
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training

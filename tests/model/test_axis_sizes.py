@@ -5,11 +5,12 @@ import pytest
 from jaxtyping import Array, Float
 
 import flaxformer.config
-from flaxformer.component import Component
-from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, Patches, Vectors
+from flaxformer.components import Attention, Dense, LearnedPositions, Patches, Vectors
+from flaxformer.components.component import Component
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import param
+from flaxformer.core.struct import static
 from flaxformer.model import specs
-from flaxformer.params import param
-from flaxformer.struct import static
 
 FIELDS = {
     "TokenMixer": "attention", "FeedForward": "feed_forward", "Norm": "norm_kind", "Positions": "positions",

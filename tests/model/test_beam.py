@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import scipy.special
 
-from flaxformer.config import Attention, Dense, ModelConfig, Rotary
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense, Rotary
+from flaxformer.config import ModelConfig
 from flaxformer.model import apply, specs
 from flaxformer.model.beam import beam_search
 from flaxformer.model.decoding import generate
 from flaxformer.model.weights import with_layout
+from flaxformer.system.errors import UserError
 
 V, SHORT, STEPS, S, END = 5, 3, 5, 7, 2
 CONFIG = ModelConfig(

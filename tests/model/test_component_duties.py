@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.config import Attention, Block, Dense, ModelConfig, NoPositions, RelativeBuckets, TokenMixer
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense, NoPositions, RelativeBuckets, TokenMixer
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.pytree import Node
+from flaxformer.core.struct import static
 from flaxformer.model import Sampling, apply, beam_search, extend, generate, init, new_cache
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.pytree import Node
-from flaxformer.struct import static
+from flaxformer.system.errors import UserError
 
 V, D = 11, 8
 

@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.canonical import canonical
 from flaxformer.checkpoint import read_config, write_config
-from flaxformer.component import Aux
-from flaxformer.config import (
+from flaxformer.components import (
     Attention,
-    Block,
     Dense,
     FeedForward,
     Initializer,
-    ModelConfig,
     Norm,
     NormPlacement,
     Positions,
@@ -23,12 +19,15 @@ from flaxformer.config import (
     RMSNorm,
     TokenMixer,
 )
-from flaxformer.errors import UserError
+from flaxformer.components.component import Aux
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.canonical import canonical
+from flaxformer.core.overrides import override
+from flaxformer.core.params import Parameters, param, table
+from flaxformer.core.struct import choices, leaf, replace_at, static
 from flaxformer.model import apply, apply_with_intermediates, extend, generate, init, new_cache, specs
 from flaxformer.model.weights import with_layout
-from flaxformer.overrides import override
-from flaxformer.params import Parameters, param, table
-from flaxformer.struct import choices, leaf, replace_at, static
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Schedule, Training, ZLoss, start, train_step
 from flaxformer.training.loss import loss, summed_loss

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from flaxformer.config import (
+from flaxformer.components import (
     POST,
     PRE,
     SANDWICH,
@@ -23,7 +23,6 @@ from flaxformer.config import (
     LanguageModel,
     LayerNorm,
     LearnedPositions,
-    ModelConfig,
     NoPositions,
     RelativeBuckets,
     RMSNorm,
@@ -31,12 +30,13 @@ from flaxformer.config import (
     Sinusoidal,
     Vectors,
 )
-from flaxformer.errors import UserError
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import replace_at
 from flaxformer.model import apply, decoding, extend, new_cache, prefill, specs
 from flaxformer.model.decoding import generate, stream
 from flaxformer.model.sampling import Sampling, filter_logits, most_probable, sample
 from flaxformer.model.weights import with_layout
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 
 B, T, V = 2, 7, 13
 BASE = ModelConfig(vocabulary=V, layers=2, d_model=12, attention=Attention(heads=3), feed_forward=Dense(d_ff=17))

@@ -7,10 +7,10 @@ import pytest
 from grid import BASE, encoder_decoder
 from model.test_edited_decoding import OTHERS, SMALL, inputs_of, weights
 
-from flaxformer.config import Attention
-from flaxformer.errors import UserError
+from flaxformer.components import Attention
 from flaxformer.interpret import ablate, combine, patch, resample
 from flaxformer.model import activations_at, apply, beam, beam_search, generate
+from flaxformer.system.errors import UserError
 
 STEPS, BEAMS = 4, 3
 

@@ -7,14 +7,15 @@ import pytest
 from grid import BASE, encoder_decoder, random_weights, sparse_grid
 from jaxtyping import Array, Float
 
-from flaxformer.config import GRU, Attention, Block, Rotary
-from flaxformer.errors import UserError
+from flaxformer.components import GRU, Attention, Rotary
+from flaxformer.components.mixers import TokenMixer
+from flaxformer.config import Block
+from flaxformer.core.params import Parameters, param
 from flaxformer.interpret import ablate, combine, patch, resample
 from flaxformer.model import activations_at, apply, decoding, generate
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.parts.mixers import TokenMixer
+from flaxformer.system.errors import UserError
 
 ROWS, PROMPT, STEPS, SOURCE = 3, 5, 6, 7
 SMALL = BASE.replace(positions=Rotary())

@@ -9,8 +9,12 @@ import pytest
 from grid import BASE, encoder_decoder, grid, model_and_tokens, rows, sparse_grid
 from jaxtyping import Array, Float
 
-from flaxformer.config import GRU, Attention, Block, FeedForward, Rotary
-from flaxformer.errors import UserError
+from flaxformer.components import GRU, Attention, FeedForward, Rotary
+from flaxformer.components.residuals import Residual
+from flaxformer.config import Block
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.points import Edits
+from flaxformer.core.struct import static
 from flaxformer.model import (
     activations_at,
     apply,
@@ -21,10 +25,7 @@ from flaxformer.model import (
 )
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.parts.residuals import Residual
-from flaxformer.points import Edits
-from flaxformer.struct import static
+from flaxformer.system.errors import UserError
 
 STEPS = ("logits", "weights")
 """Points that are computed without a fused kernel."""

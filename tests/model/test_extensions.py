@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.config import (
+from flaxformer.components import (
     GRU,
     Attention,
     Context,
     Dense,
     Elman,
     FeedForward,
-    ModelConfig,
     NoPositions,
     Rotary,
     TokenMixer,
     Vectors,
 )
-from flaxformer.errors import UserError
+from flaxformer.components.cache import KeysValues
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, param
 from flaxformer.model import apply, apply_with_intermediates, beam_search, extend, generate, init, new_cache
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.linear import linear
 from flaxformer.nn.positions import rotate
-from flaxformer.params import Parameters, param
-from flaxformer.parts.cache import KeysValues
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training
 

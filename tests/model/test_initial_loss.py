@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Classifier, Gated, LanguageModel, ModelConfig, Rotary, Tokens
+from flaxformer.components import Attention, Classifier, Gated, LanguageModel, Rotary, Tokens
+from flaxformer.config import ModelConfig
 from flaxformer.model import apply, init
 from flaxformer.nn.losses import cross_entropy
 from flaxformer.tasks import Copy

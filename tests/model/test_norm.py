@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.component import Context, replace_weights
-from flaxformer.config import Attention, BatchNorm, LayerNorm, ModelConfig
+from flaxformer.components import Attention, BatchNorm, LayerNorm
+from flaxformer.components.component import Context, replace_weights
+from flaxformer.config import ModelConfig
 from flaxformer.model import init, run
 from flaxformer.model.norm import normalise
 from flaxformer.model.weights import with_layout

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Classifier, Head, Inputs, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Classifier, Head, Inputs
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import static
 from flaxformer.model import apply, generate, init
-from flaxformer.params import Parameters, param
-from flaxformer.struct import static
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, Digits, ScaledIndex
 from flaxformer.training import Run, Training, evaluate, start, train_step
 

@@ -5,19 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import (
+from flaxformer.components import (
     LSTM,
     Alibi,
     Attention,
     ConcatenatedIndex,
     Dense,
     LearnedPositions,
-    ModelConfig,
     NoPositions,
     RelativeBuckets,
     Rotary,
     Sinusoidal,
 )
+from flaxformer.config import ModelConfig
 from flaxformer.model import ArrayIndex, apply, extend, generate, init, new_cache
 from flaxformer.nn.masks import Segments
 from flaxformer.nn.positions import token_positions

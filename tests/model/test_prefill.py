@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import LSTM, Attention, Dense, LearnedPositions, ModelConfig, RMSNorm, Rotary, recurrent_model
-from flaxformer.errors import UserError
+from flaxformer.components import LSTM, Attention, Dense, LearnedPositions, RMSNorm, Rotary
+from flaxformer.config import ModelConfig, recurrent_model
 from flaxformer.model import init
 from flaxformer.model.decoding import generate, stream
 from flaxformer.model.prefill import read_prompt
+from flaxformer.system.errors import UserError
 
 B, T, V, STEPS = 3, 11, 17, 5
 BASE = ModelConfig(

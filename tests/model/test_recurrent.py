@@ -14,33 +14,31 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import (
+from flaxformer.components import (
     GRU,
     LSTM,
     Alibi,
     Attention,
-    Block,
     Classifier,
     Dense,
     Elman,
     Embeddings,
     LanguageModel,
-    ModelConfig,
     NoHead,
     NoPositions,
     TokenMixer,
     Tokens,
     Vectors,
-    recurrent_model,
 )
-from flaxformer.errors import UserError
+from flaxformer.config import Block, ModelConfig, recurrent_model
+from flaxformer.core.params import stack, table
+from flaxformer.core.weight_axes import decay_mask
 from flaxformer.model.decoding import generate
 from flaxformer.model.weights import with_layout
 from flaxformer.nn import Causal, layer_norm
-from flaxformer.params import stack, table
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, start, train_chunk
-from flaxformer.weight_axes import decay_mask
 
 B, T, V, D, W = 2, 7, 13, 5, 3  # distinct primes, so that a swapped axis fails
 GOLDEN = Path(__file__).parents[1] / "golden"

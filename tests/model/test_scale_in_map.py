@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from grid import BASE, grid, model_and_tokens
 
-from flaxformer.config import Attention, RMSNorm
+from flaxformer.components import Attention, RMSNorm
+from flaxformer.components import attention as module
+from flaxformer.core.struct import replace_at
 from flaxformer.model import apply, generate
 from flaxformer.nn.kernels.platform import compiling_for
-from flaxformer.parts import attention as module
-from flaxformer.struct import replace_at
 
 
 def values(platform, params, config, tokens, given):

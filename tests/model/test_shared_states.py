@@ -10,16 +10,17 @@ import pytest
 import scipy.special
 from jaxtyping import Array, Float
 
-from flaxformer.component import Aux
-from flaxformer.config import Attention, Block, Context, Dense, FeedForward, ModelConfig, NoPositions, Rotary
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Context, Dense, FeedForward, NoPositions, Rotary
+from flaxformer.components.cache import KeysValues, write
+from flaxformer.components.component import Aux
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import static
 from flaxformer.model import apply, apply_with_intermediates, extend, generate, init, new_cache
 from flaxformer.model.beam import beam_search
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.linear import linear
-from flaxformer.params import Parameters, param
-from flaxformer.parts.cache import KeysValues, write
-from flaxformer.struct import static
+from flaxformer.system.errors import UserError
 
 V, D, T = 11, 8, 7
 TOKENS = jnp.asarray([[3, 1, 4, 1, 5, 9, 2], [0, 7, 6, 5, 0, 3, 5]])

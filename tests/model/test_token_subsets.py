@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.config import Attention, Context, Dense, LearnedPositions, ModelConfig, Positions, Rotary, TokenMixer
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Context, Dense, LearnedPositions, Positions, Rotary, TokenMixer
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, param, subtree
+from flaxformer.core.struct import part
 from flaxformer.model import apply, apply_with_intermediates, beam_search, extend, generate, init, new_cache
 from flaxformer.nn.masks import Padding
 from flaxformer.nn.positions import rotate
-from flaxformer.params import Parameters, param, subtree
-from flaxformer.struct import part
+from flaxformer.system.errors import UserError
 
 V, D, T, K = 11, 8, 7, 4
 TOKENS = jnp.asarray([[3, 1, 4, 1, 5, 9, 2], [0, 7, 6, 5, 0, 3, 5]])

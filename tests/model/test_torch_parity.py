@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.component import Context
+from flaxformer.components.component import Context
+from flaxformer.core.weight_specs import declare
 from flaxformer.interop.torch_modules import config_of, from_torch
 from flaxformer.model.blocks import BlockParams, block
 from flaxformer.nn import Causal, Padding, dot_product_attention
-from flaxformer.weight_specs import declare
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "torch_encoder_layer.npz"
 KIND = "TransformerEncoderLayer"

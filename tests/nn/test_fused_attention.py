@@ -16,7 +16,7 @@ from flaxformer.nn.kernels import KERNELS, choose, cudnn
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.cudnn import unsupported_reason
 from flaxformer.nn.masks import Prefix
-from flaxformer.startup import cuda
+from flaxformer.system.startup import cuda
 
 B, T, N, K, D = 3, 10, 6, 3, 8
 MASKS = {

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from flaxformer.devices.sharding import Devices
 from flaxformer.nn import Causal, dot_product_attention
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.platform import compiling_for
 from flaxformer.nn.kernels.products import reference_attention
 from flaxformer.nn.kernels.splash import splash_attention
-from flaxformer.sharding import Devices
 
 MESHES = {"data": Devices(data=2), "fsdp": Devices(fsdp=2), "tensor": Devices(tensor=2), "one device": Devices()}
 AXES = {"none": set(), "data": {"data"}, "batch": {"data", "fsdp"}, "all": {"data", "fsdp", "tensor"}}

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, ModelConfig, Rotary
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Rotary
+from flaxformer.config import ModelConfig
 from flaxformer.nn.positions import rotate, sinusoidal
+from flaxformer.system.errors import UserError
 
 B, T, S, N, H = 2, 5, 7, 3, 10
 SPLIT = [*range(0, H, 2), *range(1, H, 2)]

@@ -17,10 +17,10 @@ from protocol.simulated_client import Client, Locks
 from protocol.simulated_disk import ROOT, Disk
 from protocol.simulated_os import System
 
-from flaxformer import files
 from flaxformer.checkpoint import checkpoints
 from flaxformer.runner import launch, partial_runs
 from flaxformer.store import leases, status
+from flaxformer.system import files
 
 MODULES = (files, launch, partial_runs, leases, status)
 HEARTBEAT = leases.HEARTBEAT

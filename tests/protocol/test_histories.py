@@ -8,10 +8,10 @@ from protocol import simulated_study as study
 from protocol.simulated_study import GROUPS, TRIALS, worker
 from protocol.simulated_world import STORE, World
 
-from flaxformer.errors import UserError
 from flaxformer.store.leases import read_lease
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
+from flaxformer.system.errors import UserError
 
 ROOT = Path(STORE)
 FIRST = [trial.name for trial in GROUPS[0].trials]

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from protocol.test_protocol import Damage, Network, Protocol, expected, undisturbed
 
-from flaxformer import digests, files
 from flaxformer.checkpoint import checkpoints
 from flaxformer.store import columns, declaration_log, leases, store
+from flaxformer.system import digests, files
 
 HISTORIES = 3000
 """Histories after which a fault counts as not found."""

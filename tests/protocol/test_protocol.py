@@ -37,11 +37,11 @@ from protocol import simulated_study as study
 from protocol.simulated_study import TRIALS, results, worker
 from protocol.simulated_world import HOSTS, STORE, World
 
-from flaxformer.errors import UserError
 from flaxformer.store import columns, declaration_log, records
 from flaxformer.store.leases import EXPIRY, HEARTBEAT, Leases, read_lease
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
+from flaxformer.system.errors import UserError
 
 HISTORIES = int(os.environ.get("FLAXFORMER_HISTORIES", "0"))
 INDEX, ROWS = st.integers(0, 3), st.integers(0, 2)

@@ -16,7 +16,9 @@ from rich.console import Console
 from study.tiny import tiny
 
 import flaxformer
-from flaxformer.errors import UserError
+from flaxformer.analysis.analysis import analyse
+from flaxformer.analysis.compare import compare
+from flaxformer.analysis.replication import check_fresh, check_same_recipes, fresh_seeds, replicated, used_seeds
 from flaxformer.report import full_tables, measured, page, replication, tables, terminal, verdicts
 from flaxformer.report.write import write
 from flaxformer.runner.launch import derived
@@ -26,10 +28,8 @@ from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, plan
-from flaxformer.study.analysis import analyse
-from flaxformer.study.compare import compare
 from flaxformer.study.metrics import METRICS
-from flaxformer.study.replication import check_fresh, check_same_recipes, fresh_seeds, replicated, used_seeds
+from flaxformer.system.errors import UserError
 
 EXAMPLES = int(os.environ.get("FLAXFORMER_DECLARATIONS", "25"))
 LABELS = ("low", "high", "two", "x", "ünï 語", "a|b<c>")

@@ -5,11 +5,11 @@ import pytest
 from rich.console import Console
 from study.tiny import INTERACTION, LOWER, fill, tiny
 
-from flaxformer.errors import UserError
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, qualifications, tables, terminal, verdicts
 from flaxformer.report.write import write
 from flaxformer.study import Axis, Claim
-from flaxformer.study.analysis import analyse
+from flaxformer.system.errors import UserError
 
 ANSWERS = {"supported": "Yes, it is.", "refuted": "No, it is not.", "inconclusive": "Nobody knows."}
 SCALES = Axis("model.attention.scale_exponent", {"none": 0, "1/√d": 0.5, "1/d": 1}, name="scale")

@@ -10,15 +10,15 @@ import pytest
 from rich.console import Console
 from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, tiny
 
+from flaxformer.analysis.analysis import analyse
+from flaxformer.core.struct import replace_at
 from flaxformer.report import cost_tables, costs, qualifications, tables, terminal
 from flaxformer.report.write import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Claim
-from flaxformer.study.analysis import analyse
 from flaxformer.training.cost import run_cost
 
 DEPTH = Axis("model.layers", {"1": 1, "2": 2})

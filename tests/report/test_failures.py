@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 from study.tiny import EQUAL, LOWER, NORM, fill, tiny
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, tables, terminal
 from flaxformer.report.write import report_path, write
 from flaxformer.store.store import Store
-from flaxformer.study.analysis import analyse
 
 
 def with_failures(folder, causes, claims=(LOWER, EQUAL), seeds=4, **changes):

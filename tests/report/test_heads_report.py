@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 from study.tiny import fill, tiny
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import heads, maps
 from flaxformer.report.colours import DARK
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE
@@ -19,7 +20,6 @@ from flaxformer.report.heads_figure import attention_figure, heads_figure
 from flaxformer.report.lens_figure import lens_figure
 from flaxformer.report.write import write
 from flaxformer.store.records import write_table
-from flaxformer.study.analysis import analyse
 
 LAYERS, HEADS, SEEDS = 2, 3, 5
 VALUES = np.random.default_rng(0).normal(size=(SEEDS, LAYERS, HEADS))

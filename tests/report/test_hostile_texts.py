@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 from study.tiny import fill, tiny
 
-from flaxformer import digests
 from flaxformer.cli import main
 from flaxformer.report import figures
 from flaxformer.report.texts import csv_cell, passive
 from flaxformer.store import declaration_log, records, trial_measurements
 from flaxformer.store.trial_measurements import Launch, TrialMeasurement
+from flaxformer.system import digests
 
 HOSTILE = "=cmd|x\x1b]0;pwn\x07\x9b31m\u202e\u2066\u2028\r\n\n# heading9\n<script>alert(9)</script>"
 HOSTILE += "<img src=x> \"'[a](javascript:9)"

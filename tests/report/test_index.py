@@ -8,12 +8,12 @@ from study.tiny import LOWER, fill, tiny
 
 from flaxformer.claims.record import NAME
 from flaxformer.cli import main
-from flaxformer.errors import UserError
 from flaxformer.report import figures, index
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
+from flaxformer.system.errors import UserError
 
 
 def losses(trial):

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 from study.tiny import INTERACTION, fill, tiny
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import directions, tables, verdicts
 from flaxformer.report.terminal import show
 from flaxformer.report.write import write
 from flaxformer.study import Claim
-from flaxformer.study.analysis import analyse
 
 BOTH = (
     "the effect is not in the claimed direction in either arm: it is less against it with norm pre than with norm post"

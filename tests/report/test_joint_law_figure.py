@@ -6,12 +6,12 @@ import pytest
 from study.scaling_studies import grid_study, joint_scores, scaled, sized
 from study.tiny import NORM, fill
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import scaling_text
 from flaxformer.report.colours import GREY
 from flaxformer.report.drawing import COLUMN, MARKERS, PAGE, STYLE
 from flaxformer.report.joint_law_figure import joint_law_figure
 from flaxformer.report.write import write
-from flaxformer.study.analysis import analyse
 
 
 @pytest.fixture(scope="module")

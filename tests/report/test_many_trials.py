@@ -11,15 +11,16 @@ import polars as pl
 import pytest
 from study.tiny import NORM, fill, tiny
 
+from flaxformer.analysis import trials
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import table, tables
 from flaxformer.report.write import write
+from flaxformer.statistics.judgement import estimate, judge_difference, judge_differences, with_verdicts
 from flaxformer.store import records
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.study import Axis, Claim, trials
-from flaxformer.study.analysis import analyse
+from flaxformer.study import Axis, Claim
 from flaxformer.study.divergence import curve_of, is_diverged, score
-from flaxformer.study.statistics import estimate, judge_difference, judge_differences, with_verdicts
 
 ROOT = Path(__file__).parents[2]
 DROPOUT = Axis("model.dropout", {f"{i}": 0.01 * i + 0.01 for i in range(5)}, name="dropout")

@@ -11,6 +11,7 @@ import matplotlib as mpl
 import pytest
 from study.tiny import LOWER, fill, tiny
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.claims.record import Record, Statement
 from flaxformer.claims.table import page
 from flaxformer.report import figures, index, phrasing
@@ -27,7 +28,6 @@ from flaxformer.store.provenance import command, provenance
 from flaxformer.store.records import write_document, write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Probe
-from flaxformer.study.analysis import analyse
 
 LONG = "under a condition that takes many words to say, the first of the two arms ends below the second"
 RATES = Axis("optimizer.learning_rate", {f"a rate with a long label {i}": 10.0**-i for i in range(2, 5)}, name="rate")

@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 from study.tiny import BASELINE, LOWER, NORM, RATE, fill, tiny
 
-from flaxformer.errors import UserError
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import figures, phrasing, terminal, verdicts
 from flaxformer.report.write import write
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim
-from flaxformer.study.analysis import analyse
 from flaxformer.study.divergence import RULE
+from flaxformer.system.errors import UserError
 
 SVG_ALONE = {"svg": figures.METADATA["svg"]}
 

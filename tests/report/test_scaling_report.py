@@ -7,14 +7,14 @@ import pytest
 from study.scaling_studies import scaled, scores, sized
 from study.tiny import fill
 
+from flaxformer.analysis.scaling_analysis import Crossing, PredictedEffect
 from flaxformer.report import descriptions, scaling_text, tables
 from flaxformer.report.colours import DARK
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scaling_text import interval
 from flaxformer.report.write import write
-from flaxformer.study.scaling_analysis import Crossing, PredictedEffect
-from flaxformer.study.scaling_fit import LawEstimate
+from flaxformer.statistics.scaling_tests import LawEstimate
 
 
 @pytest.fixture(scope="module")

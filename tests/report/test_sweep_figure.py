@@ -6,11 +6,11 @@ import matplotlib as mpl
 import pytest
 from study.tiny import fill, tiny
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import STYLE, draw_references
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.study import Axis, Points
-from flaxformer.study.analysis import analyse
 
 RATE = "optimizer.learning_rate"
 RATES = Axis(RATE, {f"{rate:.0e}": rate for rate in (1e-4, 1e-3, 1e-2, 1e-1)}, name="rate")

@@ -13,6 +13,8 @@ from matplotlib.mathtext import MathTextParser
 from study.tiny import LOWER, NORM, fill, tiny
 
 import flaxformer
+from flaxformer.analysis.analysis import analyse
+from flaxformer.analysis.sweep import Optimum
 from flaxformer.report import phrasing, tables, tex, verdicts
 from flaxformer.report.numbers import duration, exact, number, numbers, rounded
 from flaxformer.report.table import Table
@@ -20,9 +22,7 @@ from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Probe
-from flaxformer.study.analysis import analyse
-from flaxformer.study.sweep import Optimum
-from flaxformer.wording import counted
+from flaxformer.system.wording import counted
 
 QUANTITY = {"quantity": "x"}
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
 
-from flaxformer.errors import UserError
+from flaxformer.core.struct import replace_at
+from flaxformer.devices.sharding import Devices
 from flaxformer.runner import program
 from flaxformer.runner.execute import Compiled, Execution, Finished, Message, execute
 from flaxformer.runner.program import MemoryFittedProgram, Program
-from flaxformer.sharding import Devices
 from flaxformer.store.rows import Row
-from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
+from flaxformer.system.errors import UserError
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup
 
 TRIALS = tiny(axes=(Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name="rate"),), claims=()).trials()

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, results, tiny
 
-from flaxformer.config import LayerNorm, RMSNorm
-from flaxformer.errors import UserError
+from flaxformer.components import LayerNorm, RMSNorm
+from flaxformer.core.struct import replace_at
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
 from flaxformer.runner.launch import missing, run
 from flaxformer.runner.program import Program
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
-from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
+from flaxformer.system.errors import UserError
 from flaxformer.training import start
 
 STUDY = tiny()

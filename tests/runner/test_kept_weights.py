@@ -17,13 +17,13 @@ from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.config import source_of
 from flaxformer.checkpoint.steps import read_marker
 from flaxformer.cli import main
-from flaxformer.errors import UserError
+from flaxformer.core.struct import replace_at
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
-from flaxformer.struct import replace_at
 from flaxformer.study import Halving
+from flaxformer.system.errors import UserError
 from flaxformer.training import evaluate
 
 RUN = replace_at(BASELINE, {"training.steps": 12, "training.ema": 0.9, "training.evaluate_every": 4})
@@ -160,7 +160,7 @@ def test_weights_of_another_run_are_set_aside(tmp_path):
 
 
 def test_a_failed_save_is_reported_and_the_results_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(flaxformer.files, "free_bytes", lambda folder: 0)
+    monkeypatch.setattr(flaxformer.system.files, "free_bytes", lambda folder: 0)
     messages = train(tmp_path, keep="final")
     assert sum("was not saved" in text and "the disk is full" in text for text in messages) == 4
     assert flaxformer.results(tmp_path).table.height == 4

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
 
-from flaxformer import files
-from flaxformer.errors import UserError
+from flaxformer.core.struct import replace_at
+from flaxformer.devices.sharding import Devices
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Execution, Finished, Message, Progressed
 from flaxformer.runner.launch import run
 from flaxformer.runner.partial_runs import PartialRun
 from flaxformer.runner.program import MemoryFittedProgram, Stopped
-from flaxformer.sharding import Devices
 from flaxformer.store.store import Store
-from flaxformer.struct import replace_at
 from flaxformer.study.plan import groups
+from flaxformer.system import files
+from flaxformer.system.errors import UserError
 
 RUN = replace_at(
     BASELINE,

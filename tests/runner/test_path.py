@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.study import Study
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Training

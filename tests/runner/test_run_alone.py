@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from study.tiny import results, tiny
 
+from flaxformer.core.params import fold_in_name
 from flaxformer.diagnostics import diagnose, summary
-from flaxformer.params import fold_in_name
 from flaxformer.runner.execute import Execution, Finished, execute
 from flaxformer.study.plan import groups
 from flaxformer.training import evaluate, start, train_chunk

@@ -11,12 +11,12 @@ from study.tiny import RATE, cache_folder, kept_programs, tiny
 
 import flaxformer
 from flaxformer.cli import main
-from flaxformer.errors import UserError
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
 from flaxformer.store import trial_measurements
 from flaxformer.store.store import Store
+from flaxformer.system.errors import UserError
 
 STUDY = tiny(axes=(RATE,), claims=(), seeds=(3, 5))
 NORM = """

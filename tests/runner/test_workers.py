@@ -13,9 +13,9 @@ from store.test_store_faults import is_whole
 from study import faults
 from study.faults import TRIALS, results, train
 
-from flaxformer.errors import UserError
 from flaxformer.store.status import status
 from flaxformer.store.store import Store, read_lines
+from flaxformer.system.errors import UserError
 
 pytestmark = pytest.mark.slow
 WORKER = """

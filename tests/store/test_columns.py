@@ -6,12 +6,12 @@ import math
 import polars as pl
 import pytest
 
-from flaxformer import digests
-from flaxformer.files import write_atomically
 from flaxformer.store import columns, records
 from flaxformer.store.records import write_table
 from flaxformer.store.rows import COLUMNS, Row
 from flaxformer.store.store import Store
+from flaxformer.system import digests
+from flaxformer.system.files import write_atomically
 
 
 def row(trial, loss=1.0, status="done", **changes):

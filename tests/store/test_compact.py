@@ -5,12 +5,12 @@ import json
 import pytest
 from study.tiny import NORM, RATE, tiny
 
-from flaxformer.digests import DamagedError
 from flaxformer.store import records
 from flaxformer.store.compact import compact, expand
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
 from flaxformer.study.plan import declaration
+from flaxformer.system.digests import DamagedError
 
 
 def as_written(data):

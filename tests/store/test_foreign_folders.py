@@ -7,15 +7,15 @@ import pytest
 from rich.console import Console
 from study.tiny import LOWER, fill, tiny
 
-from flaxformer import digests
-from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import tables, terminal
 from flaxformer.report.write import write
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
-from flaxformer.study.analysis import analyse
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import write_atomically
 
 
 def loss(trial):

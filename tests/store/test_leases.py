@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from flaxformer.errors import UserError
-from flaxformer.files import lock_folder
 from flaxformer.store import leases as module
 from flaxformer.store.leases import EXPIRY, Leases, born, read_lease, read_leases
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import lock_folder
 
 TRIALS = ["a", "b", "c"]
 

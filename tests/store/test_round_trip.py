@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from study.tiny import fill, tiny
 
-from flaxformer import digests
-from flaxformer.errors import UserError
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report.write import write
 from flaxformer.store.round_trip import check_rows
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Points
-from flaxformer.study.analysis import analyse
 from flaxformer.study.plan import declaration
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
 
 EXTREME = [2**63 - 1, -(2**63), 1e19, 1e30, -1e300, 5e-324, 1.7976931348623157e308, 0.1 + 0.2, -0.0, 1 / 3]
 REFUSED = [2**63, -(2**63) - 1, 10**30, 10**400, -(10**400), math.inf, -math.inf, math.nan]

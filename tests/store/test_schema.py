@@ -6,13 +6,13 @@ import json
 import pytest
 from study.tiny import fill, tiny
 
-from flaxformer import digests
-from flaxformer.errors import UserError
 from flaxformer.store import schema
 from flaxformer.store.compact import expand
 from flaxformer.store.declaration_log import read
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
 
 OTHERS = [3, 1.5, "x", True, [], {}, [[1]], {"x": {"y": 1}}]
 

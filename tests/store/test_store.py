@@ -7,17 +7,17 @@ import polars as pl
 import pytest
 from study.tiny import BASELINE, NORM, tiny
 
-from flaxformer.errors import UserError
-from flaxformer.files import write_atomically
+from flaxformer.core.struct import replace_at
 from flaxformer.store import declaration_log, records
 from flaxformer.store.declarations import declare
 from flaxformer.store.records import write_table
 from flaxformer.store.repair import repair
 from flaxformer.store.rows import COLUMNS, Row, is_reserved
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import declaration
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import write_atomically
 
 
 def row(trial, status="done", loss=1.0, curve=(), scale="none", **columns):

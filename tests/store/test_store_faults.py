@@ -15,11 +15,10 @@ from study import faults
 from study.faults import STUDY, TRIALS, results, train
 from study.tiny import FILE, fill, tiny
 
-from flaxformer import digests
 from flaxformer.cli import main
 from flaxformer.cli import run as commands
-from flaxformer.config import POST, PRE
-from flaxformer.errors import UserError
+from flaxformer.components import POST, PRE
+from flaxformer.core.struct import replace_at
 from flaxformer.report.write import write
 from flaxformer.runner import launch
 from flaxformer.runner.execute import Finished, Message
@@ -27,9 +26,10 @@ from flaxformer.store import leases, records
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store, read_lines
-from flaxformer.struct import replace_at
 from flaxformer.study import Axis
 from flaxformer.study.plan import groups
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
 
 OTHER = replace_at(STUDY.baseline, {"optimizer.beta2": 0.99})
 

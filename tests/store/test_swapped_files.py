@@ -6,11 +6,10 @@ import shutil
 import pytest
 from study.tiny import LOWER, fill, tiny
 
-from flaxformer import digests
+from flaxformer.analysis.analysis import analyse
 from flaxformer.checkpoint.leaves import Leaf
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.checkpoint.steps import leaf_digests
-from flaxformer.errors import UserError
 from flaxformer.report import measured, provenance_text, tables
 from flaxformer.store import declaration_log, trial_measurements
 from flaxformer.store.declaration_log import HEAD
@@ -18,7 +17,8 @@ from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, LINES, MEASUREM
 from flaxformer.store.repair import repair
 from flaxformer.store.store import Store, read_lines
 from flaxformer.store.trial_measurements import Launch, TrialMeasurement
-from flaxformer.study.analysis import analyse
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
 
 FILES = (declaration_log.NAME, DISAGREEMENTS, LAUNCHES, MEASUREMENTS, TRIAL_MEASUREMENTS, "groups/rows.jsonl")
 DOCUMENTS = ("study.json", HEAD)

@@ -6,8 +6,8 @@ import itertools
 import numpy as np
 from study.tiny import BASELINE, NORM, fill, tiny
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.study import Points, Scaling
-from flaxformer.study.analysis import analyse
 from flaxformer.study.scale import run_scale
 
 STEPS = (4, 16, 64, 256, 1024, 4096)

@@ -11,12 +11,10 @@ import pytest
 from study import tiny
 
 from flaxformer import study as declarations
-from flaxformer.arguments import check_arguments, check_call, hints_of
 from flaxformer.bench.declare import Benchmark, Limit, Way
 from flaxformer.bench.suite import BenchmarkGoal, Section, Suite
 from flaxformer.claims.case import Case
-from flaxformer.errors import UserError, shown
-from flaxformer.struct import Config
+from flaxformer.core.struct import Config
 from flaxformer.study import (
     Axis,
     Choice,
@@ -34,6 +32,8 @@ from flaxformer.study import (
     Uniform,
     sampled,
 )
+from flaxformer.system.arguments import check_arguments, check_call, hints_of
+from flaxformer.system.errors import UserError, shown
 
 
 class Unprintable:

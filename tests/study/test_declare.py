@@ -7,12 +7,12 @@ from typing import ClassVar
 import pytest
 from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
-from flaxformer.config import POST, PRE, LanguageModel, Regressor
-from flaxformer.errors import UserError
-from flaxformer.struct import replace_at
+from flaxformer.analysis.analysis import analyse
+from flaxformer.components import POST, PRE, LanguageModel, Regressor
+from flaxformer.core.struct import replace_at
 from flaxformer.study import Axis, Claim, Study
-from flaxformer.study.analysis import analyse
 from flaxformer.study.claim import Contrast
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import ScaledIndex
 
 WARMUP = Axis("optimizer.warmup_steps", {"none": 0, "2": 2, "4": 4}, name="warmup")

@@ -5,8 +5,8 @@ import math
 import pytest
 from study.tiny import RATE, tiny
 
-from flaxformer.errors import UserError
 from flaxformer.study import Axis, Claim, Probe
+from flaxformer.system.errors import UserError
 
 CLAIM = {"lower": {"quantity": "size"}, "than": 1.0}
 PROBE = {"name": "p", "question": "How large?", "measure": lambda seed: {"size": 0.0}, "claims": [Claim("x", **CLAIM)]}

@@ -5,13 +5,13 @@ import math
 import pytest
 from study.tiny import LOWER, NORM, RATE, fill, tiny
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, qualifications, tables
 from flaxformer.report.write import write
 from flaxformer.runner.launch import derived
 from flaxformer.runner.stages import survivors
 from flaxformer.store.rows import Row
 from flaxformer.study import Claim, Halving
-from flaxformer.study.analysis import analyse
 from flaxformer.study.divergence import MARGIN, RULE, CountedRow, curve_of, is_diverged, score
 
 FIRST = 4.0

@@ -6,14 +6,14 @@ import pytest
 from jaxtyping import Array, Float
 from study.tiny import BASELINE, NORM, RATE, tiny
 
-from flaxformer.canonical import canonical
-from flaxformer.config import Dense, FeedForward, Gated
-from flaxformer.errors import UserError
-from flaxformer.params import Parameters, param
-from flaxformer.struct import replace_at, static
+from flaxformer.components import Dense, FeedForward, Gated
+from flaxformer.core.canonical import canonical
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import replace_at, static
 from flaxformer.study import Axis, EqualCost, Halving
 from flaxformer.study.equal_cost import QUANTITIES, describe_matches, match, nearest
 from flaxformer.study.plan import declaration, groups
+from flaxformer.system.errors import UserError
 from flaxformer.training.cost import parameter_counts, run_cost
 
 BASE = replace_at(BASELINE, {"training.steps": 600, "training.evaluate_every": 60})

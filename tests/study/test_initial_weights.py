@@ -11,7 +11,7 @@ from study.tiny import BASELINE, RATE, cache_folder, kept_programs, results, tin
 import flaxformer
 from flaxformer.checkpoint import Stop
 from flaxformer.checkpoint.leaves import copy_to_host
-from flaxformer.errors import UserError
+from flaxformer.core.struct import replace_at
 from flaxformer.jobs import Job, train
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Message, Progressed
@@ -19,10 +19,10 @@ from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.remaining import declare
 from flaxformer.store.store import Store
-from flaxformer.struct import replace_at
 from flaxformer.study import Axis, Study
 from flaxformer.study.initial_weights import read
 from flaxformer.study.plan import declaration, groups
+from flaxformer.system.errors import UserError
 from flaxformer.training import From, LoRA, Rename, Training, start
 from flaxformer.training.initial_weights import drawn_paths
 

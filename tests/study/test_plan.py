@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 from study.tiny import BASELINE
 
-from flaxformer.config import GRU, Attention, Block, ModelConfig, TokenMixer
-from flaxformer.struct import replace_at
+from flaxformer.components import GRU, Attention, TokenMixer
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.struct import replace_at
 from flaxformer.study.program_cost import cost_of_run, slow_decoding
 from flaxformer.training import start, train_step
 from flaxformer.training.flops import flops_per_step

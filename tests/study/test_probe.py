@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from study.tiny import RATE, tiny
 
-from flaxformer.errors import UserError
+from flaxformer.analysis.analysis import analyse
 from flaxformer.report.write import write
 from flaxformer.runner.execute import Execution
 from flaxformer.runner.launch import run
@@ -17,10 +17,10 @@ from flaxformer.runner.probes import run_probe
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
-from flaxformer.study.analysis import analyse
 from flaxformer.study.identity import measured_by
 from flaxformer.study.plan import declaration
-from flaxformer.user_code import code_digests
+from flaxformer.system.errors import UserError
+from flaxformer.system.user_code import code_digests
 
 SPREAD = [0.2, -0.2, 0.1, -0.1, 0.05, -0.05]
 

@@ -13,8 +13,10 @@ import pytest
 from scipy.stats import qmc
 from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, tiny
 
+from flaxformer.analysis import tuned
+from flaxformer.analysis.analysis import analyse
 from flaxformer.cli import main
-from flaxformer.errors import UserError
+from flaxformer.core.struct import get_at
 from flaxformer.report import index
 from flaxformer.report import write as report_module
 from flaxformer.runner import launch, stages
@@ -23,26 +25,14 @@ from flaxformer.runner.execution import Execution
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
-from flaxformer.struct import get_at
-from flaxformer.study import (
-    Axis,
-    Choice,
-    Halving,
-    Integer,
-    LogUniform,
-    Points,
-    Search,
-    Uniform,
-    sampled,
-    tuned,
-)
-from flaxformer.study.analysis import analyse
+from flaxformer.study import Axis, Choice, Halving, Integer, LogUniform, Points, Search, Uniform, sampled
 from flaxformer.study.divergence import RULE
 from flaxformer.study.halving import goal_of, ranked
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.search import coordinates
 from flaxformer.study.suggest import suggest
+from flaxformer.system.errors import UserError
 
 RATE = "optimizer.learning_rate"
 RATES = {RATE: LogUniform(1e-4, 1e-1)}
@@ -508,7 +498,7 @@ def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
 FILE = '''"""A halving for the command line."""
 
 from flaxformer.study import Halving, LogUniform, Study, sampled
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training
 

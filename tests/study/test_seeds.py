@@ -2,8 +2,8 @@
 
 import pytest
 
-from flaxformer.errors import UserError
 from flaxformer.study.seeds import parse_seeds
+from flaxformer.system.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,17 @@ import math
 import pytest
 from study.tiny import BASELINE, NORM, fill, tiny
 
-from flaxformer.config import Classifier, Patches
-from flaxformer.errors import UserError
+from flaxformer.analysis import tuned
+from flaxformer.analysis.analysis import analyse
+from flaxformer.components import Classifier, Patches
 from flaxformer.report import tables
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.store.store import Store
-from flaxformer.study import Halving, LogUniform, Search, tuned
-from flaxformer.study.analysis import analyse
+from flaxformer.study import Halving, LogUniform, Search
 from flaxformer.study.divergence import score
 from flaxformer.study.plan import declaration
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Digits
 
 FINAL = {"test_loss", "test_loss_se", "test_accuracy", "validation_loss_se"}

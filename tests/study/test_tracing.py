@@ -8,9 +8,9 @@ STUDY = """
 import sys
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from flaxformer.config import Attention, Dense, FeedForward, ModelConfig
-from flaxformer.params import Parameters, param
-from flaxformer.struct import leaf, static
+from flaxformer import Attention, Dense, FeedForward, ModelConfig
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import leaf, static
 from flaxformer.study import Axis, Study
 from flaxformer.tasks import Copy
 from flaxformer.tasks.base import Source

@@ -2,9 +2,9 @@
 
 import pytest
 
-from flaxformer.errors import UserError
 from flaxformer.study.load import load_module
 from flaxformer.study.user_functions import calling
+from flaxformer.system.errors import UserError
 
 
 class Outside(BaseException):

@@ -4,12 +4,12 @@ import pytest
 from study.tiny import LOWER, RATE, fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.errors import UserError
 from flaxformer.runner.launch import derived
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
 from flaxformer.study.plan import check_measured
+from flaxformer.system.errors import UserError
 
 CLAIM = Claim("it is small", lower={"quantity": "size"}, than=9)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer.components import POST, PRE, Attention, Dense
+from flaxformer.config import ModelConfig
 from flaxformer.runner.launch import derived
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row
@@ -16,9 +17,9 @@ from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Study, Trial
 from flaxformer.study.metrics import METRICS
 from flaxformer.study.plan import declaration
+from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training
-from flaxformer.user_code.changes import OnCodeChange
 
 BASELINE = Run(
     model=ModelConfig(vocabulary=6, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=11)),
@@ -130,7 +131,7 @@ def kept_programs(folder: Path) -> Iterator[None]:
 
 FILE = '''"""The tiny study as a file, for the command line."""
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer import POST, PRE, Attention, Dense, ModelConfig
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training

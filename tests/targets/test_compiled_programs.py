@@ -17,10 +17,11 @@ from test_recipes import RECIPES, data, recipe  # noqa: F401  # a fixture
 
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.target import compile_and_print
-from flaxformer.config import Attention, Dense, LanguageModel, LearnedPositions, ModelConfig
+from flaxformer.components import Attention, Dense, LanguageModel, LearnedPositions
+from flaxformer.config import ModelConfig
 from flaxformer.data import prepare
+from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.nn.kernels import chunked
-from flaxformer.sharding import Devices, parse_devices
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import groups
 from flaxformer.targets.program import Placement, compile_step
@@ -225,7 +226,7 @@ def test_plan_prints_memory_kernels_and_limits(target, tmp_path):
     target_named(target)
     file = tmp_path / "run.py"
     file.write_text(
-        "from flaxformer.config import Attention, ModelConfig\nfrom flaxformer.tasks import Induction\n"
+        "from flaxformer import Attention, ModelConfig\nfrom flaxformer.tasks import Induction\n"
         "from flaxformer.training import AdamW, Run, Training\n"
         "run = Run(model=ModelConfig(vocabulary=16, layers=1, d_model=32, attention=Attention(heads=2)),\n"
         "          task=Induction(symbols=16, length=16, batch_size=4), optimizer=AdamW(),\n"

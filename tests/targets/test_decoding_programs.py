@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer.config import Attention, Dense, ModelConfig, Rotary
+from flaxformer.components import Attention, Dense, Rotary
+from flaxformer.config import ModelConfig
 from flaxformer.model import Sampling, decoding, init
 from flaxformer.model.decoding_edits import EditArguments
 from flaxformer.targets.program import Placement

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer.config import Attention, Dense, LanguageModel, LayerNorm, ModelConfig
+from flaxformer.components import Attention, Dense, LanguageModel, LayerNorm, attention
+from flaxformer.config import ModelConfig
+from flaxformer.devices.sharding import Devices
 from flaxformer.nn import chunks
 from flaxformer.nn.kernels.platform import Platform
-from flaxformer.parts import attention
-from flaxformer.sharding import Devices
 from flaxformer.targets.program import Placement, compile_step
 from flaxformer.targets.topology import PACKAGES, parse_target
 from flaxformer.tasks import StandardLibrary

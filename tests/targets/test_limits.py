@@ -3,9 +3,10 @@
 import pytest
 
 from flaxformer.cli.target import collectives_table, gib, kernel_lines, memory_table, step_line
-from flaxformer.config import Attention, ModelConfig
+from flaxformer.components import Attention
+from flaxformer.config import ModelConfig
+from flaxformer.devices.sharding import Devices
 from flaxformer.nn.kernels import KernelChoice
-from flaxformer.sharding import Devices
 from flaxformer.targets.collectives import Collective
 from flaxformer.targets.compiler import parse_bytes_needed
 from flaxformer.targets.limits import COMPILATIONS, Largest, largest

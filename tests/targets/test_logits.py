@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from flaxformer.config import Attention, Dense, LanguageModel, ModelConfig
+from flaxformer.components import Attention, Dense, LanguageModel
+from flaxformer.config import ModelConfig
 from flaxformer.nn import chunks
 from flaxformer.targets.program import logits_bytes
 from flaxformer.tasks import Copy

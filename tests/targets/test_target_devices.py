@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 from flaxformer.targets import gpu
 from flaxformer.targets.devices import DEVICES, GIB, TARGETS, device_of
 from flaxformer.targets.gpu import cuda_is_known, target_config

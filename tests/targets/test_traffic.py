@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer.config import Attention, Dense, LanguageModel, ModelConfig
+from flaxformer.components import Attention, Dense, LanguageModel
+from flaxformer.config import ModelConfig
 from flaxformer.targets.traffic import PARTS, kernels_of, traffic_by_part
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, start, train_step

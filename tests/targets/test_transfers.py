@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from flaxformer.cli.target import transfers_line
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
 from flaxformer.data import prepare
-from flaxformer.errors import UserError
-from flaxformer.sharding import Devices
+from flaxformer.devices.sharding import Devices
+from flaxformer.system.errors import UserError
 from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
 from flaxformer.targets.topology import PACKAGES, parse_target
 from flaxformer.targets.transfers import host_transfers

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
+from flaxformer.components import Attention, BatchNorm, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.struct import replace_at
 from flaxformer.diagnostics import diagnose
-from flaxformer.errors import UserError
-from flaxformer.params import fold_in_name
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens
-from flaxformer.tasks.base import concat_parts
+from flaxformer.tasks.batch import concat_parts
 from flaxformer.training import Run, Training, start, train_chunk
 from flaxformer.training.loss import loss, summed_loss
 from flaxformer.training.step import backward

@@ -9,11 +9,12 @@ import pytest
 from tasks.every import WORDS, word_tokenizer
 
 from flaxformer import model
-from flaxformer.config import Attention, Dense, LearnedPositions, ModelConfig, Rotary
+from flaxformer.components import Attention, Dense, LearnedPositions, Rotary
+from flaxformer.config import ModelConfig
 from flaxformer.data.questions import read_questions
-from flaxformer.errors import UserError
 from flaxformer.study import Study
 from flaxformer.study.evaluation_data import data_limits_of
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, Domain, Mixture, MultipleChoice, Overlap, TextClassification, TextFiles
 from flaxformer.tasks.choices import ChoiceData, accuracy_of
 from flaxformer.training import Run, start

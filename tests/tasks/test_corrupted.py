@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import MaskedTokens, SpanCorruption, TextFiles, TokenFiles
 from flaxformer.training import Run
 

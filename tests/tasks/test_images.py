@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flaxformer.config import Classifier, ModelConfig, Patches
-from flaxformer.errors import UserError
+from flaxformer.components import Classifier, Patches
+from flaxformer.config import ModelConfig
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Digits, Images
 from flaxformer.tasks.images import digits
 from flaxformer.training import Run

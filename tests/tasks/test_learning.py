@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 from tasks.every import WORDS, sentences
 
-from flaxformer.config import Attention, Classifier, Dense, LearnedPositions, ModelConfig, NoPositions, Patches
+from flaxformer.components import Attention, Classifier, Dense, LearnedPositions, NoPositions, Patches
+from flaxformer.config import ModelConfig
 from flaxformer.tasks import (
     Copy,
     Digits,

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.errors import UserError
-from flaxformer.params import fold_in_name
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import fold_in_name
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import (
     Copy,
     Domain,
@@ -23,7 +24,7 @@ from flaxformer.tasks import (
     TextFiles,
     TokenFiles,
 )
-from flaxformer.tasks.base import Source
+from flaxformer.tasks.batch import Source
 from flaxformer.tasks.host import HostSource, prefetch
 from flaxformer.tasks.mixture import draw_domains, weights_at
 from flaxformer.tasks.sharded import ShardedSource

@@ -9,9 +9,10 @@ import pytest
 from tasks.every import WORDS
 
 from flaxformer import model
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
 from flaxformer.data.pairs import Pair
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens, TextPair, TokenFiles
 from flaxformer.tasks.examples import take_rows
 

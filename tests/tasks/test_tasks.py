@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from tasks.every import every_task, same, shapes, some
 
-from flaxformer.config import (
+from flaxformer.components import (
     Attention,
     Classifier,
     LanguageModel,
     LearnedPositions,
-    ModelConfig,
     NoHead,
     Patches,
     Regressor,
     Tokens,
     Vectors,
 )
-from flaxformer.errors import UserError
-from flaxformer.struct import choices, type_hints
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import choices, type_hints
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import (
     Batch,
     Copy,

@@ -11,7 +11,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.data.corpus import count_model_losses, split_by_file_name, standard_library
 from flaxformer.data.library_tokenizer import PIECE
 from flaxformer.data.tokenizer import read_tokenizer, token_dtype
-from flaxformer.errors import UserError
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import StandardLibrary, TextFiles
 from flaxformer.training import Run
 

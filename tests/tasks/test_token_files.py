@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import GRU, Attention, Block, Dense, LearnedPositions, ModelConfig, recurrent_model
+from flaxformer.components import GRU, Attention, Dense, LearnedPositions
+from flaxformer.config import Block, ModelConfig, recurrent_model
+from flaxformer.core.params import fold_in_name
 from flaxformer.data import open_tokens, prepare
-from flaxformer.errors import UserError
-from flaxformer.params import fold_in_name
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import MaskedTokens, TextFiles, TokenFiles, token_files
 from flaxformer.tasks.host import HostSource, prefetch
 from flaxformer.tasks.text import TextSource, random_starts

@@ -11,13 +11,14 @@ from tasks.every import WORDS
 
 from flaxformer.checkpoint import write_config
 from flaxformer.cli import main
-from flaxformer.config import Attention, Dense, ModelConfig
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
 from flaxformer.data.tokenizer import BYTES, decode_stream
-from flaxformer.errors import UserError
 from flaxformer.jobs import translation
 from flaxformer.jobs.translation import stream_translation, translate
 from flaxformer.model import Sampling, apply, init
 from flaxformer.study.load import load
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, TextFiles
 from flaxformer.training import Run
 
@@ -106,7 +107,7 @@ def test_too_long_line_raises_an_error_before_translation(files):
 
 
 FILE = """
-from flaxformer.config import Attention, ModelConfig
+from flaxformer import Attention, ModelConfig
 from flaxformer.tasks import PairedTokens
 from flaxformer.training import AdamW, Run, Training
 

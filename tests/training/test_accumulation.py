@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, BatchNorm, Dense, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, BatchNorm, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import replace_at
 from flaxformer.model import apply
 from flaxformer.nn import chunks
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Training, ZLoss, start, train_step
 from flaxformer.training.loss import summed_loss

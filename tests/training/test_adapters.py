@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.config import GRU, Attention, Block, Gated, LanguageModel, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import GRU, Attention, Gated, LanguageModel
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.params import AdaptedWeight, path_name
 from flaxformer.model.weights import with_layout
-from flaxformer.params import AdaptedWeight, path_name
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import (
     SGD,

@@ -10,10 +10,11 @@ import pytest
 from jaxtyping import Array, Float
 
 from flaxformer.checkpoint.leaves import copy_from_host, copy_to_host
-from flaxformer.component import Aux
-from flaxformer.config import Attention, Block, Dense, Gated, ModelConfig, NoPositions, RMSNorm
+from flaxformer.components import Attention, Dense, Gated, NoPositions, RMSNorm
+from flaxformer.components.component import Aux
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.struct import leaf, static
 from flaxformer.model.weights import with_layout
-from flaxformer.struct import leaf, static
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, AdamW, Constant, Run, Schedule, Training, start, train_chunk, weight_axes
 from flaxformer.training.step import apply_gradients

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.struct import replace_at
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, evaluation_params, start, train_step
 

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from flaxformer.sharding import Devices
-from flaxformer.startup import cpu_devices
+from flaxformer.devices.sharding import Devices
+from flaxformer.system.startup import cpu_devices
 from flaxformer.training import calls_in_flight
 from flaxformer.training.calls_in_flight import MOST_CALLS, wait_every_few_calls
 
@@ -16,7 +16,7 @@ SET_UP = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 from flaxformer.config import ModelConfig
-from flaxformer.sharding import Devices, shardings_of, replicated
+from flaxformer.devices.sharding import Devices, shardings_of, replicated
 from flaxformer.tasks import AssociativeRecall, Copy, EvaluationSet
 from flaxformer.training import AdamW, Run, Training
 from flaxformer.training.compiled_run import CompiledRun

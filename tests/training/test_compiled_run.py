@@ -5,16 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import NO_NORM, Attention, Dense, LeCun, ModelConfig, TokenMixer
-from flaxformer.errors import UserError
+from flaxformer.components import NO_NORM, Attention, Dense, LeCun, TokenMixer
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import fold_in_name, path_name
+from flaxformer.core.weight_specs import Declared, declarations
+from flaxformer.devices.sharding import Devices
 from flaxformer.model.weights import Transformer, with_layout
-from flaxformer.params import fold_in_name, path_name
-from flaxformer.sharding import Devices
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training, compiled_run, compiling
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup
-from flaxformer.weight_specs import Declared, declarations
 
 RUN = Run(  # without biases of attention: the gradient of a key bias is rounding alone, which Adam rescales
     model=ModelConfig(

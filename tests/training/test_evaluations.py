@@ -10,20 +10,20 @@ import pytest
 from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
 
 from flaxformer.checkpoint import Stop
-from flaxformer.errors import UserError
+from flaxformer.components.heads import LossSum
+from flaxformer.core.struct import leaf
+from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
 from flaxformer.jobs.log import read
-from flaxformer.parts.heads import LossSum
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.program import MemoryFittedProgram, Stopped
-from flaxformer.sharding import Devices
 from flaxformer.store.rows import RESERVED_PREFIXES
-from flaxformer.struct import leaf
 from flaxformer.study import Axis
 from flaxformer.study.evaluation_data import evaluation_data
 from flaxformer.study.metrics import metrics_of
 from flaxformer.study.plan import check_measured, declaration, groups
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import (
     Copy,
     Domain,

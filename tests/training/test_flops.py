@@ -9,22 +9,13 @@ import pytest
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from flaxformer.config import (
-    Attention,
-    Dense,
-    FeedForward,
-    Gated,
-    LanguageModel,
-    LearnedPositions,
-    ModelConfig,
-    Tokens,
-    Vectors,
-)
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense, FeedForward, Gated, LanguageModel, LearnedPositions, Tokens, Vectors
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters, param
+from flaxformer.core.struct import replace_at, static
 from flaxformer.jobs.peak import model_flops
-from flaxformer.params import Parameters, param
-from flaxformer.struct import replace_at, static
 from flaxformer.study.program_cost import cost_of_run
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, AdamW, Muon, Run, Training
 from flaxformer.training.cost import parameter_counts, run_cost

@@ -8,21 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer.component import Aux
-from flaxformer.config import (
-    Attention,
-    Block,
-    Dense,
-    Gated,
-    LanguageModel,
-    LearnedPositions,
-    ModelConfig,
-    ReZero,
-    RMSNorm,
-)
+from flaxformer.components import Attention, Dense, Gated, LanguageModel, LearnedPositions, ReZero, RMSNorm
+from flaxformer.components.component import Aux
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core.struct import leaf
 from flaxformer.model import init
 from flaxformer.model.weights import stack_as, with_layout
-from flaxformer.struct import leaf
 from flaxformer.tasks import Copy
 from flaxformer.training import (
     SGD,

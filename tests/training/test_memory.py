@@ -5,10 +5,11 @@ import math
 import jax
 import pytest
 
-from flaxformer import params
-from flaxformer.config import Attention, Block, Dense, ModelConfig
-from flaxformer.errors import UserError
+from flaxformer.components import Attention, Dense
+from flaxformer.config import Block, ModelConfig
+from flaxformer.core import params
 from flaxformer.model import specs
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, memory, start
 

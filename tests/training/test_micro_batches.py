@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import GRU, Attention, BatchNorm, Block, Dense, ModelConfig, recurrent_model
+from flaxformer.components import GRU, Attention, BatchNorm, Dense
+from flaxformer.config import Block, ModelConfig, recurrent_model
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.training import Run, Training, cpu, start, train_chunk
 from flaxformer.training.cpu import activation_bytes

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Dense, ModelConfig
-from flaxformer.errors import UserError
-from flaxformer.params import Parameters
-from flaxformer.sharding import Devices
-from flaxformer.struct import replace_at
+from flaxformer.components import Attention, Dense
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters
+from flaxformer.core.struct import replace_at
+from flaxformer.devices.sharding import Devices
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, Adafactor, AdamW, Lion, Muon, Run, ScheduleFree, Training, start, train_chunk
 from flaxformer.training.compiled_run import CompiledRun

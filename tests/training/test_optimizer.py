@@ -6,11 +6,12 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer.config import Attention, Dense, LanguageModel, ModelConfig
+from flaxformer.components import Attention, Dense, LanguageModel
+from flaxformer.config import ModelConfig
+from flaxformer.core.params import table
+from flaxformer.core.weight_axes import decay_mask
 from flaxformer.model import init, specs
-from flaxformer.params import table
 from flaxformer.training import AdamW, Constant, Cosine, InverseSqrt, Linear, learning_rate
-from flaxformer.weight_axes import decay_mask
 
 STEPS, PEAK = 23, 0.3
 rates = jax.jit(jax.vmap(learning_rate, in_axes=(None, 0, None)), static_argnums=2)

@@ -9,12 +9,13 @@ import optax
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.config import LSTM, Attention, Dense, ModelConfig, recurrent_model
-from flaxformer.errors import UserError
+from flaxformer.components import LSTM, Attention, Dense
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.overrides import override
+from flaxformer.core.params import Parameters, param, path_name, subtree
 from flaxformer.model import init
 from flaxformer.model.weights import with_layout
-from flaxformer.overrides import override
-from flaxformer.params import Parameters, param, path_name, subtree
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import (
     SGD,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer import model
-from flaxformer.canonical import canonical
-from flaxformer.config import (
+from flaxformer.components import (
     NTK,
     Attention,
     ByRole,
@@ -15,7 +14,6 @@ from flaxformer.config import (
     DepthScaled,
     LanguageModel,
     LeCun,
-    ModelConfig,
     MuP,
     Normal,
     Parametrization,
@@ -26,12 +24,14 @@ from flaxformer.config import (
     Vectors,
     Xavier,
 )
+from flaxformer.config import ModelConfig
+from flaxformer.core.canonical import canonical
+from flaxformer.core.params import param, path_name, table
+from flaxformer.core.struct import replace_at
 from flaxformer.diagnostics import coordinate_check
 from flaxformer.diagnostics.coordinate import at_width
-from flaxformer.errors import UserError
 from flaxformer.laws.programs import fast_jit
-from flaxformer.params import param, path_name, table
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, AdamW, Constant, Lamb, Lion, Muon, Run, ScheduleFree, start, train_chunk
 from flaxformer.training.loss import loss

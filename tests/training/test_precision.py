@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from grid import V, grid, model_and_tokens, sparse_grid
 
-from flaxformer.config import (
+from flaxformer.components import (
     GRU,
     LSTM,
     Attention,
@@ -16,15 +16,14 @@ from flaxformer.config import (
     Dense,
     Elman,
     LanguageModel,
-    ModelConfig,
     Patches,
     Regressor,
     Vectors,
-    recurrent_model,
 )
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.params import path_name
+from flaxformer.core.struct import replace_at
 from flaxformer.model import apply_with_intermediates
-from flaxformer.params import path_name
-from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy, Digits, ScaledIndex
 from flaxformer.training import Run, Training, start, train_step
 from flaxformer.training.loss import loss

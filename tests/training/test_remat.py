@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Dense, Elman, ModelConfig, recurrent_model
+from flaxformer.components import Attention, Dense, Elman
+from flaxformer.config import ModelConfig, recurrent_model
+from flaxformer.core.struct import replace_at
 from flaxformer.model.remat import REMATS
-from flaxformer.struct import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, start
 from flaxformer.training.step import backward

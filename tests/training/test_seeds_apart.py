@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE
 
-from flaxformer.canonical import canonical
 from flaxformer.checkpoint.config import classes_within, from_canonical
-from flaxformer.errors import UserError
-from flaxformer.params import fold_in_name
-from flaxformer.struct import replace_at
+from flaxformer.core.canonical import canonical
+from flaxformer.core.params import fold_in_name
+from flaxformer.core.struct import replace_at
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import MaskedTokens, StandardLibrary
 from flaxformer.training import Run, Seeds, start
 from flaxformer.training.step import backward

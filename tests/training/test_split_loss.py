@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import Attention, Classifier, Dense, LanguageModel, LayerNorm, ModelConfig, Tokens
+from flaxformer.components import Attention, Classifier, Dense, LanguageModel, LayerNorm, Tokens
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import leaf
+from flaxformer.devices.sharding import Devices, shardings_of
 from flaxformer.nn import chunks
-from flaxformer.sharding import Devices, shardings_of
-from flaxformer.struct import leaf
 from flaxformer.tasks import Copy
-from flaxformer.tasks.base import Batch
+from flaxformer.tasks.batch import Batch
 from flaxformer.training import LossTerm, Run, Training, ZLoss, start
 from flaxformer.training.evaluation import score
 from flaxformer.training.loss import loss

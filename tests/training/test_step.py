@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.config import POST, PRE, Attention, Dense, ModelConfig
+from flaxformer.components import POST, PRE, Attention, Dense
+from flaxformer.config import ModelConfig
 from flaxformer.model import apply
 from flaxformer.nn.losses import cross_entropy
 from flaxformer.tasks import AssociativeRecall, Batch, Copy

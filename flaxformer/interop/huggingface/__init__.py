@@ -23,7 +23,6 @@ from pathlib import Path
 from jax.typing import ArrayLike
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError, did_you_mean, not_supported
 from flaxformer.interop.huggingface import files
 from flaxformer.interop.huggingface.attributes import GENERATION, Attributes
 from flaxformer.interop.huggingface.bart import BART
@@ -43,6 +42,7 @@ from flaxformer.interop.huggingface.t5 import T5
 from flaxformer.interop.tensors import declared_rows, from_tensors, host_array, tensor_shapes, to_tensors
 from flaxformer.model import Transformer, specs
 from flaxformer.model.weights import with_layout
+from flaxformer.system.errors import UserError, did_you_mean, not_supported
 
 __all__ = ["FAMILIES", "load", "save"]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer.config import ModelConfig
-from flaxformer.errors import UserError
-from flaxformer.struct import REQUIRED, get_at
+from flaxformer.core.struct import REQUIRED, get_at
+from flaxformer.system.errors import UserError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 """Files with the attributes of a model and of its generation."""

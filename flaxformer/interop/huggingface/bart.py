@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
+from flaxformer.components import LanguageModel, LayerNorm, LearnedPositions, NormPlacement, Tokens
+from flaxformer.config import ModelConfig
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import TABLE, TensorLayout, TensorRow, layers, linear, norm, within

@@ -1,6 +1,7 @@
 """BERT (Devlin et al. 2019), as in BertForMaskedLM."""
 
-from flaxformer.config import LanguageModel, LayerNorm, LearnedPositions, ModelConfig, NormPlacement, Tokens
+from flaxformer.components import LanguageModel, LayerNorm, LearnedPositions, NormPlacement, Tokens
+from flaxformer.config import ModelConfig
 from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family, classifier, final_vectors
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm

@@ -8,10 +8,10 @@ from types import ModuleType
 
 import numpy as np
 
-from flaxformer.errors import UserError
-from flaxformer.files import make_folder, replacing, write_atomically
 from flaxformer.interop.huggingface.attributes import CONFIG, GENERATION, Attributes
-from flaxformer.json_reader import parse_json
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import make_folder, replacing, write_atomically
+from flaxformer.system.json_reader import parse_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 

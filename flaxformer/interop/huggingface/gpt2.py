@@ -1,6 +1,7 @@
 """GPT-2 (Radford et al. 2019), as in GPT2LMHeadModel."""
 
-from flaxformer.config import PRE, LanguageModel, LayerNorm, LearnedPositions, ModelConfig, Tokens
+from flaxformer.components import PRE, LanguageModel, LayerNorm, LearnedPositions, Tokens
+from flaxformer.config import ModelConfig
 from flaxformer.interop.huggingface.attributes import Attribute, activation, choice, number, rate, unused
 from flaxformer.interop.huggingface.family import Family, classifier
 from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm

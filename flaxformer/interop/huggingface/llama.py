@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flaxformer.config import PRE, Gated, LanguageModel, ModelConfig, RMSNorm, Rotary, Tokens
-from flaxformer.errors import UserError
+from flaxformer.components import PRE, Gated, LanguageModel, RMSNorm, Rotary, Tokens
+from flaxformer.config import ModelConfig
 from flaxformer.interop.huggingface.attributes import Attributes, activation, choice, number, unused
 from flaxformer.interop.huggingface.family import Family, classifier, final_vectors
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear
+from flaxformer.system.errors import UserError
 
 LAYER = (
     TensorRow("input_layernorm.weight", ("attention_connection/pre/gain",), VECTOR),

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flaxformer.errors import UserError
 from flaxformer.interop.huggingface.family import Family, StateDict
+from flaxformer.system.errors import UserError
 
 
 def normalize_names(

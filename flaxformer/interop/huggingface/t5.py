@@ -4,24 +4,24 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flaxformer.config import (
+from flaxformer.components import (
     PRE,
     Attention,
     Dense,
     FeedForward,
     Gated,
     LanguageModel,
-    ModelConfig,
     RelativeBuckets,
     RMSNorm,
     Tokens,
 )
-from flaxformer.errors import UserError
+from flaxformer.config import ModelConfig
+from flaxformer.core.struct import replace_at
 from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, Attributes, Fields, choice, number, rate
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, within
 from flaxformer.interop.widths import encoder_of
-from flaxformer.struct import replace_at
+from flaxformer.system.errors import UserError
 
 SELF_ATTENTION = tuple(
     TensorRow(f"{there}.weight", (here,), MATRIX)

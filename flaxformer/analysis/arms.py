@@ -1,0 +1,136 @@
+"""Summary of one arm over its seeds."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from flaxformer.analysis.trials import TrialResults
+from flaxformer.statistics.finite import WithoutValue, finite_values
+from flaxformer.statistics.judgement import Estimate, estimate, proportion
+from flaxformer.store.rows import Row
+from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.study.divergence import is_diverged
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted
+
+Curve = tuple[list[int], list[Estimate]]
+"""Steps, and the estimate over seeds at each."""
+MOST_LISTED = 6
+"""Largest number of arms of which the rate of divergence is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmSummary:
+    """One arm over its seeds: scores in the order of `seeds`, None where a run has none.
+
+    That is where it is missing, failed or stopped early, or where its number is not finite.
+    """
+
+    labels: Labels
+    scores: Sequence[float | None]
+    rows: Sequence[Row | None]
+    """Rows with all their columns, read from the folder when they are asked for."""
+    diverged: int
+    """Number of runs that diverged."""
+    results: TrialResults | None = None
+    """Results of all trials by column; None for a quantity, and for an arm of a withdrawn claim."""
+    places: Sequence[int] = ()
+    """Places of the arm's trials in these results."""
+    not_finite: tuple[int, ...] = ()
+    """Seeds at which the number is not finite, and is no score."""
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        """Mean and interval over the seeds with a score."""
+        return estimate([score for score in self.scores if score is not None])
+
+    def without_value(self, study: JsonObject, name: str) -> WithoutValue:
+        """Return the seeds at which a metric of the runs is not finite; of a quantity, its own."""
+        seeds = self.not_finite
+        if self.results is not None and name != study["metric"]:
+            missing = set(self.results.not_finite(name))
+            seeds = tuple(study["trials"][place]["seed"] for place in self.places if place in missing)
+        where = "" if QUANTITY in self.labels else ", ".join(f"{axis} {label}" for axis, label in self.labels.items())
+        return WithoutValue(name, seeds, len(study["seeds"]), where)
+
+    @property
+    def statuses(self) -> list[str | None]:
+        """Status of the run at each seed; None where it is missing."""
+        return [None] * len(self.rows) if self.results is None else [self.results.statuses[i] for i in self.places]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that ended, early or not, and did not fail."""
+        return sum(status not in (None, "failed") for status in self.statuses)
+
+    @property
+    def has_diverged(self) -> list[bool]:
+        """For each seed, whether its run diverged."""
+        if self.results is None:
+            return [row is not None and is_diverged(row) for row in self.rows]
+        return [bool(own) for own in self.results.diverged[np.asarray(self.places, int)]]
+
+    def numbers(self, name: str) -> list[float | None]:
+        """A column of numbers, such as "seconds", or a metric at each seed; None where a run has none."""
+        own: list[float | None] = [] if self.results is None else self.results.numbers(name)[self.places].to_list()
+        return own or [None] * len(self.rows)
+
+    @functools.cached_property
+    def stopped_at(self) -> int | None:
+        """Step at which a halving stopped the arm; None if it was not stopped."""
+        if "stopped" not in self.statuses or self.results is None:
+            return None
+        return self.results.table["stopped_at"][self.places[self.statuses.index("stopped")]]
+
+    def curve(self, metric: str) -> Curve | None:
+        """Learning curve over the runs that ended, by the rule of divergence; None without any.
+
+        An evaluation that is not finite is left out.
+        """
+        if self.results is None:
+            return None
+        steps, values = self.results.curves(metric)
+        ended = [i for i, status in zip(self.places, self.statuses, strict=True) if status in ("done", "diverged")]
+        own = [(i, curve) for i in ended if (curve := values[i]) is not None]
+        if not own:
+            return None
+        columns = [finite_values(column) for column in zip(*(curve for _, curve in own), strict=True)]
+        found = [(at, estimate(one)) for at, one in zip(steps[own[0][0]] or (), columns, strict=True) if one]
+        return ([at for at, _ in found], [one for _, one in found]) if found else None
+
+    def scores_at(self, metric: str, step: int) -> list[float | None]:
+        """The metric of the run at each seed after a step, stopped runs among them; None where it was not evaluated."""
+        if self.results is None:
+            return [None] * len(self.rows)
+        steps, values = self.results.curves(metric)
+        own = [(list(steps[i] or ()), values[i]) for i in self.places]
+        return [None if curve is None or step not in at else curve[at.index(step)] for at, curve in own]
+
+    def stopped_estimate(self, metric: str) -> Estimate:
+        """Mean and interval of the metric at the step at which a halving stopped the arm."""
+        found = [] if self.results is None else self.results.scores(metric, ("stopped",))
+        return estimate([score for i in self.places if (score := found[i]) is not None])
+
+
+def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:
+    """Return a sentence on the rate of divergence, with its interval, for each arm with a diverged run."""
+    found = []
+    for arm in arms:
+        if arm.diverged:
+            n = arm.runs
+            low, high = proportion(arm.diverged, n)
+            name = ", ".join(f"{axis} {label}" for axis, label in arm.labels.items()) or "the baseline"
+            rate = f"rate {arm.diverged / n:.0%}, 95 % interval {low:.0%} to {high:.0%}"
+            found.append(f"{arm.diverged} of {counted(n, 'run')} of {name} diverged ({rate}).")
+    more = len(found) - MOST_LISTED
+    return found[:MOST_LISTED] + ([f"Of {counted(more, 'other arm')}, runs diverged too."] if more > 0 else [])
+
+
+def without_value(study: JsonObject, arms: Sequence[ArmSummary]) -> list[WithoutValue]:
+    """Return the seeds at which a quantity, or a metric or number of an evaluation set of an arm, is not finite."""
+    names = dict.fromkeys((study["metric"], *study.get("evaluation_columns", ())))
+    names_of = [([own] if (own := arm.labels.get(QUANTITY)) else names) for arm in arms]
+    found = [arm.without_value(study, name) for arm, own in zip(arms, names_of, strict=True) for name in own]
+    return [one for one in found if one.seeds]

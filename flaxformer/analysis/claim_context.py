@@ -1,0 +1,148 @@
+"""Context of a claim: simple effects of an interaction, the effect without diverged seeds, seeds without a value."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.costs import CostRatio, claim_cost_ratios
+from flaxformer.statistics.finite import WithoutValue, joined
+from flaxformer.statistics.judgement import Judgement, Qualification, judge_difference, judge_equivalence, with_verdicts
+from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.system.digests import JsonObject
+
+Term = tuple[float, Labels]
+
+
+@dataclasses.dataclass(frozen=True)
+class SimpleEffect:
+    """One of the two effects that an interaction compares: first level against second, under some other labels."""
+
+    first: Labels
+    """Labels of the first arm that differ from those of the second."""
+    second: Labels
+    context: Labels
+    """Labels by which the two simple effects differ."""
+    judgement: Judgement
+    """Judged alone; it belongs to no family, and is no verdict on a claim."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimContext:
+    """Results that a report shows with a claim."""
+
+    simple_effects: tuple[SimpleEffect, ...] = ()
+    """The two effects that an interaction compares; empty for other claims."""
+    diverged: int = 0
+    """Number of seeds at which one of its runs diverged."""
+    without_diverged: Judgement | None = None
+    """Test without these seeds, if there are any."""
+    cost_ratios: tuple[CostRatio, ...] = ()
+    """Unequal costs of the arms that it compares."""
+    without_value: tuple[WithoutValue, ...] = ()
+    """Seeds at which a number of the claim is not finite, by its name."""
+
+    def is_denied(self, kind: str) -> bool:
+        """True if one of the effects that an interaction compares is not in the claimed direction in the mean.
+
+        "A helps X more than Y" is then not what the data show: A hurts Y, or both. An equality claims no direction.
+        """
+        return kind != "equal" and any(one.judgement.effect.mean <= 0 for one in self.simple_effects)
+
+
+def judge_claim(claim: JsonObject, differences: Sequence[float], exact: bool) -> Judgement:
+    """Return the judgement of one declared claim, before the correction for its family."""
+    if claim["kind"] == "equal":
+        return judge_equivalence(differences, claim["within"], exact)
+    return judge_difference(differences, claim["by"], exact)
+
+
+def with_context(
+    study: JsonObject,
+    claims: Sequence[JsonObject],
+    differences: Sequence[Sequence[float]],
+    judgements: Sequence[Judgement],
+    measured: Sequence[Sequence[ArmSummary]],
+) -> tuple[list[Judgement], list[ClaimContext]]:
+    """Return the judgements with the qualifications that follow from the runs, and the context of each.
+
+    Args:
+      study: declaration of the study.
+      claims: declared claims.
+      differences: differences per seed of each.
+      judgements: judgement of each, with its verdict.
+      measured: the arms and quantities among which each claim has its own.
+    """
+    exact = study.get("exact", False)
+    diverged = [diverged_seeds(claim["terms"], arms) for claim, arms in zip(claims, measured, strict=True)]
+    without = []
+    for claim, own, lost in zip(claims, differences, diverged, strict=True):
+        kept = [difference for difference, is_lost in zip(own, lost, strict=True) if not is_lost]
+        without.append(judge_claim(claim, kept, exact))
+    qualified, contexts = [], []
+    known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
+    for claim, arms, judgement, lost, again in known:
+        context = ClaimContext(
+            tuple(simple_effects(claim["terms"], arms)),
+            sum(lost),
+            again if any(lost) else None,
+            claim_cost_ratios(claim["terms"], arms),
+            tuple(without_value(study, claim["terms"], arms)),
+        )
+        holds: dict[Qualification, bool] = {
+            "not finite": bool(context.without_value),
+            "simple effects": judgement.verdict == "supported" and context.is_denied(claim["kind"]),
+            "divergence decides": any(lost) and again.verdict != judgement.verdict,
+            "unequal cost": bool(context.cost_ratios),
+        }
+        found = (*judgement.qualifications, *(name for name, own in holds.items() if own))
+        qualified.append(dataclasses.replace(judgement, qualifications=found))
+        contexts.append(context)
+    return qualified, contexts
+
+
+def without_value(study: JsonObject, terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[WithoutValue]:
+    """Return the seeds at which a number that a claim compares is not finite, by its name."""
+    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
+    return joined([arm.without_value(study, arm.labels.get(QUANTITY) or str(study["metric"])) for arm in arms])
+
+
+def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[SimpleEffect]:
+    """Return the two effects that an interaction compares, in the direction of the claim; none for other claims."""
+    if len(terms) != 4:
+        return []
+    found, direction = [], terms[0][0]
+    for first, second, other in (
+        (terms[0][1], terms[1][1], terms[2][1]),
+        (terms[2][1], terms[3][1], terms[0][1]),
+    ):
+        values = _values([(direction, first), (-direction, second)], measured)
+        changed = [name for name in first if first[name] != second.get(name)]
+        context = {name: label for name, label in first.items() if other.get(name) != label}
+        levels = [{name: labels[name] for name in changed} for labels in (first, second)]
+        judgement = judge_difference([value for value in values if value is not None])
+        found.append(SimpleEffect(levels[0], levels[1], context, judgement))
+    return found
+
+
+def _values(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[float | None]:
+    """The contrast at each seed; None where a run or quantity is missing."""
+    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
+    if len(arms) < len(terms):
+        return []
+    columns = zip(*(arm.scores for arm in arms), strict=True)
+    weights = [weight for weight, _ in terms]
+    return [
+        sum(w * s for w, s in zip(weights, column, strict=True) if s is not None) if None not in column else None
+        for column in columns
+    ]
+
+
+def diverged_seeds(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[bool]:
+    """Return, for each seed with a difference, whether one of the claim's runs diverged."""
+    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
+    values = _values(terms, measured)
+    if not values:
+        return []
+    return [
+        any(own) for value, *own in zip(values, *(arm.has_diverged for arm in arms), strict=True) if value is not None
+    ]

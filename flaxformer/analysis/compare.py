@@ -1,0 +1,140 @@
+"""Comparison of two studies from their folders: what differs in their recipes, and their arms and claims in pairs."""
+
+import dataclasses
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+from flaxformer.analysis.analysis import Analysis, ArmSummary
+from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.core.canonical import differences
+from flaxformer.statistics.judgement import Estimate, estimate
+from flaxformer.study.claim import Labels
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmPair:
+    """Arms, or quantities, with the same labels; None where one study has no such arm.
+
+    `difference` estimates B − A over the seeds that both have, paired by seed; its `n` is 0 where there are none, or
+    where the metrics differ.
+    """
+
+    labels: Labels
+    a: ArmSummary | None
+    b: ArmSummary | None
+    difference: Estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimPair:
+    """Claims with the same text; None where one study does not declare it."""
+
+    text: str
+    a: JudgedClaim | None
+    b: JudgedClaim | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two studies side by side."""
+
+    a: Analysis
+    b: Analysis
+    settings: list[str]
+    """Differences of the studies themselves, as `name: A -> B`."""
+    recipes: dict[str, list[str]]
+    """Differences of recipes, as `path: A -> B`, by the arm that they are of; "" for those of all shared arms."""
+    arms: list[ArmPair]
+    claims: list[ClaimPair]
+
+    @property
+    def has_same_metric(self) -> bool:
+        """True if the arms of both are measured by the same number."""
+        return _metric(self.a) == _metric(self.b)
+
+
+def compare(a: Analysis, b: Analysis) -> Comparison:
+    """Compare two studies.
+
+    Raises:
+      UserError: they have no arm, no quantity and no claim in common.
+    """
+    arms, claims = _pair_arms(a, b), _pair_claims(a, b)
+    if not any(pair.a and pair.b for pair in arms) and not any(pair.a and pair.b for pair in claims):
+        names = [f"'{analysis.study['name']}' has {_arm_names(analysis)}" for analysis in (a, b)]
+        raise UserError(
+            f"the studies have no arm and no claim in common ({'; '.join(names)}); expected two studies that share "
+            "labels of their axes, or claims"
+        )
+    return Comparison(a, b, _settings(a.study, b.study), _recipes(a.study, b.study), arms, claims)
+
+
+def _arm_names(analysis: Analysis) -> str:
+    names = [
+        ", ".join(f"{axis}={label}" for axis, label in arm.labels.items()) or "baseline" for arm in _summaries(analysis)
+    ]
+    return " | ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _summaries(analysis: Analysis) -> list[ArmSummary]:
+    return [*analysis.arms, *analysis.quantities]
+
+
+def _metric(analysis: Analysis) -> tuple[str | None, str | None]:
+    return analysis.study.get("metric"), analysis.study.get("unit")
+
+
+def _pair_arms(a: Analysis, b: Analysis) -> list[ArmPair]:
+    own, other = ({_key(arm): arm for arm in _summaries(analysis)} for analysis in (a, b))
+    same_metric = _metric(a) == _metric(b)
+    pairs = []
+    for key in _union(own, other):
+        one, two = own.get(key), other.get(key)
+        shared = _differences(a, one, b, two) if one and two and same_metric else []
+        labels = one.labels if one else two.labels if two else {}
+        pairs.append(ArmPair(labels, one, two, estimate(shared)))
+    return pairs
+
+
+def _key(arm: ArmSummary) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(arm.labels.items()))
+
+
+def _differences(a: Analysis, one: ArmSummary, b: Analysis, two: ArmSummary) -> list[float]:
+    """B − A at each seed at which both have a result."""
+    before = dict(zip(a.study["seeds"], one.scores, strict=True))
+    after = dict(zip(b.study["seeds"], two.scores, strict=True))
+    pairs = [(before[seed], after[seed]) for seed in before if seed in after]
+    return [y - x for x, y in pairs if x is not None and y is not None]
+
+
+def _pair_claims(a: Analysis, b: Analysis) -> list[ClaimPair]:
+    own, other = ({claim.text: claim for claim in analysis.claims} for analysis in (a, b))
+    return [ClaimPair(text, own.get(text), other.get(text)) for text in _union(own, other)]
+
+
+def _union(one: Iterable[Key], other: Iterable[Key]) -> list[Key]:
+    return list(dict.fromkeys([*one, *other]))
+
+
+def _settings(a: JsonObject, b: JsonObject) -> list[str]:
+    shown = ("kind", "metric", "unit", "seeds")
+    return differences(*({name: study.get(name) for name in shown} for study in (a, b)))
+
+
+def _recipes(a: JsonObject, b: JsonObject) -> dict[str, list[str]]:
+    """Differences of the recipes of each shared arm; without a shared one, of the first arm of each."""
+    before, after = a["recipes"], b["recipes"]
+    shared = [name for name in before if name in after]
+    pairs = {name: (before[name], after[name]) for name in shared}
+    if not shared and before and after:
+        names = next(iter(before)), next(iter(after))
+        pairs = {f"{names[0]} | {names[1]}": (before[names[0]], after[names[1]])}
+    found = {name: [line.removeprefix("run.") for line in differences(*pair)] for name, pair in pairs.items()}
+    common = [line for line in next(iter(found.values()), []) if all(line in own for own in found.values())]
+    rest = {name: [line for line in own if line not in common] for name, own in found.items()}
+    return {name: own for name, own in ({"": common} | rest).items() if own}

@@ -1,0 +1,50 @@
+"""Limits of a study that follow from its log of declarations."""
+
+from collections.abc import Iterable, Sequence
+
+from flaxformer.analysis.claim_history import ClaimDeclaration, FurtherSeeds, seeds_in_words
+from flaxformer.store.declaration_log import DeclarationLog
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.wording import counted, listed
+
+MOST_NAMED = 6
+"""Largest number of trials that a sentence names."""
+MOST_SETS = 6
+"""Largest number of further sets of seeds that a limit lists."""
+
+
+def log_limits(
+    declarations: Iterable[ClaimDeclaration | None], further: FurtherSeeds, log: DeclarationLog, faults: Sequence[str]
+) -> list[str]:
+    """Return sentences on seeds that were chosen or left behind, on rows that were forged, and on faults of the log."""
+    remarks = {remark for declaration in declarations if declaration for remark in declaration.remarks}
+    found = [
+        f"{remark[0].upper()}{remark[1:]}; verdicts after such a choice are wrong more often than stated."
+        for remark in sorted(remarks)
+    ]
+    if further.sets:
+        more = ["…"] if len(further.sets) > MOST_SETS else []
+        shown = "; ".join([*map(seeds_in_words, further.sets[:MOST_SETS]), *more])
+        found.append(
+            f"{further} ({shown}; {counted(further.results, 'result')}). Where the seeds were chosen by their results, "
+            "verdicts are wrong more often than stated."
+        )
+    for event in log.of("verification")[-1:]:
+        if event["different"]:
+            found.append(f"On {event['time'][:10]}, {verification(event)}.")
+    if faults:
+        found.append(
+            f"The log of declarations was changed: {'; '.join(faults)}. No claim counts as declared before its data."
+        )
+    return found
+
+
+def verification(event: JsonObject) -> str:
+    """The result of a verification in one clause."""
+    n, different = len(event["trials"]), event["different"]
+    tried = f"{n} of {counted(event['finished'], 'finished trial')} {'was' if n == 1 else 'were'} trained again"
+    if not different:
+        return f"{tried} by the code {event['source']}: bitwise equal"
+    names = [*list(different)[:MOST_NAMED], *(["others"] if len(different) > MOST_NAMED else [])]
+    verb = "differs" if len(different) == 1 else "differ"
+    return f"{tried} by the code {event['source']}: {len(different)} {verb} ({listed(names)})"

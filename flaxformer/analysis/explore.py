@@ -1,0 +1,96 @@
+"""Exploratory contrasts: every level of an axis against the reference level, in every context, without a claim."""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.judging import Terms, key_of, paired_differences
+from flaxformer.statistics.corrections import benjamini_hochberg
+from flaxformer.statistics.judgement import Judgement, judge_differences, with_verdicts
+from flaxformer.study.claim import Labels
+from flaxformer.system.digests import JsonObject
+
+WEAK = 0.10
+"""False discovery rate of the exploratory findings: without any effect, at most so many reports have one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """Contrast of a level with the reference level of its axis, for the labels `context` of the other axes."""
+
+    axis: str
+    label: str
+    reference: str
+    context: Labels
+    judgement: Judgement
+    is_opposite: bool
+    """True if its sign is opposite to that of the same step at the baseline, which is significant."""
+    p_discovery: float = 1.0
+    """p-value corrected for all explorations by the method of Benjamini and Hochberg (1995)."""
+
+    @property
+    def is_significant(self) -> bool:
+        """True if its p-value, corrected for all explorations by Holm, is below the level."""
+        return self.judgement.verdict != "inconclusive"
+
+    @property
+    def is_weak_signal(self) -> bool:
+        """True if it is not significant, and its false discovery rate is below `WEAK`."""
+        return not self.is_significant and self.judgement.can_decide and self.p_discovery < WEAK
+
+    @property
+    def finding(self) -> str:
+        """Kind of finding in words; empty if it is none."""
+        found = "significant" if self.is_significant else "weak signal" if self.is_weak_signal else ""
+        return f"{found}, opposite" if found and self.is_opposite else found
+
+
+def explore(study: JsonObject, arms: dict[str, ArmSummary], swept: Collection[str]) -> list[Exploration]:
+    """Compare every level with the reference level of its axis, in every context that was run.
+
+    Contrasts that a claim is about are left out, and those along the swept axes, which the sweeps describe.
+    """
+    declared = {_pair(claim["terms"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["terms"]), 2)}
+    at_baseline: dict[tuple[str, str], list[float]] = {}
+    steps: list[tuple[str, str, str, Labels]] = []
+    differences: list[list[float]] = []
+    for axis in study["axes"]:
+        name, reference = axis["name"], axis["baseline"] or axis["labels"][0]
+        others = [other for other in study["axes"] if other is not axis]
+        if all(other["baseline"] in other["labels"] for other in others):
+            context = {other["name"]: other["baseline"] for other in others}
+            for label in axis["labels"]:
+                terms = _terms(context, name, label, reference)
+                at_baseline[name, label] = paired_differences(terms, arms) if label != reference else []
+        for label, context in _contexts(axis, others, arms.values()) if name not in swept else ():
+            terms = _terms(context, name, label, reference)
+            own = paired_differences(terms, arms) if label != reference else []
+            if len(own) > 1 and _pair(terms) not in declared:
+                steps.append((name, label, reference, context))
+                differences.append(own)
+    judged = with_verdicts(judge_differences(differences))
+    discovery = benjamini_hochberg([one.p if one.can_decide else 1.0 for one in judged])
+    known = dict(zip(at_baseline, with_verdicts(judge_differences(list(at_baseline.values()))), strict=True))
+    directions = {step: one.effect.mean for step, one in known.items() if one.verdict != "inconclusive"}
+    return [
+        Exploration(*step, judgement, judgement.effect.mean * directions.get(step[:2], 0.0) < 0, p)
+        for step, judgement, p in zip(steps, judged, discovery, strict=True)
+    ]
+
+
+def _terms(context: Labels, axis: str, label: str, reference: str) -> Terms:
+    return [(1.0, {**context, axis: label}), (-1.0, {**context, axis: reference})]
+
+
+def _contexts(
+    axis: JsonObject, others: Sequence[JsonObject], arms: Collection[ArmSummary]
+) -> Iterator[tuple[str, Labels]]:
+    """Yield the label on an axis and the labels on the others of each arm, in the order of the labels of the axes."""
+    ranks = [(one["name"], {label: i for i, label in enumerate(one["labels"])}) for one in (axis, *others)]
+    own = [arm.labels for arm in arms if all(arm.labels.get(name) in rank for name, rank in ranks)]
+    for labels in sorted(own, key=lambda labels: [rank[labels[name]] for name, rank in ranks]):
+        yield labels[axis["name"]], {other["name"]: labels[other["name"]] for other in others}
+
+
+def _pair(terms: Terms) -> frozenset[str]:
+    return frozenset(key_of(labels) for _, labels in terms)

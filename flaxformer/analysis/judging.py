@@ -1,0 +1,104 @@
+"""Judging of claims: paired differences, tests, families, and whether each was declared before its data."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.claim_context import ClaimContext, judge_claim, with_context
+from flaxformer.analysis.claim_history import ClaimDeclaration, WithdrawnClaim
+from flaxformer.statistics.judgement import Judgement, with_verdicts
+from flaxformer.study.claim import Labels
+from flaxformer.system.digests import JsonObject
+
+Terms = list[tuple[float, Labels]]
+
+
+DECLARED = {"text", "kind", "by", "within", "unit", "terms", "constant", "answers"}
+"""Fields of a claim in a declaration; others, of another version, are ignored."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedClaim:
+    """A declared claim with its differences per seed and the result of its test."""
+
+    text: str
+    kind: str
+    by: float
+    within: float | None
+    unit: str
+    terms: Terms
+    constant: float
+    differences: list[float]
+    judgement: Judgement
+    context: ClaimContext
+    declaration: ClaimDeclaration | None
+    """Time at which it was declared, and the results that existed then; None for a withdrawn claim."""
+    answers: Mapping[str, str] | None = None
+    """The sentence by verdict that answers the question of the study."""
+
+    @property
+    def is_exploratory(self) -> bool:
+        """True if it was declared, or changed, after its data; its verdict confirms nothing."""
+        return self.declaration is not None and not self.declaration.is_confirmatory
+
+
+def key_of(labels: Labels) -> str:
+    """Return the labels in an order of their own, as a key."""
+    return ",".join(f"{name}={labels[name]}" for name in sorted(labels))
+
+
+def paired_differences(terms: Terms, arms: Mapping[str, ArmSummary], constant: float = 0.0) -> list[float]:
+    """Return the value of a contrast at each seed that has all of its runs or quantities."""
+    if not all(key_of(labels) in arms for _, labels in terms):
+        return []
+    weights = [weight for weight, _ in terms]
+    columns = zip(*(arms[key_of(labels)].scores for _, labels in terms), strict=True)
+    return [
+        sum(w * s for w, s in zip(weights, column, strict=True)) + constant for column in columns if None not in column
+    ]
+
+
+def judge_claims(
+    study: JsonObject,
+    arms: Mapping[str, ArmSummary],
+    declarations: Sequence[ClaimDeclaration],
+    withdrawn: Sequence[tuple[WithdrawnClaim, Sequence[ArmSummary]]],
+) -> tuple[list[JudgedClaim], list[JudgedClaim]]:
+    """Judge the claims of the study, and those that it declared before their data and withdrew.
+
+    Claims that were declared before their data are one family, with the withdrawn ones; the others are corrected for
+    all claims.
+
+    Args:
+      study: content of study.json.
+      arms: its arms and quantities, by `key_of` their labels.
+      declarations: the declaration of each of its claims.
+      withdrawn: the withdrawn claims, each with the arms and quantities that it is about.
+    """
+    claims = [*study["claims"], *(one.claim for one, _ in withdrawn)]
+    current = list(arms.values())
+    measured = [*[current for _ in study["claims"]], *(list(own) for _, own in withdrawn)]
+    by_labels = [*[arms for _ in study["claims"]], *({key_of(one.labels): one for one in own} for _, own in withdrawn)]
+    exact = study.get("exact", False)
+    differences_of = [
+        paired_differences(claim["terms"], own, claim["constant"]) for claim, own in zip(claims, by_labels, strict=True)
+    ]
+    judgements = [judge_claim(*pair, exact) for pair in zip(claims, differences_of, strict=True)]
+    is_confirmatory = [one.is_confirmatory for one in declarations] + [True] * len(withdrawn)
+    family = iter(with_verdicts([one for one, own in zip(judgements, is_confirmatory, strict=True) if own]))
+    every = zip(with_verdicts(judgements), is_confirmatory, strict=True)
+    decided = [next(family) if own else one for one, own in every]
+    decided, contexts = with_context(study, claims, differences_of, decided, measured)
+    judged = [
+        JudgedClaim(
+            **{"unit": study["unit"]} | {name: value for name, value in claim.items() if name in DECLARED},
+            differences=differences,
+            judgement=judgement,
+            context=context,
+            declaration=declaration,
+        )
+        for claim, differences, judgement, context, declaration in zip(
+            claims, differences_of, decided, contexts, [*declarations, *[None] * len(withdrawn)], strict=True
+        )
+    ]
+    return judged[: len(declarations)], judged[len(declarations) :]

@@ -1,0 +1,300 @@
+"""Configs as pytrees: static fields select the compiled program, leaves are numbers that the program reads.
+
+>>> class Smoothing(Config):
+...     kind: str = static("uniform", choices=("uniform", "unigram"))   # a new value compiles a new program
+...     amount: float | None = leaf(None, at_least=0, below=1)          # a new value reuses the program
+
+`None` switches a feature off. It is part of the tree structure, so the program has no code for that feature.
+Two configs with equal `jax.tree.structure` share one compiled function.
+"""
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, overload
+
+import numpy as np
+
+from flaxformer.core.pytree import Node, holds_array
+from flaxformer.system.errors import UserError, did_you_mean, shown
+
+ValueT = TypeVar("ValueT")
+
+REQUIRED = dataclasses.MISSING
+LARGEST = 2**63 - 1
+BOUNDS = {
+    "at_least": (lambda value, bound: value >= bound, "at least"),
+    "above": (lambda value, bound: value > bound, "above"),
+    "at_most": (lambda value, bound: value <= bound, "at most"),
+    "below": (lambda value, bound: value < bound, "below"),
+}
+
+
+@overload
+def static(*, choices: Collection[str] | None = None, omit_default: bool = False, **bounds: float) -> Any: ...
+@overload
+def static(
+    default: ValueT, *, choices: Collection[str] | None = None, omit_default: bool = False, **bounds: float
+) -> ValueT: ...
+def static(
+    default: object = REQUIRED, *, choices: Collection[str] | None = None, omit_default: bool = False, **bounds: float
+) -> object:
+    """Declare a field that selects the program, such as a width, a depth or a kind: part of the tree structure.
+
+    Args:
+      default: the value if none is given; without it, the field is required.
+      choices: the valid strings; None allows any value of the field's type.
+      omit_default: True to leave the field out of the canonical form while it has its default: for a field that is
+        added to an existing class, so that the identity of earlier results stays the same.
+      bounds: limits of a number: at_least, above, at_most, below.
+    """
+    return _field(default, False, choices, bounds, omit_default)
+
+
+@overload
+def leaf(*, omit_default: bool = False, **bounds: float) -> Any: ...
+@overload
+def leaf(default: ValueT, *, omit_default: bool = False, **bounds: float) -> ValueT: ...
+def leaf(default: object = REQUIRED, *, omit_default: bool = False, **bounds: float) -> object:
+    """Declare a number that the program reads and `vmap` may map over; bounds and `omit_default` as in `static`."""
+    return _field(default, True, None, bounds, omit_default)
+
+
+@overload
+def part() -> Any: ...
+@overload
+def part(default: ValueT, *, omit_default: bool = False) -> ValueT: ...
+def part(default: object = REQUIRED, *, omit_default: bool = False) -> object:
+    """Declare a nested config; `omit_default` as in `static`."""
+    return _field(default, True, None, {}, omit_default)
+
+
+def _field(
+    default: object, is_node: bool, choices: Collection[str] | None, bounds: dict[str, float], omit_default: bool
+) -> object:
+    if unknown := set(bounds) - set(BOUNDS):
+        raise TypeError(f"unknown bounds {sorted(unknown)}; expected {', '.join(BOUNDS)}")
+    metadata = {"pytree_node": is_node, "choices": choices, "bounds": bounds, "omit_default": omit_default}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Config(Node):
+    """Base of every config: a frozen keyword-only dataclass and pytree, checked on construction.
+
+    A class may give predefined values in `named`, so that `model.norm=post` works on the command line.
+
+    Raises:
+      UserError: an unknown field, or a value of the wrong type, outside its bounds or not among its choices.
+    """
+
+    named: ClassVar[Mapping[str, "Config"]] = {}
+    is_abstract: ClassVar[bool] = True
+    """True if the class is only a base of other classes; a subclass does not inherit this value."""
+    never_stored: ClassVar[tuple[str, ...]] = ()
+    """Fields without a place in the canonical form: no file can set them, and they do not change the identity."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__(kw_only=True)
+        for field in dataclasses.fields(cls):
+            if "pytree_node" not in field.metadata:
+                cls.is_abstract = True  # a rejected class remains in its base's __subclasses__
+                raise UserError(
+                    f"{cls.__name__}.{field.name} is a plain field; expected static(...) for a choice of the program, "
+                    "leaf(...) for a number that it reads, part(...) for a config, or ClassVar[...]"
+                )
+        construct = cls.__init__
+
+        @functools.wraps(construct)
+        def __init__(self: Config, *args: object, **values: object) -> None:  # noqa: N807
+            fields = dataclasses.fields(cls)
+            names = [field.name for field in fields]
+            if args:
+                raise UserError(
+                    f"{cls.__name__} is given {shown(args[0])}; expected fields by name: {', '.join(names)}"
+                )
+            for name in values:
+                if name not in names:
+                    raise UserError(f"{cls.__name__} has no field '{name}'{did_you_mean(name, names)}")
+            for field in fields:
+                if field.name not in values and field.default is field.default_factory is REQUIRED:
+                    expected = _type_name(type_hints(cls)[field.name])
+                    raise UserError(f"{cls.__name__}.{field.name} is not given; expected {expected}")
+            construct(self, **values)
+
+        cls.__init__ = __init__  # type: ignore[assignment, method-assign]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, hint = getattr(self, field.name), type_hints(type(self))[field.name]
+            if isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value := value.item())
+            if isinstance(value, str) and (named := named_values(hint)):
+                if value not in named:
+                    raise UserError(
+                        f"{type(self).__name__}.{field.name} is {shown(value)}{did_you_mean(value, list(named))}"
+                    )
+                object.__setattr__(self, field.name, value := named[value])
+            if isinstance(value, list):
+                object.__setattr__(self, field.name, value := tuple(value))
+            if field.metadata.get("pytree_node", True) and holds_array(value):
+                continue  # a number of a run on a device, or its tracer
+            where = f"{type(self).__name__}.{field.name}"
+            is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+            if is_integer and float in alternatives(hint):
+                object.__setattr__(self, field.name, value := float(value))
+            _check_type(where, value, hint)
+            _check_value(where, value, field.metadata)
+        for problem in self.problems():
+            raise UserError(problem)
+
+    def problems(self) -> Iterator[str]:
+        """Yield one message per contradiction between fields, naming the field, its value and what was expected."""
+        return iter(())
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+type_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
+"""Return the evaluated annotations of a class."""
+
+
+def alternatives(hint: object) -> tuple[Any, ...]:
+    """Return the members of a union type, `int | None` -> (int, NoneType); of another type, the type itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, Union) else (hint,)
+
+
+def choices(hint: object) -> dict[str, type[Config]]:
+    """Return every concrete config class that a field of this type accepts, by name, including those of the user.
+
+    A class from outside the package is listed twice: by its name, and by its module and name.
+    """
+    found: dict[str, type[Config]] = {}
+    waiting = _config_classes(hint)
+    for kind in waiting:
+        waiting += [subclass for subclass in kind.__subclasses__() if subclass not in waiting]
+        if not vars(kind).get("is_abstract", False) and not kind.__name__.startswith("_"):
+            found |= {kind.__name__: kind, qualified_name(kind): kind}  # a redefined class replaces the older one
+    return found
+
+
+def named_values(hint: object) -> dict[str, Config]:
+    """Return the predefined values that a field of this type accepts by name; none if the field accepts strings."""
+    if str in alternatives(hint):
+        return {}
+    tables = {id(kind.named): kind.named for kind in [*_config_classes(hint), *choices(hint).values()]}
+    return {name: value for table in tables.values() for name, value in table.items()}
+
+
+def _config_classes(hint: object) -> list[type[Config]]:
+    """Return the config classes among the alternatives of a type."""
+    return [kind for kind in alternatives(hint) if isinstance(kind, type) and issubclass(kind, Config)]
+
+
+def _type_name(hint: object) -> str:
+    names = []
+    for kind in alternatives(hint):
+        if isinstance(kind, type) and issubclass(kind, Config):
+            found = [name for name in choices(kind) if "." not in name]
+            only_itself = found == [kind.__name__]
+            names.append(kind.__name__ if only_itself else f"{', '.join(found)} or another {kind.__name__}")
+        else:
+            names.append("None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)))
+    return " or ".join(names)
+
+
+def _check_type(where: str, value: object, hint: object) -> None:
+    for kind in alternatives(hint):
+        inner, kind = typing.get_args(kind), typing.get_origin(kind) or kind
+        if kind is tuple and isinstance(value, tuple) and inner[-1:] == (...,):
+            for number, item in enumerate(value):
+                _check_type(f"{where}.{number}", item, inner[0])
+            return
+        if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
+            return
+    found = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
+    raise UserError(f"{where} is {found}; expected {_type_name(hint)}")
+
+
+def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None:
+    if metadata["choices"] is not None and isinstance(value, str) and value not in metadata["choices"]:
+        raise UserError(f"{where} is {shown(value)}{did_you_mean(value, list(metadata['choices']))}")
+    if not isinstance(value, bool) and isinstance(value, int | float):
+        for name, bound in metadata["bounds"].items():
+            holds, words = BOUNDS[name]
+            if not holds(value, bound):
+                raise UserError(f"{where} is {shown(value)}; expected a number {words} {bound}")
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise UserError(f"{where} is {shown(value)}; expected a number of at most 64 bits")
+
+
+def get_at(config: Config, path: str) -> Any:
+    """Return the value at a dotted path.
+
+    Raises:
+      UserError: the path names no field.
+    """
+    value: Any = config
+    for name in path.split("."):
+        check_field(value, name, path)
+        value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
+    return value
+
+
+def replace_at(config: ConfigT, changes: Mapping[str, object], within: str = "") -> ConfigT:
+    """Return the config with the values at dotted paths replaced together; the result is checked again.
+
+    Raises:
+      UserError: a path names no field, or the result is no valid config; it quotes the path after `within`, the path of
+        the config itself with a dot.
+    """
+    return cast(ConfigT, _replace_within(config, changes, within))
+
+
+def _replace_within(node: object, changes: Mapping[str, object], within: str) -> object:
+    """Replace values below a config, or below a tuple of configs, whose own path is `within`."""
+    nested: dict[str, dict[str, object]] = {}
+    values: dict[str, object] = {}
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        check_field(node, name, within + path)
+        if rest:
+            nested.setdefault(name, {})[rest] = value
+        else:
+            values[name] = value
+    for name, below in nested.items():
+        old = node[int(name)] if isinstance(node, tuple) else getattr(node, name)
+        values[name] = _replace_within(values.get(name, old), below, f"{within}{name}.")
+    if isinstance(node, tuple):
+        return tuple(values.get(str(number), item) for number, item in enumerate(node))
+    return cast(Config, node).replace(**values)
+
+
+def check_field(config: object, name: str, path: str) -> None:
+    """Check that a config has the field `name`, or that a tuple of configs has the item of that number.
+
+    Raises:
+      UserError: it does not; the message quotes the whole `path`.
+    """
+    if isinstance(config, tuple):
+        if not name.isdigit() or int(name) >= len(config):
+            raise UserError(f"'{path}': '{name}' is no item; expected a number from 0 to {len(config) - 1}")
+        return
+    if not isinstance(config, Config):
+        raise UserError(f"'{path}': {shown(config)} has no fields")
+    names = [field.name for field in dataclasses.fields(config)]
+    if name not in names:
+        raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")
+
+
+def qualified_name(kind: type) -> str:
+    """Return the name of a class; outside the package, with its module, such as "heads.MyAdamW".
+
+    The module name of a study file ends in "@" and a digest of the file's path; that part is left out.
+    """
+    if kind.__module__.partition(".")[0] == "flaxformer":
+        return kind.__name__
+    return f"{kind.__module__.partition('@')[0]}.{kind.__qualname__}"

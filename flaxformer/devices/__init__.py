@@ -1,0 +1,1 @@
+"""Devices of a computation: meshes, sharding, several processes."""

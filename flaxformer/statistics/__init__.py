@@ -1,0 +1,1 @@
+"""Intervals, tests, corrections and fits of scaling laws, with NumPy and SciPy alone."""

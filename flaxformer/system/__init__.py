@@ -1,0 +1,1 @@
+"""Files, digests, errors, wording, start-up and identity of user code: what needs no array."""

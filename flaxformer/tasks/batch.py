@@ -1,0 +1,113 @@
+"""Batches of inputs and targets, and the `Source` that makes them from a key and a step."""
+
+from collections.abc import Sequence
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from flaxformer.core.pytree import Node
+from flaxformer.model.call import ArrayIndex, ForwardInputs
+from flaxformer.nn.masks import Segments
+
+
+class Batch(Node):
+    """Inputs and targets of a model; fields that a task does not have are None.
+
+    Inputs are tokens [*batch, T], vectors [*batch, T, width] or images [*batch, height, width, channels]. For a
+    language model, targets[..., t] is the token that follows inputs[..., :t + 1].
+    """
+
+    inputs: Array
+    targets: Array
+    weights: Float[Array, "..."]
+    """Weight of each target in the loss; a target with weight 0 is not scored."""
+    valid: Bool[Array, "*batch T"] | None = None
+    """False at padding."""
+    prefix: Int[Array, "*batch"] | None = None
+    """Number of tokens at the start that are not predicted: a prefix-LM attends to them in both directions."""
+    source: Array | None = None
+    """Input of an encoder."""
+    source_valid: Bool[Array, "*batch S"] | None = None
+    segments: Int[Array, "*batch T"] | None = None
+    """Index of each token's document, if several are packed: tokens attend only to their own document."""
+    positions: Int[Array, "*batch T"] | None = None
+    """Position of each token; None stands for 0, 1, 2, …, without padding."""
+    padding_is_behind: bool = flax.struct.field(pytree_node=False, default=False)
+    """True if padding, also that of the source, stands behind all tokens of a sequence: its positions are then the
+    indices of the array, which is faster for a model and changes no number of a token."""
+
+    @property
+    def given(self) -> ForwardInputs:
+        """Arguments of `apply` beside the inputs."""
+        given: ForwardInputs = {
+            "valid": self.valid,
+            "prefix": self.prefix,
+            "source": self.source,
+            "source_valid": self.source_valid,
+        }
+        if self.segments is not None:
+            given["mask"] = Segments(self.segments, self.segments)
+        if self.padding_is_behind:
+            given["positions"] = ArrayIndex()
+            given["source_positions"] = None if self.source is None else ArrayIndex()
+        if self.positions is not None:
+            given["positions"] = self.positions
+        return given
+
+
+AnyBatch = Batch | tuple[Batch, ...]
+"""Data of a training step: a batch, or its parts, each padded to its own length."""
+
+
+def concat_parts(batch: AnyBatch) -> Batch:
+    """Concatenate the parts of a batch to one batch [B, T], in order, padded to the longest part.
+
+    The padding is neither valid nor scored. A batch without parts is returned unchanged.
+    """
+    if isinstance(batch, Batch):
+        return batch
+
+    def concat(*parts: Array) -> Array:
+        longest = np.max([x.shape[1:] for x in parts], axis=0)
+        return jnp.concatenate([jnp.pad(x, [(0, 0), *((0, n) for n in longest - x.shape[1:])]) for x in parts])
+
+    return jax.tree.map(concat, *batch)
+
+
+class Source(Node):
+    """Base of the data of a task; a pytree, so that it can be an argument of compiled functions."""
+
+    def batch(self, key: Array, step: int | Int[Array, ""]) -> AnyBatch:
+        """Return a training batch, as a pure function of the random key and the step: there is no iterator to save."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `batch`")
+
+    def evaluation(self) -> Batch:
+        """Return the fixed evaluation set [batches, B, T], which is the same for every model, seed and step."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `evaluation`")
+
+    def test(self) -> Batch | None:
+        """Return the fixed test set, of the shape of the evaluation set and without its examples; None without one.
+
+        The evaluation set is for validation: for choices, such as that of a learning rate. A run is evaluated on the
+        test set once, at its end.
+        """
+        return None
+
+    def training_examples(self) -> Sequence[Batch] | None:
+        """Return all training examples, as one or more tables [examples, …]; None if there is no such table."""
+        return None
+
+    @property
+    def on_host(self) -> bool:
+        """True if batches are arrays of the host, which compiled functions cannot ask for (`tasks.host`)."""
+        return False
+
+    def with_numbers(self, task: "Task") -> "Source":
+        """Return the source with the leaves of a task, such as the weights of a mixture, in place of its own.
+
+        Runs of a group, whose tasks differ in leaves only, share one source; each sets its own leaves.
+        """
+        return self
