@@ -3,14 +3,17 @@
 import dataclasses
 import importlib.util
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer.system.arguments import check_arguments
-from flaxformer.system.errors import UserError, shown
+from flaxformer.system.errors import UserError, shortened, shown
 
+MOST_MEASUREMENTS = 100_000
+"""Largest number of measurements of a benchmark: of its points, ways and rounds."""
 Numbers = Mapping[str, float | Sequence[float]]
 """Results of one way: numbers by name, and lists of numbers, which are stored but not shown."""
 WorkPoint = Mapping[str, Any]
@@ -145,6 +148,27 @@ class Benchmark:
             raise UserError(f"ways are named {names}; expected different names")
         if unknown := set(self.quick) - set(self.options):
             raise UserError(f"quick has {sorted(unknown)}; expected names of options {list(self.options)}")
+        for values in (self.options, {**self.options, **self.quick}):
+            self._check_number(values)
+
+    def _check_number(self, options: OptionValues) -> None:
+        """Check the number of measurements before any point is made.
+
+        Raises:
+          UserError: an option has no value, or there are more measurements than `MOST_MEASUREMENTS`.
+        """
+        numbers = {name: len(values) for name, values in options.items()}
+        if empty := [name for name, n in numbers.items() if not n]:
+            raise UserError(f"Benchmark: options[{empty[0]!r}] has no values; expected at least one")
+        if self.rounds < 1:
+            raise UserError(f"Benchmark: rounds is {self.rounds}; expected at least 1")
+        count = math.prod(numbers.values()) * len(self.ways) * self.rounds
+        if count > MOST_MEASUREMENTS:
+            counts = shortened(", ".join(f"{name} {n:,}" for name, n in numbers.items()))
+            raise UserError(
+                f"Benchmark: options have {counts} values, ways are {len(self.ways)} and rounds are {self.rounds:,}, "
+                f"which are {count:,} measurements; expected at most {MOST_MEASUREMENTS:,}: fewer values or rounds"
+            )
 
     def way(self, name: str) -> Way:
         """Return the way of this name."""

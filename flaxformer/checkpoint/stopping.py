@@ -4,10 +4,12 @@ import contextlib
 import dataclasses
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-from flaxformer.system.interrupts import heeded, raise_if_interrupted
+from flaxformer.system.interrupts import heeded, interrupt, raise_if_interrupted
+
+Handler = Callable[[int, FrameType | None], None]
 
 
 @dataclasses.dataclass
@@ -15,11 +17,38 @@ class Stop:
     """Request to stop, by a signal."""
 
     by: signal.Signals | None = None
+    has_handlers: bool = False
 
     @property
     def is_requested(self) -> bool:
         """True from the first signal on."""
         return self.by is not None
+
+    def not_waiting(self, applies: bool = True) -> contextlib.ExitStack:
+        """Let a signal raise KeyboardInterrupt until the returned stack is closed, where nothing is to be saved.
+
+        Nothing changes in a `Stop` that `stop_on_signals` has not made, or with `applies=False`.
+
+        Raises:
+          KeyboardInterrupt: a signal came before.
+        """
+        handlers = contextlib.ExitStack()
+        if applies and self.has_handlers:
+            if self.is_requested:
+                raise KeyboardInterrupt
+            handlers.enter_context(handling_signals(interrupt))
+        return handlers
+
+
+@contextlib.contextmanager
+def handling_signals(handler: Handler) -> Iterator[None]:
+    """Handle the signals of `interrupts.SIGNALS` inside the `with` block; restore the handlers afterwards."""
+    former = {number: signal.signal(number, handler) for number in heeded()}
+    try:
+        yield
+    finally:
+        for number, before in former.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 @contextlib.contextmanager
@@ -41,16 +70,12 @@ def stop_on_signals() -> Iterator[Stop]:
       ValueError: called from another thread than the main one, to which Python delivers signals.
     """
     raise_if_interrupted()
-    stop = Stop()
+    stop = Stop(has_handlers=True)
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_requested:
             os._exit(128 + number)
         stop.by = signal.Signals(number)
 
-    former = {number: signal.signal(number, handle) for number in heeded()}
-    try:
+    with handling_signals(handle):
         yield stop
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

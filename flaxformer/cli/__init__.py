@@ -2,10 +2,18 @@
 
 import atexit
 import importlib
+import os
 import sys
+import threading
 from collections.abc import Sequence
 
-from flaxformer.system.interrupts import exit_on_signals, ignore_signals, interrupt_on_signals, interrupted
+from flaxformer.system.interrupts import (
+    exit_on_signals,
+    ignore_signals,
+    interrupt_on_signals,
+    interrupted,
+    watch_signals,
+)
 
 INTERRUPTED = 130
 """Exit code of an interrupted command."""
@@ -20,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         if arguments is None:
+            watch_signals(INTERRUPTED, f"{STOPPED}\n")
             exit_on_signals(INTERRUPTED, f"{STOPPED}\n")  # until the modules of the command are imported
         else:
             interrupt_on_signals()
@@ -39,5 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupted.clear()  # a process may run another command, or a study, after one that was interrupted
     if is_interrupted:
         print(STOPPED, file=sys.stderr, flush=True)
-        return INTERRUPTED
+        code = INTERRUPTED
+    if arguments is None and code == INTERRUPTED and _has_running_threads():
+        sys.stdout.flush()
+        os._exit(code)
     return code
+
+
+def _has_running_threads() -> bool:
+    """True if the interpreter would wait for a thread, such as one that compiles."""
+    return any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate())

@@ -94,7 +94,7 @@ class ChildProcess:
             return None
         self._pipe.close()
         if not wait:
-            process.terminate()
+            process.kill()  # a compiler does not let it handle another signal
         process.join()
         return process.exitcode
 

@@ -30,6 +30,7 @@ from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.tracing import check_traces
 from flaxformer.system.wording import counted, duration, with_prefix
 from flaxformer.training.flops import uncounted
+from flaxformer.training.memory import excess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +52,11 @@ def main(arguments: Plan, console: Console) -> int:
     devices = len(execution.device_groups())
     ended = statuses(store_of(study, execution))
     console.print(Text(study.question, style="bold"))
-    check_traces(study)
+    programs = groups(study.trials())
+    if not any(excess(group.example) for group in programs):
+        check_traces(study)
     with console.status("compiling and timing one step of each program"):
-        planned = [_planned(group, ended, devices) for group in groups(study.trials())]
+        planned = [_planned(group, ended, devices) for group in programs]
     runs, left = (
         sum(numbers) for numbers in ([len(one.group.trials) for one in planned], [one.left for one in planned])
     )
@@ -80,7 +83,7 @@ def main(arguments: Plan, console: Console) -> int:
     if arguments.weights:
         console.print()
         console.print(fitted(weights_table(study.baseline.model), console.width))
-    if arguments.remat:
+    if arguments.remat and not too_large:
         console.print()
         console.print(fitted(remat_table(study.baseline), console.width))
     return 0
@@ -120,7 +123,7 @@ def _flops(planned: list[Planned]) -> Iterator[str]:
         text += f"; XLA counts {low if low == high else f'{low} to {high}'} times as many, with elementwise operations"
     yield f"{text}."
     for one in planned:
-        if names := uncounted(one.group.example):
+        if not one.cost.excess and (names := uncounted(one.group.example)):
             yield f"The FLOPs of {one.group.name} are a lower bound: it has {', '.join(names)}."
 
 

@@ -62,12 +62,12 @@ def main(arguments: Train, console: Console) -> int:
     settings = {f.name: getattr(arguments, f.name) for f in dataclasses.fields(Job) if f.name not in own}
     devices = default_devices(run) if arguments.mesh is None else parse_devices(arguments.mesh)
     job = Job(output=output, devices=devices, **settings)
-    distributed.run_on_coordinator(lambda: check(run, job))
     if not arguments.plan:
         check_memory(run)
     elif too_much := excess(run):
         console.print(f"{counted(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
         return 0
+    distributed.run_on_coordinator(lambda: check(run, job))
     price = Price.of(run, devices)
     price.show(console, run)
     if arguments.plan:

@@ -26,7 +26,7 @@ from flaxformer.core.pytree import Node
 from flaxformer.core.struct import Config
 from flaxformer.nn.dropout import dropout, part_key
 from flaxformer.nn.masks import Explicit, Mask
-from flaxformer.nn.subsets import take_pairs, take_tokens
+from flaxformer.nn.subsets import length_of_sequence, take_pairs, take_tokens
 
 ResultT = TypeVar("ResultT")
 OwnWeights: TypeAlias = Any
@@ -243,7 +243,7 @@ class Context(Node):
         Args:
           index: places of the tokens in the sequence, in increasing order.
         """
-        length = self.key_positions.shape[-1]
+        length = length_of_sequence(self.query_positions, self.key_positions)
         tokens, pairs = (functools.partial(take, index=index, length=length) for take in (take_tokens, take_pairs))
         positions = tokens(self.query_positions)
         return self.replace(

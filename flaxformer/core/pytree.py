@@ -89,3 +89,8 @@ class Node:
     def replace(self, **changes: object) -> Self:
         """Return a copy with the given fields replaced."""
         return dataclasses.replace(self, **changes)
+
+
+def holds_array(value: object) -> bool:
+    """True for an array or a tracer, and for a tuple with one."""
+    return any(map(holds_array, value)) if isinstance(value, tuple) else hasattr(value, "dtype")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, ove
 
 import numpy as np
 
-from flaxformer.core.pytree import Node
+from flaxformer.core.pytree import Node, holds_array
 from flaxformer.system.errors import UserError, did_you_mean, shown
 
 ValueT = TypeVar("ValueT")
@@ -109,11 +109,20 @@ class Config(Node):
 
         @functools.wraps(construct)
         def __init__(self: Config, *args: object, **values: object) -> None:  # noqa: N807
-            names = [field.name for field in dataclasses.fields(cls)]
+            fields = dataclasses.fields(cls)
+            names = [field.name for field in fields]
+            if args:
+                raise UserError(
+                    f"{cls.__name__} is given {shown(args[0])}; expected fields by name: {', '.join(names)}"
+                )
             for name in values:
                 if name not in names:
                     raise UserError(f"{cls.__name__} has no field '{name}'{did_you_mean(name, names)}")
-            construct(self, *args, **values)
+            for field in fields:
+                if field.name not in values and field.default is field.default_factory is REQUIRED:
+                    expected = _type_name(type_hints(cls)[field.name])
+                    raise UserError(f"{cls.__name__}.{field.name} is not given; expected {expected}")
+            construct(self, **values)
 
         cls.__init__ = __init__  # type: ignore[assignment, method-assign]
 
@@ -130,11 +139,11 @@ class Config(Node):
                 object.__setattr__(self, field.name, value := named[value])
             if isinstance(value, list):
                 object.__setattr__(self, field.name, value := tuple(value))
-            # JAX rebuilds configs with tracers and placeholders as leaves; these are not checked.
-            if field.metadata.get("pytree_node", True) and not _is_user_value(value):
-                continue
+            if field.metadata.get("pytree_node", True) and holds_array(value):
+                continue  # a number of a run on a device, or its tracer
             where = f"{type(self).__name__}.{field.name}"
-            if isinstance(value, int) and not isinstance(value, bool) and float in alternatives(hint):
+            is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+            if is_integer and float in alternatives(hint):
                 object.__setattr__(self, field.name, value := float(value))
             _check_type(where, value, hint)
             _check_value(where, value, field.metadata)
@@ -147,13 +156,6 @@ class Config(Node):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
-
-
-def _is_user_value(value: object) -> bool:
-    """True if a value was given by the user; False if JAX put it there when it rebuilt the config."""
-    if isinstance(value, tuple):
-        return all(isinstance(item, Config | bool | int | float | str | None) for item in value)
-    return isinstance(value, bool | int | float | complex | str | bytes | dict | set | Config | None | type)
 
 
 type_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)

@@ -150,8 +150,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
 
     A run that was stopped or killed and is resumed equals the uninterrupted one bit for bit on the same devices:
     batches and dropout are functions of (seed, step), and the state holds the rest. When `stop` is set, it finishes its
-    chunk and saves. A run whose loss is no longer finite ends there.
-
+    chunk and saves; before the first step, it ends at once. A run whose loss is no longer finite ends there.
     With several processes, all train, and only the first reads and writes the folder and samples.
 
     Raises:
@@ -160,6 +159,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
     """
     code, modules, declared = _code(run, job), user_modules(job.file), run
     with contextlib.ExitStack() as held:
+        starting = held.enter_context(stop.not_waiting(jax.process_count() == 1))
 
         def claim() -> bool:
             check(run, job)
@@ -196,6 +196,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
         state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
+        starting.close()
         try:
             yield from _steps(run, compiled, job, stop, checkpoints, state, step)
             distributed.run_on_coordinator(checkpoints.wait)
@@ -266,8 +267,7 @@ class _Evaluation:
         self.run, self.compiled, self.log, self.sample = run, compiled, log, sample
 
     def __call__(self, state: TrainState, step: int) -> tuple[dict[str, float], list[Evaluated | Sampled]]:
-        found = jax.device_get(self.compiled.evaluate(state, self.run))
-        metrics = {name: float(value) for name, value in found.items()}
+        metrics = {name: float(x) for name, x in jax.device_get(self.compiled.evaluate(state, self.run)).items()}
         self.log(kind="evaluation", step=step, **metrics)
         events: list[Evaluated | Sampled] = [Evaluated(step, metrics)]
         if self.sample is not None:

@@ -10,7 +10,6 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer.laws import calls
-from flaxformer.laws.calls import forward_pass
 from flaxformer.laws.law import Finding, first_violated, law, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
@@ -49,10 +48,8 @@ def _check_precisions(subject: Subject) -> Iterator[Finding]:
     size = _root_mean_square(expected - expected.mean()) + 1e-6
     for name, (dtype, allowed) in PRECISIONS.items():
         rounded, inputs, given = _cast((subject.params, subject.batch.inputs, subject.given), dtype)
-        if name == "float16":  # operation by operation, since a compiler may cancel overflows, as in √(x²)
-            weights, *arrays = jax.tree.map(jnp.asarray, (rounded, inputs, given))
-            with jax.disable_jit():
-                output = forward_pass(weights, subject.config, *arrays)
+        if name == "float16":
+            output = _literal_forward_pass(rounded, subject.config, inputs, given)
         else:
             output = _compiled_forward_pass(rounded, subject.config, inputs, given, 1.0)
         found = np.asarray(output, np.float64)
@@ -84,4 +81,8 @@ def _root_mean_square(x: np.ndarray) -> float:
     return math.sqrt(float(np.square(x).mean()))
 
 
+_literal_forward_pass = fast_jit(
+    calls.forward_pass, xla_allow_excess_precision=False, xla_disable_hlo_passes="algsimp,simplification"
+)
+"""The forward pass without algebraic simplifications, which cancel overflows, as in √(x²)."""
 _compiled_forward_pass = fast_jit(calls.scaled_forward_pass, xla_allow_excess_precision=False)

@@ -7,8 +7,8 @@ several together (for accelerators). A device group is one device, or a mesh of 
 import dataclasses
 import queue
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import jax
 
@@ -20,9 +20,12 @@ from flaxformer.runner.results import failed_row
 from flaxformer.runner.schedule import Scheduler, Take
 from flaxformer.store.rows import Row
 from flaxformer.study.plan import ProgramGroup
-from flaxformer.system.interrupts import raise_if_interrupted
+from flaxformer.system.interrupts import interrupted, raise_if_interrupted
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.micro_batches import check_batch
+
+SECONDS_BETWEEN_CHECKS = 0.05
+"""Time between two looks at the workers that an interrupted study waits for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,8 @@ def execute(
     """Train every trial of the groups, and yield events in the caller's thread as they happen.
 
     An exception in a batch gives its trials failed rows, with the traceback, and the others go on. Closing the iterator
-    (or an exception in the caller) stops the workers at the end of their chunks.
+    (or an exception in the caller) stops the workers at the end of their chunks. After an interruption by a signal,
+    workers that still compile are not waited for.
 
     Args:
       groups: the trials, by program.
@@ -95,28 +99,39 @@ def execute(
         groups, lambda group: execution.runs_together(group.size, len(device_groups)), _agreed(groups, take)
     )
     events: queue.SimpleQueue[StudyEvent | None] = queue.SimpleQueue()
-    with ThreadPoolExecutor(len(device_groups)) as pool:
-        workers = [
-            pool.submit(_work, device_group, len(device_groups), scheduler, execution, keep, events.put)
-            for device_group in device_groups
-        ]
-        for worker in workers:
-            worker.add_done_callback(lambda _: events.put(None))
-        try:
-            running = len(workers)
-            while running:
-                event = events.get()
-                raise_if_interrupted()
-                if event is None:
-                    running -= 1
-                else:
-                    yield event
-            if scheduler.stopping.is_set() and distributed.is_coordinator():
-                raise KeyboardInterrupt("another process was interrupted")
-        finally:
-            scheduler.stopping.set()
-    for worker in workers:
+    pool = ThreadPoolExecutor(len(device_groups))
+    workers = {
+        device_group: pool.submit(_work, device_group, len(device_groups), scheduler, execution, keep, events.put)
+        for device_group in device_groups
+    }
+    for worker in workers.values():
+        worker.add_done_callback(lambda _: events.put(None))
+    try:
+        running = len(workers)
+        while running:
+            event = events.get()
+            raise_if_interrupted()
+            if event is None:
+                running -= 1
+            else:
+                yield event
+        if scheduler.stopping.is_set() and distributed.is_coordinator():
+            raise KeyboardInterrupt("another process was interrupted")
+    finally:
+        scheduler.stopping.set()
+        _wait(workers, scheduler)
+        pool.shutdown(wait=False)
+    for worker in workers.values():
         worker.result()
+
+
+def _wait(workers: Mapping[DeviceGroup, Future[None]], scheduler: Scheduler) -> None:
+    """Wait until every worker has stopped; after a signal, those that compile have nothing to save and may go on."""
+    may_leave = jax.process_count() == 1
+    while left := [device_group for device_group, worker in workers.items() if not worker.done()]:
+        if may_leave and interrupted.is_set() and scheduler.compiling.issuperset(left):
+            return
+        wait([workers[device_group] for device_group in left], timeout=SECONDS_BETWEEN_CHECKS)
 
 
 def _work(
@@ -146,9 +161,10 @@ def _work(
                 program = None
                 if number := scheduler.first_compilation(group.name):
                     emit(Compiling(group.name, number, scheduler.programs))
-                program = MemoryFittedProgram(
-                    group, device_group, execution, sharing, lambda text: emit(Message(text)), keep
-                )
+                with scheduler.compiles(device_group):
+                    program = MemoryFittedProgram(
+                        group, device_group, execution, sharing, lambda text: emit(Message(text)), keep
+                    )
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
                 emit(Compiled(group.name, str(device_group), program.compile_seconds))
             began = time.perf_counter()

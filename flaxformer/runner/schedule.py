@@ -1,7 +1,8 @@
 """Schedule of a study: the next batch of trials for each device group, with few compilations per group."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from flaxformer.study.arm import Trial
 from flaxformer.study.plan import ProgramGroup
@@ -24,6 +25,8 @@ class Scheduler:
         self, groups: Sequence[ProgramGroup], runs_together: Callable[[ProgramGroup], int], take: Take | None = None
     ) -> None:
         self._lock, self.stopping = threading.Lock(), threading.Event()
+        self.compiling: set[DeviceGroup] = set()
+        """Device groups whose workers compile a program."""
         self._runs_together, self._take = runs_together, take
         self._not_taken = {group.name for group in groups if take}
         self._left = {group.name: self._batches(group) for group in groups}
@@ -79,6 +82,15 @@ class Scheduler:
                 return None
             self._compiled.append(name)
             return len(self._compiled)
+
+    @contextlib.contextmanager
+    def compiles(self, device_group: DeviceGroup) -> Iterator[None]:
+        """Note that a device group's worker compiles, inside the `with` block."""
+        self.compiling.add(device_group)
+        try:
+            yield
+        finally:
+            self.compiling.discard(device_group)
 
     def abandon(self, name: str) -> list[Trial]:
         """Remove and return the trials of a group that are still waiting."""

@@ -36,7 +36,8 @@ class PairTask(Task):
     """Base of translation: predict the second line of a pair, given the first.
 
     Pairs with an empty line, or with a line of more than `max_length` tokens, are dropped; the fingerprint has their
-    number. Start, end and padding are the three ids after those of the tokenizer. The target and the end are scored.
+    number. Start, end and padding are the three ids after those of the tokenizer. What is padding is known by the
+    lengths of the lines: the id of padding in a line is a token. The target and the end are scored.
 
     form: "paired" has the source for an encoder, and start, target for a decoder; "joined" has one sequence source,
       start, target for a decoder, with the source and the start as its prefix.
@@ -136,11 +137,12 @@ class PairTask(Task):
     def prompts(self, sources: list[np.ndarray]) -> Prompts:
         """Return arguments of `generate` for the targets of these sources, padded to `max_length`."""
         if self.form == "joined":
-            prompt = self._pad([(*source, self.start) for source in sources], self.max_length + 1)
-            return {"prompt": prompt, "valid": prompt != self.padding}
+            rows = [(*source, self.start) for source in sources]
+            prompt = self._pad(rows, self.max_length + 1)
+            return {"prompt": prompt, "valid": _is_real(rows, prompt.shape[-1])}
         source = jnp.asarray(self._pad(sources, self.max_length), jnp.int32)
         start = np.full((len(sources), 1), self.start)
-        return {"prompt": start, "source": source, "source_valid": source != self.padding}
+        return {"prompt": start, "source": source, "source_valid": jnp.asarray(_is_real(sources, self.max_length))}
 
     def counts(self) -> dict[str, int]:
         """Return the number of pairs that are used, and the numbers of pairs that are dropped, by reason."""
@@ -157,9 +159,10 @@ class PairTask(Task):
     def _examples(self, pairs: list[Pair], source_length: int, length: int) -> Batch:
         if self.form == "joined":
             return self._decoder_examples([(pair.source, pair.target) for pair in pairs], length)
-        source = self._pad([pair.source for pair in pairs], source_length)
+        sources = [pair.source for pair in pairs]
+        source, is_real = self._pad(sources, source_length), _is_real(sources, source_length)
         batch = self._decoder_examples([(pair.source[:0], pair.target) for pair in pairs], length)
-        return batch.replace(source=jnp.asarray(source), source_valid=jnp.asarray(source != self.padding))
+        return batch.replace(source=jnp.asarray(source), source_valid=jnp.asarray(is_real))
 
     def _decoder_examples(self, rows: list[tuple[np.ndarray, np.ndarray]], length: int) -> Batch:
         """Return next-token examples of the sequences prefix, start, target, end; target and end are scored."""
@@ -182,6 +185,11 @@ class PairTask(Task):
         for place, row in enumerate(rows):
             table[place, : len(row)] = row
         return table
+
+
+def _is_real(rows: Sequence[Sequence[int] | np.ndarray], width: int) -> np.ndarray:
+    """Return [rows, width], False at padding: by the lengths, since the id of padding may also be a token of a text."""
+    return np.arange(width) < np.array([len(row) for row in rows])[:, None]
 
 
 class TextPair(Config):

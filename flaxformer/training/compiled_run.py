@@ -30,6 +30,7 @@ from flaxformer.devices.sharding import replicated, replicated_axes
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
 from flaxformer.system.garbage import without_collections
+from flaxformer.system.interrupts import interrupted
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import prefetch
@@ -112,8 +113,8 @@ class CompiledRun:
                     compiling[call.name] = threads.submit(self._compile, call, self._lower(call))
             for pending in compiling.values():
                 pending.result()
-        finally:
-            threads.shutdown(cancel_futures=True)
+        finally:  # a compilation cannot be interrupted
+            threads.shutdown(not interrupted.is_set(), cancel_futures=True)
 
     def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[ProgramCall]:
         """Yield the calls of a training, with the shapes of its state."""

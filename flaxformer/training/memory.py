@@ -1,15 +1,18 @@
 """Memory that a run needs at least, and the memory that this machine has, compared before any is allocated."""
 
+import dataclasses
 import functools
 import math
 import os
 import resource
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 
 from flaxformer.config import ModelConfig
+from flaxformer.core.struct import Config
 from flaxformer.core.weight_specs import Declared, declarations
 from flaxformer.model.weights import Transformer
 from flaxformer.system.errors import UserError
@@ -73,10 +76,24 @@ def excess(run: Run) -> str:
     if sum(found.values()) <= memory:
         return ""
     parts = ", ".join(f"{size(count)} for {what}" for what, count in found.items())
+    path, value = max([*_sizes(run.model, "model"), *_sizes(run.task, "task")], key=lambda one: one[1])
     return (
         f"needs at least {size(sum(found.values()))} of memory ({parts}) and there are {size(memory)}; expected a "
-        "smaller model, batch or length"
+        f"smaller model, batch or length (the largest size is {path}={value})"
     )
+
+
+def _sizes(config: Config, path: str) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a config and of its parts, by their paths."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        parts = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for number, part in parts:
+            at = f"{path}.{field.name}" if number is None else f"{path}.{field.name}.{number}"
+            if isinstance(part, Config):
+                yield from _sizes(part, at)
+            elif isinstance(part, int) and not isinstance(part, bool):
+                yield at, part
 
 
 def check_compiled(used: int, name: str) -> None:

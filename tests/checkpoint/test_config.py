@@ -49,7 +49,7 @@ def test_every_class_that_a_run_may_hold_is_known():
             continue
         try:
             config = cls()
-        except TypeError:  # it has required fields
+        except UserError:  # it has required fields
             continue
         assert from_canonical(canonical(config), classes) == config
 

@@ -676,7 +676,7 @@ CONDITIONS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("draws", "same at each step"): ("2 random draws", ff(SameDropoutAtEachStep)),
     ("draws", "residual rule"): ("random draws", {"residual": SameStochasticDepth()}),
     ("draws", "norm"): ("random draws", {"norm_kind": SameNoiseInNorm()}),
-    ("draws", "head's loss"): ("1 random draw", {"head": SameNoiseInHead()}),
+    ("draws", "head's loss"): ("random draws", {"head": SameNoiseInHead()}),
     ("draws", "same in each layer"): ("feed_forward are the same in layers 0 and 1", ff(KeyOfFirstLayer)),
     ("loss", "second row"): ("with other targets of weight 0", {"head": SecondRowReadsUnscored()}),
     ("loss", "also in validation"): (

@@ -67,12 +67,13 @@ class Convolution(TokenMixer):
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         order = jnp.argsort(~valid, axis=-1, stable=True)  # real tokens first
         packed = jnp.take_along_axis(x, order[..., None], axis=-2)
-        kernel = self.decay ** jnp.arange(length).astype(x.dtype)
+        kernel = self.decay ** jnp.arange(length).astype(jnp.promote_types(x.dtype, jnp.float32))
+        packed = packed.astype(jnp.promote_types(x.dtype, jnp.float32))  # the FFT has no narrower one
         size = 2 * length
         product = jnp.fft.rfft(packed, size, axis=-2) * jnp.fft.rfft(kernel, size)[:, None]
         y = jnp.fft.irfft(product, size, axis=-2)[..., :length, :]
         back = jnp.argsort(order, axis=-1)
-        return (real(jnp.take_along_axis(y, back[..., None], axis=-2), context) @ weights.out).astype(x.dtype)
+        return real(jnp.take_along_axis(y, back[..., None], axis=-2), context).astype(x.dtype) @ weights.out
 
 
 class ZeroMatrix(Dense):

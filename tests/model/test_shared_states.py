@@ -1,11 +1,13 @@
 """Feed-forward networks that read other tokens, and keys and values that layers share, in full passes and decoding."""
 
+import itertools
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from jaxtyping import Array, Float
 from model.padded_tokens import (
     REAL,
@@ -23,7 +25,8 @@ from flaxformer.components.component import Aux
 from flaxformer.config import Block
 from flaxformer.core.params import Parameters, param
 from flaxformer.core.struct import static
-from flaxformer.model import apply_with_intermediates, init, new_cache
+from flaxformer.model import apply, apply_with_intermediates, init, new_cache
+from flaxformer.model.beam import beam_search
 from flaxformer.nn.linear import linear
 from flaxformer.system.errors import UserError
 
@@ -170,6 +173,22 @@ def test_layers_that_share_a_cache(every):
     values = np.asarray(found.blocks[0].attention.input[0] @ owner.value[:, 0] + owner.value_bias[0], np.float64)
     mixed = np.stack([np.asarray(one.weights[0, head], np.float64) @ values for head in range(2)], 1)
     np.testing.assert_allclose(one.output[0], np.einsum("tnh,nhd->td", mixed, w.out) + w.out_bias, atol=1e-5)
+
+
+@pytest.mark.parametrize("every", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_beams_of_layers_that_share_a_cache(every):
+    config = model(layers=4, positions=Rotary(), pattern=PATTERNS[every])
+    params = weights_of(config)
+    found = beam_search(params, config, TOKENS, steps=2, beams=V, valid=VALID, length_penalty=0.0)
+    ends = np.array(list(itertools.product(range(V), repeat=2)))
+    for row in range(2):
+        whole = jnp.concatenate([jnp.tile(TOKENS[row][REAL[row]], (V * V, 1)), jnp.asarray(ends)], -1)
+        logits = np.asarray(jax.jit(apply)(params, config, whole), np.float64)[:, -3:-1]
+        chances = scipy.special.log_softmax(logits, -1)
+        totals = np.take_along_axis(chances, ends[..., None], -1)[..., 0].sum(-1)
+        best = np.argsort(-totals)[:V]  # with as many hypotheses as tokens, none of the best is left out
+        np.testing.assert_allclose(found.scores[row], totals[best], atol=1e-4)
+        assert found.tokens[row].tolist() == ends[best].tolist()
 
 
 def test_a_shared_state_needs_a_step():

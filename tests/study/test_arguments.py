@@ -176,6 +176,24 @@ def test_too_many_arms_are_refused_before_any_is_made(axes: list[Axis], monkeypa
         Study(**VALID[Study] | {"axes": axes})
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"options": {f"o{n}": range(1000) for n in range(3)}}, "o0 1,000, o1 1,000, o2 1,000 values.* 5,000,000,000"),
+        ({"options": {f"o{n}": (0, 1) for n in range(30)}}, f"which are {5 * 2**30:,} measurements"),
+        ({"quick": {"size": range(10**5)}}, "which are 500,000 measurements; expected at most 100,000"),
+        ({"rounds": 10**9}, "rounds are 1,000,000,000, which are 1,000,000,000 measurements"),
+        ({"rounds": 0}, "rounds is 0; expected at least 1"),
+        ({"options": {"size": []}}, r"options\['size'\] has no values; expected at least one"),
+        ({"options": {"size": itertools.count()}}, r"options\['size'\] is count\(0\); expected a list"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_too_many_measurements_are_refused_before_any_point_is_made(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        Benchmark(**BENCHMARK | change)
+
+
 def test_a_generator_and_numbers_of_numpy_are_converted() -> None:
     study = Study(**VALID[Study] | {"seeds": (np.int64(seed) for seed in range(3))})
     assert study.seeds == (0, 1, 2)

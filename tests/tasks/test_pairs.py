@@ -11,6 +11,7 @@ from tasks.every import WORDS
 from flaxformer import model
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
+from flaxformer.data.pairs import Pair
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens, TextPair, TokenFiles
 from flaxformer.tasks.examples import take_rows
@@ -181,3 +182,21 @@ def test_invalid_settings_are_refused(files, changes, message):
 def test_files_with_different_numbers_of_lines_are_refused(files):
     with pytest.raises(UserError, match=r"one.en has a line 2 and .*text.txt has not; expected equal numbers of lines"):
         paired(files, target_path=str(files / "text.txt")).load()
+
+
+@pytest.mark.parametrize("form", ["paired", "joined"])
+def test_the_id_of_padding_in_a_line_is_a_token(files, form):
+    task = paired(files, form=form, max_length=4)
+    padding = task.padding
+    sources = [np.array([7, padding]), np.array([padding, padding, 3]), np.array([5])]
+    prompts = task.prompts(sources)
+    valid = np.asarray(prompts["valid" if form == "joined" else "source_valid"])
+    extra = form == "joined"  # the start
+    assert valid.sum(-1).tolist() == [len(source) + extra for source in sources]
+    pairs = [Pair(source, np.array([padding, 9]), 5) for source in sources]
+    batch = task._examples(pairs, task.source_length, task.sequence_length)
+    assert np.asarray(batch.weights).sum(-1).tolist() == [3, 3, 3]  # the target, and its end
+    if form == "paired":
+        assert np.asarray(batch.source_valid).sum(-1).tolist() == [2, 3, 1]
+    else:
+        assert np.asarray(batch.prefix).tolist() == [3, 4, 2]

@@ -52,8 +52,10 @@ def test_sizes_that_fit_no_machine_are_refused_before_anything_is_allocated(chan
     for path, value in change.items():
         part, name = path.split(".")
         run = run.replace(**{part: getattr(run, part).replace(**{name: value})})
+    [(path, value)] = change.items()
     with pytest.raises(
-        UserError, match=f"arm 'a' needs at least .* of memory .*{what}.*there are .* expected a smaller"
+        UserError,
+        match=f"arm 'a' needs at least .* of memory .*{what}.*there are .* expected a smaller .*{path}={value}",
     ):
         memory.check_memory(run, "arm 'a'")
 
