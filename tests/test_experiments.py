@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer.study.load import load_study
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.training import start, train_step
 
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.py"))

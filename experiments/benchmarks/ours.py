@@ -12,7 +12,7 @@ from flaxformer import Study
 from flaxformer.bench import Work, rate
 from flaxformer.devices.sharding import Devices
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.system.startup.cpu_devices import one_cpu_device_per_core
 
 

@@ -19,6 +19,7 @@ from flaxformer.runner.progress import follow
 from flaxformer.store.provenance import provenance
 from flaxformer.store.records import append_line
 from flaxformer.store.store import Store, read_lines
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.probe import Probe
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
@@ -93,10 +94,11 @@ def _work(
         list(measured)
         return True
     execution = dataclasses.replace(execution, output=store.root)
-    todo = missing(evidence, store, retry_failed=True)
+    plan = StudyPlan(evidence)
+    todo = missing(plan, store, retry_failed=True)
     runs = sum(len(group.trials) for group in todo)
     steps = sum(len(group.trials) * group.example.training.steps for group in todo)
-    events = run(evidence, execution, retry_failed=True, on_code_change=on_code_change)
+    events = run(evidence, execution, retry_failed=True, on_code_change=on_code_change, plan=plan)
     follow(events, console, runs, steps)
     return runs > 0
 

@@ -15,6 +15,7 @@ from flaxformer.runner.stages import resolve_study
 from flaxformer.store import declaration_log
 from flaxformer.store.store import Store
 from flaxformer.study.load import load_study
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import counted
@@ -25,10 +26,10 @@ def main(arguments: Declare, console: Console) -> int:
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     declared = load_study(arguments.file, arguments.overrides, seeds)
     execution = Execution(output=arguments.output)
-    study = resolve_study(declared, execution)
-    store = store_of(study, execution)
-    check_recipes(study, store)
-    declare(study, store, arguments.on_code_change)
+    plan = StudyPlan(resolve_study(declared, execution))
+    store = store_of(plan.study, execution)
+    check_recipes(plan, store)
+    declare(plan, store, arguments.on_code_change)
     found = described(store, analyse(store))
     if arguments.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))

@@ -11,6 +11,7 @@ from flaxformer.launchers import Options, Payload, launch
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, missing, store_of
 from flaxformer.study.declare import Study
+from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import counted
 
@@ -32,8 +33,9 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     """Hand the study to a launcher; the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
     store = store_of(study, execution)
-    check_recipes(study, store)
-    todo = missing(study, store, retry_failed=arguments.retry_failed)
+    plan = StudyPlan(study)
+    check_recipes(plan, store)
+    todo = missing(plan, store, retry_failed=arguments.retry_failed)
     runs = sum(len(group.trials) for group in todo)
     size = f"{counted(runs, 'run')} to train in {counted(len(todo), 'program')}"
     console.print(f"{study.name}: {size}; results in {store.root}", highlight=False, soft_wrap=True)
@@ -47,7 +49,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
         on_error=arguments.on_error,
         on_code_change=arguments.on_code_change,
     )
-    if not launch(str(arguments.launcher), study, payload, options_of(arguments), console):
+    if not launch(str(arguments.launcher), plan, payload, options_of(arguments), console):
         console.print(
             f"flaxformer status {store.root} shows their progress; the same command later trains what is left.",
             highlight=False,
@@ -55,7 +57,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
         return 0
     list(track((), store, arguments.track))
     failed = show_report(store, console)
-    left = sum(len(group.trials) for group in missing(study, store))
+    left = sum(len(group.trials) for group in missing(plan, store))
     if left:
         console.print(f"{counted(left, 'run')} without a result; run the same command again.", style="red")
     return exit_code(failed, console) or (FAILED if left else 0)

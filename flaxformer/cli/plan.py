@@ -25,8 +25,9 @@ from flaxformer.runner.stages import describe_stages, resolve_study
 from flaxformer.store.columns import statuses
 from flaxformer.study.equal_cost import describe_matches
 from flaxformer.study.evaluation_data import data_limits_of
-from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.tracing import check_traces
 from flaxformer.system.wording import counted, duration, with_prefix
 from flaxformer.training.flops import uncounted
@@ -48,11 +49,11 @@ def main(arguments: Plan, console: Console) -> int:
     if arguments.target is not None:
         return target.main(arguments, console)
     declared, execution = load(arguments)
-    study = resolve_study(declared, execution)
+    plan = StudyPlan(resolve_study(declared, execution))
+    study, programs = plan.study, plan.groups
     devices = len(execution.device_groups())
     ended = statuses(store_of(study, execution))
     console.print(Text(study.question, style="bold"))
-    programs = groups(study.trials())
     if not any(excess(group.example) for group in programs):
         check_traces(study)
     with console.status("compiling and timing one step of each program"):
@@ -68,7 +69,7 @@ def main(arguments: Plan, console: Console) -> int:
         _time_left(left, sum(one.seconds for one in planned)),
         *describe_matches(study.compare, study.matches, study.baseline),
         *_flops(planned),
-        *describe_stages(declared, execution),
+        *describe_stages(declared, plan, execution),
         *_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),
         *([] if too_large else data_limits_of(study)),

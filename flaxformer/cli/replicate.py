@@ -30,10 +30,10 @@ from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, run
 from flaxformer.runner.progress import follow
-from flaxformer.runner.stages import remaining_work
+from flaxformer.runner.stages import remaining_work, resolve_study
 from flaxformer.store import declaration_log
 from flaxformer.store.store import Store
-from flaxformer.study.plan import declaration
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import counted
@@ -73,16 +73,17 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     study = copied_study(store, arguments, seeds)
     output = output_of(arguments)
     execution = Execution(output=output, devices=arguments.devices)
-    check_same_recipes(first.study, declaration(study))
+    plan = StudyPlan(resolve_study(study, execution))
+    check_same_recipes(first.study, plan.declaration)
     fresh_store = Store(output)
     record_attempt(store, seeds, output)
-    todo = sum(len(group.trials) for group in missing(study, fresh_store))
+    todo = sum(len(group.trials) for group in missing(plan, fresh_store))
     console.print(
         f"{study.name} at the seeds {seeds_in_words(seeds)}: {counted(todo, 'run')} to train", highlight=False
     )
     console.print(f"Results in {output}", highlight=False, soft_wrap=True)
-    runs, steps = remaining_work(study, execution)
-    follow(run(study, execution), console, runs, steps)
+    runs, steps = remaining_work(study, plan, execution)
+    follow(run(study, execution, plan=plan), console, runs, steps)
     fresh = write(fresh_store)
     found = replicated(first, fresh)
     record_attempt(store, seeds, output, found)

@@ -17,7 +17,7 @@ from flaxformer.nn.kernels import KernelChoice
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fitted
 from flaxformer.study.declare import Study
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import counted
 from flaxformer.targets.compiler import NotCompiled

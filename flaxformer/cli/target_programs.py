@@ -16,7 +16,7 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.runner.stages import resolve_study
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
-from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.study.program_groups import ProgramGroup, groups
 from flaxformer.system.errors import UserError
 from flaxformer.targets.compiler import NotCompiled
 from flaxformer.targets.program import CompiledStep, Placement, compile_step

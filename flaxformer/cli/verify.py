@@ -22,7 +22,7 @@ from flaxformer.runner.verification import Outcome, TrialSample, choose, derived
 from flaxformer.store import declaration_log, provenance
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
-from flaxformer.study.plan import declaration
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import LAST
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
@@ -39,7 +39,7 @@ def main(arguments: Verify, console: Console) -> int:
     if arguments.trials < 1 or not 0 <= seed <= LAST:
         raise UserError(f"trials is {arguments.trials}, seed {seed}; expected at least 1, and 0 to {LAST:,}")
     study = copied_study(store, arguments, known["seeds"])
-    declared, rows = declaration(study), store.rows()
+    declared, rows = StudyPlan(study).declaration, store.rows()
     executions = executions_of(store, arguments)
     choice = choose(declared, rows, arguments.trials, seed, executions)
     check(store, choice)

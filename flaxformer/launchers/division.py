@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from flaxformer.study.arm import Trial
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 
 T = TypeVar("T")

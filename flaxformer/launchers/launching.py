@@ -13,8 +13,8 @@ from flaxformer.launchers.payload import Payload, private
 from flaxformer.runner.launch import declare, missing, store_of
 from flaxformer.runner.stages import is_staged
 from flaxformer.store.provenance import code
-from flaxformer.study.declare import Study
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.plan import StudyPlan
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError, did_you_mean
 
 
@@ -38,12 +38,12 @@ LAUNCHERS = {
 }
 
 
-def launch(kind: str, study: Study, payload: Payload, options: Options, console: Console) -> bool:
+def launch(kind: str, plan: StudyPlan, payload: Payload, options: Options, console: Console) -> bool:
     """Declare the study and start the jobs that train its missing runs.
 
     Args:
       kind: name of a launcher in `LAUNCHERS`.
-      study: the study that `payload.study()` returns.
+      plan: of the study that `payload.study()` returns.
       payload: the file and the overrides of the command line; the other fields are filled in here.
 
     Returns:
@@ -55,6 +55,7 @@ def launch(kind: str, study: Study, payload: Payload, options: Options, console:
     if kind not in LAUNCHERS:
         raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
     options.check(kind)
+    study = plan.study
     if is_staged(study):
         raise UserError(
             f"study '{study.name}' is trained in stages, which launchers do not support; run the command without "
@@ -62,8 +63,8 @@ def launch(kind: str, study: Study, payload: Payload, options: Options, console:
         )
     store = store_of(study, payload.execution)
     LAUNCHERS[kind].divide([], options)
-    declare(study, store, payload.on_code_change)
-    todo = missing(study, store, retry_failed=payload.retry_failed)
+    declare(plan, store, payload.on_code_change)
+    todo = missing(plan, store, retry_failed=payload.retry_failed)
     jobs = LAUNCHERS[kind].divide(todo, options)
     if not todo:
         return True

@@ -19,7 +19,7 @@ from rich.console import Console
 from flaxformer.launchers.division import EVERYTHING, Jobs, Options, assign, shares
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import DONE, FAILED
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.interrupts import raise_if_interrupted
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from flaxformer.launchers.division import Jobs, Options, assign, parse_int, parse_key_values
 from flaxformer.launchers.payload import Payload
 from flaxformer.launchers.work import work
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 from flaxformer.system.startup.compilation_cache import keep_compiled_programs

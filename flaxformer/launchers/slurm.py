@@ -24,7 +24,7 @@ from flaxformer.launchers.payload import Payload, private, read
 from flaxformer.launchers.rendezvous import rendezvous
 from flaxformer.launchers.resubmit import job_state
 from flaxformer.launchers.work import work
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 from flaxformer.system.interrupts import interrupt

@@ -19,7 +19,7 @@ from flaxformer.runner.program import MemoryFittedProgram, Stopped
 from flaxformer.runner.results import failed_row
 from flaxformer.runner.schedule import Scheduler, Take
 from flaxformer.store.rows import Row
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.interrupts import interrupted, raise_if_interrupted
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.micro_batches import check_batch

@@ -35,8 +35,9 @@ from flaxformer.study.arm import Trial
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import CountedRow
-from flaxformer.study.plan import ProgramGroup, declaration
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.probe import check_quantities
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.user_functions import calling, numbers
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
@@ -61,6 +62,7 @@ def run(
     on_error: OnError = "continue",
     on_code_change: OnCodeChange = "refuse",
     submitted: Mapping[str, Any] | None = None,
+    plan: StudyPlan | None = None,
 ) -> Iterator[StudyEvent]:
     """Train every trial without a result; each finished run is on disk before its event is yielded.
 
@@ -77,6 +79,7 @@ def run(
       on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to run,
         "keep" them, or "retrain", which sets them aside.
       submitted: `provenance.code` where the work was submitted; differences are yielded as a message and recorded.
+      plan: that of the study, if the caller has made it.
 
     Raises:
       UserError: another process holds the folder for too long, or it has results of another recipe or of other code;
@@ -87,12 +90,12 @@ def run(
     if only is not None:
         check_alone(study, "trials that are chosen by name")
     stop = on_error == "stop"
-    for stage, where in stages(study, execution, retry_failed, stop, on_code_change):
+    for stage, where in stages(study, execution, retry_failed, stop, on_code_change, plan):
         yield from _run_stage(stage, where, only, retry_failed, stop, on_code_change, submitted)
 
 
 def _run_stage(
-    study: Study,
+    plan: StudyPlan,
     execution: Execution,
     only: Collection[str] | None,
     retry_failed: bool,
@@ -101,9 +104,9 @@ def _run_stage(
     submitted: Mapping[str, Any] | None,
 ) -> Iterator[StudyEvent]:
     """Train a study without stages; see `run`."""
+    study, declared, share = plan.study, plan.declaration, selected_groups(plan, only)
     store = Store(store_of(study, execution).root, worker=secrets.token_hex(6))
     execution = dataclasses.replace(execution, output=store.root)
-    declared, share = declaration(study), selected_groups(study, only)
     launch: JsonObject = provenance(study.file) | {"worker": store.worker}
     changed = [name for name in ("commit", "source", "study_file") if submitted and submitted.get(name) != launch[name]]
     for group in share:

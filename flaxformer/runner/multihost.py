@@ -16,7 +16,7 @@ from flaxformer.runner.execute import StudyEvent, execute, only
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.stages import check_alone
 from flaxformer.study.declare import Study
-from flaxformer.study.plan import groups
+from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 
 P = ParamSpec("P")
@@ -68,7 +68,7 @@ def _follower(study: Study, execution: Execution) -> Iterator[StudyEvent]:
       UserError: the first process ended with an exception.
       KeyboardInterrupt: it was interrupted.
     """
-    whole = {group.name: group for group in groups(study.trials(), study.measure, study.file)}
+    whole = {group.name: group for group in StudyPlan(study).groups}
     execution = dataclasses.replace(execution, output=execution.folder(study.name))
     try:
         while isinstance(message := _receive(), list):

@@ -26,7 +26,7 @@ from flaxformer.diagnostics import Diagnostics
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.identity import digest, recipe
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.training.step import TrainState
 

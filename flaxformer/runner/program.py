@@ -19,7 +19,7 @@ from flaxformer.store.rows import Row
 from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.identity import code_by_arm
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.tasks.batch import Source
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.cost import run_cost

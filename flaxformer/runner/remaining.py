@@ -9,7 +9,8 @@ from flaxformer.store.columns import statuses
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
-from flaxformer.study.plan import ProgramGroup, declaration, groups
+from flaxformer.study.plan import StudyPlan
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.user_code.changes import OnCodeChange
@@ -20,38 +21,37 @@ def store_of(study: Study, execution: Execution) -> Store:
     return Store(execution.folder(study.name))
 
 
-def declare(study: Study, store: Store, on_code_change: OnCodeChange = "refuse") -> JsonObject:
+def declare(plan: StudyPlan, store: Store, on_code_change: OnCodeChange = "refuse") -> JsonObject:
     """Write the study's declaration into its folder, and return it; see `declarations.declare`."""
     with store.locked(LOCK_PATIENCE):
-        return declarations.declare(store, declaration(study), on_code_change, study.file)
+        return declarations.declare(store, plan.declaration, on_code_change, plan.study.file)
 
 
-def check_recipes(study: Study, store: Store) -> None:
+def check_recipes(plan: StudyPlan, store: Store) -> None:
     """Refuse a folder with results of another recipe; see `declarations.check_recipes`."""
-    declarations.check_recipes(store, declaration(study))
+    declarations.check_recipes(store, plan.declaration)
 
 
 def missing(
-    study: Study, store: Store, only: Collection[str] | None = None, retry_failed: bool = False
+    plan: StudyPlan, store: Store, only: Collection[str] | None = None, retry_failed: bool = False
 ) -> list[ProgramGroup]:
     """The groups with the trials that have no row yet, or with `retry_failed` also those that failed.
 
     Raises:
       UserError: `only` names a trial that the study does not declare.
     """
-    return without_results(selected_groups(study, only), statuses(store), retry_failed)
+    return without_results(selected_groups(plan, only), statuses(store), retry_failed)
 
 
-def selected_groups(study: Study, only: Collection[str] | None) -> list[ProgramGroup]:
+def selected_groups(plan: StudyPlan, only: Collection[str] | None) -> list[ProgramGroup]:
     """The study's groups, with the trials of these names alone."""
-    found = groups(study.trials(), study.measure, study.file)
     if only is None:
-        return found
-    names = {trial.name for group in found for trial in group.trials}
+        return plan.groups
+    names = {trial.name for group in plan.groups for trial in group.trials}
     for name in only:
         if name not in names:
             raise UserError(f"only names the trial '{name}'{did_you_mean(name, names)}")
-    return with_trials((group, [trial for trial in group.trials if trial.name in set(only)]) for group in found)
+    return with_trials((group, [trial for trial in group.trials if trial.name in set(only)]) for group in plan.groups)
 
 
 def without_results(

@@ -10,6 +10,7 @@ from flaxformer.store.rows import Row
 from flaxformer.store.store import RUNGS, Store
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Study
+from flaxformer.study.plan import StudyPlan
 
 
 def rung_differences(root: Path, study: Study, again: Mapping[str, Row]) -> dict[str, str]:
@@ -70,7 +71,7 @@ def halving_differences(root: Path, study: Study, rows: Mapping[str, Row]) -> di
     found: dict[str, str] = {}
     if study.halving is None:
         return found
-    left = programs(study)
+    left = programs(StudyPlan(study))
     for until in steps_of_rungs(study):
         at_rung = Store(root / RUNGS / str(until)).rows()
         for program, arms in left.items():

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from flaxformer.study.arm import Trial
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.training.device_group import DeviceGroup
 
 Take = Callable[[ProgramGroup], ProgramGroup | None]

@@ -21,13 +21,14 @@ from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import score
 from flaxformer.study.halving import mean
-from flaxformer.study.plan import groups
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import counted
 
-Stage = tuple[Study, Execution]
+Stage = tuple[StudyPlan, Execution]
+"""An ordinary study, and how it is executed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,16 +66,21 @@ def stages(
     retry_failed: bool = False,
     stop_on_error: bool = False,
     on_code_change: OnCodeChange = "refuse",
+    plan: StudyPlan | None = None,
 ) -> Iterator[Stage]:
     """Yield the ordinary studies to train, each with its execution; a study without stages is its own only stage.
+
+    The plan is that of `study`, if it is known.
 
     Train each before asking for the next, which depends on its results. The stages end early where a stage is left
     incomplete, or with `stop_on_error` has a failed run.
     """
     if isinstance(study, Search):
         yield from _rounds(study, execution, stop_on_error)
-    elif study.halving is None or (yield from _rungs(study, execution, retry_failed, stop_on_error, on_code_change)):
-        yield study, execution
+        return
+    plan = plan or StudyPlan(study)
+    if study.halving is None or (yield from _rungs(plan, execution, retry_failed, stop_on_error, on_code_change)):
+        yield plan, execution
 
 
 def _rounds(search: Search, execution: Execution, stop_on_error: bool) -> Iterator[Stage]:
@@ -84,7 +90,7 @@ def _rounds(search: Search, execution: Execution, stop_on_error: bool) -> Iterat
         rounds = read_rounds(search, store)
         if rounds:
             study = search.of([point for points in rounds for point in points])
-            yield study, execution
+            yield StudyPlan(study), execution
             if not _is_complete(study, store.rows(), stop_on_error):
                 return
         if len(rounds) >= search.rounds:
@@ -106,21 +112,21 @@ def resolve_study(study: Study, execution: Execution) -> Study:
 
 
 def _rungs(
-    study: Study, execution: Execution, retry_failed: bool, stop_on_error: bool, on_code_change: OnCodeChange
+    plan: StudyPlan, execution: Execution, retry_failed: bool, stop_on_error: bool, on_code_change: OnCodeChange
 ) -> Generator[Stage, None, bool]:
     """The study of each rung; after each, record the rows of the arms that stop there. Returns True if all complete."""
-    store = store_of(study, execution)
-    declared = declare(study, store, on_code_change)
-    if not missing(study, store, retry_failed=retry_failed):
+    study, store = plan.study, store_of(plan.study, execution)
+    declared = declare(plan, store, on_code_change)
+    if not missing(plan, store, retry_failed=retry_failed):
         return True
     fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
-    left = programs(study)
+    left = programs(plan)
     for until in steps_of_rungs(study):
         if not (training := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
             continue
         stage = rung(study, tuple(arm.name for arm in training), until)
         inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until), keep=None)
-        yield stage, inner
+        yield StudyPlan(stage), inner
         rows = store_of(stage, inner).rows()
         if not _is_complete(stage, rows, stop_on_error):
             return False
@@ -140,12 +146,9 @@ def _is_complete(stage: Study, rows: Mapping[str, Row], stop_on_error: bool) -> 
     return all(row is not None and not (stop_on_error and row.status == "failed") for row in found)
 
 
-def programs(study: Study) -> dict[str, list[Arm]]:
+def programs(plan: StudyPlan) -> dict[str, list[Arm]]:
     """The arms of each program, by its name."""
-    return {
-        group.name: list({trial.arm.name: trial.arm for trial in group.trials}.values())
-        for group in groups(study.trials())
-    }
+    return {group.name: list({trial.arm.name: trial.arm for trial in group.trials}.values()) for group in plan.groups}
 
 
 def steps_of_rungs(study: Study) -> list[int]:
@@ -199,11 +202,11 @@ def _record_stopped(
             records.write_table(store.groups / f"stopped-{until}.parquet", found)
 
 
-def describe_stages(study: Study, execution: Execution) -> Iterator[str]:
-    """Yield sentences that describe the stages, for `plan` and `run`."""
+def describe_stages(study: Study, plan: StudyPlan, execution: Execution) -> Iterator[str]:
+    """Yield sentences that describe the stages of a study, for `plan` and `run`; see `remaining_work`."""
     if not is_staged(study):
         return
-    runs, steps = remaining_work(study, execution)
+    runs, steps = remaining_work(study, plan, execution)
     if study.halving is not None and runs:
         last = study.baseline.training.steps
         rungs = ", ".join(map(str, steps_of_rungs(study)))
@@ -218,10 +221,13 @@ def describe_stages(study: Study, execution: Execution) -> Iterator[str]:
         )
 
 
-def remaining_work(study: Study, execution: Execution, retry_failed: bool = False) -> tuple[int, int]:
-    """Return the number of runs that are still to be trained, and of their steps, over all stages."""
-    store, ordinary = store_of(study, execution), resolve_study(study, execution)
-    todo = missing(ordinary, store, retry_failed=retry_failed)
+def remaining_work(study: Study, plan: StudyPlan, execution: Execution, retry_failed: bool = False) -> tuple[int, int]:
+    """Return the number of runs that are still to be trained, and of their steps, over all stages.
+
+    The plan is that of `resolve_study(study, execution)`.
+    """
+    store = store_of(study, execution)
+    todo = missing(plan, store, retry_failed=retry_failed)
     if study.halving is None or not todo:
         parts = [(len(group.trials), group.steps) for group in todo]
         if isinstance(study, Search):
@@ -229,8 +235,8 @@ def remaining_work(study: Study, execution: Execution, retry_failed: bool = Fals
             parts.append((later * study.samples * len(study.seeds), study.baseline.training.steps))
         return sum(n for n, _ in parts), sum(n * length for n, length in parts)
     runs = steps = 0
-    left = {name: len(arms) for name, arms in programs(study).items()}
-    lengths = {name: arms[0].run.training.steps for name, arms in programs(study).items()}
+    left = {name: len(arms) for name, arms in programs(plan).items()}
+    lengths = {name: arms[0].run.training.steps for name, arms in programs(plan).items()}
     for until in steps_of_rungs(study):
         training = sum(n for name, n in left.items() if lengths[name] > until) * len(study.seeds)
         done = len(Store(store.root / RUNGS / str(until)).rows())

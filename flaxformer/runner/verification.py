@@ -20,7 +20,7 @@ from flaxformer.store.rows import DIAGNOSTICS, Row
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
-from flaxformer.study.plan import ProgramGroup, groups
+from flaxformer.study.program_groups import ProgramGroup, groups
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import listed

@@ -1,9 +1,9 @@
-"""Plan of a study: the trials that share a compiled program, the identity of each trial, and the cost of a program."""
+"""Plan of a study: its programs, and its declaration with the identity of each trial."""
 
 import dataclasses
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +14,21 @@ from flaxformer.core.canonical import Known
 from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import FORMAT
 from flaxformer.study import initial_weights
-from flaxformer.study.arm import Arm, Trial
+from flaxformer.study.arm import Trial
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import QUANTITY, Claim, Contrast
-from flaxformer.study.declare import Measure, Study
+from flaxformer.study.declare import Study
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.evaluation_data import check_test_set, evaluation_data
 from flaxformer.study.identity import code_by_arm, data_of, digest, fingerprint, fingerprints, measured_by, recipe
 from flaxformer.study.metrics import METRICS, columns_of, metrics_of
+from flaxformer.study.program_groups import ProgramGroup, groups
 from flaxformer.study.scale import variable_names
 from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.tracing import check_traces
 from flaxformer.study.user_functions import calling, check_column
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
-from flaxformer.system.files import safe_name
 from flaxformer.system.user_code import code_digests
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.evaluation import evaluated_by
@@ -36,64 +36,23 @@ from flaxformer.training.memory import check_memory
 
 
 @dataclasses.dataclass(frozen=True)
-class ProgramGroup:
-    """Trials whose runs have the same tree structure, and so share one compiled program."""
+class StudyPlan:
+    """A study without stages with its programs and its declaration, each computed once, when it is first needed.
 
-    name: str
-    trials: tuple[Trial, ...]
-    size: int
-    """Number of trials of the whole group; `trials` may be only the missing ones."""
-    measure: Measure | None = None
-    """Function of further metrics, called at every evaluation."""
-    file: Path | None = None
-    """The study's file."""
-    initial_weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Digest, when the study was declared, of the weights that a trial starts from, by the trial's name."""
-
-    @property
-    def example(self) -> Run:
-        """Run of the first trial, for what all trials share: shapes, steps and data."""
-        return self.trials[0].run
-
-    @property
-    def steps(self) -> int:
-        """Number of training steps of each trial: all, or those to a rung of a halving."""
-        return self.trials[0].until or self.example.training.steps
-
-
-def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None) -> list[ProgramGroup]:
-    """Group trials by the tree structure of their runs, in the order of first appearance.
-
-    Runs that start from weights share a program, whatever the source of each; runs that draw all weights have another.
+    A command makes one plan and passes it on. Of a study with stages, such as a halving, each stage has a plan.
     """
-    arms = {id(trial.arm): trial.arm for trial in trials}
-    structures = {key: _structure(arm.run) for key, arm in arms.items()}  # a seed is a leaf
-    members: dict[tuple[jax.tree_util.PyTreeDef, bool], list[Trial]] = {own: [] for own in structures.values()}
-    for trial in trials:
-        members[structures[id(trial.arm)]].append(trial)
-    levels = _levels(arms.values())
-    return [ProgramGroup(_group_name(own, levels), tuple(own), len(own), measure, file) for own in members.values()]
 
+    study: Study
 
-def _structure(run: Run) -> tuple[jax.tree_util.PyTreeDef, bool]:
-    """The tree structure of a run as its program sees it, and whether weights are loaded."""
-    return jax.tree.structure(run.without_init), run.init is not None
+    @functools.cached_property
+    def groups(self) -> list[ProgramGroup]:
+        """The trials by program, in the order of first appearance."""
+        return groups(self.study.trials(), self.study.measure, self.study.file)
 
-
-def _levels(arms: Iterable[Arm]) -> dict[str, set[str]]:
-    """Return the labels of arms on each axis."""
-    found: dict[str, set[str]] = {}
-    for arm in arms:
-        for name, label in arm.labels.items():
-            found.setdefault(name, set()).add(label)
-    return found
-
-
-def _group_name(own: Sequence[Trial], levels: Mapping[str, set[str]]) -> str:
-    """Return the labels that only this group has, made safe for a file name, with a digest of its structure."""
-    shared = _levels({id(trial.arm): trial.arm for trial in own}.values())
-    distinct = [f"{name}={next(iter(own))}" for name, own in shared.items() if len(own) == 1 < len(levels[name])]
-    return safe_name(",".join(distinct) or "all", distinct=str(_structure(own[0].run)))
+    @functools.cached_property
+    def declaration(self) -> JsonObject:
+        """The study as plain data; see `declaration`."""
+        return declaration(self.study, self.groups)
 
 
 def check_sizes(study: Study) -> None:
@@ -166,8 +125,12 @@ def _unit(study: Study, claim: Claim | ScalingClaim, contrast: Contrast) -> str:
     return "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit
 
 
-def declaration(study: Study) -> JsonObject:
+def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) -> JsonObject:
     """Return the study as plain data, which is all that resuming and reporting need.
+
+    Args:
+      study: the study, which is traced.
+      programs: its trials by program, if they are known.
 
     Raises:
       UserError: a run does not fit into memory, or cannot be traced; or its metric does not exist.
@@ -195,7 +158,7 @@ def declaration(study: Study) -> JsonObject:
         "parameters": params.count(model.specs(study.baseline.model)),
         "evaluation_data": evaluation_data(study),
         "scaling": None if study.scaling is None else study.scaling.rule() | {"scales": study.scales},
-        "trials": _trials(study, recipes),
+        "trials": _trials(study, recipes, groups(study.trials()) if programs is None else programs),
         "recipes": recipes,
         **_derived(study, recipes),
         **_named_evaluations(study),
@@ -251,10 +214,9 @@ def _axis(study: Study, axis: Axis) -> JsonObject:
     }
 
 
-def _trials(study: Study, recipes: Mapping[str, JsonObject]) -> list[JsonObject]:
+def _trials(study: Study, recipes: Mapping[str, JsonObject], programs: Sequence[ProgramGroup]) -> list[JsonObject]:
     """Return the trials as plain data, each with its program and its fingerprint."""
-    trials = study.trials()
-    names = {trial.arm.name: group.name for group in groups(trials) for trial in group.trials}
+    names = {trial.arm.name: group.name for group in programs for trial in group.trials}
     seeds = list(study.seeds)
     identities = {name: dict(zip(seeds, fingerprints(own, seeds), strict=True)) for name, own in recipes.items()}
     return [
@@ -268,7 +230,7 @@ def _trials(study: Study, recipes: Mapping[str, JsonObject]) -> list[JsonObject]
             else fingerprint(recipes[trial.arm.name] | _initial_weights(trial), trial.seed),
         }
         | _initial_weights(trial)
-        for trial in trials
+        for trial in study.trials()
     ]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
-from flaxformer.study.plan import ProgramGroup
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
 from flaxformer.training.flops import flops_per_step

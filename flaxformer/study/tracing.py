@@ -17,7 +17,7 @@ from flaxformer.tasks.batch import Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training import Run, TrainState, start, train_step
 from flaxformer.training.evaluation import score, score_data
-from flaxformer.training.flops import first_batch
+from flaxformer.training.flops import first_batch, flops_per_step
 from flaxformer.training.step import evaluation_params
 
 _TRACED: set[object] = set()
@@ -47,7 +47,10 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
     with _traced(who, own):
         arrays, source = jax.tree.map(jnp.asarray, run.without_init), run.task.load()
         state = jax.eval_shape(start, arrays)
-        jax.eval_shape(train_step, state, arrays, first_batch(source))
+        flops_per_step(run, source)  # traces a step in float32 and whole batches, and keeps the count
+        how = run.training
+        if how.precision != "float32" or how.remat != "none" or how.micro_batches not in (None, 1):
+            jax.eval_shape(train_step, state, arrays, first_batch(source))
         jax.eval_shape(_evaluate, state, arrays, source)
         for one in run.evaluations:
             jax.eval_shape(_score, state, arrays, one.load())

@@ -10,8 +10,9 @@ import pytest
 
 from flaxformer.claims.case import find_cases
 from flaxformer.study import Probe, Study
-from flaxformer.study.plan import check_measured, groups
+from flaxformer.study.plan import check_measured
 from flaxformer.study.probe import check_quantities
+from flaxformer.study.program_groups import groups
 from flaxformer.training import start, train_step
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "claims"

@@ -7,7 +7,8 @@ import pytest
 
 from flaxformer.cli import main
 from flaxformer.study.load import load_study
-from flaxformer.study.plan import declaration, groups
+from flaxformer.study.plan import declaration
+from flaxformer.study.program_groups import groups
 from flaxformer.training import start, train_step
 
 

@@ -14,8 +14,8 @@ from flaxformer.runner import progress
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.progress import follow
-from flaxformer.study.plan import groups
 from flaxformer.study.program_cost import Cost
+from flaxformer.study.program_groups import groups
 from flaxformer.system.interrupts import SIGNALS, interrupt_on_signals, raise_if_interrupted
 
 

@@ -11,7 +11,7 @@ from flaxformer.cli import status as command
 from flaxformer.store.leases import Leases
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 
 STUDY = tiny()
 TIMES = {"seconds": 30.0, "tokens_per_second": 1000.0, "group_size": 1}

@@ -34,7 +34,8 @@ from flaxformer.launchers import (
 from flaxformer.runner.execution import Execution
 from flaxformer.store.store import Store
 from flaxformer.study import Axis
-from flaxformer.study.plan import groups
+from flaxformer.study.plan import StudyPlan
+from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
 
 WIDTHS = Axis("model.feed_forward.d_ff", {str(width): width for width in (5, 7, 11, 13)}, name="width")
@@ -180,7 +181,7 @@ def test_launch_declares_the_study_and_assigns_missing_trials(example, tmp_path,
     for kind, options in (("local", Options(slurm=("time=5",))), ("loca", Options())):
         with pytest.raises(UserError, match=r"launcher is local; expected|did you mean 'local'"):
             launching.launch(kind, study, example, options, Console())
-    assert launching.launch("local", study, example, Options(workers=2), Console()) is False
+    assert launching.launch("local", StudyPlan(study), example, Options(workers=2), Console()) is False
     ((path, found),) = handed
     assert path.parent == tmp_path / "out" / "launches"
     assert sorted(itertools.chain(*found.jobs)) == sorted(trial.name for trial in study.trials())
@@ -192,7 +193,7 @@ def test_launch_declares_the_study_and_assigns_missing_trials(example, tmp_path,
 def test_launch_without_missing_trials_starts_no_job(example, tmp_path, monkeypatch):
     monkeypatch.setattr(launching, "missing", lambda *_, **__: [])
     monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, options: [], None))
-    assert launching.launch("local", example.study(), example, Options(), Console()) is True
+    assert launching.launch("local", StudyPlan(example.study()), example, Options(), Console()) is True
     assert (tmp_path / "out" / "study.json").exists()
 
 

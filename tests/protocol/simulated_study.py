@@ -21,7 +21,8 @@ from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import PartialRun, Progress
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.study.plan import declaration, groups
+from flaxformer.study.plan import declaration
+from flaxformer.study.program_groups import groups
 
 STUDY = tiny(axes=(NORM,), seeds=range(3), claims=())
 GROUPS = groups(STUDY.trials())

@@ -18,7 +18,7 @@ from flaxformer.runner.execute import Compiled, Execution, Finished, Message, ex
 from flaxformer.runner.program import MemoryFittedProgram, Program
 from flaxformer.store.rows import Row
 from flaxformer.study import Axis
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup
 

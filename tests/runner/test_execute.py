@@ -17,7 +17,8 @@ from flaxformer.runner.program import Program
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
 from flaxformer.study import Axis
-from flaxformer.study.plan import groups
+from flaxformer.study.plan import StudyPlan
+from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
 from flaxformer.training import start
 
@@ -248,7 +249,9 @@ def test_an_exception_fails_its_own_group_and_is_retried_when_asked_for(whole, t
     for name in failed:
         assert "Traceback" in rows[name]["error"]
         assert "FloatingPointError: no luck today" in rows[name]["error"]
-    left = [trial.name for group in missing(STUDY, Store(tmp_path), retry_failed=True) for trial in group.trials]
+    left = [
+        trial.name for group in missing(StudyPlan(STUDY), Store(tmp_path), retry_failed=True) for trial in group.trials
+    ]
     assert set(left) == failed
 
     assert train(STUDY, tmp_path) == ([], rows)

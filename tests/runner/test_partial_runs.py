@@ -15,7 +15,7 @@ from flaxformer.runner.launch import run
 from flaxformer.runner.partial_runs import PartialRun
 from flaxformer.runner.program import MemoryFittedProgram, Stopped
 from flaxformer.store.store import Store
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 

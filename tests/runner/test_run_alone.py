@@ -14,7 +14,7 @@ from study.tiny import results, tiny
 from flaxformer.core.params import fold_in_name
 from flaxformer.diagnostics import diagnose, summary
 from flaxformer.runner.execute import Execution, Finished, execute
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.training import evaluate, start, train_chunk
 
 STUDY = tiny()

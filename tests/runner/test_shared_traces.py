@@ -8,7 +8,7 @@ import pytest
 from study.tiny import BASELINE, tiny
 
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.training.compiled_run import functions_of
 
 

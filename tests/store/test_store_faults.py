@@ -27,7 +27,7 @@ from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study import Axis
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 

@@ -12,7 +12,8 @@ from flaxformer.core.params import Parameters, param
 from flaxformer.core.struct import replace_at, static
 from flaxformer.study import Axis, EqualCost, Halving
 from flaxformer.study.equal_cost import QUANTITIES, describe_matches, match, nearest
-from flaxformer.study.plan import declaration, groups
+from flaxformer.study.plan import declaration
+from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
 from flaxformer.training.cost import parameter_counts, run_cost
 

@@ -21,7 +21,8 @@ from flaxformer.runner.remaining import declare
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Study
 from flaxformer.study.initial_weights import read
-from flaxformer.study.plan import declaration, groups
+from flaxformer.study.plan import StudyPlan, declaration
+from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
 from flaxformer.training import From, LoRA, Rename, Training, start
 from flaxformer.training.initial_weights import drawn_paths
@@ -180,13 +181,13 @@ def test_an_interrupted_study_is_resumed_bit_for_bit(source, tmp_path, monkeypat
 def test_a_changed_source_is_another_trial_and_refused(file, drawn, tmp_path):
     study = fine(tmp_path, axes=(), baseline=BASELINE.replace(init=From(path=file)))
     store = Store(tmp_path / "out")
-    before = declare(study, store)["trials"]
-    assert declare(study, store)["trials"] == before
+    before = declare(StudyPlan(study), store)["trials"]
+    assert declare(StudyPlan(study), store)["trials"] == before
     np.savez(file, **(drawn | {"head/matrix": drawn["head/matrix"] + 1}))
     after = declaration(study)["trials"]
     assert all(one["fingerprint"] != other["fingerprint"] for one, other in zip(before, after, strict=True))
     with pytest.raises(UserError, match=r"2 trials that started from weights that have changed since \(digests\)"):
-        declare(study, store)
+        declare(StudyPlan(study), store)
 
 
 def test_a_source_that_changes_after_the_declaration_is_not_used(file):

@@ -29,7 +29,7 @@ from flaxformer.study import Axis, Choice, Halving, Integer, LogUniform, Points,
 from flaxformer.study.divergence import RULE
 from flaxformer.study.halving import goal_of, ranked
 from flaxformer.study.load import load_study
-from flaxformer.study.plan import declaration
+from flaxformer.study.plan import StudyPlan, declaration
 from flaxformer.study.search import coordinates
 from flaxformer.study.suggest import suggest
 from flaxformer.system.errors import UserError
@@ -214,7 +214,7 @@ def test_the_best_go_on_and_equals_in_the_order_of_their_declaration():
 def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_path):
     trained = pretend(monkeypatch, by_rate)
     study, execution = halved(), Execution(output=tmp_path)
-    assert stages.remaining_work(study, execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
+    assert stages.remaining_work(study, StudyPlan(study), execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
     assert len(list(launch.run(study, execution))) == len(trained) == 36 + 12 + 4
     rates = {
         (steps, norm): sorted({int(name.split("rate=")[1][0]) for name, n in trained if n == steps and norm in name})
@@ -231,7 +231,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
         assert row["validation_loss"] == by_rate(trial, row.get("stopped_at") or 27)
         assert row["status"] == ("stopped" if row.get("stopped_at") else "done")
     assert list(launch.run(study, execution)) == []
-    assert stages.remaining_work(study, execution) == (0, 0)
+    assert stages.remaining_work(study, StudyPlan(study), execution) == (0, 0)
 
 
 @pytest.mark.slow
@@ -358,6 +358,11 @@ def search(**changes):
     return Search(**fields | {"rounds": 4, "samples": 5} | changes)
 
 
+def remaining(study, execution):
+    """The numbers of runs and steps that are left in a folder."""
+    return stages.remaining_work(study, StudyPlan(stages.resolve_study(study, execution)), execution)
+
+
 def valley(trial, steps):
     """Lowest at rate 1e-2 with pre-norm."""
     run = trial.run
@@ -373,13 +378,13 @@ def optuna():
 def test_rounds_of_suggestions_come_nearer(optuna, monkeypatch, tmp_path):
     trained = pretend(monkeypatch, valley)
     study = search(rounds=4, samples=10)
-    assert stages.remaining_work(study, Execution(output=tmp_path)) == (80, 480)
+    assert remaining(study, Execution(output=tmp_path)) == (80, 480)
     list(launch.run(study, Execution(output=tmp_path)))
     assert len(trained) == len({name for name, _ in trained}) == 4 * 10 * 2
     rows = Store(tmp_path).rows()
     losses = [rows[name]["validation_loss"] for name, _ in trained]
     assert np.mean(losses[-40:]) < np.mean(losses[:20]) - 0.3
-    assert stages.remaining_work(study, Execution(output=tmp_path)) == (0, 0)
+    assert remaining(study, Execution(output=tmp_path)) == (0, 0)
     assert len(analyse(Store(tmp_path)).arms) == 40
 
 

@@ -24,7 +24,7 @@ from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.nn import chunks
 from flaxformer.nn.kernels import chunked
 from flaxformer.study.load import load_study
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.targets.devices import TARGETS
 from flaxformer.targets.program import Placement, compile_step
 from flaxformer.targets.topology import PACKAGES, parse_target

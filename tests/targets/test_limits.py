@@ -15,7 +15,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.kernels import KernelChoice
 from flaxformer.study.declare import Axis, Study
-from flaxformer.study.plan import groups
+from flaxformer.study.program_groups import groups
 from flaxformer.targets.collectives import Collective
 from flaxformer.targets.compiler import NotCompiled, parse_bytes_needed
 from flaxformer.targets.limits import COMPILATIONS, Largest, largest

@@ -22,7 +22,8 @@ from flaxformer.store.rows import RESERVED_PREFIXES
 from flaxformer.study import Axis
 from flaxformer.study.evaluation_data import evaluation_data
 from flaxformer.study.metrics import metrics_of
-from flaxformer.study.plan import check_measured, declaration, groups
+from flaxformer.study.plan import check_measured, declaration
+from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import (
     Copy,

@@ -1,0 +1,73 @@
+"""Groups of trials that share a compiled program."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from flaxformer.study.arm import Arm, Trial
+from flaxformer.study.declare import Measure
+from flaxformer.system.files import safe_name
+from flaxformer.training import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramGroup:
+    """Trials whose runs have the same tree structure, and so share one compiled program."""
+
+    name: str
+    trials: tuple[Trial, ...]
+    size: int
+    """Number of trials of the whole group; `trials` may be only the missing ones."""
+    measure: Measure | None = None
+    """Function of further metrics, called at every evaluation."""
+    file: Path | None = None
+    """The study's file."""
+    initial_weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Digest, when the study was declared, of the weights that a trial starts from, by the trial's name."""
+
+    @property
+    def example(self) -> Run:
+        """Run of the first trial, for what all trials share: shapes, steps and data."""
+        return self.trials[0].run
+
+    @property
+    def steps(self) -> int:
+        """Number of training steps of each trial: all, or those to a rung of a halving."""
+        return self.trials[0].until or self.example.training.steps
+
+
+def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None) -> list[ProgramGroup]:
+    """Group trials by the tree structure of their runs, in the order of first appearance.
+
+    Runs that start from weights share a program, whatever the source of each; runs that draw all weights have another.
+    """
+    arms = {id(trial.arm): trial.arm for trial in trials}
+    structures = {key: _structure(arm.run) for key, arm in arms.items()}  # a seed is a leaf
+    members: dict[tuple[jax.tree_util.PyTreeDef, bool], list[Trial]] = {own: [] for own in structures.values()}
+    for trial in trials:
+        members[structures[id(trial.arm)]].append(trial)
+    levels = _levels(arms.values())
+    return [ProgramGroup(_group_name(own, levels), tuple(own), len(own), measure, file) for own in members.values()]
+
+
+def _structure(run: Run) -> tuple[jax.tree_util.PyTreeDef, bool]:
+    """The tree structure of a run as its program sees it, and whether weights are loaded."""
+    return jax.tree.structure(run.without_init), run.init is not None
+
+
+def _levels(arms: Iterable[Arm]) -> dict[str, set[str]]:
+    """Return the labels of arms on each axis."""
+    found: dict[str, set[str]] = {}
+    for arm in arms:
+        for name, label in arm.labels.items():
+            found.setdefault(name, set()).add(label)
+    return found
+
+
+def _group_name(own: Sequence[Trial], levels: Mapping[str, set[str]]) -> str:
+    """Return the labels that only this group has, made safe for a file name, with a digest of its structure."""
+    shared = _levels({id(trial.arm): trial.arm for trial in own}.values())
+    distinct = [f"{name}={next(iter(own))}" for name, own in shared.items() if len(own) == 1 < len(levels[name])]
+    return safe_name(",".join(distinct) or "all", distinct=str(_structure(own[0].run)))
