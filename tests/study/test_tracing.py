@@ -98,8 +98,8 @@ def test_user_code_without_mistakes_is_traced_once(tmp_path, monkeypatch):
         text = text.replace(name, value)
     (tmp_path / "own.py").write_text(text)
     study, calls = load_study(tmp_path / "own.py"), []
-    step = tracing.train_step
-    monkeypatch.setattr(tracing, "train_step", lambda *arguments: calls.append(1) or step(*arguments))
+    count = tracing.flops_per_step
+    monkeypatch.setattr(tracing, "flops_per_step", lambda *arguments: calls.append(1) or count(*arguments))
     for _ in range(3):
         tracing.check_traces(study)
     assert len(calls) == 2
