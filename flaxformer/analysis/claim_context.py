@@ -23,7 +23,7 @@ class SimpleEffect:
     context: Labels
     """Labels by which the two simple effects differ."""
     judgement: Judgement
-    """Judged alone; it belongs to no family, and is no verdict on a claim."""
+    """Judged alone; it belongs to no family, and is not a verdict on a claim."""
 
 
 @dataclasses.dataclass(frozen=True)

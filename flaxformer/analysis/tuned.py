@@ -73,7 +73,7 @@ def _value(analysis: Analysis, arm: ArmSummary, path: str) -> int | float | str 
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
             near = did_you_mean(name, list(value)) if isinstance(value, dict) else ""
-            raise UserError(f"'{path}' is no field of the runs{near}")
+            raise UserError(f"'{path}' is not a field of the runs{near}")
         value = value[name]
     if not isinstance(value, int | float | str | None):
         raise UserError(f"'{path}' is {value}; expected the path of a number or a text")

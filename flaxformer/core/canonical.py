@@ -31,7 +31,7 @@ def canonical(config: object, known: Known | None = None) -> Json:
         object: it must not be changed.
 
     Raises:
-      UserError: a value that is no number, string, None, config or tuple of these.
+      UserError: a value that is not a number, string, None, config or tuple of these.
     """
     if isinstance(config, Config):
         if known is not None and id(config) in known:

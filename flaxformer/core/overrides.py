@@ -28,7 +28,7 @@ def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
     """Apply overrides `path=value`, such as `model.positions=LearnedPositions(max_length=64)`.
 
     Raises:
-      UserError: a text that is no override, an unknown path, or a value that its field does not accept.
+      UserError: a text that is not an override, an unknown path, or a value that its field does not accept.
     """
     changes = {}
     for text in texts:

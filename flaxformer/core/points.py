@@ -59,7 +59,7 @@ class Edits:
         """Return the edits of a call; None if there are none.
 
         Raises:
-          UserError: it is no mapping from paths to functions.
+          UserError: it is not a mapping from paths to functions.
         """
         if functions is None:
             return None

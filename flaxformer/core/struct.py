@@ -248,8 +248,8 @@ def replace_at(config: ConfigT, changes: Mapping[str, object], within: str = "")
     """Return the config with the values at dotted paths replaced together; the result is checked again.
 
     Raises:
-      UserError: a path names no field, or the result is no valid config; it quotes the path after `within`, the path of
-        the config itself with a dot.
+      UserError: a path names no field, or the result is not a valid config; it quotes the path after `within`, the
+        path of the config itself with a dot.
     """
     return cast(ConfigT, _replace_within(config, changes, within))
 
@@ -281,7 +281,7 @@ def check_field(config: object, name: str, path: str) -> None:
     """
     if isinstance(config, tuple):
         if not name.isdigit() or int(name) >= len(config):
-            raise UserError(f"'{path}': '{name}' is no item; expected a number from 0 to {len(config) - 1}")
+            raise UserError(f"'{path}': '{name}' is not an item; expected a number from 0 to {len(config) - 1}")
         return
     if not isinstance(config, Config):
         raise UserError(f"'{path}': {shown(config)} has no fields")

@@ -31,7 +31,7 @@ class Axes:
 
     names: tuple[str, ...]
     fan_in: tuple[str, ...]
-    """Axes that are summed over when the weight is applied; empty if it is no linear map."""
+    """Axes that are summed over when the weight is applied; empty if it is not a linear map."""
     batch: tuple[str, ...]
     """Axes along which separate matrices are stacked."""
     in_layer: bool
@@ -52,7 +52,7 @@ class Axes:
     def as_matrix(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
         """Places of the axes along which matrices are stacked, of those summed over, and of those of the result.
 
-        Of an embedding table, the vocabulary counts as summed over. None for a weight that is no matrix.
+        Of an embedding table, the vocabulary counts as summed over. None for a weight that is not a matrix.
         """
         stacked = [place for place, name in enumerate(self.names) if name in self.batch]
         stacked = [0, *stacked] if self.stacked else stacked

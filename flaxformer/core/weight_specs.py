@@ -128,7 +128,7 @@ def _check_declaration(cls: type, owner: object) -> None:
 
 
 def get_attribute(owner: object, name: str | float | None) -> Any:
-    """Return a dotted attribute of a component or config; a name that is no string is returned as it is.
+    """Return a dotted attribute of a component or config; a name that is not a string is returned as it is.
 
     Raises:
       UserError: there is no such attribute.

@@ -28,7 +28,7 @@ def read_questions(path: str) -> tuple[Question, ...]:
     Choices of one question are distinct, and at least two. Files that end in .gz, .bz2, .xz or .zst are decompressed.
 
     Raises:
-      UserError: the file is missing or empty, or a line is no question; the message has its number.
+      UserError: the file is missing or empty, or a line is not a question; the message has its number.
     """
     return _read(path, _question)
 

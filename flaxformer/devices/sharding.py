@@ -109,7 +109,7 @@ def parse_devices(text: str) -> Devices:
     """The devices that a text such as "data=2,tensor=4" names.
 
     Raises:
-      UserError: it names another axis, one twice, or what is no number.
+      UserError: it names another axis, one twice, or what is not a number.
     """
     found: dict[str, int] = {}
     for part in text.split(","):

@@ -27,7 +27,7 @@ def sum_by_place(tree: Node, measure: Callable[[Array], Array]) -> dict[str, Arr
         name = path_name(path)
         value = jax.vmap(measure)(x) if is_in_every_layer(name) else measure(x)
         parts = name.split("/")
-        # "encoder" is no place, since its layers have an axis of their own; nor is "blocks" if layers have own places.
+        # "encoder" is not a place, since its layers have an axis of their own; nor is "blocks" if layers have places.
         first = (2 if parts[0] == ENCODER else 1) + (layer_index(name) is not None)
         for end in range(first, len(parts) + 1):
             place = "/".join(parts[:end])

@@ -147,7 +147,7 @@ def host_array(tensor: Any) -> np.ndarray:
     """Return a tensor as a NumPy array; one of torch may be of bfloat16, require a gradient, or be on a device.
 
     Raises:
-      UserError: it is no array.
+      UserError: it is not an array.
     """
     found: Any = tensor
     if hasattr(found, "detach"):

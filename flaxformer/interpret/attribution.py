@@ -83,7 +83,7 @@ def direct_logit_attribution(
 
 
 def _problems(config: ModelConfig, by_head: bool) -> Iterator[str]:
-    """Yield the reasons for which a logit is no sum of terms of the branches."""
+    """Yield the reasons for which a logit is not a sum of terms of the branches."""
     for layer, own in enumerate(config.layer_configs):
         if own.post_residual_norm is not None:
             yield "norm.post_residual is given, which normalises the sum; expected a placement such as PRE or SANDWICH"

@@ -118,7 +118,7 @@ def block(
       The stream, the intermediates, the `Aux` of the components, and the state with the tokens added.
 
     Raises:
-      ValueError: a component returns no array, an array of another shape, or a loss that is no scalar.
+      ValueError: a component returns no array, an array of another shape, or a loss that is not a scalar.
     """
     block_input, aux, intermediates, rule = x, Aux(), {}, config.residual
     for name, branch in config.branches():
@@ -132,7 +132,7 @@ def block(
             read = rule.read(around.residual, block_input if config.parallel else x, branch_context)
             branch_input, pre_aux = normalise(around.pre, config.pre_norm, read, branch_context)
             branch_input = edited.edit("input", branch_input)
-            # The context is no argument: numbers of a mask that kernels read would become traced ones.
+            # The context is not an argument: numbers of a mask that kernels read would become traced ones.
             own_branch = functools.partial(
                 apply_branch, name, branch, context=edited, state=state, prefix_context=prefix_context
             )

@@ -58,7 +58,7 @@ class EditArguments(Node):
 
 @dataclasses.dataclass(frozen=True)
 class _Static:
-    """Structure of some edits, and their leaves that are no arrays; None in place of an array."""
+    """Structure of some edits, and their leaves that are not arrays; None in place of an array."""
 
     structure: jax.tree_util.PyTreeDef
     others: "tuple[_Constant | None, ...]"

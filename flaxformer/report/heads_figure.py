@@ -138,7 +138,7 @@ def _set_frame(ax: Axes, columns: int, rows: int) -> None:
 
 
 def _layer_name(path: str) -> str:
-    """Return a layer with its number from 0, such as "layer 1", and its branch if it is no self-attention."""
+    """Return a layer with its number from 0, such as "layer 1", and its branch if it is not a self-attention."""
     match = re.search(r"(encoder/)?blocks/(\d+)/(\w+)", path)
     if match is None:
         return path

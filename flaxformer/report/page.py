@@ -54,7 +54,7 @@ CAPTIONS = {
     "held-out sizes hollow; the fitted law at each N, dashed where no run was fitted.",
 }
 MOST_TRACEBACKS = 5
-STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is no final result."
+STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is not a final result."
 
 
 def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequence[JsonObject]) -> str:

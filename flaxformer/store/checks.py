@@ -12,7 +12,7 @@ CONTROL = re.compile(
     rb"(?<!\\)(?:\\\\)*\\u(?:00[01][0-9a-f]|007f|00[89][0-9a-f]|d[89a-f][0-9a-f]{2})|\x7f|\xc2[\x80-\x9f]",
     re.IGNORECASE,
 )
-"""Characters in JSON that a terminal would obey, or that are no text."""
+"""Characters in JSON that a terminal would obey, or that are not text."""
 
 
 def check_file_name(group: str) -> str:

@@ -111,5 +111,5 @@ def _changed(base: JsonObject, changes: Sequence[Sequence[object]]) -> JsonObjec
 
 def _strings(path: object) -> tuple[str, ...]:
     if not isinstance(path, list) or not path or not all(isinstance(name, str) for name in path):
-        raise ValueError(f"{path!r} is no path")
+        raise ValueError(f"{path!r} is not a path")
     return tuple(path)

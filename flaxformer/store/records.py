@@ -136,7 +136,7 @@ def check_table(path: Path) -> FileVersion:
         file.seek(max(0, size - 8))
         last = file.read(8)
         if not (first == last[-4:] == b"PAR1"):
-            raise DamagedError("it is no whole Parquet file")
+            raise DamagedError("it is not a whole Parquet file")
         footer, computed = _footer(size, last), hashlib.blake2b(digest_size=16)
         file.seek(0)
         for begin in range(0, footer, PART):

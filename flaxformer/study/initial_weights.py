@@ -86,7 +86,7 @@ def _folder(init: From, seed: int) -> tuple[Path, int]:
         trial_seed = seed if init.trial_seed is None else init.trial_seed
         folder = kept_weights_folder(Store(path), parse_labels(init.arm), trial_seed)
     elif init.arm or init.trial_seed is not None:
-        raise UserError(f"init.path is '{init.path}', which is no study, and init.arm or init.trial_seed is given")
+        raise UserError(f"init.path is '{init.path}', which is not a study, and init.arm or init.trial_seed is given")
     else:
         folder = path
     checkpoints = Checkpoints(folder)

@@ -34,7 +34,7 @@ def numbers(name: str, values: object, where: str) -> dict[str, float]:
     """Return the numbers that a user's function gave, by name.
 
     Raises:
-      UserError: it is no mapping of texts to numbers; the message says which entry is none.
+      UserError: it is not a mapping of texts to numbers; the message says which entry is none.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{name} returns {_shown(values)} {where}; expected a dict of numbers by name")
@@ -52,7 +52,7 @@ def check_column(function: str, name: object) -> None:
     """Check a name that a user's function gives to a number.
 
     Raises:
-      UserError: it is no text, or holds characters that tables do not show, such as control characters.
+      UserError: it is not text, or holds characters that tables do not show, such as control characters.
     """
     check_text(f"a name that {function} returns", name)
     if not name or not str(name).isprintable():

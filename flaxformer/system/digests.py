@@ -99,7 +99,7 @@ def append_line(path: Path, row: Mapping[str, object]) -> None:
 
 @read_anew
 def read_or_empty(path: Path) -> bytes:
-    """The content of a file; nothing if there is none, if it is removed meanwhile, or if it is no file."""
+    """The content of a file; nothing if there is none, if it is removed meanwhile, or if it is not a file."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -113,7 +113,7 @@ def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
     A last line without its end was cut short by a kill and does not count.
     """
     if _is_no_file(path):
-        return [], ["it is no file"]
+        return [], ["it is not a file"]
     rows, wrong = [], []
     try:
         for row, what in iterate_lines(path):
@@ -159,7 +159,7 @@ def parse_line(line: bytes) -> JsonObject:
 
     Raises:
       DamagedError: it has no digest, or another one than its content.
-      ValueError: it is no JSON.
+      ValueError: it is not JSON.
     """
     match = LINE.fullmatch(line)
     if match is None:
@@ -169,7 +169,7 @@ def parse_line(line: bytes) -> JsonObject:
         raise DamagedError("its digest differs")
     row = parse_json(content)
     if not isinstance(row, dict):
-        raise DamagedError("it is no row")
+        raise DamagedError("it is not a row")
     return row
 
 
@@ -193,11 +193,11 @@ def read_document(path: Path) -> JsonObject:
     """Read a document that `write_document` wrote.
 
     Raises:
-      DamagedError: it is no JSON object, has no digest, or is not what was written.
+      DamagedError: it is not JSON object, has no digest, or is not what was written.
       OSError: it cannot be read; FileNotFoundError if it is not there.
     """
     if _is_no_file(path):
-        raise DamagedError("it is no file")
+        raise DamagedError("it is not a file")
     return parse_document(path.read_bytes())
 
 
@@ -205,7 +205,7 @@ def parse_document(text: bytes) -> JsonObject:
     """Return the data of a `document`.
 
     Raises:
-      DamagedError: it is no JSON object, has no digest, or is not what was written.
+      DamagedError: it is not JSON object, has no digest, or is not what was written.
     """
     try:
         data = parse_json(text)

@@ -209,7 +209,7 @@ def digest_of(data: bytes) -> str:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Paths in a folder, by name; none if it is no folder, or if another process removes it meanwhile."""
+    """Paths in a folder, by name; none if it is not a folder, or if another process removes it meanwhile."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

@@ -50,7 +50,7 @@ def check_text(name: str, value: object) -> None:
     """Check a text that reports will show, such as a question, a claim or a label.
 
     Raises:
-      UserError: it is no text, or holds a character that a terminal would obey or that UTF-8 cannot encode.
+      UserError: it is not text, or holds a character that a terminal would obey or that UTF-8 cannot encode.
     """
     if not isinstance(value, str):
         raise UserError(f"{name} is {value!r}; expected text")

@@ -216,7 +216,7 @@ class ChoiceEvaluation(Evaluation):
         """Return the number of questions, and of those whose tokens stand in the training text with the right choice.
 
         The tokens are those of the context, as far as the model reads it, and of the choice, one after another. If the
-        training data are no text with the same tokenizer, nothing is compared.
+        training data are not text with the same tokenizer, nothing is compared.
         """
         questions = self.questions()
         texts = [] if training is None else training.training_tokens(self.tokenizer)

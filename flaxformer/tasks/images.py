@@ -190,7 +190,7 @@ def _read_image(file: Path) -> "Image":
         with library("PIL.Image", "images", f"reading {file}").open(file) as image:
             image.load()
             return image
-    except OSError as error:  # Pillow's error for files that are no images or are truncated
+    except OSError as error:  # Pillow's error for files that are not images or are truncated
         raise UserError(f"{file}: expected an image, but: {error}") from None
 
 

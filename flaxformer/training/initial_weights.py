@@ -169,7 +169,7 @@ def _renamed(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
         if number not in used:
             there = _listed(arrays)
             raise UserError(
-                f"init.rename.{number}.old is '{rename.old}', which is no weight of '{init.path}'; it has: {there}"
+                f"init.rename.{number}.old is '{rename.old}', which is not a weight of '{init.path}'; it has: {there}"
             )
     return found
 

@@ -64,7 +64,7 @@ class Trainable:
         vectors = [path for path, own in own_axes if self._is_adapted(path) and own.as_matrix is None]
         if vectors:
             listed = ", ".join(without_numbers(vectors))
-            yield f"adapter.weights matches {listed}, which are no matrices; expected patterns of matrices alone"
+            yield f"adapter.weights matches {listed}, which are not matrices; expected patterns of matrices alone"
         both = [path for path in specs if self._is_adapted(path) and matches(path, self.freeze)]
         for path in without_numbers(both):
             yield f"training.freeze and adapter.weights match {path}; expected one (an adapter freezes its weight)"

@@ -682,7 +682,7 @@ TRAINING: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "of_outputs reads other outputs": ("loss", "from one token at a time", {"loss_terms": (MeanOfChunk(weight=1.0),)}),
     "negative rate": ("rate", "(BelowZero)", {"optimizer": AdamW(decay=BelowZero())}),
-    "rate that is no number": ("rate", "is nan (Undefined)", {"optimizer": AdamW(decay=Undefined())}),
+    "rate that is not a number": ("rate", "is nan (Undefined)", {"optimizer": AdamW(decay=Undefined())}),
     "optimizer numbers without effect": (
         "fields",
         "changing optimizer.beta, optimizer.nesterov, optimizer.decay.share changes nothing",

@@ -137,7 +137,7 @@ def test_a_job_is_a_source_and_can_start_from_one(source, tmp_path):
     second = replace_at(BASELINE, {"seed": 9, "init": From(path=str(tmp_path / "first"), step=6)})
     own, drawn = started(second), started(replace_at(BASELINE, {"seed": 3}))
     assert (own["head/matrix"] != drawn["head/matrix"]).any()
-    with pytest.raises(UserError, match=r"which is no study, and init\.arm"):
+    with pytest.raises(UserError, match=r"which is not a study, and init\.arm"):
         read(replace_at(second, {"init.arm": "rate=low"}))
 
 

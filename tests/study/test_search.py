@@ -476,7 +476,7 @@ def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
     ("changes", "message"),
     [
         ({"seeds": (2, 3)}, r"seeds \[2\] are also seeds of the tuning"),
-        ({"path": "optimizer.rate"}, "'optimizer.rate' is no field of the runs"),
+        ({"path": "optimizer.rate"}, "'optimizer.rate' is not a field of the runs"),
         ({"path": "model"}, "expected the path of a number or a text"),
         ({"where": {"norms": "pre"}}, "where names axis 'norms'; did you mean 'norm'"),
         ({"where": {"norm": "per"}}, "where names norm 'per'; did you mean 'pre'"),

@@ -280,5 +280,5 @@ def test_patterns_that_have_no_meaning_are_refused(changes, message):
 
 
 def test_an_adapter_of_a_vector_is_refused():
-    with pytest.raises(UserError, match=r"adapter.weights matches blocks/\*/attention/query_bias, .* are no matrices"):
+    with pytest.raises(UserError, match=r"adapter.weights matches blocks/\*/attention/query_bias, .* are not matrices"):
         run_of(adapter=LoRA(weights=("blocks/*/attention/query*",)))

@@ -219,7 +219,7 @@ def imported_module_name(node: ast.ImportFrom, module: types.ModuleType | None) 
 
 
 def _find_module(name: str, load: bool) -> types.ModuleType | None:
-    """Return a user module by name; with `load`, import it if it is not imported yet. None if it is no user module."""
+    """Return a user module by name, or None; with `load`, import it if it is not imported yet."""
     module = sys.modules.get(name)
     if module is None and load and name.partition(".")[0] not in sys.stdlib_module_names:
         try:
