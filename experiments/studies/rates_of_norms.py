@@ -19,7 +19,7 @@ from flaxformer import (
     StandardLibrary,
     Study,
     Training,
-    sampled,
+    sample_points,
 )
 
 study = Study(
@@ -33,7 +33,7 @@ study = Study(
     ),
     axes=[
         Axis("model.norm", {"pre": PRE, "post": POST}),
-        sampled({"optimizer.learning_rate": LogUniform(1e-4, 1e-1)}, samples=16, method="sobol", seed=0),
+        sample_points({"optimizer.learning_rate": LogUniform(1e-4, 1e-1)}, samples=16, method="sobol", seed=0),
     ],
     seeds=[1000, 1001],
     halving=Halving(factor=4, first=50),

@@ -17,7 +17,7 @@ from flaxformer.analysis.judging import JudgedClaim, judge_claims, key_of
 from flaxformer.analysis.scaling_analysis import ScalingAnalysis, analyse_scaling, limits_of_scaling, scaling_axes
 from flaxformer.analysis.sweep import Sweep, find_sweeps
 from flaxformer.analysis.trials import ArmRows, Rows, TrialResults
-from flaxformer.statistics.finite import finite, left_out
+from flaxformer.statistics.finite import describe_left_out, finite
 from flaxformer.statistics.judgement import FEWEST_SEEDS, proportion
 from flaxformer.statistics.parabola import NEIGHBOURS
 from flaxformer.store import declaration_log, trial_measurements
@@ -30,7 +30,7 @@ from flaxformer.study.divergence import RULE
 from flaxformer.study.evaluation_data import coverage, data_limits
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.user_code import read_records
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 MOST_DRAWN = 200
 """Largest number of arms in a figure of arms, in the learning curves, and in a table of the terminal."""
@@ -137,7 +137,7 @@ class Analysis:
         found = [f"{self.missing} of {trials} runs are missing."] if self.missing else []
         found += [
             *self._divergence_limits,
-            *left_out(without_value(self.study, [*self.arms, *self.quantities])),
+            *describe_left_out(without_value(self.study, [*self.arms, *self.quantities])),
             *self._stop_limits,
             *self._sweep_limits,
             *limits_of_scaling(self.scaling),
@@ -147,7 +147,7 @@ class Analysis:
             *data_limits(self.study),
         ]
         if n < FEWEST_SEEDS and not self.exact:
-            found.append(f"It has {counted(n, 'seed')}; with fewer than {FEWEST_SEEDS}, no claim is decided.")
+            found.append(f"It has {count_of(n, 'seed')}; with fewer than {FEWEST_SEEDS}, no claim is decided.")
         if len(self.arms) > MOST_DRAWN:
             found.append(f"Figures show at most {MOST_DRAWN} arms; the files in tables/ have all {len(self.arms):,}.")
         return [*found, *self.study["caveats"]]
@@ -169,11 +169,11 @@ class Analysis:
             for trial, what in itertools.islice(self.disagreements.items(), MOST_LISTED)
         ]
         if (more := len(self.disagreements) - MOST_LISTED) > 0:
-            found.append(f"{counted(more, 'other run')} had different results too.")
+            found.append(f"{count_of(more, 'other run')} had different results too.")
         n = len(self.study["seeds"])
         measured = max((one.estimate.n + len(one.not_finite) for one in self.quantities), default=0)
         if (self.quantities or self.study["kind"] == "probe") and not self.missing and measured < n:
-            found.append(f"Measurements at {n - measured} of {counted(n, 'seed')} are missing.")
+            found.append(f"Measurements at {n - measured} of {count_of(n, 'seed')} are missing.")
         return found
 
     @property
@@ -220,7 +220,7 @@ def analyse(store: Store) -> Analysis:
     results = TrialResults(store, [trial["trial"] for trial in study["trials"]])
     scores, diverged = results.scores(study["metric"]), results.diverged
     if unscored := results.unscored(study["metric"]):
-        what = f"{counted(len(unscored), 'row')} without {study['metric']}"
+        what = f"{count_of(len(unscored), 'row')} without {study['metric']}"
         store.corrupt_files.setdefault(f"row of {results.trials[unscored[0]]}", what)
     arms, seeds = [], [trial["seed"] for trial in study["trials"]]
     not_finite = set(results.not_finite(study["metric"]))

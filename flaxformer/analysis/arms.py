@@ -13,7 +13,7 @@ from flaxformer.store.rows import Row
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.divergence import is_diverged
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 Curve = tuple[list[int], list[Estimate]]
 """Steps, and the estimate over seeds at each."""
@@ -123,9 +123,9 @@ def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:
             low, high = proportion(arm.diverged, n)
             name = ", ".join(f"{axis} {label}" for axis, label in arm.labels.items()) or "the baseline"
             rate = f"rate {arm.diverged / n:.0%}, 95 % interval {low:.0%} to {high:.0%}"
-            found.append(f"{arm.diverged} of {counted(n, 'run')} of {name} diverged ({rate}).")
+            found.append(f"{arm.diverged} of {count_of(n, 'run')} of {name} diverged ({rate}).")
     more = len(found) - MOST_LISTED
-    return found[:MOST_LISTED] + ([f"Of {counted(more, 'other arm')}, runs diverged too."] if more > 0 else [])
+    return found[:MOST_LISTED] + ([f"Of {count_of(more, 'other arm')}, runs diverged too."] if more > 0 else [])
 
 
 def without_value(study: JsonObject, arms: Sequence[ArmSummary]) -> list[WithoutValue]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.costs import CostRatio, claim_cost_ratios
-from flaxformer.statistics.finite import WithoutValue, joined
+from flaxformer.statistics.finite import WithoutValue, join_arms
 from flaxformer.statistics.judgement import Judgement, Qualification, judge_difference, judge_equivalence, with_verdicts
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.system.digests import JsonObject
@@ -103,7 +103,7 @@ def with_context(
 def without_value(study: JsonObject, terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[WithoutValue]:
     """Return the seeds at which a number that a claim compares is not finite, by its name."""
     arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
-    return joined([arm.without_value(study, arm.labels.get(QUANTITY) or str(study["metric"])) for arm in arms])
+    return join_arms([arm.without_value(study, arm.labels.get(QUANTITY) or str(study["metric"])) for arm in arms])
 
 
 def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[SimpleEffect]:

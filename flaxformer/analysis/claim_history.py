@@ -13,7 +13,7 @@ from flaxformer.store.declaration_log import ANY_ARM, DeclarationLog
 from flaxformer.store.entry_content import configuration_digest, question, recipe_digest
 from flaxformer.study.claim import QUANTITY, arm_name
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted, listed
+from flaxformer.system.wording import count_of, join_words
 
 RULE = ("kind", "by", "within", "terms", "constant")
 """Fields of a claim that its test depends on."""
@@ -73,7 +73,7 @@ class FurtherSeeds:
 
     def __str__(self) -> str:
         """A clause, such as "2 further sets of seeds were tried"."""
-        return f"{counted(len(self.sets), 'further set')} of seeds {'was' if len(self.sets) == 1 else 'were'} tried"
+        return f"{count_of(len(self.sets), 'further set')} of seeds {'was' if len(self.sets) == 1 else 'were'} tried"
 
 
 class History:
@@ -182,7 +182,7 @@ class History:
             if before != after and known:
                 found.append(
                     f"seeds changed from {seeds_in_words(before)} to {seeds_in_words(after)} when {known} of "
-                    f"{counted(len(after), 'seed')} had results"
+                    f"{count_of(len(after), 'seed')} had results"
                 )
         return found
 
@@ -233,13 +233,13 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
         return "none"
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
-    return listed(map(str, seeds))
+    return join_words(map(str, seeds))
 
 
 def changes(before: JsonObject | None, after: JsonObject) -> list[str]:
     """Return what an entry changes in the declaration before it, in a sentence each."""
     if before is None:
-        return [f"{counted(len(after['claims']), 'claim')}, seeds {seeds_in_words(after['seeds'])}"]
+        return [f"{count_of(len(after['claims']), 'claim')}, seeds {seeds_in_words(after['seeds'])}"]
     found = [
         f"{name} changed" for name in ("question", "caveats", "unit", "goal", "axes") if before[name] != after[name]
     ]
@@ -264,7 +264,7 @@ def changes(before: JsonObject | None, after: JsonObject) -> list[str]:
         changed = [key for key in after[name] if key in before[name] and after[name][key] != before[name][key]]
         for word, keys in (("added", added), ("removed", removed), ("changed", changed)):
             if keys:
-                shown = listed(keys) if len(keys) <= 3 else counted(len(keys), noun)
+                shown = join_words(keys) if len(keys) <= 3 else count_of(len(keys), noun)
                 found.append(f"{noun if len(keys) == 1 else f'{noun}s'} {word}: {shown}")
     return found or ["no change"]
 
@@ -273,7 +273,7 @@ def _scaling(entry: JsonObject) -> str:
     """The scaling law of an entry, such as "along size against flops, held out XL"."""
     if not (own := entry.get("scaling")):
         return "none"
-    return f"along {own['axis']} against {own['against']}, held out {listed(own['held_out'] or ['nothing'])}"
+    return f"along {own['axis']} against {own['against']}, held out {join_words(own['held_out'] or ['nothing'])}"
 
 
 def _rule(claim: JsonObject) -> str:

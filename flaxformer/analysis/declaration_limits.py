@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from flaxformer.analysis.claim_history import ClaimDeclaration, FurtherSeeds, seeds_in_words
 from flaxformer.store.declaration_log import DeclarationLog
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted, listed
+from flaxformer.system.wording import count_of, join_words
 
 MOST_NAMED = 6
 """Largest number of trials that a sentence names."""
@@ -26,8 +26,8 @@ def log_limits(
         more = ["…"] if len(further.sets) > MOST_SETS else []
         shown = "; ".join([*map(seeds_in_words, further.sets[:MOST_SETS]), *more])
         found.append(
-            f"{further} ({shown}; {counted(further.results, 'result')}). Where the seeds were chosen by their results, "
-            "verdicts are wrong more often than stated."
+            f"{further} ({shown}; {count_of(further.results, 'result')}). Where the seeds were chosen by their "
+            "results, verdicts are wrong more often than stated."
         )
     for event in log.of("verification")[-1:]:
         if event["different"]:
@@ -42,9 +42,9 @@ def log_limits(
 def verification(event: JsonObject) -> str:
     """The result of a verification in one clause."""
     n, different = len(event["trials"]), event["different"]
-    tried = f"{n} of {counted(event['finished'], 'finished trial')} {'was' if n == 1 else 'were'} trained again"
+    tried = f"{n} of {count_of(event['finished'], 'finished trial')} {'was' if n == 1 else 'were'} trained again"
     if not different:
         return f"{tried} by the code {event['source']}: bitwise equal"
     names = [*list(different)[:MOST_NAMED], *(["others"] if len(different) > MOST_NAMED else [])]
     verb = "differs" if len(different) == 1 else "differ"
-    return f"{tried} by the code {event['source']}: {len(different)} {verb} ({listed(names)})"
+    return f"{tried} by the code {event['source']}: {len(different)} {verb} ({join_words(names)})"

@@ -29,7 +29,7 @@ from flaxformer.statistics.scaling_law import STEEPEST, Functional, LawAtSizes, 
 from flaxformer.statistics.scaling_tests import LawEstimate
 from flaxformer.statistics.seed_bootstrap import resampled_means, widened_interval
 from flaxformer.study.claim import Labels
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 NAMES = ("parameters", "tokens")
 FEWEST_SIZES = 6
@@ -117,8 +117,8 @@ def fit_jointly(
     used = usable_seeds(own, range(len(declared)))
     if len(used) < FEWEST_SEEDS:
         missing = (
-            f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence, and with a finite score, at "
-            f"every fitted size; at least {FEWEST_SEEDS} are needed"
+            f"{len(used)} of {count_of(len(declared), 'seed')} finished without divergence, and with a finite score, "
+            f"at every fitted size; at least {FEWEST_SEEDS} are needed"
         )
         return dataclasses.replace(found, reason=missing)
     scores = np.array([[point.arm.scores[i] for point in own] for i in used], float)
@@ -146,7 +146,7 @@ def _too_few(points: Sequence[JointPoint]) -> str:
     for place, name in enumerate(NAMES):
         values = {pair[place] for pair in pairs}
         if len(values) < FEWEST_LEVELS:
-            n = counted(len(values), "different number")
+            n = count_of(len(values), "different number")
             return f"the fitted runs have {n} of {name}; expected at least {FEWEST_LEVELS}"
         if (ratio := max(values) / min(values)) < LEAST_RANGE:
             return (

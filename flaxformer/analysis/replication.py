@@ -44,7 +44,7 @@ class ReplicatedClaim:
         return self.first.judgement.verdict == self.fresh.judgement.verdict
 
 
-def replicated(first: Analysis, fresh: Analysis) -> list[ReplicatedClaim]:
+def compare_claims(first: Analysis, fresh: Analysis) -> list[ReplicatedClaim]:
     """Return the claims that both analyses have, paired by text."""
     found = {claim.text: claim for claim in fresh.claims}
     pairs = [(claim, found[claim.text]) for claim in first.claims if claim.text in found]

@@ -15,7 +15,7 @@ from flaxformer.statistics.scaling_tests import LawEstimate
 from flaxformer.study.claim import Labels
 from flaxformer.study.divergence import is_diverged
 from flaxformer.study.scale import VARIABLE_NAMES
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 FEWEST_SIZES = 4
 """Number of different sizes below which no law is fitted: one more than it has parameters."""
@@ -150,7 +150,7 @@ def fit_arm(
         n = len({size for size in sizes if size > 0})
         return dataclasses.replace(
             found,
-            reason=f"the fitted runs have {counted(n, 'different number')} of {name}, and a law with "
+            reason=f"the fitted runs have {count_of(n, 'different number')} of {name}, and a law with "
             f"{scaling_law.PARAMETERS} parameters needs at least {FEWEST_SIZES}",
         )
     if max(sizes) / min(sizes) < LEAST_RANGE:
@@ -163,7 +163,7 @@ def fit_arm(
     if len(used) < FEWEST_SEEDS:
         return dataclasses.replace(
             found,
-            reason=f"{len(used)} of {counted(len(declared), 'seed')} finished without divergence, and with a finite "
+            reason=f"{len(used)} of {count_of(len(declared), 'seed')} finished without divergence, and with a finite "
             f"score, at every fitted size; at least {FEWEST_SEEDS} are needed",
         )
     scores = np.array([[point.arm.scores[i] for point in own] for i in used], float)
@@ -184,11 +184,11 @@ def fit_arm(
 def usable_seeds(points: Sequence[SizePoint], seeds: Sequence[int]) -> list[int]:
     """Return the places of the seeds at which every size has a score of a run that did not diverge."""
 
-    def isusable_seeds(point: SizePoint, i: int) -> bool:
+    def is_usable(point: SizePoint, i: int) -> bool:
         row = point.arm.rows[i]
         return point.arm.scores[i] is not None and row is not None and not is_diverged(row)
 
-    return [i for i in seeds if all(isusable_seeds(point, i) for point in points)]
+    return [i for i in seeds if all(is_usable(point, i) for point in points)]
 
 
 def no_trend(slopes: Vector, metric: MetricRange, name: str) -> str:

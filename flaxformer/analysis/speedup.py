@@ -40,7 +40,7 @@ from flaxformer.study.claim import QUANTITY
 from flaxformer.study.divergence import LOSS, curve_of, on_validation, score
 from flaxformer.study.halving import Goal, goal_of
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 KNOWN = ("validation_loss", "validation_accuracy")
 """Metrics with a direction; for another metric, a study has to declare `goal`, or the validation loss is used."""
@@ -190,7 +190,7 @@ def _too_few(unknown: Sequence[Reached]) -> str:
     """The reason why a speed-up is not read off curves that were evaluated too rarely."""
     fewest = min(unknown, key=lambda one: (one.low > 0, one.near))
     where = (
-        f"{counted(fewest.near, 'evaluation')} of training within a factor of {NEAR:g} of the step that reaches it"
+        f"{count_of(fewest.near, 'evaluation')} of training within a factor of {NEAR:g} of the step that reaches it"
         if fewest.low > 0
         else "no evaluation between the untrained model and the step that reaches it"
     )

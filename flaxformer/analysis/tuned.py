@@ -7,7 +7,7 @@ from typing import Any
 from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse
 from flaxformer.store.store import Store
 from flaxformer.study.divergence import is_test_metric
-from flaxformer.study.halving import Goal, goal_of, mean, ranked
+from flaxformer.study.halving import Goal, goal_of, mean, rank
 from flaxformer.system.errors import UserError, did_you_mean
 
 
@@ -47,7 +47,7 @@ def tuned(
     if analysis.missing:  # a failed run is missing too
         raise UserError(f"{folder} misses {analysis.missing} of its runs; expected a finished study: run it again")
     scores = {str(i): mean(arm.scores) for i, arm in enumerate(analysis.arms) if _has(analysis, arm, where or {})}
-    best = ranked(scores, goal_of(analysis.study["metric"], goal or analysis.study.get("goal")))
+    best = rank(scores, goal_of(analysis.study["metric"], goal or analysis.study.get("goal")))
     if not best:
         raise UserError(
             f"{folder} has no arm with {dict(where or {})} that was trained to the end, with a finite "

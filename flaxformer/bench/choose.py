@@ -47,7 +47,7 @@ def load(folder: Path, name: str) -> tuple[Benchmark | Suite, Path]:
         raise UserError(f"{file}, line {at[-1] if at else '?'}: {type(error).__name__}: {error}") from error
 
 
-def changed(benchmark: Benchmark, words: Sequence[str], quick: bool) -> Benchmark:
+def with_options(benchmark: Benchmark, words: Sequence[str], quick: bool) -> Benchmark:
     """Return the benchmark with options from the command line, such as size=S,M.
 
     They take precedence over the values of `quick`, and those over the values of the file.

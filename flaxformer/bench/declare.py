@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer.system.arguments import check_arguments
-from flaxformer.system.errors import UserError, shortened, shown
+from flaxformer.system.errors import UserError, shorten, shown
 
 MOST_MEASUREMENTS = 100_000
 """Largest number of measurements of a benchmark: of its points, ways and rounds."""
@@ -164,7 +164,7 @@ class Benchmark:
             raise UserError(f"Benchmark: rounds is {self.rounds}; expected at least 1")
         count = math.prod(numbers.values()) * len(self.ways) * self.rounds
         if count > MOST_MEASUREMENTS:
-            counts = shortened(", ".join(f"{name} {n:,}" for name, n in numbers.items()))
+            counts = shorten(", ".join(f"{name} {n:,}" for name, n in numbers.items()))
             raise UserError(
                 f"Benchmark: options have {counts} values, ways are {len(self.ways)} and rounds are {self.rounds:,}, "
                 f"which are {count:,} measurements; expected at most {MOST_MEASUREMENTS:,}: fewer values or rounds"

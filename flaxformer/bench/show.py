@@ -23,7 +23,7 @@ def number(value: float | None, name: str = "") -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def ranged(one: Interval | None, name: str = "", digits: int | None = None) -> str:
+def interval_text(one: Interval | None, name: str = "", digits: int | None = None) -> str:
     """Format a median, with the range in brackets."""
     if one is None:
         return "–"
@@ -51,9 +51,9 @@ def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
     for line in found:
         failed = f" (failed {line.errors} ×)" if line.errors else " (not measured)" if line.skipped else ""
         cells = [*(str(line.point[name]) for name in benchmark.varied), line.way + failed]
-        cells.append(ranged(line.compared, benchmark.compared))
-        cells += [ranged(line.ratio, digits=2)] if ratio in headings else []
-        cells += [ranged(line.share, digits=2)] if limit and limit in headings else []
+        cells.append(interval_text(line.compared, benchmark.compared))
+        cells += [interval_text(line.ratio, digits=2)] if ratio in headings else []
+        cells += [interval_text(line.share, digits=2)] if limit and limit in headings else []
         rows.append([*cells, *(number(line.others.get(name), name) for name in columns)])
     headings += [benchmark.columns[name] for name in columns]
     return Table("", headings, rows, len(benchmark.varied) + 1)

@@ -105,7 +105,7 @@ def check_config(
             f"{folder} holds a run that started from other weights: {found} -> {initial_weights}. Give another folder, "
             "or remove this one."
         )
-    changed = changes.compare_digests(old.get("code") or {}, code) + read_records.changed(folder, file)
+    changed = changes.compare_digests(old.get("code") or {}, code) + read_records.changed_reads(folder, file)
     if changed and on_code_change == "refuse":
         raise UserError(changes.refusal(folder, {changes.DERIVED: changed}, "a run"))
     return changed

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from flaxformer.system.interrupts import heeded, interrupt, raise_if_interrupted
+from flaxformer.system.interrupts import handled_signals, interrupt, raise_if_interrupted
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -43,7 +43,7 @@ class Stop:
 @contextlib.contextmanager
 def handling_signals(handler: Handler) -> Iterator[None]:
     """Handle the signals of `interrupts.SIGNALS` inside the `with` block; restore the handlers afterwards."""
-    former = {number: signal.signal(number, handler) for number in heeded()}
+    former = {number: signal.signal(number, handler) for number in handled_signals()}
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from flaxformer.report.numbers import duration
 from flaxformer.report.table import Table
 from flaxformer.report.write import report_path
 from flaxformer.store.store import Store
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 WEAKER = "Quick form: fewer seeds, steps and arms than the declared evidence, and so weaker. Run it without --quick."
 HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared")
@@ -19,7 +19,7 @@ HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict", "declar
 def render(root: Path, records: Sequence[Record]) -> str:
     """Return the page: counts of verdicts, each claim with its evidence, and a list of all probes and studies."""
     seconds = sum(one.seconds for one in records)
-    total = f"{counted(len(records), 'claim')} in {totals(records)}"
+    total = f"{count_of(len(records), 'claim')} in {totals(records)}"
     parts = [
         "<h1>The claims, measured</h1>",
         f'<p class="answer">{escape(total)}</p>',

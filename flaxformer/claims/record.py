@@ -17,7 +17,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.json_reader import parse_json
 from flaxformer.system.links import output_folder
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 NAME = "case.json"
 FORM: dict[str, Form] = {
@@ -124,10 +124,10 @@ def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Stat
         Statement(
             claim.text,
             phrasing.effect(claim),
-            phrasing.claimed(claim),
+            phrasing.claim_text(claim),
             claim.judgement.effect.n,
             _verdict(claim, analysis),
-            verdicts.declared(claim),
+            verdicts.when_declared(claim),
             analysis.exact,
             folder,
         )
@@ -150,7 +150,7 @@ def totals(records: Iterable[Record]) -> str:
     lines = [line for one in records for line in one.lines]
     kinds = ("fact", [x for x in lines if x.is_fact]), ("estimate", [x for x in lines if not x.is_fact])
     parts = [_total(kind, own) for kind, own in kinds if own]
-    return f"{counted(len(lines), 'tested statement')}: {'; '.join(parts) or 'none yet'}."
+    return f"{count_of(len(lines), 'tested statement')}: {'; '.join(parts) or 'none yet'}."
 
 
 def _total(kind: str, lines: Sequence[Statement]) -> str:
@@ -161,4 +161,4 @@ def _total(kind: str, lines: Sequence[Statement]) -> str:
     found = ", ".join(
         f"{counts[word]} {several.get(word, word) if counts[word] > 1 else word}" for word in words if counts[word]
     )
-    return f"{counted(len(lines), kind)} ({found})"
+    return f"{count_of(len(lines), kind)} ({found})"

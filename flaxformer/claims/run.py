@@ -25,7 +25,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.links import output_folder
 from flaxformer.system.user_code.changes import OnCodeChange
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _with_seeds(evidence: Evidence, seeds: Callable[[Sequence[int]], Sequence[in
 
 
 def _failed(analysis: Analysis) -> str:
-    return f"{counted(len(analysis.failed), 'run')} failed: {analysis.failed[0]['cause']}" if analysis.failed else ""
+    return f"{count_of(len(analysis.failed), 'run')} failed: {analysis.failed[0]['cause']}" if analysis.failed else ""
 
 
 def _note(folder: Path, name: str, seconds: float) -> None:

@@ -19,7 +19,7 @@ from flaxformer.cli import bench_suite
 from flaxformer.cli.arguments import Bench
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import show_paths
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.system.errors import UserError, did_you_mean
 
 MOST_ROUNDS = 10_000
@@ -34,7 +34,7 @@ def main(arguments: Bench, console: Console) -> int:
         return bench_suite.main(arguments, console, benchmark, file)
     if arguments.minutes is not None:
         raise UserError(f"minutes is {arguments.minutes:g}; {benchmark.name} has no sections to divide a time among")
-    benchmark = choose.changed(benchmark, arguments.overrides, arguments.quick)
+    benchmark = choose.with_options(benchmark, arguments.overrides, arguments.quick)
     benchmark = _comparison(arguments, benchmark)
     rounds = arguments.rounds if arguments.rounds is not None else 1 if arguments.quick else benchmark.rounds
     if not 1 <= rounds <= MOST_ROUNDS:
@@ -99,7 +99,7 @@ def _measure(
             show.keep(path, benchmark, found, about, left_out)
             if event.error:
                 console.print(Text(f"{where} failed: {event.error.splitlines()[-1]}", "red"), soft_wrap=True)
-    console.print(fitted(show.table(benchmark, found), console.width))
+    console.print(fit_width(show.table(benchmark, found), console.width))
     for line in conclusions(benchmark, found):
         console.print(line, highlight=False)
     draw(path, benchmark, found)

@@ -17,7 +17,7 @@ from flaxformer.bench.suite import Budget, Section, Suite
 from flaxformer.cli.arguments import Bench
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import show_paths
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.system.errors import UserError, did_you_mean
 
 MOST_MINUTES = 10_000
@@ -75,7 +75,7 @@ def _measure(
             page.keep(path, suite, results, about, left_out)
     console.print(Text.assemble((name, "bold"), f": {benchmark.question}"))
     if found:
-        console.print(fitted(show.table(benchmark, found), console.width))
+        console.print(fit_width(show.table(benchmark, found), console.width))
     for line in conclusions(benchmark, found):
         console.print(line, highlight=False)
     for line in [*left_out[name], *page.missing(suite, results, name)]:
@@ -102,7 +102,7 @@ def _selected(arguments: Bench, suite: Suite) -> Suite:
             raise UserError(f"option '{word}' is of no section; expected such as {next(iter(words))}.OPTION=VALUE")
         words[section].append(rest)
     sections = {
-        name: dataclasses.replace(own, benchmark=choose.changed(_named(own, name), words[name], arguments.quick))
+        name: dataclasses.replace(own, benchmark=choose.with_options(_named(own, name), words[name], arguments.quick))
         for name, own in suite.sections.items()
     }
     suite = dataclasses.replace(suite, sections=sections)

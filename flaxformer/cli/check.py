@@ -17,11 +17,11 @@ from flaxformer.cli.arguments.options import FAILED
 from flaxformer.core.overrides import override
 from flaxformer.laws import LAWS, Result, Subject, check_names, check_subject, distinct_models, scales
 from flaxformer.report import tables
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.study.load import load, load_study
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import declares
-from flaxformer.system.wording import counted, duration
+from flaxformer.system.wording import count_of, duration
 from flaxformer.training import Run
 from flaxformer.training.memory import check_memory
 
@@ -68,13 +68,13 @@ def _check(arguments: Check, console: Console, run: Run) -> list[Result]:
     count = len(arguments.laws or LAWS)
     console.print(
         Text(
-            f"{counted(count, 'law')}, {len(broken)} violated, {duration(seconds)}",
+            f"{count_of(count, 'law')}, {len(broken)} violated, {duration(seconds)}",
             style="bold red" if broken else "",
         )
     )
     if not arguments.laws and not (any(result.law == "start" for result in broken) and _has_error(subject)):
         console.print()
-        console.print(fitted(_scales_table(subject), console.width))
+        console.print(fit_width(_scales_table(subject), console.width))
     return broken
 
 

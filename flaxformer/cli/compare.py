@@ -14,18 +14,18 @@ from flaxformer.report import phrasing
 from flaxformer.report.numbers import exact, number, numbers
 from flaxformer.report.reading import join
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fitted, marked_verdict
+from flaxformer.report.terminal import fit_width, marked_verdict
 from flaxformer.statistics.judgement import Estimate
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def main(arguments: Compare, console: Console) -> int:
     """Print the recipes' differences, then arms and claims side by side."""
     found = compare(*(analyse_to_show(Store(folder), "compare") for folder in (arguments.a, arguments.b)))
     for side, folder, analysis in (("A", arguments.a, found.a), ("B", arguments.b, found.b)):
-        missing = f" ({counted(analysis.missing, 'run')} missing)" if analysis.missing else ""
+        missing = f" ({count_of(analysis.missing, 'run')} missing)" if analysis.missing else ""
         console.print(Text.assemble((f"{side}  {folder}", "bold"), missing), soft_wrap=True)
         console.print(Padding(Text(analysis.study["question"], style="dim"), (0, 0, 0, 3), expand=False))
     show_recipes(console, found)
@@ -34,7 +34,7 @@ def main(arguments: Compare, console: Console) -> int:
         if not found.has_same_metric:
             metrics = " and ".join(phrasing.metric(analysis.study) for analysis in (found.a, found.b))
             console.print(f"The metrics differ ({metrics}), so no difference is shown.", highlight=False)
-        console.print(fitted(arms_table(found), console.width))
+        console.print(fit_width(arms_table(found), console.width))
     for pair in found.claims:
         console.print()
         console.print(Text(pair.text, style="bold"))

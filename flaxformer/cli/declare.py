@@ -18,7 +18,7 @@ from flaxformer.study.load import load_study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def main(arguments: Declare, console: Console) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Declare, console: Console) -> int:
     store = store_of(plan.study, execution)
     check_recipes(plan, store)
     declare(plan, store, arguments.on_code_change)
-    found = described(store, analyse(store))
+    found = describe(store, analyse(store))
     if arguments.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:
@@ -38,7 +38,7 @@ def main(arguments: Declare, console: Console) -> int:
     return 0
 
 
-def described(store: Store, analysis: Analysis) -> JsonObject:
+def describe(store: Store, analysis: Analysis) -> JsonObject:
     """Return the declaration as plain data, with the digest of its line in the log."""
     log, study = declaration_log.read(store), analysis.study
     entry = log.declarations[-1]
@@ -56,10 +56,10 @@ def described(store: Store, analysis: Analysis) -> JsonObject:
         "claims": [
             {
                 "text": claim.text,
-                "claimed": phrasing.claimed(claim),
+                "claimed": phrasing.claim_text(claim),
                 "terms": claim.terms,
                 "constant": claim.constant,
-                "declared": verdicts.declared(claim),
+                "declared": verdicts.when_declared(claim),
             }
             for claim in analysis.claims
         ],
@@ -73,8 +73,8 @@ def show(console: Console, found: JsonObject) -> None:
     lines = [
         found["question"],
         f"Study '{found['study']}', declared on {found['time']}, before it runs with this declaration.",
-        f"{counted(len(found['arms']), 'arm')} at the seeds {seeds_in_words(found['seeds'])}: "
-        f"{counted(found['runs'], 'run')}, judged on {found['metric']}.",
+        f"{count_of(len(found['arms']), 'arm')} at the seeds {seeds_in_words(found['seeds'])}: "
+        f"{count_of(found['runs'], 'run')}, judged on {found['metric']}.",
     ]
     for number, claim in enumerate(found["claims"], start=1):
         lines.append(f"Claim {number}: {claim['text']} (claimed {claim['claimed']}; declared {claim['declared']}).")

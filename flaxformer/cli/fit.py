@@ -12,12 +12,12 @@ from rich.console import Console
 from flaxformer.cli.arguments import Fit
 from flaxformer.report.scaling_text import interval
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.statistics.law_losses import DESCRIPTIONS
 from flaxformer.statistics.points_fit import PointsFit, fit_joint_law
 from flaxformer.statistics.scaling_law import Vector
 from flaxformer.system.errors import UserError, did_you_mean
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
     ".csv": lambda path: pl.read_csv(path, infer_schema_length=None),
@@ -52,13 +52,13 @@ def main(arguments: Fit, console: Console) -> int:
         console.print(json.dumps(_as_json(found)), highlight=False, markup=False, soft_wrap=True)
         return 0
     rows = [[name, interval(one), f"{found.errors[name]:.2g}"] for name, one in found.numbers.items()]
-    console.print(fitted(Table("", ["", "value [95 %]", "standard error"], rows, 1), console.width))
+    console.print(fit_width(Table("", ["", "value [95 %]", "standard error"], rows, 1), console.width))
     width = f" (δ = {found.delta:g})" if found.loss == "huber" else ""
-    left_out = f", without the {counted(arguments.leave_out, 'highest loss')}" if arguments.leave_out else ""
+    left_out = f", without the {count_of(arguments.leave_out, 'highest loss')}" if arguments.leave_out else ""
     n = "N without embeddings, " if "embeddings" in columns else ""
     lines = (
-        f"L∞ + A·N^(−α) + B·D^(−β): {n}{DESCRIPTIONS[found.loss]}{width}, {counted(found.points, 'point')}{left_out}.",
-        f"Intervals are percentiles of {counted(found.resamples, 'fit')} to resampled points."
+        f"L∞ + A·N^(−α) + B·D^(−β): {n}{DESCRIPTIONS[found.loss]}{width}, {count_of(found.points, 'point')}{left_out}.",
+        f"Intervals are percentiles of {count_of(found.resamples, 'fit')} to resampled points."
         if found.resamples > 1
         else "No intervals, since no points were resampled.",
         f"At C ∝ N·D, the loss is least where N ∝ C^a, a = β / (α + β) = {interval(found.numbers['a'])}.",

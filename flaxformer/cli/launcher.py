@@ -13,7 +13,7 @@ from flaxformer.runner.launch import check_recipes, missing, store_of
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def options_of(arguments: RunStudy) -> Options:
@@ -37,7 +37,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     check_recipes(plan, store)
     todo = missing(plan, store, retry_failed=arguments.retry_failed)
     runs = sum(len(group.trials) for group in todo)
-    size = f"{counted(runs, 'run')} to train in {counted(len(todo), 'program')}"
+    size = f"{count_of(runs, 'run')} to train in {count_of(len(todo), 'program')}"
     console.print(f"{study.name}: {size}; results in {store.root}", highlight=False, soft_wrap=True)
     payload = Payload(
         file=study.file or arguments.file,
@@ -59,5 +59,5 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     failed = show_report(store, console)
     left = sum(len(group.trials) for group in missing(plan, store))
     if left:
-        console.print(f"{counted(left, 'run')} without a result; run the same command again.", style="red")
+        console.print(f"{count_of(left, 'run')} without a result; run the same command again.", style="red")
     return exit_code(failed, console) or (FAILED if left else 0)

@@ -7,11 +7,11 @@ from flaxformer.cli.arguments import MeasureTrials
 from flaxformer.cli.study import show_paths
 from flaxformer.report import measured
 from flaxformer.report.numbers import number
-from flaxformer.report.terminal import fitted, shortened
+from flaxformer.report.terminal import fit_width, shorten_cells
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
 from flaxformer.store.store import Store
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def main(arguments: MeasureTrials, console: Console) -> int:
@@ -22,16 +22,16 @@ def main(arguments: MeasureTrials, console: Console) -> int:
     count = 0
     for event in measure_trials(store, function, arguments.file, arguments.step, arguments.trust_code):
         if isinstance(event, WithoutWeights):
-            lacking = f"{counted(len(event.trials), 'run')} without kept weights: {', '.join(event.trials[:4])}"
+            lacking = f"{count_of(len(event.trials), 'run')} without kept weights: {', '.join(event.trials[:4])}"
             console.print(Text(f"{lacking}{' …' if len(event.trials) > 4 else ''}", style="yellow"))
             continue
         count += 1
         values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
         console.print(Text(f"{event.trial}, step {event.at}: {values}"), soft_wrap=True)
-    console.print(f"{counted(count, 'run')} measured; all others of {trials} have it, or no weights.", highlight=False)
+    console.print(f"{count_of(count, 'run')} measured; all others of {trials} have it, or no weights.", highlight=False)
     analysis = write(store)
     console.print()
-    console.print(fitted(shortened(measured.table(analysis)), console.width))
+    console.print(fit_width(shorten_cells(measured.table(analysis)), console.width))
     console.print(Text(measured.remark(analysis), style="dim"))
     show_paths(console, {"Report": report_path(store), "Table": store.root / "results.parquet"})
     return 0

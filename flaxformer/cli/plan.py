@@ -18,7 +18,7 @@ from flaxformer.core import params
 from flaxformer.core.params import Spec
 from flaxformer.devices.sharding import replicated_axes
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import store_of
 from flaxformer.runner.stages import describe_stages, resolve_study
@@ -29,8 +29,8 @@ from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.tracing import check_traces
-from flaxformer.system.wording import counted, duration, with_prefix
-from flaxformer.training.flops import uncounted
+from flaxformer.system.wording import count_of, duration, with_prefix
+from flaxformer.training.flops import uncounted_primitives
 from flaxformer.training.memory import excess
 
 
@@ -62,9 +62,9 @@ def main(arguments: Plan, console: Console) -> int:
         sum(numbers) for numbers in ([len(one.group.trials) for one in planned], [one.left for one in planned])
     )
     too_large = [one for one in planned if one.cost.excess]
-    size = f"{counted(len(study.arms()), 'arm')} × {counted(len(study.seeds), 'seed')} = {counted(runs, 'run')}"
+    size = f"{count_of(len(study.arms()), 'arm')} × {count_of(len(study.seeds), 'seed')} = {count_of(runs, 'run')}"
     lines = [
-        f"{size} in {counted(len(planned), 'compiled program')} on {execution.where}.",
+        f"{size} in {count_of(len(planned), 'compiled program')} on {execution.where}.",
         *(f"{one.group.name} {one.cost.excess}." for one in too_large),
         _time_left(left, sum(one.seconds for one in planned)),
         *describe_matches(study.compare, study.matches, study.baseline),
@@ -73,20 +73,20 @@ def main(arguments: Plan, console: Console) -> int:
         *_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),
         *([] if too_large else data_limits_of(study)),
-        f"{counted(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
+        f"{count_of(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
         if study.claims
         else f"No claim is declared; the report shows {study.metric} for every arm.",
     ]
     for line in lines:
         console.print(line, highlight=False)
     console.print()
-    console.print(fitted(programs_table(planned), console.width))
+    console.print(fit_width(programs_table(planned), console.width))
     if arguments.weights:
         console.print()
-        console.print(fitted(weights_table(study.baseline.model), console.width))
+        console.print(fit_width(weights_table(study.baseline.model), console.width))
     if arguments.remat and not too_large:
         console.print()
-        console.print(fitted(remat_table(study.baseline), console.width))
+        console.print(fit_width(remat_table(study.baseline), console.width))
     return 0
 
 
@@ -124,7 +124,7 @@ def _flops(planned: list[Planned]) -> Iterator[str]:
         text += f"; XLA counts {low if low == high else f'{low} to {high}'} times as many, with elementwise operations"
     yield f"{text}."
     for one in planned:
-        if not one.cost.excess and (names := uncounted(one.group.example)):
+        if not one.cost.excess and (names := uncounted_primitives(one.group.example)):
             yield f"The FLOPs of {one.group.name} are a lower bound: it has {', '.join(names)}."
 
 

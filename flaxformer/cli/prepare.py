@@ -10,13 +10,13 @@ from rich.text import Text
 from flaxformer.cli.arguments import Prepare
 from flaxformer.data import prepare
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 
 
 def main(arguments: Prepare, console: Console) -> int:
     """Write the folder, and print its counts and the task that reads it."""
     about = prepare(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)})
-    console.print(fitted(counts_table(about), console.width))
+    console.print(fit_width(counts_table(about), console.width))
     task = "PairedTokens" if about["pairs"] else "TokenFiles"
     vocabulary = f"vocabulary of {about['vocabulary']:,} tokens ({arguments.tokenizer})"
     for line in (f"{vocabulary}; data in {arguments.output}", f'task={task}(path="{arguments.output}")'):

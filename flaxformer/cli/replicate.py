@@ -13,8 +13,8 @@ from flaxformer.analysis.replication import (
     ReplicatedClaim,
     check_fresh,
     check_same_recipes,
+    compare_claims,
     fresh_seeds,
-    replicated,
     used_seeds,
 )
 from flaxformer.claims import record
@@ -36,7 +36,7 @@ from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def main(arguments: Replicate, console: Console) -> int:
@@ -79,13 +79,13 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     record_attempt(store, seeds, output)
     todo = sum(len(group.trials) for group in missing(plan, fresh_store))
     console.print(
-        f"{study.name} at the seeds {seeds_in_words(seeds)}: {counted(todo, 'run')} to train", highlight=False
+        f"{study.name} at the seeds {seeds_in_words(seeds)}: {count_of(todo, 'run')} to train", highlight=False
     )
     console.print(f"Results in {output}", highlight=False, soft_wrap=True)
     runs, steps = remaining_work(study, plan, execution)
     follow(run(study, execution, plan=plan), console, runs, steps)
     fresh = write(fresh_store)
-    found = replicated(first, fresh)
+    found = compare_claims(first, fresh)
     record_attempt(store, seeds, output, found)
     page = show(console, output, study.question, found)
     show_paths(console, {"Report": report_path(fresh_store), "Replication": page})
@@ -124,7 +124,7 @@ def replicate_claims(arguments: Replicate, console: Console) -> int:
         for folder, fresh in outcomes[-1].analyses:
             before = Store(root / case.name / folder.name)
             if not fresh.exact and (before.root / "study.json").exists():
-                found += (own := replicated(analyse(before), fresh))
+                found += (own := compare_claims(analyse(before), fresh))
                 record_attempt(before, fresh.study["seeds"], output, own)
     for quick in (False, True):
         own_outcomes = [one for one in outcomes if records[one.case.number].quick is quick]

@@ -21,7 +21,7 @@ from flaxformer.store.columns import statuses
 from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def main(arguments: RunStudy, console: Console) -> int:
@@ -66,8 +66,8 @@ def _work_to_do(study: Study, plan: StudyPlan, execution: Execution, store: Stor
     known = statuses(store)
     names = [trial.name for group in plan.groups for trial in group.trials]
     ended = Counter(known[name] == "failed" for name in names if name in known)
-    parts = [f"{counted(left, 'run')} to train"]
-    parts[0] += f" in {counted(len(todo), 'compiled program')} on {execution.where}" if left else ""
+    parts = [f"{count_of(left, 'run')} to train"]
+    parts[0] += f" in {count_of(len(todo), 'compiled program')} on {execution.where}" if left else ""
     parts += [f"{ended[False]} already finished"] if ended[False] else []
     parts += [f"{ended[True]} failed before"] if ended[True] else []
     yield f"{study.name}: {', '.join(parts)}"

@@ -13,10 +13,10 @@ from flaxformer.analysis.analysis import Analysis, analyse_to_show
 from flaxformer.cli.arguments import Status
 from flaxformer.report import phrasing
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import STYLES, fitted
+from flaxformer.report.terminal import STYLES, fit_width
 from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
 from flaxformer.store.store import Store
-from flaxformer.system.wording import counted, duration
+from flaxformer.system.wording import count_of, duration
 
 ALWAYS_SHOWN = ("done", "running", "failed", "missing")
 SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
@@ -67,7 +67,7 @@ def is_over(found: StudyStatus) -> bool:
 def summary(found: StudyStatus) -> str:
     """Progress in a sentence: runs that have ended, throughput, time left."""
     ended = found["declared"] - found["running"] - found["missing"]
-    said = [f"{ended} of {counted(found['declared'], 'run')} finished"]
+    said = [f"{ended} of {count_of(found['declared'], 'run')} finished"]
     said += [
         f"{_count(found, name)} {name}" for name in ("failed", "diverged", "stopped", "running") if _count(found, name)
     ]
@@ -88,7 +88,7 @@ def view(found: StudyStatus, width: int) -> RenderableType:
         parts += [view(rung, width), Text()]
     if found["rungs"]:
         parts.append(Text("Runs to the last step:", style="dim"))
-    parts += [Text(summary(found)), fitted(groups_table(found), width)]
+    parts += [Text(summary(found)), fit_width(groups_table(found), width)]
     parts += [Text(line) for line in map(lease_line, found["leases"])]
     for name, what in found["damaged"].items():
         again = "; 'run' trains its runs again" if name.startswith("groups/") else ""
@@ -116,7 +116,7 @@ def _count(found: Counts, state: str) -> int:
 
 def lease_line(lease: LeaseStatus) -> str:
     """A process, what it trains, and its last sign of life."""
-    runs = "all runs" if lease["trials"] is None else counted(lease["trials"], "run")
+    runs = "all runs" if lease["trials"] is None else count_of(lease["trials"], "run")
     return (
         f"process {lease['pid']} on {lease['host']} ({lease['state']}) trains {runs} of {lease['group']}, "
         f"started {_ago(lease['seconds_held'])}, last sign of life {_ago(lease['seconds_silent'])}"
@@ -133,8 +133,8 @@ def claims_view(analysis: Analysis) -> RenderableType:
     parts = []
     for claim in analysis.claims:
         n = claim.judgement.effect.n
-        seeds = counted(n, "seed") if n else "no seed yet"
-        estimate = f"{phrasing.effect(claim)}, claimed {phrasing.claimed(claim)}, {seeds}" if n else seeds
+        seeds = count_of(n, "seed") if n else "no seed yet"
+        estimate = f"{phrasing.effect(claim)}, claimed {phrasing.claim_text(claim)}, {seeds}" if n else seeds
         style = STYLES[claim.judgement.verdict] if not analysis.missing else ""
         parts.append(Text.assemble(f"{claim.text}: ", (estimate, style)))
     return Group(*parts)

@@ -16,7 +16,7 @@ from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def load(arguments: StudyArguments) -> tuple[Study, Execution]:
@@ -59,7 +59,7 @@ def exit_code(failed: int, console: Console) -> int:
     """The exit code of a command after this many failed runs, with a message if there are any."""
     if failed:
         console.print(
-            f"{counted(failed, 'run')} failed; the report has the tracebacks; --retry-failed trains them again.",
+            f"{count_of(failed, 'run')} failed; the report has the tracebacks; --retry-failed trains them again.",
             style="red",
             highlight=False,
         )

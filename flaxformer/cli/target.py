@@ -15,11 +15,11 @@ from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.kernels import KernelChoice
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.study.declare import Study
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 from flaxformer.targets.compiler import NotCompiled
 from flaxformer.targets.devices import Device
 from flaxformer.targets.limits import Largest, largest
@@ -88,13 +88,13 @@ def _print_program(
     """Print the memory, kernels, communication, time and traffic of a job's program."""
     flops = model_flops(run) / (1 if mesh is None else mesh.count)
     _print(console, [f"{where}: {_verdict(program)}", f"compiled in {program.seconds:.0f} s on this machine"])
-    console.print(fitted(memory_table([("step", program)]), console.width))
+    console.print(fit_width(memory_table([("step", program)]), console.width))
     _print(console, kernel_lines(program.choices))
     if program.collectives:
-        console.print(fitted(collectives_table(program), console.width))
+        console.print(fit_width(collectives_table(program), console.width))
     if not program.error:
         _print(console, [step_line(flops, roofline(program, target.device, flops, run.training.precision))])
-        console.print(fitted(traffic_table(program, target.device), console.width))
+        console.print(fit_width(traffic_table(program, target.device), console.width))
         _print(console, [transfers_line(program)])
 
 
@@ -139,7 +139,7 @@ def _plan_study(study: Study, compiler: Compiler, target: Target, mesh: Devices 
         size = 1 if arguments.exact else min(group.size, arguments.group_size or -(-group.size // sharing))
 
         def at(number: int, index: int = index, name: str = group.name) -> CompiledStep | NotCompiled:
-            with console.status(f"{name}: compiling for {counted(number, 'run')} together"):
+            with console.status(f"{name}: compiling for {count_of(number, 'run')} together"):
                 return compiler.compile(mesh, group=index, number=number)
 
         program = at(size)
@@ -164,11 +164,11 @@ def _print_study(
     known = [(name, program) for name, program, _ in results if isinstance(program, CompiledStep)]
     fits = sum(program.fits for _, program in known)
     verdict = "fits" if fits == len(results) else "does not fit" if fits < len(known) else "not known"
-    _print(console, [f"{where}: {verdict}, {fits} of {counted(len(results), 'program')}"])
+    _print(console, [f"{where}: {verdict}, {fits} of {count_of(len(results), 'program')}"])
     header = ["program", "runs", "together", "fits", "GiB", "step ≥ ms", "limited by", "largest group"]
-    console.print(fitted(Table("", header, rows, 1), console.width))
+    console.print(fit_width(Table("", header, rows, 1), console.width))
     if known:
-        console.print(fitted(memory_table(known), console.width))
+        console.print(fit_width(memory_table(known), console.width))
     _print(console, kernel_lines(tuple(dict.fromkeys(choice for _, program in known for choice in program.choices))))
     for name, program, limit in results:
         if limit is not None:

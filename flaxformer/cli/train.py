@@ -40,10 +40,10 @@ from flaxformer.jobs import (
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.study.load import load
 from flaxformer.study.program_cost import Cost, cost_of_run, slow_decoding
-from flaxformer.system.wording import counted, duration, printable, with_prefix
+from flaxformer.system.wording import count_of, duration, printable, with_prefix
 from flaxformer.training import Run
 from flaxformer.training.device_group import default_devices
 from flaxformer.training.memory import check_memory, excess, parameters
@@ -65,7 +65,7 @@ def main(arguments: Train, console: Console) -> int:
     if not arguments.plan:
         check_memory(run)
     elif too_much := excess(run):
-        console.print(f"{counted(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
+        console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
         return 0
     distributed.run_on_coordinator(lambda: check(run, job))
     price = Price.of(run, devices)
@@ -75,7 +75,7 @@ def main(arguments: Train, console: Console) -> int:
         price.show_measured(console, run, cost_of_run(run))
         if arguments.remat:
             console.print()
-            console.print(fitted(remat_table(run), console.width))
+            console.print(fit_width(remat_table(run), console.width))
         return 0
     with stop_on_signals() as stop:
         diverged = follow(train(run, job, stop), console, run, price)
@@ -108,17 +108,17 @@ class Price:
 
     def show(self, console: Console, run: Run) -> None:
         """Print the modules; then parameters, FLOPs, steps, tokens and devices."""
-        console.print(fitted(modules_table(run.model), console.width))
+        console.print(fit_width(modules_table(run.model), console.width))
         console.print()
         steps, tokens, parts = run.training.steps, run.tokens_per_step, micro_batches(run)
         split = f", in {parts} micro-batches" if parts > 1 else ""
         peak_rate = "" if self.peak is None else f", with a peak of {self.peak / 1e12:,.0f} TFLOP/s"
         lines = (
-            counted(parameters(run.model), "parameter"),
+            count_of(parameters(run.model), "parameter"),
             f"{with_prefix(self.flops / tokens, 'FLOP')} per token, "
             f"{with_prefix(self.flops, 'FLOP')} per step, in matrix products",
-            f"{counted(steps, 'step')} of {tokens:,} tokens{split}: {steps * tokens:,} tokens",
-            f"on {self.devices.count} of {counted(jax.device_count(), f'{self.device} device')}{peak_rate}",
+            f"{count_of(steps, 'step')} of {tokens:,} tokens{split}: {steps * tokens:,} tokens",
+            f"on {self.devices.count} of {count_of(jax.device_count(), f'{self.device} device')}{peak_rate}",
             *slow_decoding([run.model]),
         )
         for line in lines:

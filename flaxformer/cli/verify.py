@@ -26,7 +26,7 @@ from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import LAST
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def main(arguments: Verify, console: Console) -> int:
@@ -84,7 +84,7 @@ def check(store: Store, choice: TrialSample) -> None:
         raise UserError(f"{store.root} has no finished trial; expected the results of 'flaxformer run'")
     if not choice.trials:
         raise UserError(
-            f"{store.root} has {counted(choice.finished, 'finished trial')}, and none can be verified here: "
+            f"{store.root} has {count_of(choice.finished, 'finished trial')}, and none can be verified here: "
             f"{reasons_in_words(choice.not_verified)}; give the file with --file, the overrides of the first run after "
             "DIR, and use the same package version and kind of device"
         )
@@ -110,7 +110,7 @@ def show_choice(console: Console, store: Store, choice: TrialSample, seed: int) 
     """Print what is trained again, and what cannot be verified."""
     n = len(choice.trials)
     console.print(
-        f"{store.root}: {n} of {counted(choice.finished, 'finished trial')} to train again (--seed {seed})",
+        f"{store.root}: {n} of {count_of(choice.finished, 'finished trial')} to train again (--seed {seed})",
         highlight=False,
         soft_wrap=True,
     )
@@ -129,7 +129,7 @@ def reasons_in_words(reasons: Mapping[str, str]) -> str:
     for reason in dict.fromkeys(reasons.values()):
         names = [name for name, own in reasons.items() if own == reason]
         more = ", …" if len(names) > MOST_NAMED else ""
-        parts.append(f"{counted(len(names), 'trial')} {reason} ({', '.join(names[:MOST_NAMED])}{more})")
+        parts.append(f"{count_of(len(names), 'trial')} {reason} ({', '.join(names[:MOST_NAMED])}{more})")
     return "; ".join(parts)
 
 

@@ -18,7 +18,7 @@ from flaxformer.core.struct import (
     replace_at,
     type_hints,
 )
-from flaxformer.system.errors import UserError, did_you_mean, shortened
+from flaxformer.system.errors import UserError, did_you_mean, shorten
 
 NOT_PYTHON = (SyntaxError, ValueError, MemoryError, RecursionError)
 """Exceptions of Python's parser; the last two are those of a text that is nested too deeply."""
@@ -34,7 +34,7 @@ def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
     for text in texts:
         path, equals, value = text.partition("=")
         if not equals:
-            raise UserError(f"override '{shortened(text)}'; expected path=value, such as model.layers=2")
+            raise UserError(f"override '{shorten(text)}'; expected path=value, such as model.layers=2")
         changes[path] = _parse(value, _hint_at(config, path), path)
     return replace_at(config, changes)
 
@@ -66,7 +66,7 @@ def _parse(text: str, hint: object, path: str) -> object:
     except NOT_PYTHON:
         return text
     if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{path} is '{shortened(text)}'; expected a finite number")
+        raise UserError(f"{path} is '{shorten(text)}'; expected a finite number")
     return value if str not in alternatives(hint) or value is None else text
 
 
@@ -75,7 +75,7 @@ def _parse_tuple(text: str, hint: object, path: str) -> tuple[object, ...]:
     try:
         node = ast.parse(text, mode="eval").body
     except NOT_PYTHON:
-        raise UserError(f"{path} is '{shortened(text)}'; expected ({', '.join(choices(hint))}(...), ...)") from None
+        raise UserError(f"{path} is '{shorten(text)}'; expected ({', '.join(choices(hint))}(...), ...)") from None
     parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
     return tuple(_parse(ast.unparse(one), hint, f"{path}.{number}") for number, one in enumerate(parts))
 
@@ -94,18 +94,18 @@ def _parse_config(
     except NOT_PYTHON:
         name = text.partition("(")[0]
         expected = f"; expected {name}(field=number, ...)" if name in kinds else did_you_mean(name, valid)
-        raise UserError(f"{path} is '{shortened(text)}'{expected}") from None
+        raise UserError(f"{path} is '{shorten(text)}'{expected}") from None
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     name = ast.unparse(call.func)
     if name not in kinds:
-        raise UserError(f"{path} is '{shortened(text)}'{did_you_mean(name, valid)}")
+        raise UserError(f"{path} is '{shorten(text)}'{did_you_mean(name, valid)}")
     if call.args or any(keyword.arg is None for keyword in call.keywords):
-        raise UserError(f"{path} is '{shortened(text)}'; expected {name}(field=number, ...)")
+        raise UserError(f"{path} is '{shorten(text)}'; expected {name}(field=number, ...)")
     given = {str(keyword.arg): _field_value(keyword, kinds[name], path, text) for keyword in call.keywords}
     required = [field.name for field in dataclasses.fields(kinds[name]) if _is_required(field)]
     if missing := [field for field in required if field not in given]:
         fields = ", ".join(f"{field}=..." for field in required)
-        raise UserError(f"{path} is '{shortened(text)}', without {', '.join(missing)}; expected {name}({fields})")
+        raise UserError(f"{path} is '{shorten(text)}', without {', '.join(missing)}; expected {name}({fields})")
     return kinds[name](**given)
 
 
@@ -121,4 +121,4 @@ def _field_value(keyword: ast.keyword, kind: type[Config], path: str, text: str)
     try:
         return ast.literal_eval(keyword.value)
     except NOT_PYTHON:
-        raise UserError(f"{path} is '{shortened(text)}'; expected {kind.__name__}(field=number, ...)") from None
+        raise UserError(f"{path} is '{shorten(text)}'; expected {kind.__name__}(field=number, ...)") from None

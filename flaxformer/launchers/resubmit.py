@@ -25,7 +25,7 @@ from flaxformer.system.digests import JsonObject, digest
 from flaxformer.system.errors import UserError, shown
 from flaxformer.system.files import write_atomically
 from flaxformer.system.json_reader import parse_json
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 ATTEMPTS = 3
 """Number of ends without progress after which a program is given up."""
@@ -77,7 +77,7 @@ def after_kill(path: Path, index: int, killer: signal.Signals, console: Console)
         for name in given_up:
             store.append(declared[name]["group"], _failed(declared[name], cause))
     record.unlink()
-    console.print(f"job {index}: {cause}. {counted(len(given_up), 'run')} failed; --retry-failed trains them again")
+    console.print(f"job {index}: {cause}. {count_of(len(given_up), 'run')} failed; --retry-failed trains them again")
     return len(given_up) < len(left)
 
 

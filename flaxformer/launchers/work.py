@@ -9,7 +9,7 @@ from rich.console import Console
 from flaxformer.launchers.payload import read
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, StudyEvent
 from flaxformer.runner.launch import run
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 DONE, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 """Exit codes of the process of a worker."""
@@ -56,6 +56,6 @@ def report_events(events: Iterable[StudyEvent], console: Console) -> int:
                     console.print(f"{row['trial']} failed: {row['cause']}", highlight=False, soft_wrap=True)
         if done and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
-            console.print(f"{counted(done, 'run')}, {tokens / (printed - began):,.0f} tokens/s", highlight=False)
-    console.print(f"{counted(done, 'run')} trained, {failed} failed", highlight=False)
+            console.print(f"{count_of(done, 'run')}, {tokens / (printed - began):,.0f} tokens/s", highlight=False)
+    console.print(f"{count_of(done, 'run')} trained, {failed} failed", highlight=False)
     return failed

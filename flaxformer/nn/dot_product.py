@@ -13,7 +13,7 @@ from flaxformer.nn.attention import attention_logits, masked_softmax
 from flaxformer.nn.heads import (
     as_booleans,
     broadcast_grouped,
-    grouped,
+    group_heads,
     heads_first,
     heads_last,
     logits_shape,
@@ -82,7 +82,7 @@ def dot_product_logits(
     mask = as_booleans(mask, full)
     if mask is not None:
         (key,) = without_unreachable(mask, key)
-    q, k = grouped(heads_first(query), key.shape[-2]), heads_first(key)[:, :, None]
+    q, k = group_heads(heads_first(query), key.shape[-2]), heads_first(key)[:, :, None]
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     grouped_bias = broadcast_grouped(bias, full, key.shape[-2])
     return attention_logits(q, k, grouped_bias, scale=scale, logit_cap=logit_cap).reshape(full)
@@ -125,7 +125,7 @@ def apply_weights(
     if mask is not None:
         (value,) = without_unreachable(mask, value)
     *batch, N, T, S = weights.shape
-    weights = grouped(weights.reshape(math.prod(batch), N, T, S), value.shape[-2])
+    weights = group_heads(weights.reshape(math.prod(batch), N, T, S), value.shape[-2])
     mixed = (weights @ heads_first(value)[:, :, None]).astype(value.dtype)
     return heads_last(mixed, (*batch, T, N))
 

@@ -28,7 +28,7 @@ def heads_first(x: Float[Array, "*batch length heads d"]) -> Float[Array, "B hea
     return jnp.swapaxes(x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:]), 1, 2)
 
 
-def grouped(x: Shaped[Array, "B N T d"], key_value_heads: int) -> Shaped[Array, "B K G T d"]:
+def group_heads(x: Shaped[Array, "B N T d"], key_value_heads: int) -> Shaped[Array, "B K G T d"]:
     """Query heads, grouped by the key-value head that they share."""
     return x.reshape(x.shape[0], key_value_heads, x.shape[1] // key_value_heads, *x.shape[2:])
 
@@ -38,7 +38,7 @@ def broadcast_grouped(x: Array | None, full: tuple[int, ...], key_value_heads: i
     if x is None:
         return None
     x = jnp.broadcast_to(with_rank(x, len(full)), full)
-    return grouped(x.reshape(math.prod(full[:-3]), *full[-3:]), key_value_heads)
+    return group_heads(x.reshape(math.prod(full[:-3]), *full[-3:]), key_value_heads)
 
 
 def heads_last(mixed: Float[Array, "B K G T d_v"], shape: tuple[int, ...]) -> Float[Array, "*batch T N d_v"]:

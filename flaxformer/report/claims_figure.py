@@ -101,7 +101,7 @@ def _label(claims: list[JudgedClaim]) -> str:
 
 def _extent(claim: JudgedClaim) -> tuple[float, float]:
     """Smallest and largest value of the axis that a claim needs."""
-    effect, paired = phrasing.measured(claim), phrasing.number_claimed(claim) is None
+    effect, paired = phrasing.measured_effect(claim), phrasing.number_claimed(claim) is None
     ends = [
         effect.mean,
         effect.low,
@@ -149,6 +149,6 @@ def _draw_claim(ax: Axes, claim: JudgedClaim, middle: float, half: float) -> Non
         ax.plot([bound, bound], heights, color=GREY, lw=0.9, zorder=1)
     if phrasing.number_claimed(claim) is None:
         ax.plot([0, 0], heights, color=GREY, lw=0.6, ls=(0, (1, 2)), zorder=0)
-    style, estimate = STYLES[claim.judgement.verdict], phrasing.measured(claim)
+    style, estimate = STYLES[claim.judgement.verdict], phrasing.measured_effect(claim)
     draw_estimate(ax, middle, phrasing.values(claim), estimate, half * 0.75, style)
     add_hover_text(ax, estimate.mean, middle, f"{claim.text}: {phrasing.finding(claim)}")

@@ -4,7 +4,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.costs import ArmCost, unequal
 from flaxformer.analysis.speedup import metric_and_goal, speed_ups
 from flaxformer.report import costs, phrasing
-from flaxformer.report.numbers import rounded
+from flaxformer.report.numbers import round_digits
 from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.system.wording import duration, with_prefix
 
@@ -62,7 +62,7 @@ def _cells(cost: ArmCost, reference: ArmCost | None, optional: dict[str, bool]) 
         f"{cost.parameters_without_embeddings:,}",
         with_prefix(cost.flops_per_step, ""),
         with_prefix(cost.flops, ""),
-        rounded(ratio),
+        round_digits(ratio),
         with_prefix(cost.training_tokens, ""),
         duration(cost.seconds),
         *([with_prefix(cost.memory_bytes or 0, "B")] if optional["memory"] else []),

@@ -9,16 +9,18 @@ from flaxformer.analysis.costs import TOLERANCE, ArmCost, CostRatio, reference_a
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms, metric_and_goal
 from flaxformer.report import phrasing
-from flaxformer.report.numbers import rounded
+from flaxformer.report.numbers import round_digits
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted, listed, with_prefix
+from flaxformer.system.wording import count_of, join_words, with_prefix
 
 
 def ratios(found: Sequence[CostRatio]) -> str:
     """Unequal costs, such as "layers 2 has 1.93 times the FLOPs and 1.5 times the parameters of layers 1"."""
     parts = []
     for (first, second), own in itertools.groupby(found, lambda one: _names(one)):
-        parts.append(f"{first} has {listed(f'{rounded(one.ratio)} times the {one.name}' for one in own)} of {second}")
+        parts.append(
+            f"{first} has {join_words(f'{round_digits(one.ratio)} times the {one.name}' for one in own)} of {second}"
+        )
     return "; ".join(parts)
 
 
@@ -39,7 +41,7 @@ def comparison(study: JsonObject) -> str:
     return (
         f"Arms are compared at equal {rule['quantity']}, within {rule['tolerance']:.2g} of the baseline (largest "
         f"difference {farthest:.2g}): {' or '.join(rule['adjust'])} was adjusted in {len(adjusted)} of "
-        f"{counted(len(rule['arms']), 'arm')}."
+        f"{count_of(len(rule['arms']), 'arm')}."
     )
 
 
@@ -51,28 +53,28 @@ def speed_up(one: SpeedUp | None) -> str:
         return "not determined" if one is not None and one.above and one.below else "–"
     low, high = one.interval
     if one.above or one.below:
-        return f"{'above' if one.above else 'below'} {rounded(one.ratio)}"
+        return f"{'above' if one.above else 'below'} {round_digits(one.ratio)}"
     if math.isnan(low):
-        return f"{rounded(one.ratio)} (one seed, no interval)"
-    return f"{rounded(one.ratio)} [{rounded(low)}, {rounded(high)}]"
+        return f"{round_digits(one.ratio)} (one seed, no interval)"
+    return f"{round_digits(one.ratio)} [{round_digits(low)}, {round_digits(high)}]"
 
 
-def censored(one: SpeedUp) -> str:
+def censoring_text(one: SpeedUp) -> str:
     """The seeds at which no cost reaches the score, or why none is read off, in words; empty without any."""
     if one.reason:
         return f"not read off: {one.reason}"
     parts = []
     if one.above:
-        parts.append(f"never reached at {one.above} of {counted(one.log.n, 'seed')}")
+        parts.append(f"never reached at {one.above} of {count_of(one.log.n, 'seed')}")
     if one.below:
-        parts.append(f"no better than before training at {one.below} of {counted(one.log.n, 'seed')}")
+        parts.append(f"no better than before training at {one.below} of {count_of(one.log.n, 'seed')}")
     return ", ".join(parts)
 
 
 def remarks(one: SpeedUps) -> str:
     """Remarks on the speed-ups of an arm in compute, in words; empty without any."""
     reverse = one.compute_to_baseline
-    found = [censored(one.compute), f"to the other's, {censored(reverse)}" if reverse.reason else ""]
+    found = [censoring_text(one.compute), f"to the other's, {censoring_text(reverse)}" if reverse.reason else ""]
     return "; ".join(filter(None, found))
 
 
@@ -105,7 +107,7 @@ def summary(analysis: Analysis) -> str:
         return ""
     names = differing(analysis)
     each = [_range([cost.flops for cost in found], "FLOP"), _range([cost.parameters for cost in found], " parameters")]
-    words = f"The arms differ in {listed(names)}" if names else f"All arms cost the same, within {TOLERANCE:.0%}"
+    words = f"The arms differ in {join_words(names)}" if names else f"All arms cost the same, within {TOLERANCE:.0%}"
     text = f"{words}: {each[0]} per run and {each[1]}."
     return " ".join(filter(None, (comparison(analysis.study), text)))
 

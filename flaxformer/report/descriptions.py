@@ -6,7 +6,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.sweep import Sweep
 from flaxformer.report import heads, numbers, phrasing, scaling_text, verdicts
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 MOST = 12
 """Number of items that a description lists."""
@@ -15,7 +15,7 @@ MOST = 12
 def describe_claims(analysis: Analysis) -> str:
     """Verdict, effect and claimed region of each claim."""
     items = [f"{verdicts.verdict_of(claim)}: {claim.text} ({phrasing.finding(claim)})" for claim in analysis.claims]
-    return f"{counted(len(items), 'claim')}. {_shortened(items)}"
+    return f"{count_of(len(items), 'claim')}. {_shortened(items)}"
 
 
 def describe_scores(analysis: Analysis, found: Sequence[ArmSummary]) -> str:
@@ -44,8 +44,8 @@ def describe_sweep(analysis: Analysis, sweep: Sweep) -> str:
     names = " and ".join(sweep.names)
     values = [value for line in sweep.lines for point in line.points for value in [point.numbers[sweep.names[0]]]]
     stopped = sum(point.arm.stopped_at is not None for line in sweep.lines for point in line.points)
-    tried = f"{sweep.names[0]} from {numbers.rounded(min(values))} to {numbers.rounded(max(values))}"
-    remark = f", {counted(stopped, 'arm')} stopped early" if stopped else ""
+    tried = f"{sweep.names[0]} from {numbers.round_digits(min(values))} to {numbers.round_digits(max(values))}"
+    remark = f", {count_of(stopped, 'arm')} stopped early" if stopped else ""
     items = phrasing.sweep_findings(analysis, [sweep])
     return f"{phrasing.metric(analysis.study)} against {names}: {tried}{remark}. {_shortened(items)}"
 

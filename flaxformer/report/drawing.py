@@ -129,7 +129,7 @@ def draw_references(study: JsonObject, ax: Axes, axis: str, near: tuple[float, f
 
 
 def set_log_scale(
-    ax: Axes, axis: str, linear_until: float = 0.0, text: Callable[[float], str] = numbers.rounded
+    ax: Axes, axis: str, linear_until: float = 0.0, text: Callable[[float], str] = numbers.round_digits
 ) -> None:
     """Make an axis logarithmic, with plain text at its ticks; linear from 0 to a positive number if one is given."""
     scale = ax.set_xscale if axis == "x" else ax.set_yscale

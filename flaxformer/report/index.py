@@ -13,7 +13,7 @@ from flaxformer.report.write import report_path, write
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import RUNGS, Store, read_lines
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 MOST_FOLDERS = 20_000
 """Number of folders that are searched for studies."""
@@ -74,7 +74,7 @@ def _entry(store: Store, name: str) -> Entry:
     else:
         done, total, noun = len(study["trials"]) - analysis.missing, len(study["trials"]), "run"
     seeds = "exact" if analysis.exact else str(len(study["seeds"]))
-    runs = counted(total, noun)
+    runs = count_of(total, noun)
     if done < total:
         runs = f"{done} of {runs}, {total - done} missing"
     answer = verdicts.verdict(analysis) if done else "No results yet."

@@ -95,6 +95,6 @@ def _draw_point(ax: Axes, fit: JointFit, point: JointPoint, style: LineStyle) ->
     draw_interval(ax, point.tokens, estimate.mean, estimate, own, "y")
     [law] = fit.curve_at(point.size, np.array([point.tokens]))
     kind = ", held out" if point.is_held_out else ""
-    text = f"{point.label}{kind}: {phrasing.interval(estimate)}; law {numbers.rounded(float(law))}"
+    text = f"{point.label}{kind}: {phrasing.interval(estimate)}; law {numbers.round_digits(float(law))}"
     add_hover_text(ax, point.tokens, estimate.mean, text)
     return estimate.mean

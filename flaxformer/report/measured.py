@@ -11,9 +11,9 @@ from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
 from flaxformer.report.texts import passive
-from flaxformer.statistics.finite import WithoutValue, finite, finite_values, left_out
+from flaxformer.statistics.finite import WithoutValue, describe_left_out, finite, finite_values
 from flaxformer.statistics.judgement import estimate
-from flaxformer.system.wording import listed
+from flaxformer.system.wording import join_words
 
 TITLE = "Measured after training"
 MAP = re.compile(
@@ -68,9 +68,9 @@ def remark(analysis: Analysis) -> str:
     present = analysis.results.table.filter(has_row)["trial"].to_list()
     missing = {function: sum(name not in trials for name in present) for function, trials in measured.items()}
     lacking = [f" {count} runs lack those of {function}." for function, count in missing.items() if count]
-    gaps = [f" {sentence}" for sentence in left_out(without_value(analysis))]
+    gaps = [f" {sentence}" for sentence in describe_left_out(without_value(analysis))]
     return (
-        f"Measured from kept weights by {listed(codes)}. These numbers are exploratory: no claim is about "
+        f"Measured from kept weights by {join_words(codes)}. These numbers are exploratory: no claim is about "
         f"them.{''.join([*lacking, *gaps])}"
     )
 

@@ -41,7 +41,7 @@ def exact(value: float, sign: str = "") -> str:
     return _brief(value, 6, sign)
 
 
-def rounded(value: float, digits: int = 3) -> str:
+def round_digits(value: float, digits: int = 3) -> str:
     """A number with so many significant digits."""
     return _brief(value, digits, "")
 

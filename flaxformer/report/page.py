@@ -28,7 +28,7 @@ from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.report.thinning import MOST_DOTS, thinned_remark
 from flaxformer.store.rows import Row
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 MOST_SEEDS = 50
 """Number of seeds that are listed one by one."""
@@ -178,11 +178,11 @@ def _explorations(analysis: Analysis) -> str:
     findings, others = (dataclasses.replace(all_contrasts, title="", rows=rows, omitted=0)
                         for rows in (all_contrasts.rows[:n], all_contrasts.rows[n:]))  # fmt: skip
     remark = (
-        f"Of {counted(len(analysis.explorations), 'contrast')} that no claim is about, {n or 'none'} "
+        f"Of {count_of(len(analysis.explorations), 'contrast')} that no claim is about, {n or 'none'} "
         f"{'is a finding' if n < 2 else 'are findings'}. They are exploratory: a new study has to confirm a finding."
     )
     noun = "other contrast" if n else "contrast"
-    folded = html.details(counted(len(others.rows), noun), html.table(others)) if others.rows else ""
+    folded = html.details(count_of(len(others.rows), noun), html.table(others)) if others.rows else ""
     return f'<p class="soft">{escape(remark)}</p>{_body(findings)}{folded}{_remark(all_contrasts.remark)}'
 
 

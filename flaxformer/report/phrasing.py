@@ -14,7 +14,7 @@ from flaxformer.statistics.judgement import Estimate
 from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.halving import Goal
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted, listed
+from flaxformer.system.wording import count_of, join_words
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 GOALS: dict[str, Goal] = {
@@ -54,7 +54,7 @@ def number_claimed(claim: JudgedClaim) -> float | None:
     return 0.0 - claim.constant / claim.terms[0][0]
 
 
-def measured(claim: JudgedClaim, effect: Estimate | None = None) -> Estimate:
+def measured_effect(claim: JudgedClaim, effect: Estimate | None = None) -> Estimate:
     """Return the estimate that a claim is about: the value itself if it is compared with a number, else the effect.
 
     Its interval is the tested one. Another effect may be given, such as that without diverged runs.
@@ -85,7 +85,7 @@ def region(claim: JudgedClaim) -> tuple[float, float]:
     return (centre or 0.0) + claim.by, math.inf
 
 
-def claimed(claim: JudgedClaim) -> str:
+def claim_text(claim: JudgedClaim) -> str:
     """The region of `measured` that is claimed, such as "1 ± 0.1", "above 0.5" or "within ±0.02"."""
     centre, (low, high) = number_claimed(claim), region(claim)
     if claim.within is not None:
@@ -96,7 +96,7 @@ def claimed(claim: JudgedClaim) -> str:
 
 def effect(claim: JudgedClaim, own: Estimate | None = None) -> str:
     """The measured effect or value, with the interval that is tested (95 %, of an equality 90 %) and its unit."""
-    sign, one = "+" if number_claimed(claim) is None else "", measured(claim, own)
+    sign, one = "+" if number_claimed(claim) is None else "", measured_effect(claim, own)
     level = "(90 %)" if claim.within is not None and one.high > one.low else ""
     return " ".join(filter(None, (interval(one, sign), claim.unit, level)))
 
@@ -106,12 +106,13 @@ def finding(claim: JudgedClaim) -> str:
     judged = claim.judgement
     n = judged.effect.n
     if n == 0 and claim.context.without_value:
-        return f"no seed has a finite {listed([one.name for one in claim.context.without_value])} in every run compared"
+        names = join_words([one.name for one in claim.context.without_value])
+        return f"no seed has a finite {names} in every run compared"
     if n == 0:
         return "no seed has all the runs that the claim compares"
-    parts = [f"{effect(claim)}, claimed {claimed(claim)}"]
+    parts = [f"{effect(claim)}, claimed {claim_text(claim)}"]
     if n > 1:
-        parts.append(f"holds at {judged.holding} of {counted(n, 'seed')}")
+        parts.append(f"holds at {judged.holding} of {count_of(n, 'seed')}")
         tested = f"p {p_value(judged.p_holm)} after Holm" if judged.can_decide else "no verdict"
         parts.append(tested if judged.effect.sd else "no test, as all differences are equal")
     return "; ".join(parts)
@@ -121,8 +122,8 @@ def point(one: SweepPoint) -> str:
     """The numbers of a point, with their names where there are several."""
     if len(one.numbers) == 1:
         [value] = one.numbers.values()
-        return numbers.rounded(value)
-    return ", ".join(f"{name} {numbers.rounded(value)}" for name, value in one.numbers.items())
+        return numbers.round_digits(value)
+    return ", ".join(f"{name} {numbers.round_digits(value)}" for name, value in one.numbers.items())
 
 
 def optimum(line: SweepLine) -> str:
@@ -132,10 +133,10 @@ def optimum(line: SweepLine) -> str:
         return "–"
     if math.isnan(found.low):
         is_inside = min(tried) <= found.value <= max(tried)
-        return f"{numbers.rounded(found.value)} (one seed, no interval)" if is_inside else "not determined"
-    low, high = numbers.rounded(found.low, 2), numbers.rounded(found.high, 2)
+        return f"{numbers.round_digits(found.value)} (one seed, no interval)" if is_inside else "not determined"
+    low, high = numbers.round_digits(found.low, 2), numbers.round_digits(found.high, 2)
     if found.low > 0 and math.isfinite(found.high) and min(tried) <= found.value <= max(tried):
-        return f"{numbers.rounded(found.value)} [{low}, {high}]"
+        return f"{numbers.round_digits(found.value)} [{low}, {high}]"
     if found.low > 0 and found.value > min(tried):
         return f"above {low}"
     return f"below {high}" if math.isfinite(found.high) and found.value < max(tried) else "not determined"
@@ -172,11 +173,11 @@ def first_sweep_findings(analysis: Analysis, at_most: int = 20) -> list[str]:
 def _sweep_finding(sweep: Sweep, line: SweepLine, study: JsonObject) -> str:
     where = f"{labels(line.labels)}: " if line.labels else ""
     if line.best is None:
-        return f"{where}none of {counted(len(line.points), 'value')} was trained to the end"
+        return f"{where}none of {count_of(len(line.points), 'value')} was trained to the end"
     what = "best point" if len(sweep.names) > 1 else f"best {sweep.names[0]}"
     remark = f" ({edge(sweep, line)})" if edge(sweep, line) else ""
     between = f", optimum {optimum(line)}" if line.optimum else ""
-    tried = counted(len(line.points), "value")
+    tried = count_of(len(line.points), "value")
     return f"{where}{what} {point(line.best)}{remark} of {tried}{between}; {score(line.best.arm.estimate, study)}"
 
 
@@ -213,7 +214,7 @@ def exploratory_finding(one: Exploration, study: JsonObject) -> str:
     measure = " ".join(filter(None, (interval(effect, "+"), study["unit"])))
     return (
         f"{where}{one.axis} {one.label} is {comparison} than {one.reference}{opposite}: {measure}, "
-        f"{one.judgement.agreeing} of {counted(effect.n, 'seed')} agree, {tested}"
+        f"{one.judgement.agreeing} of {count_of(effect.n, 'seed')} agree, {tested}"
     )
 
 
@@ -242,15 +243,15 @@ def describe_runs(analysis: Analysis) -> Iterable[str]:
     study = analysis.study
     if study["kind"] == "probe":
         own = [one.estimate.n for one in analysis.quantities]
-        yield f"{counted(len(own), 'quantity')}, measured without training"
-        yield "exact" if analysis.exact else f"{max(own, default=0)} of {counted(len(study['seeds']), 'seed')}"
+        yield f"{count_of(len(own), 'quantity')}, measured without training"
+        yield "exact" if analysis.exact else f"{max(own, default=0)} of {count_of(len(study['seeds']), 'seed')}"
         return
     diverged, finished, low, high = analysis.divergence
-    runs = counted(len(study["trials"]), "run")
+    runs = count_of(len(study["trials"]), "run")
     yield f"{finished - len(analysis.stopped)} of {runs}, {_paired_seeds(analysis)}"
     if len(analysis.stopped):
         yield f"{len(analysis.stopped)} stopped early"
-    yield counted(study["parameters"], "parameter")
+    yield count_of(study["parameters"], "parameter")
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
     if len(analysis.failed):
@@ -259,7 +260,7 @@ def describe_runs(analysis: Analysis) -> Iterable[str]:
 
 def _paired_seeds(analysis: Analysis) -> str:
     """The number of seeds that claims compare, or that finished arms have; a range where it differs."""
-    declared = counted(len(analysis.study["seeds"]), "paired seed")
+    declared = count_of(len(analysis.study["seeds"]), "paired seed")
     found = [claim.judgement.effect.n for claim in analysis.claims]
     unit = "claim"
     if not found:
@@ -275,7 +276,7 @@ def failures(analysis: Analysis, at_most: int = 5) -> list[str]:
     causes = Counter(str(row.cause) for row in analysis.failed).most_common()
     found = [f"{count} × {cause}" for cause, count in causes[:at_most]]
     more = len(causes) - at_most
-    return found + ([f"and {counted(more, 'other cause')}"] if more > 0 else [])
+    return found + ([f"and {count_of(more, 'other cause')}"] if more > 0 else [])
 
 
 def arm(names: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from flaxformer.core.canonical import differences
 from flaxformer.report import events
 from flaxformer.report.numbers import duration
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 SHOWN = 5
 """Number of commands that are shown, the last ones."""
@@ -49,7 +49,7 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
             "Time",
             f"{duration(spent)} in {'runs' if analysis.rows else 'measurements'}, summed over devices" * (spent > 0),
         ),
-        ("Launched", f"{span}, {counted(len(launches), 'launch')}" if span else ""),
+        ("Launched", f"{span}, {count_of(len(launches), 'launch')}" if span else ""),
         ("Devices", "; ".join(distinct_values(launches, "devices"))),
         ("Precision", "; ".join(distinct_values(launches, "precision"))),
         ("Commit", "; ".join(distinct_values(launches, "commit"))),
@@ -70,7 +70,7 @@ def _log(analysis: Analysis) -> str:
     """Number of entries of the log of declarations, and the digests of the first and the last one."""
     if not analysis.log.digests:
         return "no log"
-    n, first = counted(len(analysis.log.digests), "entry"), analysis.log.digests[0]
+    n, first = count_of(len(analysis.log.digests), "entry"), analysis.log.digests[0]
     return f"{n}, digest of the first {first}, of the last {analysis.log.head}"
 
 
@@ -83,7 +83,7 @@ def user_code(analysis: Analysis) -> list[str]:
 
 def _change(one: JsonObject) -> str:
     action = {"keep": "kept", "retrain": "set aside"}[one["decision"]]
-    return f"{one['time']}: {', '.join(one['changed'])}; {counted(one['results'], 'result')} {action}"
+    return f"{one['time']}: {', '.join(one['changed'])}; {count_of(one['results'], 'result')} {action}"
 
 
 def commands(launches: Sequence[JsonObject]) -> str:
@@ -135,4 +135,4 @@ def changes(analysis: Analysis, at_most: int) -> list[str]:
     base, *others = recipes
     found = [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in others[:at_most]]
     more = len(others) - at_most
-    return [*found, *([f"and {counted(more, 'other arm')}, in study.json"] if more > 0 else [])]
+    return [*found, *([f"and {count_of(more, 'other arm')}, in study.json"] if more > 0 else [])]

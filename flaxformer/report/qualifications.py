@@ -7,7 +7,7 @@ from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import costs, directions, phrasing
 from flaxformer.report.numbers import number, p_value
 from flaxformer.statistics.judgement import FEWEST_SEEDS, Judgement, Qualification
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 SENTENCES: dict[Qualification, str] = {
     "too few seeds": "no verdict: {seeds}, at least {fewest} are needed",
@@ -29,7 +29,7 @@ def sentences(claim: JudgedClaim) -> list[str]:
     """The qualifications of a claim in plain words."""
     judged, without = claim.judgement, claim.context.without_diverged
     known = {
-        "seeds": counted(judged.effective, "effective seed"),
+        "seeds": count_of(judged.effective, "effective seed"),
         "distinct": str(judged.distinct),
         "n": str(judged.effect.n),
         "fewest": str(FEWEST_SEEDS),
@@ -45,7 +45,7 @@ def sentences(claim: JudgedClaim) -> list[str]:
 def _farthest(claim: JudgedClaim) -> str:
     """The value that is farthest from the mean."""
     values = phrasing.values(claim)
-    mean = phrasing.measured(claim).mean
+    mean = phrasing.measured_effect(claim).mean
     return number(max(values, key=lambda value: abs(value - mean))) if values else "–"
 
 
@@ -74,7 +74,7 @@ def without_diverged(claim: JudgedClaim) -> str:
     again: Judgement | None = claim.context.without_diverged
     if again is None:
         return ""
-    left = f"without {counted(claim.context.diverged, 'seed')} with a diverged run"
+    left = f"without {count_of(claim.context.diverged, 'seed')} with a diverged run"
     if again.effect.n == 0:
         return f"{left}: none is left"
     p = f", p {p_value(again.p_holm)} after Holm" if again.can_decide else ""

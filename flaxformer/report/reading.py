@@ -17,7 +17,7 @@ from flaxformer.store.store import Store
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import kept_weights_folder
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import listed
+from flaxformer.system.wording import join_words
 from flaxformer.training.run import Run
 
 
@@ -109,7 +109,9 @@ def join(a: str | Path, b: str | Path) -> pl.DataFrame:
     keys = [*(name for name in axes[0] if name in axes[1]), "seed"]
     rows = one.table.join(other.table, on=keys, how="inner", suffix="_b", maintain_order="left")
     if not rows.height:
-        raise UserError(f"{a} and {b} have no run with equal {listed(keys)}; expected studies with a seed in common")
+        raise UserError(
+            f"{a} and {b} have no run with equal {join_words(keys)}; expected studies with a seed in common"
+        )
     renamed = {name: f"{name}_b" for name in other.table.columns if name not in (*one.table.columns, *axes[1])}
     metrics = [found.analysis.study["metric"] for found in (one, other)]
     if metrics[0] != metrics[1]:

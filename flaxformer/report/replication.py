@@ -8,7 +8,7 @@ from flaxformer.report import html, numbers, phrasing, verdicts
 from flaxformer.report.table import Table
 from flaxformer.report.tables import markdown
 from flaxformer.report.texts import passive, write_printable
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 NAME = "replication"
 NOTE = (
@@ -33,7 +33,7 @@ def table(found: Sequence[ReplicatedClaim]) -> Table:
 def answer(found: Sequence[ReplicatedClaim]) -> str:
     """The number of verdicts that are the same at fresh seeds, and the claims whose verdicts differ."""
     same = sum(one.has_same_verdict for one in found)
-    parts = [f"{same} of {counted(len(found), 'verdict')} {'replicates' if len(found) == 1 else 'replicate'}"]
+    parts = [f"{same} of {count_of(len(found), 'verdict')} {'replicates' if len(found) == 1 else 'replicate'}"]
     undecided = sum(one.has_same_verdict and one.first.judgement.verdict == "inconclusive" for one in found)
     parts += [f"{undecided} of them inconclusive both times"] if undecided else []
     for one in found:

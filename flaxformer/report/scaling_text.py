@@ -9,7 +9,7 @@ from flaxformer.analysis.joint_fit import JointFit, JointPoint
 from flaxformer.analysis.scaling_analysis import Crossing, PredictedEffect, ScalingAnalysis
 from flaxformer.analysis.scaling_fit import FARTHEST, HeldOut, ScalingFit
 from flaxformer.report import numbers, phrasing
-from flaxformer.report.numbers import p_value, rounded
+from flaxformer.report.numbers import p_value, round_digits
 from flaxformer.statistics.law_losses import DESCRIPTIONS
 from flaxformer.statistics.scaling_tests import LawEstimate
 from flaxformer.system.digests import JsonObject
@@ -40,14 +40,18 @@ def interval(one: LawEstimate | None, sign: str = "") -> str:
 def size(value: float) -> str:
     """A number of FLOPs, parameters or tokens, such as "4,096" or "9.22e11"."""
     if not 1e6 <= value < math.inf:
-        return rounded(value)
+        return round_digits(value)
     digits, _, power = f"{value:.2e}".partition("e")
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
 def _amplitude(one: LawEstimate | None) -> str:
     """An amplitude, whose interval spans orders of magnitude, with two digits for each end."""
-    return "–" if one is None else f"{rounded(one.value, 2)} [{rounded(one.low, 2)}, {rounded(one.high, 2)}]"
+    return (
+        "–"
+        if one is None
+        else f"{round_digits(one.value, 2)} [{round_digits(one.low, 2)}, {round_digits(one.high, 2)}]"
+    )
 
 
 def cells(analysis: Analysis) -> list[Cells]:

@@ -18,7 +18,7 @@ from flaxformer.report.drawing import (
     style_of,
     wrap,
 )
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 SHORT = 24
 """Characters of a line of a label in a figure as wide as a column."""
@@ -63,7 +63,7 @@ def _draw_rows(
     for row, (arm, style) in enumerate(zip(shown, styles, strict=True)):
         draw_estimate(ax, row, [s for s in arm.scores if s is not None], arm.estimate, 0.3, style)
         text = f"{phrasing.arm(arm.labels)}: {phrasing.interval(arm.estimate)}"
-        add_hover_text(ax, arm.estimate.mean, row, f"{text}, {counted(arm.estimate.n, 'seed')}")
+        add_hover_text(ax, arm.estimate.mean, row, f"{text}, {count_of(arm.estimate.n, 'seed')}")
     if has_wide_range(_scores(shown)):
         set_log_scale(ax, "x")
     ax.set_yticks(range(len(shown)), ["\n".join(lines) for lines in names])

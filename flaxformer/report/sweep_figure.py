@@ -20,9 +20,9 @@ from flaxformer.report.drawing import (
     set_log_scale,
     style_of,
 )
-from flaxformer.report.thinning import thinned
+from flaxformer.report.thinning import thin_out
 from flaxformer.statistics.judgement import Estimate
-from flaxformer.system.wording import listed
+from flaxformer.system.wording import join_words
 
 MOST_NAMED = 16
 """Number of lines up to which the figure has a legend."""
@@ -39,7 +39,7 @@ def sweep_figure(analysis: Analysis, sweep: Sweep, width: float = COLUMN) -> Fig
 
     Numbers that rise together, such as the sizes of a wider model, share a panel at the values of the first.
     """
-    sweep = thinned(sweep)
+    sweep = thin_out(sweep)
     sizes = [abs(number) for line in sweep.lines for point in line.points for number in point.numbers.values()]
     if not any(line.best for line in sweep.lines) or not all(size == 0 or SMALLEST < size < LARGEST for size in sizes):
         return None
@@ -58,7 +58,7 @@ def sweep_figure(analysis: Analysis, sweep: Sweep, width: float = COLUMN) -> Fig
         ax.remove()
     for i, (ax, (first, *others)) in enumerate(zip(shown, panels, strict=True)):
         _draw_panel(analysis, ax, sweep, first, is_joined=len(panels) == 1)
-        ax.set_xlabel(f"{first}, with {listed(others)}" if others else first)
+        ax.set_xlabel(f"{first}, with {join_words(others)}" if others else first)
         ax.set_ylabel(phrasing.metric(analysis.study) if i % columns == 0 else "")
     if has_legend:
         add_legend(figure, shown, names, "", across)
@@ -107,7 +107,7 @@ def _set_scale(ax: Axes, values: Sequence[float]) -> None:
     elif min(values) == 0 and has_wide_range(positive, 10.0):
         set_log_scale(ax, "x", linear_until=min(positive))
     if len(ticks := sorted(set(values))) <= MOST_TICKS:
-        ax.set_xticks(ticks, [numbers.rounded(value) for value in ticks])
+        ax.set_xticks(ticks, [numbers.round_digits(value) for value in ticks])
         ax.minorticks_off()
 
 
@@ -142,7 +142,7 @@ def _draw_stopped(ax: Axes, line: SweepLine, name: str, metric: str, style: Line
 
 def _add_text(ax: Axes, line: SweepLine, point: SweepPoint, name: str, score: Estimate, remark: str) -> None:
     where = f"{phrasing.labels(line.labels)}, " if line.labels else ""
-    text = f"{where}{name} {numbers.rounded(point.numbers[name])}: {phrasing.interval(score)}{remark}"
+    text = f"{where}{name} {numbers.round_digits(point.numbers[name])}: {phrasing.interval(score)}{remark}"
     add_hover_text(ax, point.numbers[name], score.mean, text)
 
 

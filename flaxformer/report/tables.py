@@ -21,12 +21,12 @@ from flaxformer.report import (
     tex,
     verdicts,
 )
-from flaxformer.report.numbers import exact, number, numbers, p_value, rounded
+from flaxformer.report.numbers import exact, number, numbers, p_value, round_digits
 from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.report.texts import one_line, passive
 from flaxformer.statistics.judgement import Estimate, estimate
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted, listed
+from flaxformer.system.wording import count_of, join_words
 
 LONG = 34
 """Number of characters from which a column of text is wrapped in LaTeX."""
@@ -124,7 +124,7 @@ def _sweep(analysis: Analysis, sweep: Sweep) -> Table:
     half, sd = _typical_uncertainty([line.best.arm.estimate for line in sweep.lines if line.best is not None])
     rows = []
     for line in sweep.lines[:MOST_ROWS]:
-        best = [rounded(line.best.numbers[name]) if line.best else "–" for name in sweep.names]
+        best = [round_digits(line.best.numbers[name]) if line.best else "–" for name in sweep.names]
         row = [*line.labels.values(), *best, *([phrasing.optimum(line)] if has_optimum else [])]
         row += _estimate(line.best.arm.estimate if line.best else estimate([]), half, sd)[:2]
         row += [str(line.best.arm.estimate.n if line.best else 0), str(len(line.points))]
@@ -163,8 +163,8 @@ def claims(analysis: Analysis, is_brief: bool = False) -> Table:
         detectable = number(judged.detectable, phrasing.half_width(judged.effect)) if judged.effect.sd else "–"
         p = p_value(judged.p_holm) if judged.effect.sd else "–"
         seeds = f"{judged.holding} of {judged.effect.n}"
-        row = [claim.text, verdicts.verdict_of(claim), phrasing.effect(claim), phrasing.claimed(claim)]
-        row += [] if is_brief else [verdicts.declared(claim)]
+        row = [claim.text, verdicts.verdict_of(claim), phrasing.effect(claim), phrasing.claim_text(claim)]
+        row += [] if is_brief else [verdicts.when_declared(claim)]
         rows.append([*row, seeds, p] if is_brief else [*row, seeds, detectable, p])
     header = ["claim", "verdict", "measured [95 %]", "claimed"]
     if is_brief:
@@ -183,10 +183,10 @@ def declarations(analysis: Analysis) -> Table:
     for kind, group in itertools.groupby(analysis.log.entries, lambda entry: entry["kind"]):
         entries = list(group)
         if kind == "interim":
-            readers = listed(dict.fromkeys(entry["reader"] for entry in entries))
+            readers = join_words(dict.fromkeys(entry["reader"] for entry in entries))
             seen = [entry["finished"] for entry in entries]
             results = str(seen[0]) if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
-            rows.append([_minute(entries[0]), f"{counted(len(seen), 'interim analysis')} ({readers})", results])
+            rows.append([_minute(entries[0]), f"{count_of(len(seen), 'interim analysis')} ({readers})", results])
             continue
         for entry in entries:
             if kind == "declaration":

@@ -46,7 +46,7 @@ def show(console: Console, analysis: Analysis) -> None:
         notes = [qualifications.simple_effect(one, claim.unit) for one in claim.context.simple_effects]
         notes += [*filter(None, [qualifications.without_diverged(claim)]), *qualifications.sentences(claim)]
         notes += costs.claim_speed_ups(analysis, claim)
-        for text in (f"{phrasing.finding(claim)}; declared {verdicts.declared(claim)}", *notes):
+        for text in (f"{phrasing.finding(claim)}; declared {verdicts.when_declared(claim)}", *notes):
             console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4)))
     for text in (*phrasing.first_sweep_findings(analysis), *scaling_text.findings(analysis)):
         console.print(Text(f"· {text}"))
@@ -63,10 +63,10 @@ def show(console: Console, analysis: Analysis) -> None:
     for table in shown:
         if table.rows:
             console.print()
-            console.print(fitted(shortened(table), console.width))
+            console.print(fit_width(shorten_cells(table), console.width))
     if (note := measured.remark(analysis)) and (own := measured.table(analysis)).rows:
         console.print()
-        console.print(fitted(shortened(own), console.width))
+        console.print(fit_width(shorten_cells(own), console.width))
         console.print(Text(note, style="dim"))
     if text := costs.summary(analysis):
         console.print(Text(text, style="dim"))
@@ -91,7 +91,7 @@ def show_answers(console: Console, answers: Iterable[tuple[str, str]]) -> None:
         console.print(Padding(Text(answer), (0, 0, 0, 2), expand=False))
 
 
-def shortened(table: tables.Table) -> tables.Table:
+def shorten_cells(table: tables.Table) -> tables.Table:
     """The table with the first `MOST_DRAWN` rows, and a last row that says where the others are."""
     more = len(table.rows) + table.omitted - MOST_DRAWN
     if more <= 0:
@@ -101,7 +101,7 @@ def shortened(table: tables.Table) -> tables.Table:
     return tables.Table(table.title, table.header, [*table.rows[:MOST_DRAWN], rest], table.texts)
 
 
-def fitted(table: tables.Table, width: int) -> Group:
+def fit_width(table: tables.Table, width: int) -> Group:
     """The table within a width, without cutting anything.
 
     As far as is necessary, headers are wrapped to the width of their columns, columns of text are joined to one, which
@@ -114,7 +114,7 @@ def fitted(table: tables.Table, width: int) -> Group:
         return Group(_rich(table, every))
     table = wrapped_headers(table)
     if table.texts > 1 and _least_width(table) > width:
-        table = wrapped_headers(joined(table))
+        table = wrapped_headers(join_columns(table))
     widths = [_widest(column) for column in _columns(table)]
     texts, numbers = widths[: table.texts], widths[table.texts :]
     least = _least_width(table) - sum(size + GAP for size in numbers)
@@ -127,7 +127,7 @@ def fitted(table: tables.Table, width: int) -> Group:
     return Group(*(_rich(table, [*range(table.texts), *part]) for part in parts))
 
 
-def joined(table: tables.Table) -> tables.Table:
+def join_columns(table: tables.Table) -> tables.Table:
     """The table with its columns of text in one."""
 
     def join(cells: Sequence[str], separator: str) -> list[str]:

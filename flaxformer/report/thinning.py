@@ -25,7 +25,7 @@ def dots(values: Sequence[float]) -> list[float]:
     return list(values) if len(values) <= MOST_DOTS else evenly(sorted(values), MOST_DOTS)
 
 
-def thinned(sweep: Sweep) -> Sweep:
+def thin_out(sweep: Sweep) -> Sweep:
     """The lines and points of a sweep that its figure draws; the best value of each line is among them."""
     lines = evenly(sweep.lines, MOST_LINES)
     return dataclasses.replace(sweep, lines=[_thinned_line(line, MOST_POINTS // len(lines)) for line in lines])
@@ -38,5 +38,5 @@ def _thinned_line(line: SweepLine, most: int) -> SweepLine:
 
 def thinned_remark(sweep: Sweep) -> str:
     """Sentence on the arms of a sweep that its figure leaves out, after a space; empty without any."""
-    drawn, arms = (sum(len(line.points) for line in one.lines) for one in (thinned(sweep), sweep))
+    drawn, arms = (sum(len(line.points) for line in one.lines) for one in (thin_out(sweep), sweep))
     return f" It shows {drawn:,} of {arms:,} arms, evenly spaced." if drawn < arms else ""

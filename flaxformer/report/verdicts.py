@@ -10,7 +10,7 @@ from flaxformer.report import directions, numbers
 from flaxformer.report.directions import direction
 from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, point, score, with_labels
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 
 def verdict_of(claim: JudgedClaim) -> str:
@@ -22,7 +22,7 @@ def verdict_of(claim: JudgedClaim) -> str:
     return f"exploratory: {found}" if claim.is_exploratory else found
 
 
-def declared(claim: JudgedClaim) -> str:
+def when_declared(claim: JudgedClaim) -> str:
     """Time of a claim's declaration relative to its data, to follow "declared"."""
     own = claim.declaration
     if own is None:
@@ -30,14 +30,14 @@ def declared(claim: JudgedClaim) -> str:
     if not own.is_intact:
         return "at an unknown time"
     if not own.is_confirmatory and 0 < own.existing <= own.declared:
-        found = f"after {own.existing} of {counted(own.declared, 'result')}"
+        found = f"after {own.existing} of {count_of(own.declared, 'result')}"
     elif not own.is_confirmatory:
-        found = f"after results at {own.existing_seeds} of {counted(own.seeds, 'seed')}"
+        found = f"after results at {own.existing_seeds} of {count_of(own.seeds, 'seed')}"
     elif own.existing:
         found = f"before its data ({own.existing} of its {own.declared} results existed)"
     else:
         found = "before its data"
-    pilots = (f"{counted(own.pilots, 'pilot result')} at other seeds",) if own.pilots else ()
+    pilots = (f"{count_of(own.pilots, 'pilot result')} at other seeds",) if own.pilots else ()
     return "; ".join((found, *pilots, *own.remarks))
 
 
@@ -46,7 +46,7 @@ def verdict(analysis: Analysis) -> str:
 
     Missing runs come first.
     """
-    missing = f"With {counted(analysis.missing, 'run')} missing: " if analysis.missing else ""
+    missing = f"With {count_of(analysis.missing, 'run')} missing: " if analysis.missing else ""
     further = f" {analysis.further_seeds}." if analysis.further_seeds.sets else ""
     if analysis.claims:
         return answer(analysis.claims) + missing + _verdict_of_claims(analysis.claims, analysis.withdrawn) + further
@@ -113,5 +113,5 @@ def _answer(sweep: Sweep, study: JsonObject) -> str:
         found = [f"{point(best)}{with_labels(line.labels)} ({score(best.arm.estimate, study)})" for line, best in lines]
         return f"{what}: {', '.join(found)}."
     ends = [[best.numbers[name] for _, best in lines] for name in sweep.names]
-    ranges = [f"{numbers.rounded(min(own))} to {numbers.rounded(max(own))}" for own in ends]
+    ranges = [f"{numbers.round_digits(min(own))} to {numbers.round_digits(max(own))}" for own in ends]
     return f"{what}: {' and '.join(ranges)} in {len(lines)} arms; the table has the value of each."

@@ -10,7 +10,7 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.model.layout import Layout
 from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 from flaxformer.training.device_group import DeviceGroup
 
 
@@ -116,4 +116,4 @@ class Execution:
         """The device groups in words."""
         device_groups = self.device_groups()
         size = len(device_groups[0].devices)
-        return counted(len(device_groups), "device") if size == 1 else f"{len(device_groups)} × {size} devices"
+        return count_of(len(device_groups), "device") if size == 1 else f"{len(device_groups)} × {size} devices"

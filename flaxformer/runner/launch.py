@@ -44,7 +44,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.files import refresh
 from flaxformer.system.user_code import copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.system.user_code.changes import OnCodeChange
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 __all__ = ["OnError", "check_recipes", "declare", "missing", "run", "store_of"]
 
@@ -121,7 +121,7 @@ def _run_stage(
     keep = Keep.of(study, execution, path_of_copy(launch["code"], study.file))
     if keep is not None and (lost := finished_without_weights(store)):
         yield Message(
-            f"{counted(lost, 'finished run')} without kept weights {'is' if lost == 1 else 'are'} not trained again; "
+            f"{count_of(lost, 'finished run')} without kept weights {'is' if lost == 1 else 'are'} not trained again; "
             "give another --output to train all with --keep"
         )
     fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
@@ -134,7 +134,7 @@ def _run_stage(
         if study.derive is not None:
             with store.locked(LOCK_PATIENCE):
                 identity = {"measured_by": declared["measured_by"], "declaration": entry}
-                rows = [identity | row for row in derived(study, store.rows())]
+                rows = [identity | row for row in derive_numbers(study, store.rows())]
                 store.replace_measurements(rows, identity["measured_by"])
 
 
@@ -261,7 +261,7 @@ class _Worker:
         ]
 
 
-def derived(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
+def derive_numbers(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
     """Numbers that the study derives from the finished runs, for every seed that has all of them.
 
     The metrics of a run that diverged are those before training, as everywhere (`study.divergence`). Where `derive`

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, StudyEvent
-from flaxformer.system.wording import counted, duration
+from flaxformer.system.wording import count_of, duration
 
 SECONDS_BETWEEN_LINES = 15
 
@@ -77,5 +77,5 @@ def follow(events: Iterable[StudyEvent], console: Console, runs: int, steps: int
                 console.print(totals.line(), highlight=False)
     if totals.done:
         failed = f", {totals.failed} failed" if totals.failed else ""
-        console.print(f"{counted(totals.done, 'run')} in {duration(totals.seconds)}{failed}", highlight=False)
+        console.print(f"{count_of(totals.done, 'run')} in {duration(totals.seconds)}{failed}", highlight=False)
     return totals.failed

@@ -25,7 +25,7 @@ from flaxformer.study.plan import StudyPlan
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code.changes import OnCodeChange
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 Stage = tuple[StudyPlan, Execution]
 """An ordinary study, and how it is executed."""
@@ -212,12 +212,12 @@ def describe_stages(study: Study, plan: StudyPlan, execution: Execution) -> Iter
         rungs = ", ".join(map(str, steps_of_rungs(study)))
         yield (
             f"One arm in {study.halving.factor} of each program goes on after {rungs} steps: "
-            f"{counted(runs, 'training')} to do, of together {steps:,} steps ({steps / last:.0f} whole runs)."
+            f"{count_of(runs, 'training')} to do, of together {steps:,} steps ({steps / last:.0f} whole runs)."
         )
     if isinstance(study, Search) and runs:
         yield (
-            f"{counted(study.rounds, 'round')} of {counted(study.samples, 'suggested point')}, each at "
-            f"{counted(len(study.seeds), 'seed')}: at most {counted(runs, 'run')} to do."
+            f"{count_of(study.rounds, 'round')} of {count_of(study.samples, 'suggested point')}, each at "
+            f"{count_of(len(study.seeds), 'seed')}: at most {count_of(runs, 'run')} to do."
         )
 
 

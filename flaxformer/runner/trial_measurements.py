@@ -87,7 +87,7 @@ def measure_trials(
     read_by = store.root / read_records.FOLDER / files.digest_of(name.encode())
     with files.lock_folder(store.root / WEIGHTS, "measuring"), contextlib.ExitStack() as held:
         launches, found = trial_measurements.read(store)
-        identity = _identity(name, code, launches, read_records.changed(read_by, file), time_now.isoformat())
+        identity = _identity(name, code, launches, read_records.changed_reads(read_by, file), time_now.isoformat())
         launch = Launch(name, identity, code, step, time_now.isoformat(timespec="seconds"))
         read_records.accept(read_by, file)
         held.enter_context(read_records.recording(read_by, file))

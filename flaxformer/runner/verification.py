@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from flaxformer.runner.execute import Finished, StudyEvent, execute
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import derived
+from flaxformer.runner.launch import derive_numbers
 from flaxformer.store.checks import is_finished
 from flaxformer.store.rows import DIAGNOSTICS, Row
 from flaxformer.store.store import Store
@@ -23,7 +23,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.program_groups import ProgramGroup, groups
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import listed
+from flaxformer.system.wording import join_words
 
 NUMBERS = (
     *("seed", "diverged_at", "parameters", "active_parameters", "parameters_without_embeddings"),
@@ -90,7 +90,9 @@ def choose(
         if rows[name].fingerprint != fingerprints[name]:
             reasons[name] = "of another recipe or code"
         elif (kind := _device_kind(rows[name].device)) and kind not in devices:
-            reasons[name] = f"trained on {rows[name].device}, and here is {listed(dict.fromkeys(devices)) or 'nothing'}"
+            reasons[name] = (
+                f"trained on {rows[name].device}, and here is {join_words(dict.fromkeys(devices)) or 'nothing'}"
+            )
         elif (rows[name].group_size or 1) > len(rows):
             reasons[name] = f"trained in a group of {rows[name].group_size}, and the folder has {len(rows)} rows"
     left = [name for name in finished if name not in reasons]
@@ -153,7 +155,7 @@ def _impossible(study: Study, row: Row) -> str:
     run = next(trial.run for trial in study.trials() if trial.name == row.trial)
     rungs = study.halving.rungs(run.training.steps) if study.halving else []
     if row.stopped_at is not None and row.stopped_at not in rungs:
-        rungs_of_study = f"rungs {listed(map(str, rungs))}" if rungs else "no rung"
+        rungs_of_study = f"rungs {join_words(map(str, rungs))}" if rungs else "no rung"
         return f"stopped_at {row.stopped_at}, where the study has {rungs_of_study}"
     if row.chunk_steps is not None and (row.chunk_steps < 1 or run.training.interval % row.chunk_steps):
         return f"chunk_steps {row.chunk_steps}, where evaluations are {run.training.interval} steps apart"
@@ -227,7 +229,7 @@ def _shown(value: object) -> str:
 def derived_differences(store: Store, study: Study, declared: JsonObject, rows: Mapping[str, Row]) -> dict[str, str]:
     """Return what differs between the stored numbers of `derive=` and those of the stored rows, by seed."""
     stored = {row["seed"]: row["values"] for row in store.measured_by([declared["measured_by"]])}
-    again = {row["seed"]: row["values"] for row in derived(study, rows)} if study.derive is not None else {}
+    again = {row["seed"]: row["values"] for row in derive_numbers(study, rows)} if study.derive is not None else {}
     found = {}
     for seed in stored.keys() & again.keys() if study.derive is not None else ():
         names = [name for name in again[seed] if _bits(again[seed][name]) != _bits(stored[seed].get(name))]

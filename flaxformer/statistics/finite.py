@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 MOST_LISTED = 12
 """Largest number of seeds that a sentence names, and of such sentences in a report."""
@@ -42,20 +42,20 @@ class WithoutValue:
         n, place = len(self.seeds), f" with {self.where}" if self.where else ""
         shown = ", ".join(map(str, self.seeds[:MOST_LISTED])) + (", …" if n > MOST_LISTED else "")
         return (
-            f"{n} of {counted(self.declared, 'seed')} {'has' if n == 1 else 'have'} no finite value of "
+            f"{n} of {count_of(self.declared, 'seed')} {'has' if n == 1 else 'have'} no finite value of "
             f"{self.name}{place}: seed{'' if n == 1 else 's'} {shown}"
         )
 
 
-def joined(found: Sequence[WithoutValue]) -> list[WithoutValue]:
+def join_arms(found: Sequence[WithoutValue]) -> list[WithoutValue]:
     """Return the seeds of each name in any arm, without the arms."""
     names = {one.name: one.declared for one in found}
     seeds = {name: {seed for one in found if one.name == name for seed in one.seeds} for name in names}
     return [WithoutValue(name, tuple(sorted(seeds[name])), declared) for name, declared in names.items() if seeds[name]]
 
 
-def left_out(found: Sequence[WithoutValue]) -> list[str]:
+def describe_left_out(found: Sequence[WithoutValue]) -> list[str]:
     """Return a sentence on each number that is not finite at some seeds, and how many more there are."""
     more = len(found) - MOST_LISTED
-    rest = [f"{counted(more, 'other number')} {'is' if more == 1 else 'are'} not finite at some seeds."]
+    rest = [f"{count_of(more, 'other number')} {'is' if more == 1 else 'are'} not finite at some seeds."]
     return [f"{one.sentence}; they are left out." for one in found[:MOST_LISTED]] + (rest if more > 0 else [])

@@ -106,10 +106,10 @@ def interval_of(
     def statistic(value: float, start: Vector) -> tuple[float, Vector]:
         return t_of_hypothesis((functional, value), law, scores, start)
 
-    return accepted(statistic, functional(theta)[0], error, theta, len(scores), bounds, level)
+    return acceptance_interval(statistic, functional(theta)[0], error, theta, len(scores), bounds, level)
 
 
-def accepted(
+def acceptance_interval(
     statistic: Callable[[float, Vector], tuple[float, Vector]],
     centre: float,
     error: float,
@@ -218,7 +218,7 @@ def prediction_interval(
         weights = np.linalg.lstsq(np.column_stack([jacobian, unit]).T, np.append(np.zeros(len(theta)), 1.0), rcond=None)
         return t_of((shifted - mu) @ weights[0]), fitted
 
-    low, high = accepted(statistic, centre, error, theta, len(scores), level=level)
+    low, high = acceptance_interval(statistic, centre, error, theta, len(scores), level=level)
     mean = float(held_out.mean())
     return predicted, mean - high, mean - low
 

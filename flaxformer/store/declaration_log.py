@@ -31,7 +31,7 @@ from flaxformer.system.digests import DamagedError, JsonObject, digest, parse_li
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically
 from flaxformer.system.links import check_file
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 NAME, HEAD = "declarations.jsonl", "declarations.head"
 FIRST = "0" * 32
@@ -138,7 +138,7 @@ def _faults_of_head(head: JsonObject | str | None, digests: list[str], is_used: 
     n = head["lines"]
     if len(digests) < n:
         gone = n - len(digests)
-        return [f"{gone} of {counted(n, 'line')} of {NAME} {'is' if gone == 1 else 'are'} missing"]
+        return [f"{gone} of {count_of(n, 'line')} of {NAME} {'is' if gone == 1 else 'are'} missing"]
     return [] if digests[n - 1] == head["last"] else [f"line {n} is not the one that was written"]
 
 

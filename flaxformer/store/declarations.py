@@ -137,7 +137,7 @@ def _apply_code_change(
     Failed runs are not results: they are set aside and trained again in any case.
     """
     changed = changes.compare_declarations(old, new) if "kind" in old else {}
-    reads = read_records.changed(store.root, file) if "kind" in old else []
+    reads = read_records.changed_reads(store.root, file) if "kind" in old else []
     if reads:
         both = [changes.DERIVED, *(arm for arm in new["recipes"] if arm in old["recipes"])]
         changed = {name: [*changed.get(name, ()), *reads] for name in both}

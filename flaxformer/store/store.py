@@ -48,7 +48,7 @@ from flaxformer.system.files import (
     write_atomically,
 )
 from flaxformer.system.links import check_folder, output_folder
-from flaxformer.system.wording import counted, printable
+from flaxformer.system.wording import count_of, printable
 
 FORMAT = 4
 """Version of study.json; raised when its form changes."""
@@ -289,7 +289,7 @@ class Store:
         path = self.root / MEASUREMENTS
         rows, wrong = read_checked(path)
         if wrong:
-            self._note(path, f"{counted(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
+            self._note(path, f"{count_of(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
         rows = [row for row in rows if row["measured_by"] in identities]
         return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in rows]
 

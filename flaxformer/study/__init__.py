@@ -10,7 +10,7 @@ from flaxformer.study.halving import Halving
 from flaxformer.study.probe import Probe
 from flaxformer.study.scaling import Scaling
 from flaxformer.study.scaling_claim import ScalingClaim
-from flaxformer.study.search import Points, sampled
+from flaxformer.study.search import Points, sample_points
 from flaxformer.study.suggest import Search
 
 __all__ = [
@@ -30,5 +30,5 @@ __all__ = [
     "Study",
     "Trial",
     "Uniform",
-    "sampled",
+    "sample_points",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Labels
-from flaxformer.system.errors import UserError, shortened
+from flaxformer.system.errors import UserError, shorten
 from flaxformer.training.run import Run
 
 MOST_TRIALS = 100_000
@@ -55,9 +55,9 @@ def check_number_of_trials(combine: str, axes: Sequence[Axis], seeds: int) -> No
     levels = {axis.name: len(axis.levels) for axis in axes}
     trials = COUNTS[combine](list(levels.values())) * seeds
     if trials > MOST_TRIALS:
-        numbers = shortened(", ".join(f"{name} {n:,}" for name, n in levels.items()))
+        numbers = shorten(", ".join(f"{name} {n:,}" for name, n in levels.items()))
         raise UserError(
             f"Study: combine is '{combine}', axes have {numbers or 'no'} levels and seeds are {seeds:,}, which are "
             f"{trials:,} trials; expected at most {MOST_TRIALS:,}: fewer levels or seeds, combine='one-factor', or "
-            "points of `sampled`"
+            "points of `sample_points`"
         )

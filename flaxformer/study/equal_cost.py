@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flaxformer.core.struct import get_at, replace_at
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError, did_you_mean, shown
-from flaxformer.system.wording import counted, with_prefix
+from flaxformer.system.wording import count_of, with_prefix
 from flaxformer.training.cost import parameter_counts, run_cost
 from flaxformer.training.run import Run
 
@@ -231,7 +231,7 @@ def describe_matches(rule: EqualCost | str | None, matches: Mapping[str, Match],
     farthest = max((abs(own.after - 1) for own in matches.values()), default=0.0)
     found = [
         f"Compared at equal {rule.quantity}: {target}, within {rule.tolerance:.2g} (largest difference "
-        f"{farthest:.2g}); {paths} adjusted in {len(adjusted)} of {counted(len(matches), 'arm')}."
+        f"{farthest:.2g}); {paths} adjusted in {len(adjusted)} of {count_of(len(matches), 'arm')}."
     ]
     for arm, own in list(adjusted.items())[:MOST_LISTED]:
         changes = ", ".join(f"{path} {old} -> {new}" for path, (old, new) in own.changes.items())

@@ -11,7 +11,7 @@ from flaxformer.study.divergence import is_test_metric, on_validation
 from flaxformer.study.metrics import METRICS
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.tasks.overlap import evaluation_digest, examples_digest, merge_batches
@@ -160,6 +160,6 @@ def _overlaps(data: Mapping[str, JsonObject]) -> Iterator[str]:
         where = "" if len(arms) == len(data) else f" (in {named}{more})"
         among = "" if compared is None else f", among {compared:,} that were drawn"
         yield (
-            f"{shared:,} of {counted(examples, 'evaluation example')} ({shared / examples:.1%}) also occur in the "
+            f"{shared:,} of {count_of(examples, 'evaluation example')} ({shared / examples:.1%}) also occur in the "
             f"training data{among}{where}: part of the score can come from memorised examples."
         )

@@ -24,7 +24,7 @@ def is_accuracy(metric: str) -> bool:
     return metric in ("validation_accuracy", "test_accuracy")
 
 
-def ranked(scores: Mapping[str, float], goal: Goal) -> list[str]:
+def rank(scores: Mapping[str, float], goal: Goal) -> list[str]:
     """Return the names from the best score to the worst; equal scores in the given order, without scores not finite."""
     sign = 1 if goal == "lower" else -1
     return sorted((name for name in scores if math.isfinite(scores[name])), key=lambda name: sign * scores[name])
@@ -76,7 +76,7 @@ class Halving:
 
         An arm without a score at some seed, whose mean is NaN, does not continue.
         """
-        best = ranked(scores, goal_of(metric, self.goal))[: -(-len(scores) // self.factor)]
+        best = rank(scores, goal_of(metric, self.goal))[: -(-len(scores) // self.factor)]
         return [name for name in scores if name in best]
 
 

@@ -8,7 +8,7 @@ from flaxformer.store.store import Store
 from flaxformer.store.weights import weights_folder
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import listed
+from flaxformer.system.wording import join_words
 
 
 def parse_labels(text: str) -> dict[str, str]:
@@ -36,13 +36,13 @@ def trial_name(study: JsonObject, labels: Mapping[str, str], seed: int | None) -
     """
     seed = study["seeds"][0] if seed is None else seed
     if seed not in study["seeds"]:
-        raise UserError(f"seed is {seed}; expected one of {listed(map(str, study['seeds']))}")
+        raise UserError(f"seed is {seed}; expected one of {join_words(map(str, study['seeds']))}")
     own = [trial for trial in study["trials"] if trial["seed"] == seed]
     found = [trial for trial in own if labels.items() <= trial["labels"].items()]
     if len(found) == 1:
         return str(found[0]["trial"])
     known = {name: dict.fromkeys(trial["labels"][name] for trial in own) for name in own[0]["labels"]} if own else {}
-    levels = "; ".join(f"{name}: {listed(known[name])}" for name in known)
+    levels = "; ".join(f"{name}: {join_words(known[name])}" for name in known)
     raise UserError(f"{len(found)} arms have the labels {dict(labels)}; expected one ({levels})")
 
 

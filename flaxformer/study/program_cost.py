@@ -16,7 +16,7 @@ from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
 from flaxformer.training.flops import flops_per_step
-from flaxformer.training.memory import excess, machine_bytes, needed, parameters
+from flaxformer.training.memory import excess, machine_bytes, needed_bytes, parameters
 from flaxformer.training.micro_batches import micro_batches
 from flaxformer.training.offload import to_host
 
@@ -52,7 +52,7 @@ def cost(group: ProgramGroup) -> Cost:
 def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
     """Compile one training step and time it on a random state, which needs no compiled initialization."""
     if too_much := excess(run):
-        return Cost(parameters(run.model), 0.0, sum(needed(run).values()), math.nan, math.nan, excess=too_much)
+        return Cost(parameters(run.model), 0.0, sum(needed_bytes(run).values()), math.nan, math.nan, excess=too_much)
     run = jax.tree.map(jnp.asarray, run.without_init)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), jax.eval_shape(start, run))
     batch = jax.jit(_first_batch)(run.task.load())

@@ -1,7 +1,7 @@
 """Points drawn from declared distributions as the levels of an ordinary axis: random and quasi-random search.
 
 >>> axes = [Axis("model.norm", {"pre": PRE, "post": POST}),
-...         sampled({"optimizer.learning_rate": LogUniform(1e-4, 1e-1)}, samples=16)]
+...         sample_points({"optimizer.learning_rate": LogUniform(1e-4, 1e-1)}, samples=16)]
 
 A point is a level of the axis, and its label determines its values exactly; planning, running and resuming treat it as
 any other level.
@@ -88,7 +88,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 
 @check_call
-def sampled(space: Space, samples: int, method: Method = "sobol", seed: int = 0, name: str = "") -> Points:
+def sample_points(space: Space, samples: int, method: Method = "sobol", seed: int = 0, name: str = "") -> Points:
     """An axis of points drawn from a space.
 
     More samples of the same space, method and seed begin with the same points, so that a study can be extended.

@@ -19,12 +19,12 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**SHOWN:
         return f"an integer of {value.bit_length()} bits"
     try:
-        return shortened(repr(value))
+        return shorten(repr(value))
     except Exception:  # of a class of the user
         return f"a value of the class {type(value).__name__}"
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text of at most `SHOWN` characters, with "…" and the number of all if some are left out."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
 

@@ -47,7 +47,7 @@ _ENDING: list[object] = [interrupt]
 """Handlers that end the command with nothing to save."""
 
 
-def heeded() -> list[signal.Signals]:
+def handled_signals() -> list[signal.Signals]:
     """Return the signals that this process does not ignore; `nohup` makes it ignore SIGHUP, and a shell's & SIGINT."""
     return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -55,7 +55,7 @@ def heeded() -> list[signal.Signals]:
 def interrupt_on_signals() -> None:
     """Let every signal that is not ignored interrupt the process, wherever it arrives."""
     interrupted.clear()
-    for number in heeded():
+    for number in handled_signals():
         signal.signal(number, interrupt)
     if sys.unraisablehook not in _HOOKS:
         sys.unraisablehook = _repeating(sys.unraisablehook)
@@ -72,7 +72,7 @@ def exit_on_signals(code: int, message: str = "") -> None:
         os._exit(code)
 
     _ENDING.append(handle)
-    for number in heeded():
+    for number in handled_signals():
         signal.signal(number, handle)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from flaxformer.system.errors import UserError
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """A number with its noun, such as "1 run" or "1,024 runs"."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
@@ -21,7 +21,7 @@ def plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
 
 
-def listed(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Words as a list, such as "a, b and c"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from flaxformer.targets.program_text import arrays, called, computations, number_bytes, run_counts
+from flaxformer.targets.program_text import arrays, callees, computations, number_bytes, run_counts
 
 NAMES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _OPERATION = re.compile(rf"= (?P<result>.*?) (?P<name>{'|'.join(NAMES)})(?P<phase>-start|-done)?\(")
@@ -60,7 +60,7 @@ def collectives_of(text: str, devices: int) -> list[Collective]:
     """
     bodies = computations(text)
     counts = run_counts(bodies)
-    fused = {name for lines in bodies.values() for line in lines if " fusion(" in line for name in called(line)}
+    fused = {name for lines in bodies.values() for line in lines if " fusion(" in line for name in callees(line)}
     channels: dict[str, tuple[int, list[Collective]]] = {}
     for name, lines in bodies.items():
         count, is_known = counts.get(name, (0, True))

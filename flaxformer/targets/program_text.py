@@ -125,7 +125,7 @@ def computations(text: str) -> dict[str, list[str]]:
     return found
 
 
-def called(line: str) -> list[str]:
+def callees(line: str) -> list[str]:
     """Return the names of the computations that an instruction calls."""
     names = [several or single for several, single in _CALL.findall(line)]
     return [one.lstrip("%") for name in names for one in re.split(r"[,\s]+", name)]
@@ -146,7 +146,7 @@ def run_counts(bodies: dict[str, list[str]]) -> dict[str, tuple[int, bool]]:
             trips: int | None = 1
             if re.search(r"\bwhile\(", line):
                 trips = _trips(line, bodies)
-            for inner in called(line):
+            for inner in callees(line):
                 if inner in bodies:
                     visit(inner, count * (trips or 1), is_known and trips is not None)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flaxformer.targets.program_text import Instruction, arrays, called, computations, instructions, run_counts
+from flaxformer.targets.program_text import Instruction, arrays, callees, computations, instructions, run_counts
 
 PARTS = ("embedding", "attention", "cross_attention", "feed_forward", "head", "loss", "optimizer")
 """Parts that kernels are attributed to, by the scopes in the names of their instructions; all others are "other"."""
@@ -69,7 +69,7 @@ def kernels_of(text: str) -> list[KernelTraffic]:
         for body in bodies.values()
         for own in body.values()
         if own.kind not in ("while", "conditional", "call")
-        for name in called(own.line)
+        for name in callees(own.line)
     }
     running = [name for name in bodies if name in counts and name not in within_kernels]
     found = (kernel for name in running for kernel in _kernels(bodies[name], bodies, counts[name][0]))
@@ -96,7 +96,7 @@ def _kernels(body: _Body, bodies: dict[str, _Body], runs: int) -> Iterator[Kerne
         sizes, written = [_bytes(operand) for operand in own.operand_types], _bytes(own.type)
         if own.kind.endswith("-start") and own.kind != "all-reduce-start":
             written -= sum(sizes)  # its results are its operands, what it computes, and contexts
-        inside = [bodies[name] for name in called(own.line) if name in bodies] if own.kind in _FUSIONS else []
+        inside = [bodies[name] for name in callees(own.line) if name in bodies] if own.kind in _FUSIONS else []
         if inside:
             shares = _shares_read_within(inside[0], len(sizes))
             written -= sum(map(_kept_in_place, inside[0].values()))

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.core.pytree import Node
+from flaxformer.core.struct import Config
 from flaxformer.model.call import ArrayIndex, ForwardInputs
 from flaxformer.nn.masks import Segments
 
@@ -105,8 +106,8 @@ class Source(Node):
         """True if batches are arrays of the host, which compiled functions cannot ask for (`tasks.host`)."""
         return False
 
-    def with_numbers(self, task: "Task") -> "Source":
-        """Return the source with the leaves of a task, such as the weights of a mixture, in place of its own.
+    def with_numbers(self, task: Config) -> "Source":
+        """Return the source with the leaves of its task, such as the weights of a mixture, in place of its own.
 
         Runs of a group, whose tasks differ in leaves only, share one source; each sets its own leaves.
         """

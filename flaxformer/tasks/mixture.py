@@ -207,7 +207,7 @@ class MixtureSource(Source):
     def on_host(self) -> bool:
         return any(source.on_host for source in self.sources)
 
-    def with_numbers(self, task: Task) -> "MixtureSource":
+    def with_numbers(self, task: Config) -> "MixtureSource":
         if not isinstance(task, Mixture):
             return self
         own = zip(self.sources, task.domains, strict=True)

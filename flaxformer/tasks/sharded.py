@@ -8,8 +8,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
+from flaxformer.core.struct import Config
 from flaxformer.devices.sharding import BATCH
-from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import AnyBatch, Batch, Source
 
 BatchT = TypeVar("BatchT", bound=AnyBatch)
@@ -34,7 +34,7 @@ class ShardedSource(Source):
     def training_examples(self) -> Sequence[Batch] | None:
         return self.source.training_examples()
 
-    def with_numbers(self, task: Task) -> "ShardedSource":
+    def with_numbers(self, task: Config) -> "ShardedSource":
         return self.replace(source=self.source.with_numbers(task))
 
     def _shard(self, batch: BatchT, spec: PartitionSpec) -> BatchT:

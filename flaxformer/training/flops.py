@@ -43,7 +43,7 @@ def flops_per_step(run: Run, source: Source | None = None) -> int:
     return _count(run, source)[0]
 
 
-def uncounted(run: Run, source: Source | None = None) -> tuple[str, ...]:
+def uncounted_primitives(run: Run, source: Source | None = None) -> tuple[str, ...]:
     """Return the names of primitives in a training step whose FLOPs are unknown or depend on the data.
 
     With any, `flops_per_step` is a lower bound.

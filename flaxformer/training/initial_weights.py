@@ -17,7 +17,7 @@ from flaxformer.core.pytree import Node
 from flaxformer.core.struct import Config, part, static
 from flaxformer.model.weights import Transformer
 from flaxformer.system.errors import UserError
-from flaxformer.training.patterns import matches, unmatched, without_numbers
+from flaxformer.training.patterns import matches, unmatched_patterns, without_numbers
 
 
 class Rename(Config):
@@ -121,7 +121,7 @@ def place(init: From, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> 
     shapes = {path: spec.shape for path, spec in params.table(specs)}
     named = _renamed(init, arrays)
     found = {path: array for path, array in named.items() if path in shapes and not matches(path, init.skip)}
-    problems = list(unmatched("init.skip", init.skip, [*shapes, *named]))
+    problems = list(unmatched_patterns("init.skip", init.skip, [*shapes, *named]))
     if wrong := [path for path, array in found.items() if array.shape != shapes[path]]:
         lines = "\n".join(f"  {path}: {list(found[path].shape)} there, {list(shapes[path])} here" for path in wrong)
         problems.append(

@@ -124,7 +124,7 @@ def loss(
     return mean(total, count), outcome
 
 
-def accumulated(
+def accumulate(
     params: Transformer, run: Run, batch: AnyBatch, dropout_key: Array
 ) -> tuple[Float[Array, ""], Transformer]:
     """`loss` and its gradient, by micro-batches: the sums over all of them, divided once by the total count.

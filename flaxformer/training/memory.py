@@ -25,7 +25,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 """Files with the memory that a container or a cluster's job may use."""
 
 
-def needed(run: Run) -> dict[str, int]:
+def needed_bytes(run: Run) -> dict[str, int]:
     """Return lower bounds on the bytes that training a run needs, by what they are for, from its config alone.
 
     The optimizer's state and most activations are not counted: the compiler's analysis, which has them, is compared too
@@ -72,7 +72,7 @@ def check_memory(run: Run, who: str = "the run") -> None:
 
 def excess(run: Run) -> str:
     """Return what a run needs and what there is, if it cannot fit into memory; else an empty text."""
-    found, memory = needed(run), machine_bytes()
+    found, memory = needed_bytes(run), machine_bytes()
     if sum(found.values()) <= memory:
         return ""
     parts = ", ".join(f"{size(count)} for {what}" for what, count in found.items())

@@ -13,7 +13,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 
-def unmatched(where: str, patterns: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
+def unmatched_patterns(where: str, patterns: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
     """Yield a message for each pattern that matches no path; it lists the paths."""
     paths = list(paths)
     for pattern in patterns:

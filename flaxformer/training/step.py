@@ -16,7 +16,7 @@ from flaxformer.tasks.batch import AnyBatch, Source, concat_parts
 from flaxformer.training.adapters import adapt, merge
 from flaxformer.training.after_step import after_step, running_mean
 from flaxformer.training.initial_weights import InitialWeights, overlay
-from flaxformer.training.loss import accumulated, divides_by_device, loss
+from flaxformer.training.loss import accumulate, divides_by_device, loss
 from flaxformer.training.micro_batches import micro_batches
 from flaxformer.training.offload import to_device, to_host
 from flaxformer.training.run import Run
@@ -90,7 +90,7 @@ def backward(
     """
     dropout_key = jax.random.fold_in(run.dropout_key, state.step)
     if not return_intermediates and (micro_batches(run) > 1 or isinstance(batch, tuple) or divides_by_device(run)):
-        value, gradient = accumulated(state.params, run, batch, dropout_key)
+        value, gradient = accumulate(state.params, run, batch, dropout_key)
         outcome = ModelOutput(output=jnp.zeros(0))  # the outputs of the parts are not kept
     else:
         of = jax.value_and_grad(loss, has_aux=True)

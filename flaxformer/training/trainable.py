@@ -21,7 +21,7 @@ from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer, stack_like
 from flaxformer.training.adapters import Adapter, is_adapted
-from flaxformer.training.patterns import matches, unmatched, without_numbers
+from flaxformer.training.patterns import matches, unmatched_patterns, without_numbers
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Trainable:
             return
         tree = model.specs(self.model)
         specs = dict(params.table(tree))
-        found = [problem for where, patterns in given.items() for problem in unmatched(where, patterns, specs)]
+        found = [problem for where, patterns in given.items() for problem in unmatched_patterns(where, patterns, specs)]
         yield from found
         twice = [path for path in specs if sum(matches(path, one.weights) for one in self.rates) > 1]
         for path in without_numbers(twice):

@@ -52,7 +52,7 @@ def entries(root):
 def test_a_claim_that_is_declared_first_is_confirmatory(tmp_path):
     [claim] = analyse(fill(tmp_path, study(HIGH), loss)).claims
     assert not claim.is_exploratory
-    assert verdicts.declared(claim) == "before its data"
+    assert verdicts.when_declared(claim) == "before its data"
     assert verdicts.verdict_of(claim) == "supported"
 
 
@@ -82,7 +82,7 @@ def test_a_claim_changed_after_its_data_is_exploratory_and_the_former_one_is_sho
     analysis = analyse(declare_only(tmp_path, study(after)))
     [claim], [former] = analysis.claims, analysis.withdrawn
     assert claim.is_exploratory
-    assert verdicts.declared(claim) in ("after 12 of 12 results", "after 6 of 6 results")
+    assert verdicts.when_declared(claim) in ("after 12 of 12 results", "after 6 of 6 results")
     assert verdicts.verdict_of(claim).startswith("exploratory: ")
     assert (former.text, former.judgement.verdict) == (before.text, was)
     answer = verdicts.verdict(analysis)
@@ -95,7 +95,7 @@ def test_a_claim_changed_after_its_data_is_exploratory_and_the_former_one_is_sho
 def test_a_claim_changed_before_its_data_leaves_no_trace_in_its_verdict(tmp_path):
     declare_only(tmp_path, study(LOWER))
     analysis = analyse(fill(tmp_path, study(HIGH), loss))
-    assert [verdicts.declared(claim) for claim in analysis.claims] == ["before its data"]
+    assert [verdicts.when_declared(claim) for claim in analysis.claims] == ["before its data"]
     assert not analysis.withdrawn
     assert len(entries(tmp_path)) == 2
 
@@ -129,14 +129,14 @@ def test_a_claim_about_a_new_arm_is_declared_before_its_data(tmp_path):
     EFFECTS["top"] = 2.5
     analysis = analyse(fill(tmp_path, study(HIGH, new, axes=(wider,)), loss))
     assert [claim.is_exploratory for claim in analysis.claims] == [False, False]
-    assert verdicts.declared(analysis.claims[1]) == "before its data (6 of its 12 results existed)"
+    assert verdicts.when_declared(analysis.claims[1]) == "before its data (6 of its 12 results existed)"
 
 
 def test_results_at_other_seeds_are_pilots(tmp_path):
     fill(tmp_path, study(seeds=range(2)), loss)
     [claim] = analyse(fill(tmp_path, study(HIGH, seeds=range(1000, 1006)), loss)).claims
     assert not claim.is_exploratory
-    assert verdicts.declared(claim) == "before its data; 4 pilot results at other seeds"
+    assert verdicts.when_declared(claim) == "before its data; 4 pilot results at other seeds"
 
 
 def test_pilot_seeds_that_are_used_after_all_make_a_claim_exploratory(tmp_path):
@@ -151,7 +151,7 @@ def test_seeds_added_after_results_are_reported(tmp_path):
     analysis = analyse(fill(tmp_path, study(HIGH), loss))
     [claim] = analysis.claims
     remark = "seeds changed from 0 to 3 to 0 to 5 when 4 of 6 seeds had results"
-    assert verdicts.declared(claim) == f"before its data; {remark}"
+    assert verdicts.when_declared(claim) == f"before its data; {remark}"
     assert any(limit.startswith("Seeds changed from 0 to 3 to 0 to 5 ") for limit in analysis.limits)
 
 
@@ -237,7 +237,7 @@ def test_tampering_is_detected(tmp_path, change):
     assert after.log_faults, "tampering went unnoticed"
     assert all(claim.is_exploratory for claim in after.claims)
     assert any("log of declarations was changed" in limit for limit in after.limits)
-    assert [verdicts.declared(claim) for claim in after.claims] == ["at an unknown time"]
+    assert [verdicts.when_declared(claim) for claim in after.claims] == ["at an unknown time"]
 
 
 def test_every_changed_byte_is_detected(tmp_path):
@@ -324,7 +324,7 @@ def test_results_without_a_log_are_exploratory_for_good(tmp_path, lost):
     for _ in range(2):
         [claim] = analyse(store).claims
         assert claim.is_exploratory
-        assert verdicts.declared(claim) == "at an unknown time"
+        assert verdicts.when_declared(claim) == "at an unknown time"
         assert f"{lost[0]} is missing" in " ".join(analyse(store).limits)
         declare_only(tmp_path, study(HIGH))
 
@@ -345,7 +345,7 @@ def test_claims_of_a_probe_are_logged_too(tmp_path):
     assert not analyse(store).claims[0].is_exploratory
     list(run_probe(probe(dataclasses.replace(above, higher=None, lower=above.higher)), store))
     analysis = analyse(store)
-    assert verdicts.declared(analysis.claims[0]) == "after 5 of 5 results"
+    assert verdicts.when_declared(analysis.claims[0]) == "after 5 of 5 results"
     assert len(analysis.withdrawn) == 1
     lines = (tmp_path / "measurements.jsonl").read_text().replace(declaration_log.read(store).digests[0], "0" * 32)
     (tmp_path / "measurements.jsonl").write_bytes(sealed(map(json.loads, lines.splitlines())))

@@ -14,7 +14,7 @@ from flaxformer.analysis.scaling_fit import MetricRange, SizePoint, fit_arm
 from flaxformer.report import qualifications
 from flaxformer.report.terminal import show
 from flaxformer.report.write import write
-from flaxformer.runner.launch import derived
+from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.stages import survivors
 from flaxformer.statistics.finite import WithoutValue
 from flaxformer.store.declarations import declare
@@ -135,7 +135,7 @@ def test_nothing_is_derived_from_a_number_that_is_not_finite(tmp_path, derive, l
     store = fill(tmp_path, study, lambda trial: value(trial, lost))
     with store.locked():
         identity = store.declaration["measured_by"]
-        rows = [{"measured_by": identity} | row for row in derived(study, store.rows())]
+        rows = [{"measured_by": identity} | row for row in derive_numbers(study, store.rows())]
         store.replace_measurements(rows, identity)
     analysis = analyse(store)
     [claim] = analysis.claims

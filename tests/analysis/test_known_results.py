@@ -91,7 +91,7 @@ def test_a_claim_about_known_results_is_exploratory_and_the_former_verdict_is_sh
     assert former.judgement.verdict != "inconclusive"
     analysis = analyse(fill(tmp_path, after, loss, how, missing_only=True))
     [claim], [withdrawn] = analysis.claims, analysis.withdrawn
-    assert claim.is_exploratory, verdicts.declared(claim)
+    assert claim.is_exploratory, verdicts.when_declared(claim)
     assert (withdrawn.text, withdrawn.differences) == (former.text, former.differences)
     assert withdrawn.judgement.verdict == former.judgement.verdict
     answer = verdicts.verdict(analysis)
@@ -145,7 +145,9 @@ def test_a_new_arm_or_fresh_seeds_are_not_known(tmp_path):
     fill(tmp_path, study(), loss)
     top = Claim("top is better", lower={"rate": "top"}, than={"rate": "low"})
     new = study(top, axes=(OTHER_RATES,))
-    assert verdicts.declared(analyse(fill(tmp_path, new, loss)).claims[0]).startswith("before its data (6 of its 12")
+    assert verdicts.when_declared(analyse(fill(tmp_path, new, loss)).claims[0]).startswith(
+        "before its data (6 of its 12"
+    )
     fresh = analyse(fill(tmp_path, study(top, axes=(OTHER_RATES,), seeds=range(6, 12)), loss))
     assert [claim.is_exploratory for claim in fresh.claims] == [False]
     assert fresh.further_seeds.sets == [[*range(6)]]
@@ -169,7 +171,9 @@ def test_every_set_of_seeds_that_was_left_behind_is_counted(tmp_path, sets):
     count = f"{sets - 1} further {'set of seeds was' if sets == 2 else 'sets of seeds were'} tried"
     assert verdicts.verdict(analysis).endswith(f"{count}.")
     assert any(limit.startswith(f"{count} (0 to 5") for limit in analysis.limits)
-    assert verdicts.declared(analysis.claims[0]) == f"before its data; {12 * (sets - 1)} pilot results at other seeds"
+    assert (
+        verdicts.when_declared(analysis.claims[0]) == f"before its data; {12 * (sets - 1)} pilot results at other seeds"
+    )
 
 
 def test_seeds_that_had_no_result_or_are_still_declared_are_not_left_behind(tmp_path):

@@ -9,9 +9,9 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.replication import (
     check_fresh,
     check_same_recipes,
+    compare_claims,
     fresh_seeds,
     prediction_interval,
-    replicated,
     used_seeds,
 )
 from flaxformer.statistics.judgement import estimate
@@ -74,11 +74,11 @@ def test_claims_are_paired_by_text(tmp_path):
         fill(tmp_path / "a", tiny(**own), lambda trial: loss(trial) + 1e-3 * trial.seed * len(trial.arm.name))
     )
     two = analyse(fill(tmp_path / "b", tiny(**own | {"seeds": range(1000, 1003)}), loss))
-    [found] = replicated(one, two)
+    [found] = compare_claims(one, two)
     assert found.first.text == found.fresh.text == LOWER.text
     assert found.has_same_verdict
     flipped = analyse(fill(tmp_path / "c", tiny(**own), lambda trial: -loss(trial) - 1e-3 * trial.seed**2))
-    [found] = replicated(one, flipped)
+    [found] = compare_claims(one, flipped)
     assert not found.is_predicted
 
 

@@ -16,7 +16,7 @@ from flaxformer.runner.execution import Execution
 from flaxformer.statistics.parabola import log_optimum, vertex
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
-from flaxformer.study import Axis, Choice, LogUniform, Points, sampled
+from flaxformer.study import Axis, Choice, LogUniform, Points, sample_points
 
 OPTIMA = script("optimum_coverage")
 PATH = "optimizer.learning_rate"
@@ -218,7 +218,7 @@ def test_after_a_halving_the_optimum_is_fitted_where_enough_values_were_evaluate
 
 def test_a_space_of_several_numbers_has_a_best_point_and_its_choices_are_lines(tmp_path):
     space = {PATH: LogUniform(1e-4, 1e-1), "optimizer.epsilon": LogUniform(1e-9, 1e-7)}
-    point = sampled(space | {"model.norm": Choice(NORM.levels)}, 12)
+    point = sample_points(space | {"model.norm": Choice(NORM.levels)}, 12)
     study = tiny(axes=(point,), claims=())
     analysis = analyse(fill(tmp_path, study, lambda trial: abs(math.log(trial.run.optimizer.learning_rate / 3e-3))))
     [sweep] = analysis.sweeps

@@ -11,7 +11,7 @@ from flaxformer.bench.declare import Benchmark, Way
 from flaxformer.bench.results import Measurement
 from flaxformer.cli import main
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fitted
+from flaxformer.report.terminal import fit_width
 from flaxformer.study import Axis, Claim
 
 LONG = "a-rather-long-label-of-a-level-"
@@ -115,7 +115,7 @@ def test_a_benchmark_fits_80_columns():
     )
     found = [measured("ours", 10.0), measured("a-peer-with-a-long-name", 5.0)]
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(fitted(show.table(benchmark, found), 80))
+    console.print(fit_width(show.table(benchmark, found), 80))
     text = console.export_text().splitlines()
     assert refused(text) == []
     assert sum("10,005" in line for line in text) == 2
@@ -128,7 +128,7 @@ def test_a_fitted_table_has_every_cell(width):
     ]
     table = Table("", ["arm", "norm", "validation loss (nats)", "parameters", "95 % interval"], rows, 2)
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(fitted(table, width))
+    console.print(fit_width(table, width))
     text = console.export_text()
     assert all(len(line) <= width for line in text.splitlines())
     assert "…" not in text
@@ -140,7 +140,7 @@ def test_a_fitted_table_has_every_cell(width):
 def test_a_table_that_fits_keeps_its_headers_on_one_line():
     table = Table("", ["arm", "validation loss (nats)"], [["pre", "1.5"]], 1)
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(fitted(table, 80))
+    console.print(fit_width(table, 80))
     assert len(console.export_text().splitlines()) == 2
 
 

@@ -27,7 +27,7 @@ COMPUTE = {
     "cudnn": lambda call: cudnn.cudnn_attention(call, "xla"),
     "tokamax": lambda call: tokamax.tokamax_attention(call, "xla"),
 }
-UNMET = {"chunked": chunked.unsupported_reason, "splash": splash.unmet, "tokamax": tokamax.unmet}
+UNMET = {"chunked": chunked.unsupported_reason, "splash": splash.unmet_condition, "tokamax": tokamax.unmet_condition}
 SHAPES = {"square": (13, 13), "more keys": (7, 13), "more queries": (13, 7), "one query": (1, 11), "one key": (11, 1)}
 
 
@@ -246,8 +246,8 @@ FUSED = ["none", "causal", "window", "causal window", "causal padding", "causal 
 def test_splash_equals_the_equation(mask, shape, dtype):
     given = masks(*shape)[mask]
     call = AttentionCall(*arrays(*shape, 16, 8, dtype)[:3], given)
-    if splash.unmet(call) is not None:
-        pytest.skip(splash.unmet(call))
+    if splash.unmet_condition(call) is not None:
+        pytest.skip(splash.unmet_condition(call))
     equals_the_reference("splash", *shape, 16, 8, given, dtype, tolerance=3e-5 if dtype == jnp.float32 else 0.03)
 
 
@@ -292,8 +292,8 @@ def test_tokamax_arguments_equal_the_equation(mask):
     pytest.importorskip("tokamax")
     given = masks(10, 10)[mask]
     call = AttentionCall(*arrays(10, 10, 8, 8, jnp.bfloat16)[:3], given)
-    if tokamax.unmet(call) is not None:
-        pytest.skip(tokamax.unmet(call))
+    if tokamax.unmet_condition(call) is not None:
+        pytest.skip(tokamax.unmet_condition(call))
     equals_the_reference("tokamax", 10, 10, 8, 8, given, jnp.bfloat16, tolerance=0.03)
 
 

@@ -18,10 +18,10 @@ from study.tiny import tiny
 import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.compare import compare
-from flaxformer.analysis.replication import check_fresh, check_same_recipes, fresh_seeds, replicated, used_seeds
+from flaxformer.analysis.replication import check_fresh, check_same_recipes, compare_claims, fresh_seeds, used_seeds
 from flaxformer.report import full_tables, measured, page, replication, tables, terminal, verdicts
 from flaxformer.report.write import write
-from flaxformer.runner.launch import derived
+from flaxformer.runner.launch import derive_numbers
 from flaxformer.store.checks import is_finished
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row
@@ -159,7 +159,7 @@ def take(root, fields, how, share, seed):
         for group in store.unmerged():
             store.finish(group)
         if study.derive is not None:
-            rows = [{"measured_by": declared["measured_by"]} | row for row in derived(study, store.rows())]
+            rows = [{"measured_by": declared["measured_by"]} | row for row in derive_numbers(study, store.rows())]
             store.replace_measurements(rows, declared["measured_by"])
     return study
 
@@ -180,7 +180,7 @@ def read_everything(root, other):
     for first, second in ((analysis, analyse(Store(other))), (analyse(Store(other)), analysis)):
         with contextlib.suppress(UserError):
             assert compare(first, second).arms is not None
-        found = replicated(first, second)
+        found = compare_claims(first, second)
         assert replication.answer(found).endswith(".") if found else not found
         with contextlib.suppress(UserError):
             check_same_recipes(first.study, second.study)
@@ -252,5 +252,5 @@ def test_a_table_of_any_form_fits_or_is_divided(width, texts):
     """A study without axes has no column of text."""
     table = tables.Table("Arms", [f"column {i}" for i in range(6)], [[f"{i}.{'5' * i}" for i in range(6)]], texts)
     console = Console(file=io.StringIO(), width=max(width, 20))
-    console.print(terminal.fitted(table, width))
+    console.print(terminal.fit_width(table, width))
     assert all(f"{i}.{'5' * i}" in console.file.getvalue() for i in range(texts, 6))

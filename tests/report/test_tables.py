@@ -16,13 +16,13 @@ import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.sweep import Optimum
 from flaxformer.report import phrasing, tables, tex, verdicts
-from flaxformer.report.numbers import duration, exact, number, numbers, rounded
+from flaxformer.report.numbers import duration, exact, number, numbers, round_digits
 from flaxformer.report.table import Table
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Probe
-from flaxformer.system.wording import counted
+from flaxformer.system.wording import count_of
 
 QUANTITY = {"quantity": "x"}
 
@@ -61,9 +61,9 @@ def test_a_number_without_uncertainty_keeps_its_digits(true):
         (exact(1e-6), "1e-6"),
         (exact(0.1 + 0.2), "0.3"),
         (exact(0.1), "0.1"),
-        (rounded(0.0123456), "0.0123"),
-        (rounded(3e-4), "0.0003"),
-        (rounded(3e-5), "3e-5"),
+        (round_digits(0.0123456), "0.0123"),
+        (round_digits(3e-4), "0.0003"),
+        (round_digits(3e-5), "3e-5"),
         (exact(1e9), "1,000,000,000"),
         (duration(3.14), "3.1 s"),
         (duration(59.7), "1 min 00 s"),
@@ -97,7 +97,7 @@ def test_a_claim_against_a_number_prints_the_value_and_the_claim(tmp_path):
     narrow = 2.1318468 / 2.7764451 * half  # an equality is tested by its 90 % interval
     tested = f"{mean:.3f} [{mean - narrow:.3f}, {mean + narrow:.3f}] (90 %)"
     assert [phrasing.effect(claim) for claim in found] == [tested, interval, interval]
-    assert [phrasing.claimed(claim) for claim in found] == ["1 ± 0.1", "below 4.5", "above 3"]
+    assert [phrasing.claim_text(claim) for claim in found] == ["1 ± 0.1", "below 4.5", "above 3"]
     assert [claim.judgement.verdict for claim in found] == ["refuted", "supported", "supported"]
     assert phrasing.finding(found[0]) == f"{tested}, claimed 1 ± 0.1; holds at 0 of 5 seeds; p < 0.0001 after Holm"
     for claim in found:
@@ -112,7 +112,7 @@ def test_the_region_of_a_claim_holds_its_interval_where_it_is_supported(tmp_path
         Claim("above", higher=QUANTITY, than=1, by=0.2),
     ]
     for claim in measured(tmp_path, claims, [1.02 + shift, 0.95 + shift, 1.03 + shift, 0.99 + shift]).claims:
-        (low, high), one = phrasing.region(claim), phrasing.measured(claim)
+        (low, high), one = phrasing.region(claim), phrasing.measured_effect(claim)
         inside = low <= one.low and one.high <= high
         outside = one.high < low or one.low > high
         verdict = {(True, False): "supported", (False, True): "refuted", (False, False): "inconclusive"}
@@ -146,7 +146,7 @@ def test_an_exact_number_at_the_bound_refutes_the_claim_that_it_is_beyond(tmp_pa
 
 
 def test_nouns_are_in_the_plural_where_they_are_many():
-    found = [counted(n, noun) for n, noun in ((1, "run"), (2, "run"), (0, "launch"), (1200, "quantity"))]
+    found = [count_of(n, noun) for n, noun in ((1, "run"), (2, "run"), (0, "launch"), (1200, "quantity"))]
     assert found == ["1 run", "2 runs", "0 launches", "1,200 quantities"]
 
 

@@ -30,7 +30,7 @@ from flaxformer.study import (
     Search,
     Study,
     Uniform,
-    sampled,
+    sample_points,
 )
 from flaxformer.system.arguments import check_arguments, check_call, hints_of
 from flaxformer.system.errors import UserError, shown
@@ -73,7 +73,7 @@ VALID: dict[Callable[..., Any], dict[str, Any]] = {
     LogUniform: {"low": 1, "high": 2},
     Integer: {"low": 0, "high": 1},
     Choice: {"values": [1, 2]},
-    sampled: {"space": SPACE, "samples": 2},
+    sample_points: {"space": SPACE, "samples": 2},
     Case: {"claim": "c", "source": "s", "evidence": [PROBE]},
     Way: {"name": "w", "measure": measure},
     Limit: {"number": "n", "way": "w"},
@@ -149,7 +149,7 @@ def test_every_public_declaration_is_in_the_table() -> None:
         (Axis, "path", 3, "Axis: path is 3; expected text or a list of texts"),
         (Axis, "path", (), r"Axis: path is \(\)"),
         (Halving, "factor", 2.5, "Halving: factor is 2.5; expected a whole number"),
-        (sampled, "samples", 10**9, "samples is 1,000,000,000; expected at most 100,000"),
+        (sample_points, "samples", 10**9, "samples is 1,000,000,000; expected at most 100,000"),
         (Points, "levels", {"a": 3}, r"Points: levels\['a'\] is 3; expected a dict {text: object}"),
     ],
 )

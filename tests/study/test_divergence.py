@@ -8,7 +8,7 @@ from study.tiny import LOWER, NORM, RATE, fill, tiny
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, qualifications, tables
 from flaxformer.report.write import write
-from flaxformer.runner.launch import derived
+from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.stages import survivors
 from flaxformer.store.rows import Row
 from flaxformer.study import Claim, Halving
@@ -98,7 +98,7 @@ def test_finite_and_non_finite_blow_ups_count_alike_everywhere(tmp_path, blow_up
     claims = (LOWER, Claim("gap", higher={"quantity": "gap"}, than=0))
     study = tiny(seeds=range(6), claims=claims, derive=derive)
     store = fill(tmp_path, study, world(blow_up))
-    gaps = derived(study, store.rows())
+    gaps = derive_numbers(study, store.rows())
     analysis = analyse(store)
     claim, gap = analysis.claims
     assert claim.differences == pytest.approx([one["values"]["gap"] for one in gaps])

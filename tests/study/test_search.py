@@ -25,9 +25,9 @@ from flaxformer.runner.execution import Execution
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
-from flaxformer.study import Axis, Choice, Halving, Integer, LogUniform, Points, Search, Uniform, sampled
+from flaxformer.study import Axis, Choice, Halving, Integer, LogUniform, Points, Search, Uniform, sample_points
 from flaxformer.study.divergence import RULE
-from flaxformer.study.halving import goal_of, ranked
+from flaxformer.study.halving import goal_of, rank
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import StudyPlan, declaration
 from flaxformer.study.search import coordinates
@@ -75,7 +75,7 @@ def at(axis, path):
 def test_points_have_the_declared_distributions(method):
     """Empirical moments of 512 points against the exact ones, and every choice as often as the others."""
     space = {"a": Uniform(-2, 3), "b": LogUniform(1e-3, 1e2), "c": Integer(3, 7), "d": Choice(["x", "y"])}
-    axis = sampled(space, 512, method, seed=3)
+    axis = sample_points(space, 512, method, seed=3)
     a, b, c, d = (np.array(at(axis, name)) for name in space)
     near = {"atol": 0.15, "rtol": 0}
     np.testing.assert_allclose([a.mean(), a.std()], [0.5, 5 / math.sqrt(12)], **near)
@@ -99,40 +99,40 @@ def test_quasi_random_points_fill_the_space_more_evenly_than_random_ones():
 
 def test_sobol_points_on_a_line_are_equally_spaced():
     """The first 2^m points of the sequence are the multiples of 2^-m; a shift modulo 1 keeps their distances."""
-    values = np.log(at(sampled(RATES, 16), RATE)) / np.log(1000)
+    values = np.log(at(sample_points(RATES, 16), RATE)) / np.log(1000)
     np.testing.assert_allclose(np.diff(values), 1 / 16, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["sobol", "halton", "random"])
 def test_more_samples_begin_with_the_same_points_and_another_seed_has_others(method):
-    few, many, other = (sampled(SPACE, n, method, seed) for n, seed in ((5, 0), (300, 0), (300, 1)))
+    few, many, other = (sample_points(SPACE, n, method, seed) for n, seed in ((5, 0), (300, 0), (300, 1)))
     assert few.levels.items() <= many.levels.items()
     assert not many.levels.keys() & other.levels.keys()
-    assert many.levels == sampled(SPACE, 300, method, 0).levels
+    assert many.levels == sample_points(SPACE, 300, method, 0).levels
 
 
 def test_labels_say_the_values_exactly_and_differ_where_points_are_near():
-    near = sampled({RATE: Uniform(1, 1 + 1e-6)}, 9)
+    near = sample_points({RATE: Uniform(1, 1 + 1e-6)}, 9)
     assert [float(label) for label in near.levels] == at(near, RATE)
     assert len(set(at(near, RATE))) == 9
     assert all(1 <= value <= 1 + 1e-6 for value in at(near, RATE))
-    narrow = at(sampled({RATE: Uniform(0.12341, 0.12349)}, 5), RATE)  # to 4 digits they would be outside
+    narrow = at(sample_points({RATE: Uniform(0.12341, 0.12349)}, 5), RATE)  # to 4 digits they would be outside
     assert all(0.12341 <= value <= 0.12349 for value in narrow)
-    assert sampled(SPACE, 1).name == "sample"
-    [label] = sampled(SPACE, 1).levels
+    assert sample_points(SPACE, 1).name == "sample"
+    [label] = sample_points(SPACE, 1).levels
     assert [word for word in label.split() if word.isidentifier()][:3] == ["learning_rate", "warmup_steps", "norm"]
-    assert sampled(RATES, 1).name == "learning_rate"
+    assert sample_points(RATES, 1).name == "learning_rate"
 
 
 def test_a_space_of_few_points_is_given_whole_and_never_twice():
-    axis = sampled({"model.layers": Integer(1, 3), "model.norm": Choice(NORM.levels)}, 6, "random")
+    axis = sample_points({"model.layers": Integer(1, 3), "model.norm": Choice(NORM.levels)}, 6, "random")
     assert len(axis.levels) == 6
     with pytest.raises(UserError, match="samples is 7; expected at most 6"):
-        sampled({"model.layers": Integer(1, 3), "model.norm": Choice(NORM.levels)}, 7)
+        sample_points({"model.layers": Integer(1, 3), "model.norm": Choice(NORM.levels)}, 7)
 
 
 def test_a_sampled_axis_is_an_axis_of_an_ordinary_study():
-    axis = sampled({(RATE, "optimizer.epsilon"): LogUniform(1e-9, 1e-2)}, 4)
+    axis = sample_points({(RATE, "optimizer.epsilon"): LogUniform(1e-9, 1e-2)}, 4)
     study = tiny(axes=(NORM, axis), claims=())
     assert len(study.trials()) == 2 * 4 * 3
     runs = [arm.run for arm in study.arms()]
@@ -155,18 +155,18 @@ def test_a_sampled_axis_is_an_axis_of_an_ordinary_study():
             lambda: Choice([BASELINE]),
             r"Choice: values\[0\] is Run\(.*expected a whole number, a number",
         ),
-        (lambda: sampled({}, 3), "the space to sample is empty"),
-        (lambda: sampled({RATE: 0.1}, 3), "is 0.1; expected Uniform, Integer or Choice"),
-        (lambda: sampled(RATES, 0), "samples is 0; expected at least 1"),
-        (lambda: sampled(RATES, 2, "sobel"), "method is 'sobel'; did you mean 'sobol'"),
-        (lambda: sampled(RATES, 2, seed=-1), "seed is -1; expected a whole number from 0"),
+        (lambda: sample_points({}, 3), "the space to sample is empty"),
+        (lambda: sample_points({RATE: 0.1}, 3), "is 0.1; expected Uniform, Integer or Choice"),
+        (lambda: sample_points(RATES, 0), "samples is 0; expected at least 1"),
+        (lambda: sample_points(RATES, 2, "sobel"), "method is 'sobel'; did you mean 'sobol'"),
+        (lambda: sample_points(RATES, 2, seed=-1), "seed is -1; expected a whole number from 0"),
         (lambda: Points("norm", {"a": {RATE: 1}, "b": {}}), r"'b' of axis 'norm' changes \[\]"),
         (lambda: Halving(factor=1), "halving.factor is 1; expected a whole number of at least 2"),
         (lambda: Halving(first=0), "halving.first is 0"),
         (lambda: Halving(goal="low"), "goal is 'low'; did you mean 'lower'"),
         (lambda: tiny(halving=Halving(first=6)), r"halving.first is 6; expected a multiple .*\(3\) below .*\(6\)"),
         (lambda: tiny(halving=Halving(first=2)), "halving.first is 2"),
-        (lambda: tiny(axes=(sampled({"optimizer.rate": Uniform(0, 1)}, 2),)), "has no field 'rate'"),
+        (lambda: tiny(axes=(sample_points({"optimizer.rate": Uniform(0, 1)}, 2),)), "has no field 'rate'"),
         (lambda: search(rounds=0), "rounds is 0; expected at least 1"),
         (lambda: search(axes=(NORM,)), "a Search has axes .*; expected none"),
         (lambda: search(halving=Halving(2, 3)), "a Search has halving"),
@@ -204,8 +204,8 @@ def test_the_rungs():
 
 def test_the_best_go_on_and_equals_in_the_order_of_their_declaration():
     scores = {"a": 2.0, "b": 1.0, "c": math.nan, "d": 1.0, "e": 3.0}
-    assert ranked(scores, "lower") == ["b", "d", "a", "e"]
-    assert ranked(scores, "higher") == ["e", "a", "b", "d"]
+    assert rank(scores, "lower") == ["b", "d", "a", "e"]
+    assert rank(scores, "higher") == ["e", "a", "b", "d"]
     assert Halving(2, 1).best(scores, "validation_loss") == ["a", "b", "d"]
     assert Halving(9, 1).best(scores, "validation_accuracy") == ["e"]
     assert Halving(5, 1).best(dict.fromkeys("xyz", 1.0), "validation_loss") == ["x"]

@@ -4,7 +4,7 @@ import pytest
 from study.tiny import LOWER, RATE, fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.runner.launch import derived
+from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
@@ -46,7 +46,7 @@ def test_results_of_derive_are_numbers_by_name(tmp_path, result, message):
     study = tiny(axes=(RATE,), seeds=range(4), claims=(CLAIM,), derive=lambda rows: result)
     store = fill(tmp_path, tiny(axes=(RATE,), seeds=range(4), claims=(LOWER,)), lambda trial: 2.0)
     with pytest.raises(UserError, match=message.format("derive")):
-        derived(study, store.rows())
+        derive_numbers(study, store.rows())
 
 
 def test_a_failing_measure_keeps_the_seeds_before_it(tmp_path):
@@ -65,7 +65,7 @@ def test_a_failing_derive_is_named(tmp_path):
     study = tiny(axes=(RATE,), seeds=range(4), claims=(CLAIM,), derive=derive)
     store = fill(tmp_path, tiny(axes=(RATE,), seeds=range(4), claims=(LOWER,)), lambda trial: 2.0)
     with pytest.raises(UserError, match=r"derive failed at seed 0: .*functions.py, line \d+, in derive: KeyErr"):
-        derived(study, store.rows())
+        derive_numbers(study, store.rows())
 
 
 @pytest.mark.parametrize(

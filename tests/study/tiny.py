@@ -10,7 +10,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.components import POST, PRE, Attention, Dense
 from flaxformer.config import ModelConfig
-from flaxformer.runner.launch import derived
+from flaxformer.runner.launch import derive_numbers
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
@@ -105,7 +105,7 @@ def fill(
         store.finish("all")
         if study.derive is not None:
             about = {name: declared[name] for name in ("measured_by", "declaration")}
-            rows = [about | row for row in derived(study, store.rows())]
+            rows = [about | row for row in derive_numbers(study, store.rows())]
             store.replace_measurements(rows, declared["measured_by"])
     return store
 

@@ -196,7 +196,7 @@ def test_changed_file_is_accepted_once_it_is_decided(folder, monkeypatch, decisi
 def test_what_user_code_writes_and_what_the_system_reads_does_not_count(folder, statement):
     (folder / "cases/01_two.py").write_text(CASE.format(statement=statement))
     assert run(folder) == ""
-    found = [entry for entry in read_records.recorded(folder / "out") if entry["found"] != "written"]
+    found = [entry for entry in read_records.read_records_of(folder / "out") if entry["found"] != "written"]
     assert not found
     assert run(folder) == ""
 
@@ -271,9 +271,9 @@ def test_reads_are_recorded_at_import_and_while_a_run_is_traced(folder, place):
     trace(study.baseline, "the run")
     with read_records.recording(folder / "out", study.file):
         pass
-    assert not read_records.changed(folder / "out", study.file)
+    assert not read_records.changed_reads(folder / "out", study.file)
     (folder / f"{place}.txt").write_text("2")
-    assert read_records.changed(folder / "out", study.file) == [f"{place}.txt (changed)"]
+    assert read_records.changed_reads(folder / "out", study.file) == [f"{place}.txt (changed)"]
 
 
 def test_reads_of_another_study_in_the_same_process_do_not_count(folder):
@@ -285,8 +285,8 @@ def test_reads_of_another_study_in_the_same_process_do_not_count(folder):
         with read_records.recording(folder / f"out{number}", study.file):
             pass
     (folder / "other/import.txt").write_text("2")
-    assert not read_records.changed(folder / "out0", studies[0].file)
-    assert read_records.changed(folder / "out1", studies[1].file) == ["import.txt (changed)"]
+    assert not read_records.changed_reads(folder / "out0", studies[0].file)
+    assert read_records.changed_reads(folder / "out1", studies[1].file) == ["import.txt (changed)"]
 
 
 def test_records_hold_paths_relative_to_the_study_file(folder):

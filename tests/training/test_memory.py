@@ -30,7 +30,7 @@ def test_parameters_are_counted_without_the_tree_of_all_layers(model):
 
 def test_needed_memory_is_below_that_of_the_state_and_the_data():
     run = Run(model=SMALL, task=Copy(symbols=5, length=3, batch_size=3, evaluation_batches=2))
-    needed, state = memory.needed(run), jax.eval_shape(start, run)
+    needed, state = memory.needed_bytes(run), jax.eval_shape(start, run)
     weights = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
     assert needed["weights and gradients"] == 2 * weights
     evaluation = jax.eval_shape(lambda source: source.evaluation(), run.task.load())

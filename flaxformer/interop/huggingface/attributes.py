@@ -55,7 +55,7 @@ def rate(name: str, *paths: str, default: float) -> Attribute:
     return Attribute(name, read, lambda config: get_at(config, paths[0]) or 0.0, default)
 
 
-def unused(name: str) -> Attribute:
+def unused_attribute(name: str) -> Attribute:
     """Return the conversion of a dropout rate that this package does not have: kept for `save`, else written as 0."""
     return Attribute(name, lambda value: {}, lambda config: 0.0, 0.0, is_kept=True)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from flaxformer.components import LanguageModel, LayerNorm, LearnedPositions, NormPlacement, Tokens
 from flaxformer.config import ModelConfig
-from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
+from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused_attribute
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import TABLE, TensorLayout, TensorRow, layers, linear, norm, within
 from flaxformer.interop.widths import encoder_of
@@ -84,10 +84,10 @@ BART = Family(
         number("max_position_embeddings", "positions.max_length", "encoder.positions.max_length", default=1024),
         choice("scale_embedding", {False: _scale(None), True: _scale(0.5)}, False),
         rate("dropout", "dropout", "encoder.dropout", default=0.1),
-        unused("attention_dropout"),
-        unused("activation_dropout"),
-        unused("encoder_layerdrop"),
-        unused("decoder_layerdrop"),
+        unused_attribute("attention_dropout"),
+        unused_attribute("activation_dropout"),
+        unused_attribute("encoder_layerdrop"),
+        unused_attribute("decoder_layerdrop"),
     ),
     rows=_rows,
     fixed={

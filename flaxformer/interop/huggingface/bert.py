@@ -2,7 +2,7 @@
 
 from flaxformer.components import LanguageModel, LayerNorm, LearnedPositions, NormPlacement, Tokens
 from flaxformer.config import ModelConfig
-from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused
+from flaxformer.interop.huggingface.attributes import activation, choice, number, rate, unused_attribute
 from flaxformer.interop.huggingface.family import Family, classifier, final_vectors
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm
 
@@ -57,7 +57,7 @@ BERT = Family(
         number("type_vocab_size", "inputs.token_types", default=2),
         number("layer_norm_eps", "norm_kind.epsilon", default=1e-12),
         rate("hidden_dropout_prob", "dropout", default=0.1),
-        unused("attention_probs_dropout_prob"),
+        unused_attribute("attention_probs_dropout_prob"),
         choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}, True),
     ),
     rows=_rows,

@@ -2,7 +2,7 @@
 
 from flaxformer.components import PRE, LanguageModel, LayerNorm, LearnedPositions, Tokens
 from flaxformer.config import ModelConfig
-from flaxformer.interop.huggingface.attributes import Attribute, activation, choice, number, rate, unused
+from flaxformer.interop.huggingface.attributes import Attribute, activation, choice, number, rate, unused_attribute
 from flaxformer.interop.huggingface.family import Family, classifier
 from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm
 
@@ -57,7 +57,7 @@ GPT2 = Family(
         choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}, True),
         rate("resid_pdrop", "dropout", default=0.1),
         Attribute("embd_pdrop", lambda value: {}, lambda config: config.dropout or 0.0, 0.1),
-        unused("attn_pdrop"),
+        unused_attribute("attn_pdrop"),
     ),
     rows=_rows,
     fixed={"scale_attn_by_inverse_layer_idx": False},

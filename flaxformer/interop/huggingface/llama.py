@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxformer.components import PRE, Gated, LanguageModel, RMSNorm, Rotary, Tokens
 from flaxformer.config import ModelConfig
-from flaxformer.interop.huggingface.attributes import Attributes, activation, choice, number, unused
+from flaxformer.interop.huggingface.attributes import Attributes, activation, choice, number, unused_attribute
 from flaxformer.interop.huggingface.family import Family, classifier, final_vectors
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, linear
 from flaxformer.system.errors import UserError
@@ -85,7 +85,7 @@ LLAMA = Family(
             False,
         ),
         choice("mlp_bias", {value: {"feed_forward.bias": value} for value in (False, True)}, False),
-        unused("attention_dropout"),
+        unused_attribute("attention_dropout"),
     ),
     rows=_rows,
     fixed={"rope_type": "default", "partial_rotary_factor": 1.0},

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from flaxformer.nn.heads import broadcast_grouped, grouped, heads_first, heads_last, logits_shape, with_rank
+from flaxformer.nn.heads import broadcast_grouped, group_heads, heads_first, heads_last, logits_shape, with_rank
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.structure import Structure, as_mask, has_tiles, structure
 from flaxformer.nn.masks import Mask, Span
@@ -86,7 +86,7 @@ def chunked_attention(call: AttentionCall, side: int = SIDE) -> Float[Array, "*b
     tiles = tiling(call.query.shape[:-3], *call.lengths, structure(mask), side)
     full = logits_shape(call.query, call.key)
     operands = _Operands(
-        query=grouped(heads_first(call.query), heads),
+        query=group_heads(heads_first(call.query), heads),
         key=heads_first(call.key),
         value=heads_first(call.value),
         bias=None if call.bias is None else with_rank(jnp.asarray(call.bias), len(full)),

@@ -6,7 +6,7 @@ from flaxformer.nn.attention import attention_logits, grouped_attention, masked_
 from flaxformer.nn.heads import (
     as_booleans,
     broadcast_grouped,
-    grouped,
+    group_heads,
     heads_first,
     heads_last,
     logits_shape,
@@ -47,7 +47,7 @@ def _operands(
     if mask is not None:
         key, value = without_unreachable(mask, key, value)
     heads = key.shape[-2]
-    query = grouped(heads_first(call.query), heads)
+    query = group_heads(heads_first(call.query), heads)
     operands = (broadcast_grouped(mask, full, heads), broadcast_grouped(call.bias, full, heads))
     return query, heads_first(key), heads_first(value), *operands
 

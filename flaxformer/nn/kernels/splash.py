@@ -35,10 +35,10 @@ def unsupported_reason(call: AttentionCall) -> str | None:
     """Return why the kernel cannot compute a call, or None if it can."""
     if platform().name != "tpu":
         return "splash attention needs a TPU"
-    return unmet(call)
+    return unmet_condition(call)
 
 
-def unmet(call: AttentionCall) -> str | None:
+def unmet_condition(call: AttentionCall) -> str | None:
     """Return the first condition of the kernel that a call does not meet, on any platform; None if it meets all."""
     if not call.query.dtype == call.key.dtype == call.value.dtype:
         return "splash attention takes queries, keys and values of one dtype"

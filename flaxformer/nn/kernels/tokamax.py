@@ -29,10 +29,10 @@ def unsupported_reason(call: AttentionCall) -> str | None:
         return "tokamax chooses its kernel on the device"
     if not is_installed():
         return "tokamax is not installed"
-    return unmet(call) or self_check()
+    return unmet_condition(call) or self_check()
 
 
-def unmet(call: AttentionCall) -> str | None:
+def unmet_condition(call: AttentionCall) -> str | None:
     """Return the first condition of the kernels that a call does not meet, or None if it meets all."""
     known, (T, S) = structure(call.mask), call.lengths
     if not call.query.dtype == call.key.dtype == call.value.dtype or call.query.dtype != jnp.bfloat16:

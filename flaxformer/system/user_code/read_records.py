@@ -70,7 +70,7 @@ def _write(folder: Path, read: Read, base: Path | None) -> None:
         write_document(path, dict(entry))
 
 
-def recorded(output: Path) -> list[JsonObject]:
+def read_records_of(output: Path) -> list[JsonObject]:
     """Return the records of a folder; a damaged one has the kind "damaged"."""
     found = []
     for path in entries(output / FOLDER):
@@ -87,7 +87,7 @@ def recorded(output: Path) -> list[JsonObject]:
 
 def names(output: Path) -> list[str]:
     """Return what user code has read, as a report shows it, sorted; execute no code."""
-    return sorted({describe(entry) for entry in recorded(output) if entry["found"] != WRITTEN})
+    return sorted({describe(entry) for entry in read_records_of(output) if entry["found"] != WRITTEN})
 
 
 def describe(entry: Mapping[str, object]) -> str:
@@ -98,7 +98,7 @@ def describe(entry: Mapping[str, object]) -> str:
     return f"{'' if kind in ('file', 'damaged') else f'{kind} '}{name}"
 
 
-def changed(output: Path, file: Path | None) -> list[str]:
+def changed_reads(output: Path, file: Path | None) -> list[str]:
     """Return what has changed since user code read it, sorted, such as "data.txt (changed)"; execute no code.
 
     Args:
@@ -125,7 +125,7 @@ def accept(output: Path, file: Path | None) -> None:
 
 def _compared(output: Path, file: Path | None) -> Sequence[tuple[JsonObject, str]]:
     """Return each record that counts, with the digest of what is there now."""
-    found, base = recorded(output), base_of(file)
+    found, base = read_records_of(output), base_of(file)
     written = {(one["kind"], one["name"]) for one in found if one["found"] == WRITTEN}
     pairs = []
     for entry in found:
