@@ -43,9 +43,9 @@ def main(arguments: Plan, console: Console) -> int:
     planned = load(arguments)
     with Compiler(arguments) as compiler, contextlib.suppress(ChildFailedError):  # its traceback was printed
         if isinstance(planned, Study):
-            _plan_study(planned, compiler, target, mesh, console)
+            plan_study(planned, compiler, target, mesh, console)
         else:
-            _plan_run(planned, compiler, target, mesh, console)
+            plan_run(planned, compiler, target, mesh, console)
         return FAILED if compiler.has_failed else 0
     return FAILED
 
@@ -64,7 +64,7 @@ def _target_and_mesh(arguments: Plan) -> tuple[Target, Devices | None]:
     return target, mesh
 
 
-def _plan_run(run: Run, compiler: Compiler, target: Target, mesh: Devices | None, console: Console) -> None:
+def plan_run(run: Run, compiler: Compiler, target: Target, mesh: Devices | None, console: Console) -> None:
     """Print the plan of a job: one program over all devices of its mesh."""
     if mesh is None and target.count > 1:
         mesh = Devices(data=target.count)
@@ -127,7 +127,7 @@ def _suggest(
         _print(console, [f"with {suggestion.text}: {_verdict(changed)}"])
 
 
-def _plan_study(study: Study, compiler: Compiler, target: Target, mesh: Devices | None, console: Console) -> None:
+def plan_study(study: Study, compiler: Compiler, target: Target, mesh: Devices | None, console: Console) -> None:
     """Print the plan of a study: each program with the group of runs that a device or a mesh trains together."""
     arguments = compiler.arguments
     sharing = max(1, target.count // (1 if mesh is None else mesh.count))

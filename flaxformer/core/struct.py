@@ -24,6 +24,8 @@ ValueT = TypeVar("ValueT")
 
 REQUIRED = dataclasses.MISSING
 LARGEST = 2**63 - 1
+MOST_NAMES = 12
+"""Largest number of classes that a message lists."""
 BOUNDS = {
     "at_least": (lambda value, bound: value >= bound, "at least"),
     "above": (lambda value, bound: value > bound, "above"),
@@ -200,7 +202,8 @@ def _type_name(hint: object) -> str:
         if isinstance(kind, type) and issubclass(kind, Config):
             found = [name for name in choices(kind) if "." not in name]
             only_itself = found == [kind.__name__]
-            names.append(kind.__name__ if only_itself else f"{', '.join(found)} or another {kind.__name__}")
+            listed = found[:MOST_NAMES] + ["…"] * (len(found) > MOST_NAMES)
+            names.append(kind.__name__ if only_itself else f"{', '.join(listed)} or another {kind.__name__}")
         else:
             names.append("None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)))
     return " or ".join(names)

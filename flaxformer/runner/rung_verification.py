@@ -43,7 +43,7 @@ def _are_comparable(one: Row, other: Row) -> bool:
 
 
 def _at_rung(stored: Row, whole: Row, until: int, interval: int) -> str:
-    """What differs between a result at a rung and the beginning of the curves of the whole training."""
+    """Describe the differences between a result at a rung and the beginning of the curves of the whole training."""
     lengths = {name: until if name == "train_loss" else until // interval + 1 for name in whole.curves}
     if any(len(whole.curves[name]) < length for name, length in lengths.items()):
         return ""  # it was stopped at an earlier rung

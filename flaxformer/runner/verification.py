@@ -43,17 +43,17 @@ class TrialSample:
     trials: list[str]
     """Names of the trials that are trained again."""
     not_verified: dict[str, str]
-    """Why a finished trial cannot be verified, by its name: another recipe or code, or another kind of device."""
+    """Reason for which a finished trial is not verified, by its name: another recipe, code or kind of device."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What training trials again has shown."""
+    """Result of training trials again."""
 
     different: dict[str, str] = dataclasses.field(default_factory=dict)
-    """What differs, by trial."""
+    """Differences, by trial."""
     not_verified: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Why a trial that was trained again cannot be compared, by its name."""
+    """Reason for which a trial that was trained again cannot be compared, by its name."""
     again: dict[str, Row] = dataclasses.field(default_factory=dict)
     """The rows of the trials that were trained again."""
 
@@ -151,7 +151,7 @@ def train_again(
 
 
 def _impossible(study: Study, row: Row) -> str:
-    """What no training of a study gives, in words; empty for a row that one can give."""
+    """Return a property of a row that no training of its study gives, in words; empty for a row that one can give."""
     run = next(trial.run for trial in study.trials() if trial.name == row.trial)
     rungs = study.halving.rungs(run.training.steps) if study.halving else []
     if row.stopped_at is not None and row.stopped_at not in rungs:

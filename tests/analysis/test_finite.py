@@ -4,8 +4,8 @@ import io
 import math
 
 import pytest
+from analysis.test_sweep import RATES
 from rich.console import Console
-from study.test_sweep import RATES
 from study.tiny import NORM, RATE, tiny
 
 from flaxformer.analysis import tuned

@@ -112,12 +112,13 @@ def run_of(config, **fields):
     return Run(model=config, task=task, training=Training(micro_batches=1), **fields)
 
 
-def assert_trains(value, gradient):
+def assert_trains(value, gradient, unused="key_bias"):
+    """Every weight has a finite gradient, and one that is not zero but for those whose name has `unused`."""
     assert np.isfinite(value)
     for path, g in jax.tree_util.tree_leaves_with_path(gradient):
         name = jax.tree_util.keystr(path)
         assert np.isfinite(g).all(), name
-        assert np.any(g) or name.endswith("key_bias"), f"no gradient reaches {name}"
+        assert np.any(g) or name.endswith("key_bias") or unused in name, f"no gradient reaches {name}"
 
 
 @pytest.mark.every(3)
@@ -129,7 +130,8 @@ def test_each_model_trains_and_decodes_to_the_outputs_of_the_whole_sequence(name
     batch = Batch(inputs=TOKENS, targets=TOKENS, weights=valid * 1.0, valid=valid, positions=positions)
     weights = shaken(init(jax.random.key(0), config))
     value, gradient, aux, whole, found = evaluated(weights, run_of(config), batch, is_decoded=True)
-    assert_trains(value, gradient)
+    reads_tokens_alone = "tokens of a feed-forward" in name  # such a branch does not read the vectors of its norm
+    assert_trains(value, gradient, "feed_forward_connection.pre" if reads_tokens_alone else "key_bias")
     np.testing.assert_allclose(found[valid], whole[valid], rtol=2e-5, atol=2e-5)
     if "experts" in name:
         load = aux.statistics["blocks/feed_forward/load"]

@@ -14,6 +14,7 @@ from model.padded_tokens import (
     TOKENS,
     VALID,
     D,
+    V,
     check_decoding,
     model,
     weights_of,

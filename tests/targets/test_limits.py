@@ -9,7 +9,7 @@ from rich.console import Console
 
 from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
-from flaxformer.cli.target import _plan_run, collectives_table, gib, kernel_lines, memory_table, step_line
+from flaxformer.cli.target import collectives_table, gib, kernel_lines, memory_table, plan_run, step_line
 from flaxformer.components import Attention
 from flaxformer.config import ModelConfig
 from flaxformer.devices.sharding import Devices
@@ -95,7 +95,7 @@ class DyingCompiler:
 
 def test_a_plan_goes_on_where_the_compiler_dies():
     console = Console(width=120, record=True, file=io.StringIO())
-    _plan_run(RUN, DyingCompiler(), parse_target("v5e"), None, console)
+    plan_run(RUN, DyingCompiler(), parse_target("v5e"), None, console)
     text = console.export_text()
     assert "v5e: fits, 16 of 64" not in text  # bytes, shown in GiB
     assert "v5e: fits, " in text
@@ -116,7 +116,7 @@ def test_the_rows_of_other_programs_stay_where_the_compiler_dies(monkeypatch):
     compiler = DyingCompiler()
     compile_smaller = compiler.compile
     compiler.compile = lambda mesh, group, number: compile_smaller(mesh, group=group, number=number + 20 * group)
-    target._plan_study(study, compiler, parse_target("v5e"), None, console)
+    target.plan_study(study, compiler, parse_target("v5e"), None, console)
     text = console.export_text()
     assert "v5e: not known, 1 of 2 programs" in text
     assert text.count("not known: the compiler ended its process (last words)") >= 1
