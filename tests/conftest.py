@@ -98,7 +98,7 @@ def compiled_as_it_is_used(request):
         jax.clear_caches()
 
 
-MOST_PROGRAMS = 1_500
+MOST_PROGRAMS = 600
 """Compiled programs that a worker keeps: each holds memory and several of the 65,530 memory maps of a process."""
 programs = {"compiled": 0}
 
