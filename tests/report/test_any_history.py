@@ -31,7 +31,7 @@ from flaxformer.study import Axis, Claim, plan
 from flaxformer.study.metrics import METRICS
 from flaxformer.system.errors import UserError
 
-EXAMPLES = int(os.environ.get("FLAXFORMER_DECLARATIONS", "25"))
+EXAMPLES = int(os.environ.get("FLAXFORMER_DECLARATIONS", "10"))
 LABELS = ("low", "high", "two", "x", "ünï 語", "a|b<c>")
 RATES = (1e-3, 1e-2, 1e-1, 1e30, 5e-324)
 STATUSES = ("done", "done", "done", "done", "diverged", "failed", "stopped")
