@@ -22,9 +22,12 @@ from flaxformer.store.store import Store, read_lines
 from flaxformer.study.probe import Probe
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
-from flaxformer.system.links import output_folder
+from flaxformer.system.links import check_file, output_folder
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import counted
+
+TIMES = "time.jsonl"
+"""File in a case's folder: the time spent by each launch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,7 @@ def run_case(
       seeds: function from the seeds of the evidence to those to use; exact probes, which need one, keep theirs.
     """
     output_folder(folder.parent)
+    check_file(folder / TIMES)
     console.print(Text.assemble((f"{case.number}  ", "bold"), (case.claim, "bold"), ("  ", ""), (case.source, "dim")))
     analyses, failure = [], ""
     for declared in (case.quick if quick else case.evidence) or ():
@@ -78,7 +82,7 @@ def run_case(
             _note(folder, evidence.name, time.perf_counter() - began)
     if failure:
         console.print(Text(f"failed: {failure}", style="red"))
-    return CaseResult(case, analyses, sum(line["seconds"] for line in read_lines(folder / "time.jsonl")), failure)
+    return CaseResult(case, analyses, sum(line["seconds"] for line in read_lines(folder / TIMES)), failure)
 
 
 def _work(
@@ -114,4 +118,4 @@ def _failed(analysis: Analysis) -> str:
 def _note(folder: Path, name: str, seconds: float) -> None:
     """Record the time spent, which is summed over launches."""
     make_folder(folder)
-    append_line(folder / "time.jsonl", {"evidence": name, "seconds": seconds})
+    append_line(folder / TIMES, {"evidence": name, "seconds": seconds})
