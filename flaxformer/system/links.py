@@ -6,8 +6,8 @@ file or folder that the package reads or writes there: a link in its place is re
 
 Files are opened with O_NOFOLLOW, or are written beside their place under an unpredictable name, exclusively, and
 renamed, so that a link that appears after the check is not followed either. One gap remains: between the check and
-the write, another process that may write in the output folder can replace a *folder* in it by a link. Only whoever
-shares an output folder with a process that they trust less than themselves needs to know it.
+the write, another process that may write in the output folder can replace a *folder* in it by a link. Do not share an
+output folder with a process that you do not trust.
 """
 
 import contextlib

@@ -146,7 +146,7 @@ def test_an_attempt_that_is_interrupted_is_listed(quick_command, tmp_path, monke
         ("write", "out lists this attempt after 'flaxformer report out' (the disk is full)"),
     ],
 )
-def test_an_attempt_that_cannot_be_listed_is_said(tmp_path, monkeypatch, capsys, part, message):
+def test_an_attempt_that_cannot_be_listed_is_reported(tmp_path, monkeypatch, capsys, part, message):
     monkeypatch.chdir(tmp_path)
     store = fill(Path("out"), tiny(), lambda trial: 1.0 + trial.seed)
 
