@@ -12,6 +12,7 @@ from flaxformer.core.struct import Config, alternatives, qualified_name, type_hi
 from flaxformer.system.digests import DamagedError, read_document, write_document
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.files import make_folder
+from flaxformer.system.links import check_file
 from flaxformer.system.user_code import changes, read_records
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.training.run import Run
@@ -225,6 +226,7 @@ def from_canonical(data: object, classes: Mapping[str, type[Config]], where: str
 
 def _read_document(folder: Path) -> ConfigFile:
     path = folder / NAME
+    check_file(path)
     try:
         data = read_document(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -14,16 +14,22 @@ from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
-from flaxformer.system.links import check_folder
+from flaxformer.system.links import check_contents, check_file, check_folder
 
 STATE = "state"
 
 
 def step_numbers(folder: Path, published: bool) -> list[int]:
-    """Return the steps in a folder with, or without, a marker, in order; symbolic links do not count."""
+    """Return the steps in a folder with, or without, a marker, in order.
+
+    Raises:
+      UserError: a step, or its marker, is a symbolic link.
+    """
     paths = files.entries(folder)
-    own = [path for path in paths if path.name.isdecimal() and path.name.isascii()]
-    own = [path for path in own if str(int(path.name)) == path.name and path.is_dir() and not path.is_symlink()]
+    own = [path for path in paths if path.name.isdecimal() and path.name.isascii() and str(int(path.name)) == path.name]
+    for path in own:
+        check_file(path / MARKER)
+    own = [path for path in own if path.is_dir()]
     return sorted(int(path.name) for path in own if (path / MARKER).exists() == published)
 
 
@@ -49,7 +55,9 @@ def read_marker(folder: Path, step: int) -> Marker:
 
     Raises:
       DamagedStepError: it cannot be read, or was changed.
+      UserError: it is a symbolic link.
     """
+    check_file(folder / str(step) / MARKER)
     try:
         return Marker.decode((folder / str(step) / MARKER).read_bytes(), step)
     except OSError as error:
@@ -73,7 +81,9 @@ def read_arrays(folder: Path, marker: Marker, leaves: Mapping[str, Leaf]) -> dic
 
     Raises:
       DamagedStepError: a file or an array is missing or differs.
+      UserError: a file is a symbolic link.
     """
+    check_contents(folder / str(marker.step))
     state, empty = folder / str(marker.step) / STATE, [name for name, leaf in leaves.items() if 0 in leaf.shape]
     try:
         contents = files.digest_files(state)

@@ -16,7 +16,7 @@ from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.json_reader import parse_json
-from flaxformer.system.links import output_folder
+from flaxformer.system.links import check_file, output_folder
 from flaxformer.system.wording import count_of
 
 NAME = "case.json"
@@ -108,8 +108,9 @@ def _read(path: Path) -> JsonObject:
     """Return a stored case.
 
     Raises:
-      UserError: the file is not one that `keep` wrote.
+      UserError: the file is not one that `keep` wrote, or is a symbolic link.
     """
+    check_file(path)
     try:
         own = parse_json(path.read_bytes())
         check_form("", own, FORM)

@@ -23,9 +23,12 @@ from flaxformer.study.plan import StudyPlan
 from flaxformer.study.probe import Probe
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
-from flaxformer.system.links import output_folder
+from flaxformer.system.links import check_file, output_folder
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
+
+TIMES = "time.jsonl"
+"""File in a case's folder: the time spent by each launch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +63,7 @@ def run_case(
       seeds: function from the seeds of the evidence to those to use; exact probes, which need one, keep theirs.
     """
     output_folder(folder.parent)
+    check_file(folder / TIMES)
     console.print(Text.assemble((f"{case.number}  ", "bold"), (case.claim, "bold"), ("  ", ""), (case.source, "dim")))
     analyses, failure = [], ""
     for declared in (case.quick if quick else case.evidence) or ():
@@ -79,7 +83,7 @@ def run_case(
             _note(folder, evidence.name, time.perf_counter() - began)
     if failure:
         console.print(Text(f"failed: {failure}", style="red"))
-    return CaseResult(case, analyses, sum(line["seconds"] for line in read_lines(folder / "time.jsonl")), failure)
+    return CaseResult(case, analyses, sum(line["seconds"] for line in read_lines(folder / TIMES)), failure)
 
 
 def _work(
@@ -116,4 +120,4 @@ def _failed(analysis: Analysis) -> str:
 def _note(folder: Path, name: str, seconds: float) -> None:
     """Record the time spent, which is summed over launches."""
     make_folder(folder)
-    append_line(folder / "time.jsonl", {"evidence": name, "seconds": seconds})
+    append_line(folder / TIMES, {"evidence": name, "seconds": seconds})

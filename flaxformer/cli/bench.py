@@ -21,6 +21,7 @@ from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import show_paths
 from flaxformer.report.terminal import fit_width
 from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.links import output_folder
 
 MOST_ROUNDS = 10_000
 
@@ -85,7 +86,7 @@ def _measure(
 ) -> int:
     """Measure every way at every point; print and write the results."""
     about = {"command": _command(arguments, benchmark), "rounds": rounds, "machine": machine()}
-    root = arguments.output or Path("runs/bench") / benchmark.name
+    root = output_folder(arguments.output or Path("runs/bench") / benchmark.name)
     path = root / f"{datetime.datetime.now():%Y-%m-%d-%H%M%S}.json"
     found: list[Measurement] = []
     with console.status("") as status:

@@ -19,6 +19,7 @@ from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import show_paths
 from flaxformer.report.terminal import fit_width
 from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.links import output_folder
 
 MOST_MINUTES = 10_000
 
@@ -30,7 +31,7 @@ def main(arguments: Bench, console: Console, suite: Suite, file: Path) -> int:
     if not 0 < minutes <= MOST_MINUTES:
         raise UserError(f"minutes is {minutes:g}; expected a number above 0 and at most {MOST_MINUTES:,}")
     about = {"command": _command(arguments, suite), "minutes": minutes, "machine": machine()}
-    root = arguments.output or Path("runs/bench") / suite.name
+    root = output_folder(arguments.output or Path("runs/bench") / suite.name)
     path = root / f"{datetime.datetime.now():%Y-%m-%d-%H%M%S}.json"
     budget = Budget(60 * minutes, {name: section.share for name, section in suite.sections.items()})
     results: dict[str, list[Measurement]] = {}

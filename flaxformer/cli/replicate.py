@@ -76,31 +76,57 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     plan = StudyPlan(resolve_study(study, execution))
     check_same_recipes(first.study, plan.declaration)
     fresh_store = Store(output)
-    record_attempt(store, seeds, output)
+    is_listed = list_attempt(console, store, seeds, output)
     todo = sum(len(group.trials) for group in missing(plan, fresh_store))
     console.print(
         f"{study.name} at the seeds {seeds_in_words(seeds)}: {count_of(todo, 'run')} to train", highlight=False
     )
     console.print(f"Results in {output}", highlight=False, soft_wrap=True)
+    if is_listed:
+        console.print(f"The report of {store.root} lists this attempt", highlight=False, soft_wrap=True)
     runs, steps = remaining_work(study, plan, execution)
     follow(run(study, execution, plan=plan), console, runs, steps)
     fresh = write(fresh_store)
     found = compare_claims(first, fresh)
-    record_attempt(store, seeds, output, found)
+    is_listed = list_attempt(console, store, seeds, output, found)
     page = show(console, output, study.question, found)
-    show_paths(console, {"Report": report_path(fresh_store), "Replication": page})
+    first_report = {"First report": report_path(store)} if is_listed else {}
+    show_paths(console, {"Report": report_path(fresh_store), "Replication": page} | first_report)
     return exit_code(len(fresh.failed), console)
+
+
+def list_attempt(
+    console: Console, store: Store, seeds: Sequence[int], output: Path, found: Sequence[ReplicatedClaim] | None = None
+) -> bool:
+    """Record an attempt in the first folder, and write its report again, which lists it; print why it does not.
+
+    Args:
+      found: the claims of a finished attempt; None before it is trained.
+
+    Returns:
+      True if the report lists the attempt.
+    """
+    if not record_attempt(store, seeds, output, found):
+        why = f"{store.root} cannot be written, or has no log; its report does not list this attempt."
+    else:
+        try:
+            write(store)
+            return True
+        except (UserError, OSError) as error:
+            why = f"{store.root} lists this attempt after 'flaxformer report {store.root}' ({error})."
+    console.print(Text(why, style="yellow"), soft_wrap=True)
+    return False
 
 
 def record_attempt(
     store: Store, seeds: Sequence[int], output: Path, found: Sequence[ReplicatedClaim] | None = None
-) -> None:
-    """Record an attempt in the log of the first folder: before it is trained, and with its verdicts."""
+) -> bool:
+    """Record an attempt in the log of the first folder, unless it is there; False if the folder cannot be written."""
     event = {"seeds": list(seeds), "folder": output.name}
     verdicts = {} if found is None else {"verdicts": {one.first.text: one.fresh.judgement.verdict for one in found}}
     known = declaration_log.read(store).of("replication")
-    if not any(entry.items() >= (event | verdicts).items() for entry in known):
-        declaration_log.record_event(store, "replication", event | verdicts)
+    is_known = any(entry.items() >= (event | verdicts).items() for entry in known)
+    return is_known or declaration_log.record_event(store, "replication", event | verdicts)
 
 
 def replicate_claims(arguments: Replicate, console: Console) -> int:
@@ -125,7 +151,7 @@ def replicate_claims(arguments: Replicate, console: Console) -> int:
             before = Store(root / case.name / folder.name)
             if not fresh.exact and (before.root / "study.json").exists():
                 found += (own := compare_claims(analyse(before), fresh))
-                record_attempt(before, fresh.study["seeds"], output, own)
+                list_attempt(console, before, fresh.study["seeds"], output, own)
     for quick in (False, True):
         own_outcomes = [one for one in outcomes if records[one.case.number].quick is quick]
         if own_outcomes:

@@ -1,5 +1,7 @@
 """The command `flaxformer report DIR`."""
 
+import os
+
 from rich.console import Console
 
 from flaxformer.claims.record import holds_claims
@@ -13,7 +15,7 @@ from flaxformer.store.store import Store
 def main(arguments: Report, console: Console) -> int:
     """Write the report of a study, or those of all studies in a folder with an index page."""
     folder = arguments.directory
-    if (folder / "study.json").exists() or not index.stores(folder):
+    if os.path.lexists(folder / "study.json") or not index.stores(folder):
         show_report(Store(folder), console)
         return 0
     index.write_reports(folder)

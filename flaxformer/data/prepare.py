@@ -3,6 +3,7 @@
 import array
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from flaxformer.data.token_files import (
 from flaxformer.data.tokenizer import Tokenizer, make_character_file, read_tokenizer, token_dtype, train_bpe
 from flaxformer.system.digests import write_document
 from flaxformer.system.errors import UserError
+from flaxformer.system.links import check_not_dangling
 
 
 def prepare(
@@ -76,9 +78,10 @@ def prepare(
     recipe = _recipe(texts, tokenizer, vocabulary, end)
     if root.exists():
         return _check_existing(root, recipe, texts)
-    beside = root.with_name(f".{root.name}.{os.getpid()}.partial")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    check_not_dangling(root)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    beside = root.with_name(f".{root.name}.{secrets.token_hex(8)}.partial")
+    beside.mkdir()
     try:
         description = _write_folder(beside, texts, tokenizer, vocabulary, end, recipe)
         beside.rename(root)

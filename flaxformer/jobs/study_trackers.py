@@ -13,7 +13,7 @@ from flaxformer.runner.execute import Finished, Message, StudyEvent
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.files import lock_folder
+from flaxformer.system.files import lock_folder, write_atomically
 
 
 def track(events: Iterable[StudyEvent], store: Store, names: Sequence[str]) -> Iterator[StudyEvent]:
@@ -68,7 +68,7 @@ class StudyTrackers:
                 if messages:
                     self.names.remove(name)
                 else:
-                    marker.touch()
+                    write_atomically(marker, b"")
         yield from map(Message, messages)
 
     def _names_of(self, row: Row) -> TrackedTrial | None:

@@ -30,6 +30,7 @@ from flaxformer.jobs.events import (
     Started,
     StepsTaken,
 )
+from flaxformer.jobs.log import NAME as LOG_NAME
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.layout import Layout
@@ -38,6 +39,7 @@ from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
+from flaxformer.system.links import DEEPEST, check_not_dangling, check_places, output_folder
 from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.tasks.batch import Source
@@ -50,6 +52,8 @@ from flaxformer.training.step import ALIVE
 
 LOG = logging.getLogger(__name__)
 LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000
+FILES, FOLDERS = [CONFIG, LOG_NAME], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1, "tensorboard": 0, "wandb": 0}
+"""Places in a job's folder where no symbolic link may be, beside its steps (`flaxformer.system.links`)."""
 LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
 
 
@@ -100,8 +104,10 @@ def check(run: Run, job: Job) -> None:
 
     Raises:
       UserError: the folder holds another run, and the message lists the differences; it cannot be written to; or the
-        devices are too few, or do not divide the batch.
+        devices are too few, or do not divide the batch; or a file or folder in it is a symbolic link.
     """
+    check_places(output_folder(job.output), FILES, FOLDERS)
+    check_not_dangling(job.output)
     there = next(path for path in (job.output, *job.output.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         kind = "cannot be written to" if there.is_dir() else "is a file"

@@ -56,7 +56,7 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         ("Versions", "; ".join(dict.fromkeys(versions))),
         ("Platform", "; ".join(distinct_values(launches, "platform"))),
         ("Data", "; ".join(sorted(data))),
-        ("Semantics", "; ".join(sorted({str(recipe["semantics"]) for recipe in recipes}))),
+        ("Semantics", "; ".join(sorted({str(recipe["semantics"]) for recipe in recipes if "semantics" in recipe}))),
         ("Measured by", f"code {analysis.study['measured_by']}" if analysis.study["kind"] == "probe" else ""),
         ("User code", "; ".join(user_code(analysis))),
         ("Read by user code", "; ".join(analysis.reads)),

@@ -26,7 +26,7 @@ from flaxformer.system.digests import read_anew
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
 from flaxformer.system.json_reader import parse_json
-from flaxformer.system.links import check_folder, output_folder
+from flaxformer.system.links import check_folder, check_not_dangling, output_folder
 
 HEARTBEAT = 10.0
 """Seconds between two heartbeats."""
@@ -109,6 +109,7 @@ class Leases:
     ) -> None:
         output_folder(folder.parent)
         check_folder(folder)
+        check_not_dangling(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.heartbeat, self._clock = folder, HEARTBEAT if heartbeat is None else heartbeat, clock
         self._mine: dict[str, str] = {}

@@ -4,7 +4,7 @@ from flaxformer.store import records
 from flaxformer.store.line_forms import LAUNCHES, LINES, MEASUREMENTS, read_checked
 from flaxformer.store.store import Store
 from flaxformer.system import digests
-from flaxformer.system.files import entries, write_atomically
+from flaxformer.system.files import write_atomically
 
 
 def repair(store: Store) -> None:
@@ -14,12 +14,7 @@ def repair(store: Store) -> None:
     process adds to it.
     """
     plain = [path for path, name in store._line_files().items() if not name["worker"]]
-    for path in entries(store.groups):
-        if path.is_symlink():
-            store.set_aside(path, "it is a symbolic link")
     for path in (store.root / MEASUREMENTS, store.root / LAUNCHES, *plain):
-        if path.is_symlink():
-            store.set_aside(path, "it is a symbolic link")
         data = digests.read_or_empty(path)
         rows, wrong = read_checked(path) if path.name in LINES else digests.lines(path)
         if wrong:

@@ -32,13 +32,13 @@ from flaxformer.store import records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.compact import expand
 from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
+from flaxformer.store.line_forms import LINES as LINES_BY_NAME
 from flaxformer.store.rows import Row, RunStatus
 from flaxformer.store.schema import check_declaration
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError, FormError, JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import (
-    entries,
     flush,
     lock_folder,
     make_folder,
@@ -47,7 +47,7 @@ from flaxformer.system.files import (
     unchanged,
     write_atomically,
 )
-from flaxformer.system.links import check_folder, output_folder
+from flaxformer.system.links import DEEPEST, check_file, check_folder, check_places, output_folder
 from flaxformer.system.wording import count_of, printable
 
 FORMAT = 4
@@ -59,9 +59,15 @@ RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
 SUPERSEDED = "superseded"
 """Folder of the rows that were set aside after a change of code."""
-FOLDERS = ["groups", "leases", "unfinished", "weights", "code", "reads", "figures", "tables", "tensorboard", "wandb"]
-FOLDERS += [RUNGS, SUPERSEDED]
-"""Folders that are written in a study's folder; none of them may be a symbolic link."""
+FOLDERS = dict.fromkeys(["groups", "leases", "code", "reads", "figures", "tables", "trackers", SUPERSEDED], DEEPEST)
+FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, "tensorboard": 0, "wandb": 0}
+"""Folders in a study's folder, with the levels in them that `check_links` checks.
+
+A folder of checkpoints is checked when a step of it is read or written; a tracker's files are its own.
+"""
+FILES = ["study.json", "declarations.jsonl", "declarations.head", *LINES_BY_NAME]
+FILES += ["results.parquet", "results.csv", "results.md", "results.tex", "report.html", "replication.html"]
+"""Files in a study's folder."""
 LOCK_PATIENCE = 60.0
 """Seconds to wait for another process that writes shared files."""
 LINES = re.compile(r"(?P<group>.+?)(\.(?P<worker>[0-9a-f]{12}))?\.jsonl")
@@ -113,8 +119,9 @@ class Store:
         Raises:
           FileNotFoundError: there is none.
           DamagedError: it is not what was written.
-          UserError: it is in another format, or another program wrote it.
+          UserError: it is in another format, or another program wrote it; or a file of the folder is a symbolic link.
         """
+        self.check_links()
         path = self.root / "study.json"
         declaration = digests.read_document(path)
         check_characters(path)
@@ -129,17 +136,23 @@ class Store:
             ) from None
         return declaration
 
+    def check_links(self) -> None:
+        """Check that no file or folder of this package's, in this folder, is a symbolic link.
+
+        Raises:
+          UserError: the first one that is.
+        """
+        check_places(self.root, FILES, FOLDERS)
+
     @contextlib.contextmanager
     def locked(self, patience: float = 0.0) -> Iterator[None]:
         """Hold the folder for one writer; the lock ends with the process, however it ends.
 
         Raises:
-          UserError: another process holds it, or a folder in it is a symbolic link.
+          UserError: another process holds it, or a file or folder in it is a symbolic link.
         """
         with lock_folder(self.root, "writing the study", patience):
-            kept = [one for folder in entries(self.unfinished) for one in (folder, *entries(folder))]
-            for folder in (*(self.root / name for name in FOLDERS), *kept):
-                check_folder(folder)
+            self.check_links()
             with records.writing(self.groups):
                 make_folder(self.groups)
                 refresh(self.groups)
@@ -163,13 +176,12 @@ class Store:
         return lines
 
     def _files(self, pattern: str) -> list[Path]:
-        """The files in groups/ that match; symbolic links are skipped and noted as damage."""
+        """The files in groups/ that match."""
         check_folder(self.groups)
         found = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
         for path in found:
-            if path.is_symlink():
-                self._note(path, "it is a symbolic link")
-        return [path for path in found if not path.is_symlink() and path.is_file()]
+            check_file(path)
+        return [path for path in found if path.is_file()]
 
     def _line_files(self, group: str | None = None) -> dict[Path, re.Match[str]]:
         """The files of lines, of a group or of all, each with the parts of its name."""

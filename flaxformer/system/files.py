@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flaxformer.system.errors import UserError
-from flaxformer.system.links import check_file, check_folder, output_folder
+from flaxformer.system.links import check_file, check_folder, check_not_dangling, output_folder
 
 ABANDONED = 86_400.0
 """Age in seconds from which on a temporary file has no writer any more."""
@@ -85,6 +85,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
         make_folder(output_folder(folder))
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
+        check_file(folder / ".lock")
         raise UserError(f"{folder} cannot be locked: {error.strerror}; expected a writable folder") from None
     try:
         try:
@@ -229,9 +230,10 @@ def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents; they are on the disk when this returns, whoever created them.
 
     Raises:
-      UserError: it is a symbolic link below an output folder, or is below such a link.
+      UserError: it is a symbolic link below an output folder, or is below such a link; or a link to nothing.
     """
     check_folder(folder)
+    check_not_dangling(folder)
     missing = [one for one in folder.parents if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in (folder, *missing):

@@ -298,23 +298,31 @@ def test_older_steps_are_removed_only_after_the_newer_is_published(copy, monkeyp
     assert kept.steps() == [NEWEST + 1]
 
 
-def test_symbolic_links_do_not_count_and_are_not_followed(copy, tmp_path):
+def test_a_step_that_is_a_link_is_refused_by_name(copy, tmp_path):
+    kept, _ = copy
+    mine = tmp_path / "mine"
+    shutil.copytree(kept.folder / str(BEFORE), mine)
+    (kept.folder / "9").symlink_to(mine)
+    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    for act in (kept.steps, lambda: kept.save(10, numbers(10, 300)), lambda: kept.restore(numbers(0, 300))):
+        with pytest.raises(UserError, match="9 is a symbolic link; expected a folder of its own"):
+            act()
+    assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
+
+
+def test_a_link_in_a_step_is_removed_and_not_followed(copy, tmp_path):
     kept, _ = copy
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "published.json").write_text("mine")
-    (kept.folder / "9").symlink_to(mine)
+    (mine / "file").write_text("mine")
     (kept.folder / str(BEFORE) / "state" / "link").symlink_to(mine)
-    assert kept.steps() == [BEFORE, NEWEST]
+    with pytest.raises(UserError, match="state/link is a symbolic link"):
+        kept.restore(numbers(0, 300), step=BEFORE)
     kept.keep_last, kept.keep_best = 1, 0
     kept.save(8, numbers(8, 300))
     kept.wait()
     assert kept.steps() == [8]
-    assert (mine / "published.json").read_text() == "mine"
-    kept.save(9, numbers(9, 300))  # refused, since the link has its name
-    with pytest.raises(SaveError, match="is a symbolic link"):
-        kept.wait()
-    assert (mine / "published.json").read_text() == "mine"
+    assert (mine / "file").read_text() == "mine"
 
 
 # --- kills ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from study.tiny import cache_folder, kept_programs
 
 import flaxformer
 from flaxformer.cli import main
+from flaxformer.cli.arguments import COMMANDS
 from flaxformer.study import initial_weights
 from flaxformer.study.copied_code import load_run
 from flaxformer.system import digests
@@ -55,6 +56,10 @@ RATE = Axis("optimizer.learning_rate", {"low": 1e-3}, name="rate")
 study = Study(name="own", question="?", baseline=run, axes=[RATE], seeds=range(1))
 """
 MEASURE = "def measure(params, run):\n    return {'layers': run.model.layers}\n"
+POINTS = "N,D,L\n" + "".join(
+    f"{n},{d},{1.7 + 400 * n**-0.34 + 400 * d**-0.28}\n" for n in (1e6, 1e7, 1e8) for d in (1e8, 1e9, 1e10)
+)
+"""Points of a joint scaling law."""
 NEEDED = {
     "generate of a job": ["generate", "job", "--tokens", "1"],
     "generate of a study": ["generate", "results", "--arm", "rate=low", "--tokens", "1"],
@@ -72,9 +77,31 @@ ALWAYS = {"replicate": ["replicate", "results"], "verify": ["verify", "results"]
 """Commands that train the study of a folder again."""
 NEVER = {
     "report": ["report", "results"],
+    "report of all": ["report", "."],
     "status": ["status", "results"],
+    "status --watch": ["status", "results", "--watch"],
     "compare": ["compare", "results", "results"],
+    "plan": ["plan", "from.py"],
+    "plan of it": ["plan", "other.py", "--output", "results"],
+    "check": ["check", "from.py", "--laws", "causality"],
+    "fit": ["fit", "points.csv", "--resamples", "2"],
+    "new": ["new", "study", "mine", "--like", "from.py"],
+    "results": lambda folder, trust: flaxformer.results("results").table,
+    "join": lambda folder, trust: flaxformer.join("results", "results"),
 }
+"""What shows a folder, or reads a file of the user's beside it."""
+REFUSED = {
+    "prepare": ["prepare", "results/code", "tokens", "--pattern", "**/*.py"],
+    "fit of a table": ["fit", "results/results.parquet"],
+    "bench": ["bench", "--folder", "results"],
+    "claims": ["claims", "--folder", "results", "--output", "claims_of_results"],
+    "run into it": ["run", "other.py", "--output", "results"],
+    "declare into it": ["declare", "other.py", "--output", "results"],
+    "train into it": ["train", "other.py", "--output", "job"],
+    "verify --file": ["verify", "results", "--file", "other.py"],
+    "replicate --file": ["replicate", "results", "--file", "other.py", "--seeds", "7:8"],
+}
+"""What refuses a folder that holds another study or run, or nothing that the command reads."""
 FLAGLESS = ("train", "declare", "run")
 """Commands whose own file says, in `From`, whom it trusts."""
 
@@ -101,8 +128,11 @@ def foreign(trained, tmp_path, monkeypatch):
     Its class is not one of this process: the name of its module differs in each call.
     """
     monkeypatch.chdir(tmp_path)
-    for name, text in {"from.py": STUDY_FROM.replace("TEXT", str(trained / "text.txt")), "measure.py": MEASURE}.items():
+    study = STUDY_FROM.replace("TEXT", str(trained / "text.txt"))
+    other = study.replace("init=From", "# ")
+    for name, text in {"from.py": study, "other.py": other, "measure.py": MEASURE, "points.csv": POINTS}.items():
         (tmp_path / name).write_text(text)
+    monkeypatch.setattr("flaxformer.report.figures.draw", lambda analysis, folder: {})
     count = iter(range(99))
 
     def make(change=None):
@@ -162,15 +192,14 @@ def perform(action, trial, trust, capsys):
     return err
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize("change", [None, rename, lose_a_field], ids=lambda one: getattr(one, "__name__", "as written"))
-@pytest.mark.parametrize("name", [*NEEDED, *ALWAYS, *NEVER])
+@pytest.mark.parametrize("name", [*NEEDED, *ALWAYS, *NEVER, *REFUSED])
 def test_no_code_of_a_folder_is_executed_without_trust(foreign, capsys, name, change):
     trial = foreign(change)
-    message = perform({**NEEDED, **ALWAYS, **NEVER}[name], trial, False, capsys)
+    message = perform({**NEEDED, **ALWAYS, **NEVER, **REFUSED}[name], trial, False, capsys)
     assert not Path("executed").exists()
-    if name in NEVER:
-        assert message == ""
+    if name in NEVER or name in REFUSED:
+        assert (message == "") == (name in NEVER), message
     elif name in NEEDED and change is lose_a_field:
         assert "has no 'd_ff'; expected every field" in message
     else:
@@ -179,7 +208,6 @@ def test_no_code_of_a_folder_is_executed_without_trust(foreign, capsys, name, ch
         assert all(word in message for word in (folder, "--trust-code", "trust_code=True", why)), message
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("name", [*NEEDED, *ALWAYS])
 def test_code_of_a_folder_is_executed_with_trust_if_its_digest_is_right(foreign, capsys, name):
     action = {**NEEDED, **ALWAYS}[name]
@@ -200,6 +228,11 @@ def test_a_run_of_the_package_alone_executes_nothing_even_with_trust(foreign, ca
     trial = foreign(lose_a_field)
     assert "has no 'd_ff'; expected every field" in perform(NEEDED[name], trial, True, capsys)
     assert not Path("executed").exists()
+
+
+def test_every_command_is_in_a_table():
+    actions = [action for table in (NEEDED, ALWAYS, NEVER, REFUSED) for action in table.values()]
+    assert {words[0] for words in actions if isinstance(words, list)} == {*COMMANDS} - {"completion"}
 
 
 def test_trust_is_no_part_of_the_identity_and_is_read_from_no_file(foreign, tmp_path):

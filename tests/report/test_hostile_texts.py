@@ -1,35 +1,57 @@
 """Texts of a folder are data: a hostile one in any field of any file reaches no output as a command or as markup."""
 
+import contextlib
 import copy
+import itertools
+import json
 import re
 import shutil
 
+import numpy as np
 import polars as pl
 import pytest
-from study.tiny import fill, tiny
+from study.tiny import BASELINE, LOWER, NORM, RATE, fill, tiny
 
+from flaxformer.analysis.analysis import analyse
+from flaxformer.analysis.replication import compare_claims
+from flaxformer.checkpoint import Checkpoints, write_config
 from flaxformer.cli import main
-from flaxformer.report import figures
+from flaxformer.report import figures, replication
 from flaxformer.report.texts import csv_cell, passive
-from flaxformer.store import declaration_log, records, trial_measurements
+from flaxformer.store import declaration_log, line_forms, records, trial_measurements
+from flaxformer.store.rows import Row
+from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import Launch, TrialMeasurement
+from flaxformer.study import Axis, Claim
 from flaxformer.system import digests
+from flaxformer.system.errors import UserError
+from flaxformer.system.json_reader import parse_json
+from flaxformer.system.user_code.contents import KINDS
 
-HOSTILE = "=cmd|x\x1b]0;pwn\x07\x9b31m\u202e\u2066\u2028\r\n\n# heading9\n<script>alert(9)</script>"
-HOSTILE += "<img src=x> \"'[a](javascript:9)"
+MARKUP = "=cmd|x# heading{n}<script>alert({n})</script><img src=x{n}> \"'[a](javascript:{n})$x^{{$ \\\\input{{x}}"
+CONTROL = "x\x1b]0;pwn\x07\x9b31m\u202e\u2066\u2028\r\n\n# heading{n}\n<script>alert({n})</script>"
+TEXTS = {"markup": MARKUP, "control characters": CONTROL}
+"""Hostile texts, each with the number of its place; the kinds are apart, since control characters are often refused."""
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+TAG = r"<script>alert|<img src=x"
 ACTIVE = {
-    ".md": re.compile(r"^\s*(- )?# heading9|<script>alert|<img src=x|\]\(javascript", re.MULTILINE),
-    ".html": re.compile(r"<script>alert|<img src=x"),
-    ".svg": re.compile(r"<script>alert|<img src=x"),
-    ".csv": re.compile(r'(^|[,"\n])=cmd'),
-    ".tex": re.compile("<script"),
+    ".md": re.compile(rf"^\s*(- )?# heading|{TAG}|\]\(javascript", re.MULTILINE),
+    ".html": re.compile(TAG),
+    ".svg": re.compile(TAG),
+    ".csv": re.compile(r'(^|[,"\n])[=@](cmd|SUM)'),
+    ".tex": re.compile(r"<script|\\input\{x"),
 }
+SHOWN = re.compile(r"alert(?:\\?\(|&#40;)(\d+)")
+
+
+def gap(rows):
+    return {"gap": float(len(rows))}
 
 
 def whole(root):
-    """Write a folder with a line of every kind in every file that the reports read."""
-    store = fill(root, tiny(), lambda trial: 1.0 + trial.seed + (trial.arm.labels["rate"] == "low"))
+    """Write a folder with a line of every kind in every file that a command reads."""
+    study = tiny(derive=gap, claims=(LOWER, Claim("the gap is positive", higher={"quantity": "gap"}, than=0)))
+    store = fill(root, study, lambda trial: 1.0 + trial.seed + (trial.arm.labels["rate"] == "low"))
     rows = list(store.rows().values())
     failed = dict(rows[0]) | {"status": "failed", "cause": "a cause", "error": "a traceback", "device": "a device"}
     records.append_line(root / "groups/failed.jsonl", failed)
@@ -47,17 +69,36 @@ def whole(root):
         "python": "3",
     }
     store.record_launch(launch)
-    replication = {"seeds": [7, 8], "folder": "elsewhere", "verdicts": {"a claim": "supported"}}
-    assert declaration_log.record_event(store, "replication", replication)
-    verification = {
+    replicated_at = {"seeds": [7, 8], "folder": "elsewhere", "verdicts": {"a claim": "supported"}}
+    assert declaration_log.record_event(store, "replication", replicated_at)
+    verified = {
         "seed": 1,
         "trials": [rows[0].trial],
         "finished": 12,
         "different": {rows[0].trial: "loss"},
         "source": "x",
     }
-    assert declaration_log.record_event(store, "verification", verification)
+    assert declaration_log.record_event(store, "verification", verified)
     records.append_line(root / "disagreements.jsonl", {"trial": rows[0].trial, "what": "loss 1 and 2"})
+    (root / "reads").mkdir()
+    digests.write_document(root / "reads/a.json", {"kind": "file", "name": "data.txt", "found": "12"})
+    (root / "leases").mkdir()
+    lease = {"token": "1", "host": "a host", "pid": 1, "born": "2", "machine": "m", "heartbeat": 10.0, "started": 1.0}
+    (root / "leases/all.lease").write_text(json.dumps(lease | {"trials": [rows[0].trial]}))
+    write_config(root / "job", BASELINE, {"own.py: Own": "12"}, source="code/0123/own.py")
+    saved = Checkpoints(root / "job")
+    saved.save(6, {"w": np.zeros(3)}, {"validation_loss": 1.0})
+    saved.wait()
+    fill(root / "cases/01_case/small", tiny(claims=(), axes=(RATE,), seeds=range(2)), lambda trial: 1.0)
+    case = {
+        "number": 1,
+        "claim": "It is so.",
+        "source": "A text",
+        "seconds": 1.0,
+        "quick": False,
+        "evidence": ["small"],
+    }
+    (root / "cases/01_case/case.json").write_text(json.dumps(case | {"failure": "it failed"}))
     return root
 
 
@@ -72,16 +113,14 @@ def places(data, path=()):
             yield from places(value, (*path, key))
 
 
-def planted(data, path, is_name):
-    data = copy.deepcopy(data)
-    parent = data
+def plant(data, path, is_name, text):
+    """Put a text at a place of plain data."""
     for key in path[:-1]:
-        parent = parent[key]
+        data = data[key]
     if is_name:
-        parent[HOSTILE] = parent.pop(path[-1])
+        data[text] = data.pop(path[-1])
     else:
-        parent[path[-1]] = HOSTILE
-    return data
+        data[path[-1]] = text
 
 
 def kinds(found):
@@ -93,90 +132,241 @@ def kinds(found):
     return list(first.values())
 
 
-def chained(lines):
-    """The lines of the log with the digests of their predecessors, and the head, as the package writes them."""
+def write_log(path, lines):
+    """Write the log with the digests of its predecessors, and its head, as the package does."""
     written, head = [], None
     for line in lines:
         data = digests.line(line | ({"previous": head} if head or "previous" in line else {}))
         written.append(data)
         head = digests.digest(data[:-1], 16)
-    return written, {"lines": len(written), "last": head}
+    path.write_bytes(b"".join(written))
+    digests.write_document(path.with_name("declarations.head"), {"lines": len(written), "last": head})
 
 
-def versions(root, name):
-    """Yield what to write for each place of a file, with a word on it."""
-    path = root / name
-    if name.endswith(".parquet"):
-        table = pl.DataFrame(records.read_table(path))
-        for column, kind in table.schema.items():
-            if kind == pl.String:
-                yield (
-                    column,
-                    lambda at, column=column: records.write_table(
-                        at, table.with_columns(pl.lit(HOSTILE).alias(column))
-                    ),
-                )
-                yield (
-                    f"{column} of one",
-                    lambda at, column=column: records.write_table(
-                        at,
-                        table.with_row_index()
-                        .with_columns(
-                            pl.when(pl.col("index") > 0).then(pl.col(column)).otherwise(pl.lit(HOSTILE)).alias(column)
-                        )
-                        .drop("index"),
-                    ),
-                )
-    elif name.endswith(".jsonl"):
-        lines = digests.lines(path)[0]
-        for place in kinds(
-            ((number, *path), is_name) for number, line in enumerate(lines) for path, is_name in places(line)
-        ):
-            number, is_name = place[0][0], place[1]
-            changed = [*lines[:number], planted(lines[number], place[0][1:], is_name), *lines[number + 1 :]]
-
-            def write(at, changed=changed):
-                if name != "declarations.jsonl":
-                    at.write_bytes(b"".join(map(digests.line, changed)))
-                    return
-                written, head = chained(changed)
-                at.write_bytes(b"".join(written))
-                digests.write_document(at.with_name("declarations.head"), head)
-
-            yield str(place), write
-    else:
-        data = digests.read_document(path)
-        for place in kinds(places(data)):
-            yield str(place), lambda at, place=place: digests.write_document(at, planted(data, *place))
+def write_marker(path, document):
+    text = json.dumps(document["body"], sort_keys=True).encode()
+    path.write_text(json.dumps(document | {"digest": digests.digest(text, 16)}))
 
 
-FILES = ["study.json", "declarations.jsonl", "launches.jsonl", "trial_measurements.jsonl", "disagreements.jsonl"]
-FILES += ["groups/all.parquet", "groups/failed.jsonl", "declarations.head"]
+FORMATS = {
+    "lines": (
+        lambda path: digests.lines(path)[0],
+        lambda path, data: path.write_bytes(b"".join(map(digests.line, data))),
+    ),
+    "log": (lambda path: digests.lines(path)[0], write_log),
+    "table": (
+        records.read_table,
+        lambda path, data: records.write_table(path, pl.DataFrame(data, infer_schema_length=None)),
+    ),
+    "document": (digests.read_document, digests.write_document),
+    "JSON": (lambda path: parse_json(path.read_bytes()), lambda path, data: path.write_text(json.dumps(data))),
+    "marker": (lambda path: parse_json(path.read_bytes()), write_marker),
+}
+FILES = {
+    "study.json": "document",
+    "declarations.jsonl": "log",
+    "declarations.head": "document",
+    "launches.jsonl": "lines",
+    "trial_measurements.jsonl": "lines",
+    "measurements.jsonl": "lines",
+    "disagreements.jsonl": "lines",
+    "groups/all.parquet": "table",
+    "groups/failed.jsonl": "lines",
+    "reads/a.json": "document",
+    "leases/all.lease": "JSON",
+    "job/config.json": "document",
+    "job/6/published.json": "marker",
+    "cases/01_case/case.json": "JSON",
+}
+"""Every file of `whole` and its format."""
+ROWS = ["groups/all.parquet", "groups/failed.jsonl"]
+TOGETHER = [["study.json"], ["declarations.jsonl", "declarations.head"], ROWS]
+TOGETHER += [[name for name in FILES if not any(name in names for names in TOGETHER)]]
+"""Files whose texts are planted at once, names apart from values."""
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_no_text_of_a_file_is_obeyed_or_interpreted(tmp_path, capsys, monkeypatch, name):
+SEEN = {
+    ("study.json", "question"),
+    ("study.json", "name"),
+    ("study.json", "unit"),
+    ("study.json", "text"),
+    ("declarations.jsonl", "folder"),
+    ("declarations.jsonl", "source"),
+    ("launches.jsonl", "devices"),
+    ("launches.jsonl", "commit"),
+    ("launches.jsonl", "python"),
+    ("trial_measurements.jsonl", "sharpness"),
+    ("measurements.jsonl", "gap"),
+    ("disagreements.jsonl", "what"),
+    ("groups/failed.jsonl", "cause"),
+    ("groups/failed.jsonl", "error"),
+    ("reads/a.json", "name"),
+    ("leases/all.lease", "host"),
+    ("job/config.json", "kind"),
+    ("cases/01_case/case.json", "claim"),
+    ("cases/01_case/case.json", "failure"),
+}
+"""Some fields that a command shows, so that the test plants them where they are read."""
+
+
+def places_in(root, name):
+    """The places of a file, one of each kind."""
+    data = FORMATS[FILES[name]][0](root / name)
+    found = list(places(data, ()) if isinstance(data, dict) else places(data, ("",)))
+    return kinds([(path[1:] if path[0] == "" else path, is_name) for path, is_name in found if path != ("",)])
+
+
+def is_readable(root, name, data):
+    """False if the reader of a file refuses it, or drops one of its lines, for a text that is in it."""
+    try:
+        if FILES[name] == "log":
+            for line in data:
+                declaration_log.check_entry(line)
+        elif name in line_forms.LINES:
+            for line in data:
+                line_forms.check_line(name, line)
+        elif name in ROWS:
+            for row in data:
+                Row.from_columns(row)
+        elif name == "reads/a.json":
+            return data.get("kind") in KINDS and {"name", "found"} <= set(data)
+        elif name == "study.json":
+            digests.write_document(root / name, data)
+            assert Store(root).declaration
+    except ValueError:  # a FormError and a UserError are
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return whole(tmp_path_factory.mktemp("hostile") / "whole")
+
+
+def commands(root, other, names):
+    """The commands that read some of these files."""
+    if not all(name.startswith(("job/", "cases/")) for name in names):
+        yield ["report", str(root)]
+        yield ["status", str(root)]
+        yield ["compare", str(root), str(other)]
+    if any(name.startswith("job/") for name in names):
+        yield ["generate", str(root / "job"), "--tokens", "1"]
+    if any(name.startswith("cases/") for name in names):
+        yield ["report", str(root / "cases")]
+    if "study.json" in names:
+        yield ["report", str(root.parent)]
+
+
+class Planting:
+    """Plants texts in copies of a folder, calls every command on it, and checks what it shows and writes."""
+
+    def __init__(self, folder, scratch, capsys):
+        self.folder, self.root, self.capsys = folder, scratch / "out/root", capsys
+        self.refused = self.count = 0
+
+    def plant(self, plants):
+        """Write a copy of the folder with these plants: (name of the file, path, is_name, text)."""
+        shutil.rmtree(self.root.parent, ignore_errors=True)
+        shutil.copytree(self.folder, self.root)
+        for name in dict.fromkeys(name for name, *_ in plants):
+            read, write = FORMATS[FILES[name]]
+            data = read(self.root / name)
+            for path, is_name, text in sorted(
+                ((path, is_name, text) for own, path, is_name, text in plants if own == name),
+                key=lambda one: (-len(one[0]), one[1]),  # names of objects last, since what is in them has moved then
+            ):
+                plant(data, path, is_name, text)
+            write(self.root / name, data)
+
+    def check(self, plants, divisions=1):
+        """Plant all, and again in halves, up to so many times, where a command refuses the folder.
+
+        Returns:
+          the numbers of the texts that were shown.
+        """
+        self.plant(plants)
+        shown, is_refused = set(), False
+        for words in commands(self.root, self.folder, {name for name, *_ in plants}):
+            self.capsys.readouterr()
+            code, (out, err) = main(words), self.capsys.readouterr()
+            assert not OBEYED.search(out + err), (plants, words, OBEYED.search(out + err))
+            assert (code == 2) == ("error: " in err), (plants, words, err)
+            assert code in (0, 2), (plants, words, err)
+            shown |= set(SHOWN.findall(out + err))
+            is_refused |= code == 2 and words == ["report", str(self.root)]
+        with contextlib.suppress(UserError):  # what `replicate` writes
+            one, other = analyse(Store(self.root)), analyse(Store(self.folder))
+            replication.write(
+                self.root, one.study["question"], [*compare_claims(one, other), *compare_claims(one, one)]
+            )
+        shown |= self.check_files(plants)
+        self.count += 1
+        self.refused += is_refused
+        if is_refused and divisions and len(plants) > 1:
+            half = len(plants) // 2
+            shown |= self.check(plants[:half], divisions - 1) | self.check(plants[half:], divisions - 1)
+        return shown
+
+    def check_files(self, plants):
+        shown = set()
+        written = [path for path in self.root.parent.rglob("*") if path.suffix in ACTIVE and path.is_file()]
+        for path in written:
+            text = path.read_text()
+            assert not OBEYED.search(text), (plants, path.name, OBEYED.search(text))
+            assert not ACTIVE[path.suffix].search(text), (plants, path.name, ACTIVE[path.suffix].search(text))
+            shown |= set(SHOWN.findall(text))
+        return shown
+
+
+def all_plants(folder, scratch, text):
+    """The places of all files, each with its own text; those that a reader accepts, and those that it refuses."""
+    accepted, refused, number = [], [], 0
+    shutil.copytree(folder, scratch)
+    for name in FILES:
+        whole_data = FORMATS[FILES[name]][0](folder / name)
+        for path, is_name in places_in(folder, name):
+            number += 1
+            one = (name, path, is_name, text.format(n=number))
+            data = copy.deepcopy(whole_data)
+            plant(data, path, is_name, one[-1])
+            (accepted if is_readable(scratch, name, data) else refused).append(one)
+    return accepted, refused
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_in_every_file_are_not_obeyed_or_interpreted(folder, tmp_path, capsys, monkeypatch, kind):
     monkeypatch.setattr(figures, "draw", lambda analysis, folder: {})
-    whole(tmp_path / "whole")
-    count = shown = 0
-    for what, write in versions(tmp_path / "whole", name):
-        root = tmp_path / "out"
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(tmp_path / "whole", root)
-        write(root / name)
-        for words in (["report", str(root)], ["status", str(root)], ["compare", str(root), str(tmp_path / "whole")]):
-            capsys.readouterr()
-            code, (out, err) = main(words), capsys.readouterr()
-            assert not OBEYED.search(out + err), (what, words, OBEYED.search(out + err))
-            assert (code == 2) == ("error: " in err), (what, words, err)
-            assert code in (0, 2), (what, err)
-        for path in root.iterdir():
-            if path.suffix in ACTIVE and path.is_file():
-                text = path.read_text()
-                assert not OBEYED.search(text), (what, path.name, OBEYED.search(text))
-                assert not ACTIVE[path.suffix].search(text), (what, path.name, ACTIVE[path.suffix].search(text))
-        count, shown = count + 1, shown + (root / "results.md").exists()
-    assert count
+    accepted, refused = all_plants(folder, tmp_path / "scratch", TEXTS[kind])
+    planting = Planting(folder, tmp_path, capsys)
+    shown = set()
+    for names, are_names in itertools.product(TOGETHER, (False, True)):
+        shown |= planting.check([one for one in accepted if one[0] in names and one[2] is are_names])
+    planting.check([one for one in refused if one[0] == "study.json"][:1])  # which the first of them has refused
+    planting.check([one for one in refused if one[0] not in ("study.json", "declarations.jsonl")])
+    places_shown = {(one[0], one[1][-1]) for one in accepted if re.search(r"alert.(\d+)", one[3])[1] in shown}
+    assert {one for one in SEEN if kind == "markup" or one[0] != "study.json"} <= places_shown
+
+
+def test_figures_show_texts_as_data(tmp_path, capsys):
+    label, text = MARKUP.format(n=1).replace("=", ""), MARKUP.format(n=2)
+    rates = Axis("optimizer.learning_rate", {label: 1e-3, "high": 1e-2}, name="rate")
+    claim = Claim(text, lower={"rate": "high"}, than={"rate": label})
+    fill(tmp_path / "out/root", tiny(axes=(NORM, rates), claims=(claim,)), lambda trial: 1.0 + trial.seed)
+    assert main(["report", str(tmp_path / "out/root")]) == 0
+    assert {"1", "2"} <= Planting(tmp_path, tmp_path, capsys).check_files([])
+    drawn = [path.read_text() for path in tmp_path.glob("out/root/figures/*.svg")]
+    assert any("alert(1)" in text for text in drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", TEXTS)
+def test_each_text_of_a_file_alone(folder, tmp_path, capsys, monkeypatch, name, kind):
+    monkeypatch.setattr(figures, "draw", lambda analysis, folder: {})
+    planting = Planting(folder, tmp_path, capsys)
+    for path, is_name in places_in(folder, name):
+        planting.check([(name, path, is_name, TEXTS[kind].format(n=9))])
+    assert planting.count
 
 
 @pytest.mark.parametrize(

@@ -437,20 +437,30 @@ def test_folders_that_are_links_are_refused(tmp_path, folder):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_files_that_are_links_are_not_followed(whole, tmp_path):
+@pytest.mark.parametrize("name", [".lock", "launches.jsonl", "study.json", "declarations.head", "a table"])
+@pytest.mark.parametrize("act", [train, lambda root: Store(root).declaration], ids=["train", "read"])
+def test_files_that_are_links_are_refused_by_name(whole, tmp_path, name, act):
     root = shutil.copytree(whole[0], tmp_path / "study")
-    for path, other in ((table_file(root), "precious.parquet"), (root / "launches.jsonl", "precious")):
-        path.rename(tmp_path / other)
-        path.symlink_to(tmp_path / other)
-    (root / ".lock").unlink()
-    before = {path: path.read_bytes() for path in tmp_path.glob("precious*")}
-    assert len(trained(train(root))) == len(TRIALS) // 2
-    is_whole(root, whole)
-    assert {path: path.read_bytes() for path in before} == before
-    (root / ".lock").unlink()
-    (root / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(UserError, match="cannot be locked"):
-        train(root)
+    path, precious = table_file(root) if name == "a table" else root / name, tmp_path / "precious"
+    path.rename(precious)
+    path.symlink_to(precious)
+    before = precious.read_bytes()
+    if name == ".lock" and act is not train:  # readers take no lock
+        assert act(root)
+    else:
+        with pytest.raises(UserError, match=f"{path} is a symbolic link; expected a file of its own"):
+            act(root)
+    assert path.is_symlink()
+    assert precious.read_bytes() == before
+
+
+def test_rows_in_a_linked_file_are_refused_without_a_declaration(whole, tmp_path):
+    root = shutil.copytree(whole[0], tmp_path / "study")
+    table_file(root).rename(tmp_path / "precious")
+    table_file_at = root / "groups" / "b.parquet"
+    table_file_at.symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match=r"b\.parquet is a symbolic link"):
+        Store(root).rows()
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/etc/x", "a/b", ".hidden", "a\0b", "a\\b", "x" * 300])
