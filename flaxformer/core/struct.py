@@ -200,7 +200,9 @@ def _type_name(hint: object) -> str:
     names = []
     for kind in alternatives(hint):
         if isinstance(kind, type) and issubclass(kind, Config):
-            found = [name for name in choices(kind) if "." not in name]
+            known = choices(kind)
+            found = [name for name in known if "." not in name]
+            found.sort(key=lambda name: qualified_name(known[name]) != name)  # those of the package first
             only_itself = found == [kind.__name__]
             listed = found[:MOST_NAMES] + ["…"] * (len(found) > MOST_NAMES)
             names.append(kind.__name__ if only_itself else f"{', '.join(listed)} or another {kind.__name__}")

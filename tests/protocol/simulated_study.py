@@ -15,12 +15,13 @@ from study import faults
 from study.tiny import INCIDENTAL, NORM, tiny
 
 from flaxformer.checkpoint import storage
-from flaxformer.runner import launch, partial_runs, remaining
+from flaxformer.runner import launch, partial_runs
 from flaxformer.runner.execute import Finished, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import PartialRun, Progress
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
+from flaxformer.study import plan
 from flaxformer.study.plan import declaration
 from flaxformer.study.program_groups import groups
 
@@ -108,15 +109,15 @@ def declared():
 @contextlib.contextmanager
 def patched(world, acknowledge):
     """Within, training is arithmetic; `acknowledge` is called with each row that was stored."""
-    append = Store.append
+    append, known = Store.append, declared()
 
     def appended(store, group, row):
         append(store, group, row)
         acknowledge(row)
 
     changes = [
-        (launch, "declaration", lambda study: declared()),
-        (remaining, "groups", lambda *_: GROUPS),
+        (plan, "declaration", lambda *_: known),
+        (plan, "groups", lambda *_: GROUPS),
         (launch, "provenance", faults.provenance),
         (launch, "execute", functools.partial(execute, world)),
         (partial_runs, "identity", lambda trials, _: [trial.name for trial in trials]),

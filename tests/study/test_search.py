@@ -502,7 +502,7 @@ def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
 
 FILE = '''"""A halving for the command line."""
 
-from flaxformer.study import Halving, LogUniform, Study, sampled
+from flaxformer.study import Halving, LogUniform, Study, sample_points
 from flaxformer import Attention, Dense, ModelConfig
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training
@@ -515,7 +515,7 @@ study = Study(
         task=Copy(symbols=5, length=3, batch_size=2, evaluation_batches=2),
         training=Training(steps=6, evaluate_every=3),
     ),
-    axes=[sampled({"optimizer.learning_rate": LogUniform(1e-4, 1e-1)}, samples=8)],
+    axes=[sample_points({"optimizer.learning_rate": LogUniform(1e-4, 1e-1)}, samples=8)],
     seeds=[1000],
     halving=Halving(factor=4, first=3),
 )
