@@ -200,9 +200,8 @@ def _type_name(hint: object) -> str:
     names = []
     for kind in alternatives(hint):
         if isinstance(kind, type) and issubclass(kind, Config):
-            known = choices(kind)
-            found = [name for name in known if "." not in name]
-            found.sort(key=lambda name: qualified_name(known[name]) != name)  # those of the package first
+            known = {name: value for name, value in choices(kind).items() if "." not in name}
+            found = sorted(known, key=lambda name: qualified_name(known[name]) != name)  # the package's first
             only_itself = found == [kind.__name__]
             listed = found[:MOST_NAMES] + ["…"] * (len(found) > MOST_NAMES)
             names.append(kind.__name__ if only_itself else f"{', '.join(listed)} or another {kind.__name__}")
