@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flaxformer.config import *
     from flaxformer.core import *
     from flaxformer.report.reading import StudyResults
+    from flaxformer.statistics import *
     from flaxformer.study import *
     from flaxformer.tasks import *
     from flaxformer.training import *
@@ -26,7 +27,7 @@ SEMANTICS = 6
 
 __version__ = "0.1.0"
 
-_EXPORTS = ("core", "components", "config", "study", "tasks", "training", "analysis")
+_EXPORTS = ("core", "components", "config", "study", "tasks", "training", "analysis", "statistics")
 """Packages whose public names are also names of `flaxformer`, imported when a name is first asked for."""
 
 

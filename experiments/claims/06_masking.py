@@ -1,4 +1,4 @@
-"""What does a causal mask gain, and what does it cost?
+"""Gain and cost of a causal mask.
 
 Turner: masking makes the model tractable for sequential problems, at the cost of some representation ability.
 

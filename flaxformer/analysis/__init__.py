@@ -2,6 +2,5 @@
 
 from flaxformer.analysis.tuned import tuned
 from flaxformer.analysis.variance import variance_of_seeds
-from flaxformer.statistics.points_fit import fit_joint_law
 
-__all__ = ["fit_joint_law", "tuned", "variance_of_seeds"]
+__all__ = ["tuned", "variance_of_seeds"]

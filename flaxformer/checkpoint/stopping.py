@@ -24,7 +24,7 @@ class Stop:
         """True from the first signal on."""
         return self.by is not None
 
-    def not_waiting(self, applies: bool = True) -> contextlib.ExitStack:
+    def raise_on_signals(self, applies: bool = True) -> contextlib.ExitStack:
         """Let a signal raise KeyboardInterrupt until the returned stack is closed, where nothing is to be saved.
 
         Nothing changes in a `Stop` that `stop_on_signals` has not made, or with `applies=False`.

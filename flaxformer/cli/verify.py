@@ -39,20 +39,20 @@ def main(arguments: Verify, console: Console) -> int:
     if arguments.trials < 1 or not 0 <= seed <= LAST:
         raise UserError(f"trials is {arguments.trials}, seed {seed}; expected at least 1, and 0 to {LAST:,}")
     study = copied_study(store, arguments, known["seeds"])
-    declared, rows = StudyPlan(study).declaration, store.rows()
+    plan, rows = StudyPlan(study), store.rows()
     executions = executions_of(store, arguments)
-    choice = choose(declared, rows, arguments.trials, seed, executions)
+    choice = choose(plan.declaration, rows, arguments.trials, seed, executions)
     check(store, choice)
     if not arguments.json:
         show_choice(console, store, choice, seed)
     chosen = [rows[name] for name in choice.trials]
-    events = EventsWithResult(train_again(study, declared, chosen, executions))
+    events = EventsWithResult(train_again(plan, chosen, executions))
     quiet = Console(quiet=True) if arguments.json else console
     steps = sum(row.stopped_at or study.baseline.training.steps for row in chosen)
     follow(events, quiet, len(chosen), steps)
     outcome, same = events.outcome, {name: row for name, row in rows.items() if name not in choice.not_verified}
-    different = outcome.different | derived_differences(store, study, declared, rows)
-    different |= rung_differences(store.root, study, outcome.again) | halving_differences(store.root, study, same)
+    different = outcome.different | derived_differences(store, plan, rows)
+    different |= rung_differences(store.root, study, outcome.again) | halving_differences(store.root, plan, same)
     trials = [name for name in choice.trials if name not in outcome.not_verified]
     if not trials:
         raise UserError(f"no trial could be verified: {reasons_in_words(outcome.not_verified)}")

@@ -157,6 +157,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
     A run that was stopped or killed and is resumed equals the uninterrupted one bit for bit on the same devices:
     batches and dropout are functions of (seed, step), and the state holds the rest. When `stop` is set, it finishes its
     chunk and saves; before the first step, it ends at once. A run whose loss is no longer finite ends there.
+
     With several processes, all train, and only the first reads and writes the folder and samples.
 
     Raises:
@@ -165,7 +166,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
     """
     code, modules, declared = _code(run, job), user_modules(job.file), run
     with contextlib.ExitStack() as held:
-        starting = held.enter_context(stop.not_waiting(jax.process_count() == 1))
+        starting = held.enter_context(stop.raise_on_signals(jax.process_count() == 1))
 
         def claim() -> bool:
             check(run, job)

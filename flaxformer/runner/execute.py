@@ -25,7 +25,7 @@ from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.micro_batches import check_batch
 
 SECONDS_BETWEEN_CHECKS = 0.05
-"""Time between two looks at the workers that an interrupted study waits for."""
+"""Time between two checks of the workers that an interrupted study waits for."""
 
 
 @dataclasses.dataclass(frozen=True)

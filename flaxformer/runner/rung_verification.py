@@ -58,20 +58,20 @@ def _at_rung(stored: Row, whole: Row, until: int, interval: int) -> str:
     )
 
 
-def halving_differences(root: Path, study: Study, rows: Mapping[str, Row]) -> dict[str, str]:
+def halving_differences(root: Path, plan: StudyPlan, rows: Mapping[str, Row]) -> dict[str, str]:
     """Return the trials that were stopped, or not, against the results at the rungs, each with what differs.
 
     A rung without all of its results decides nothing.
 
     Args:
       root: the study's folder.
-      study: the study.
+      plan: the study.
       rows: the rows of the study by trial, without those of another recipe.
     """
-    found: dict[str, str] = {}
+    study, found = plan.study, dict[str, str]()
     if study.halving is None:
         return found
-    left = programs(StudyPlan(study))
+    left = programs(plan)
     for until in steps_of_rungs(study):
         at_rung = Store(root / RUNGS / str(until)).rows()
         for program, arms in left.items():

@@ -20,7 +20,8 @@ from flaxformer.store.rows import DIAGNOSTICS, Row
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
-from flaxformer.study.program_groups import ProgramGroup, groups
+from flaxformer.study.plan import StudyPlan
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import join_words
@@ -113,7 +114,7 @@ def _device_kind_of(execution: Execution) -> str:
 
 
 def train_again(
-    study: Study, declared: JsonObject, rows: Sequence[Row], executions: Sequence[Execution]
+    plan: StudyPlan, rows: Sequence[Row], executions: Sequence[Execution]
 ) -> Generator[StudyEvent, None, Outcome]:
     """Train trials again, with as many runs together as their rows say, and return what differs, by trial.
 
@@ -121,19 +122,18 @@ def train_again(
     the next settings on the same devices: it is verified if it has the same bits by some of them.
 
     Args:
-      study: the study.
-      declared: its declaration.
+      plan: the study.
       rows: the rows of the trials to train.
       executions: the settings of the first training, but for those that the rows hold; at least one.
     """
-    outcome = Outcome({row.trial: reason for row in rows if (reason := _impossible(study, row))})
+    outcome = Outcome({row.trial: reason for row in rows if (reason := _impossible(plan.study, row))})
     left = [row for row in rows if row.trial not in outcome.different]
     for number, execution in enumerate(executions):
         kind, different = _device_kind_of(execution), []
         for row in (suited := [row for row in left if _device_kind(row.device) in ("", kind)]):
             outcome.different.pop(row.trial, None)
             outcome.not_verified.pop(row.trial, None)
-        for event in _train(study, declared, suited, execution):
+        for event in _train(plan, suited, execution):
             if isinstance(event, Finished):
                 stored = next(row for row in suited if row.trial == event.row.trial)
                 outcome.again[stored.trial] = event.row
@@ -164,7 +164,7 @@ def _impossible(study: Study, row: Row) -> str:
     return ""
 
 
-def _train(study: Study, declared: JsonObject, rows: Sequence[Row], execution: Execution) -> Iterator[StudyEvent]:
+def _train(plan: StudyPlan, rows: Sequence[Row], execution: Execution) -> Iterator[StudyEvent]:
     """Train trials by the settings that their rows hold, and yield the events."""
     by_setting: dict[tuple[int, int, int | None], list[Row]] = defaultdict(list)
     for row in rows:
@@ -174,14 +174,15 @@ def _train(study: Study, declared: JsonObject, rows: Sequence[Row], execution: E
         has_diagnostics = any(name.startswith(DIAGNOSTICS) for row in own for name in row.curves)
         settings = {"group_size": group_size, "chunk_steps": chunk_steps, "diagnostics": has_diagnostics}
         names = {row.trial: row for row in own}
-        yield from execute(_programs(study, declared, names, until), SameStack(**fields | settings | {"exact": False}))
+        yield from execute(_programs(plan, names, until), SameStack(**fields | settings | {"exact": False}))
 
 
-def _programs(study: Study, declared: JsonObject, rows: Mapping[str, Row], until: int | None) -> list[ProgramGroup]:
+def _programs(plan: StudyPlan, rows: Mapping[str, Row], until: int | None) -> list[ProgramGroup]:
     """The programs of a study with these trials alone, to the step at which a halving stopped them."""
-    initial = {trial["trial"]: trial["initial_weights"] for trial in declared["trials"] if "initial_weights" in trial}
+    trials = plan.declaration["trials"]
+    initial = {trial["trial"]: trial["initial_weights"] for trial in trials if "initial_weights" in trial}
     found = []
-    for group in groups(study.trials(), study.measure, study.file):
+    for group in plan.groups:
         trials = [Trial(trial.arm, trial.seed, until) for trial in group.trials if trial.name in rows]
         if trials:
             found.append(dataclasses.replace(group, trials=tuple(trials), initial_weights=initial))
@@ -226,9 +227,10 @@ def _shown(value: object) -> str:
     return "absent" if value is None else repr(value)
 
 
-def derived_differences(store: Store, study: Study, declared: JsonObject, rows: Mapping[str, Row]) -> dict[str, str]:
+def derived_differences(store: Store, plan: StudyPlan, rows: Mapping[str, Row]) -> dict[str, str]:
     """Return what differs between the stored numbers of `derive=` and those of the stored rows, by seed."""
-    stored = {row["seed"]: row["values"] for row in store.measured_by([declared["measured_by"]])}
+    study, measured_by = plan.study, plan.declaration["measured_by"]
+    stored = {row["seed"]: row["values"] for row in store.measured_by([measured_by])}
     again = {row["seed"]: row["values"] for row in derive_numbers(study, rows)} if study.derive is not None else {}
     found = {}
     for seed in stored.keys() & again.keys() if study.derive is not None else ():

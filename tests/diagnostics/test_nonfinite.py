@@ -73,7 +73,7 @@ FORWARD = {
 }  # fmt: skip
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 @pytest.mark.parametrize("place", FORWARD)
 def test_first_activation_after_a_non_finite_weight_is_found(place, layout):

@@ -156,7 +156,7 @@ DEFAULT = {
 """Cases that run by default, with the layout of the layers."""
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "by_head", "layout"),
     [

@@ -32,7 +32,7 @@ AXES = {
 """Axes of heads and of positions of the activations [2, …] at a point."""
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("path", AXES)
 @pytest.mark.parametrize("heads", [None, [0, 2], [-1], 1])
 @pytest.mark.parametrize("positions", [None, [0, 6], [-2]])

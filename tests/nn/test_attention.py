@@ -77,7 +77,7 @@ def run(implementation, q, k, v, mask, bias=None, **settings):
     return dot_product_attention(q, k, v, mask=mask, bias=bias, implementation=implementation, **settings)
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(2)
 @implementations
 @masks
 @pytest.mark.parametrize("logits", LOGITS)
@@ -130,7 +130,6 @@ def test_leading_axes_are_batch(implementation, batch):
     np.testing.assert_allclose(result, expected, atol=3e-6)
 
 
-@pytest.mark.every(3)
 @implementations
 @pytest.mark.parametrize("shape", [(S,), (T, S), (T, 1), (6, 1, S), (1, T, S), (B, 1, 1, S), (B, 6, T, S)])
 def test_mask_and_bias_broadcast_to_batch_heads_queries_keys(implementation, shape):
@@ -141,7 +140,6 @@ def test_mask_and_bias_broadcast_to_batch_heads_queries_keys(implementation, sha
     np.testing.assert_allclose(run(implementation, q, k, v, jnp.asarray(allowed), bias=bias), expected, atol=3e-6)
 
 
-@pytest.mark.every(5)
 @masks
 @pytest.mark.parametrize(("N", "K"), HEADS)
 def test_auto_equals_jax_nn(mask, N, K):
@@ -209,7 +207,6 @@ def hidden_from(kind, N):
     return allowed, ~allowed.any(-1).swapaxes(1, 2)
 
 
-@pytest.mark.every(3)
 @implementations
 @pytest.mark.parametrize("kind", ["one query", "one query of one head", "a batch row", "everything"])
 def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_gradient(implementation, kind):
@@ -246,7 +243,6 @@ def test_masked_softmax_of_a_row_that_sees_nothing_is_flat_and_makes_no_nan_on_t
     assert np.isfinite(grad).all()
 
 
-@pytest.mark.every(5)
 @implementations
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["padding", "one key of all heads", "one key of one key-value head"])
@@ -293,7 +289,6 @@ def test_shapes_that_do_not_fit_are_refused_by_name(shapes, options, message):
         unchecked(*(shaped(*shape) for shape in shapes), **options)
 
 
-@pytest.mark.every(5)
 @implementations
 @pytest.mark.parametrize(("queries", "keys"), [(7, 0), (0, 11), (0, 0)])
 @pytest.mark.parametrize("mask", [None, Causal()])
@@ -346,7 +341,6 @@ def test_later_keys_never_reach_earlier_queries_under_a_causal_mask(implementati
     assert (np.abs(before[:, 4:] - after[:, 4:]).max((0, 2, 3)) > 1e-3).all()
 
 
-@pytest.mark.every(3)
 @implementations
 @pytest.mark.parametrize("mask", ["none", "per_head"])
 @pytest.mark.parametrize("shift", [512.0, -512.0])
@@ -361,7 +355,6 @@ def bfloat16(*arrays):
     return [jnp.asarray(x, jnp.bfloat16) for x in arrays]
 
 
-@pytest.mark.every(3)
 @implementations
 @masks
 def test_bfloat16_is_the_float32_result_rounded_once(implementation, mask):

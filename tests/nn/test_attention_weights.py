@@ -74,7 +74,7 @@ def keywords(mask, bias, settings):
     return {"mask": mask, "bias": None if bias is None else jnp.asarray(bias), **settings}
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(3)
 @heads
 @masks
 @logits
@@ -88,7 +88,7 @@ def test_weights_equal_the_float64_loop_and_rows_sum_to_one_or_nothing(N, K, mas
     np.testing.assert_allclose(weights.sum(-1), allowed.any(-1), atol=1e-6)
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(3)
 @heads
 @masks
 @logits
@@ -132,7 +132,6 @@ def test_leading_axes_are_batch(batch):
     np.testing.assert_allclose(fixed, loop_over_rows(bias, mask, batch), atol=2e-6)
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("shape", [(S,), (T, S), (T, 1), (6, 1, S), (1, T, S), (B, 1, 1, S), (B, 6, T, S)])
 def test_mask_and_bias_broadcast_to_batch_heads_queries_keys(shape):
     q, k, v, _ = numbers(6, 3)
@@ -164,7 +163,6 @@ def output_and_gradients(attention, q, k, v, mask):
     return y, *gradients
 
 
-@pytest.mark.every(3)
 @masks
 def test_gradients_are_those_of_the_whole_and_nothing_comes_of_seeing_nothing(mask):
     q, k, v = map(jnp.asarray, numbers(6, 3)[:3])
@@ -178,7 +176,6 @@ def test_gradients_are_those_of_the_whole_and_nothing_comes_of_seeing_nothing(ma
     assert (np.asarray(halves[1])[blind] == 0).all()
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["padding", "one key of all heads", "one key of one key-value head"])
 def test_masked_keys_reach_neither_output_nor_gradient(poison, kind):
@@ -247,7 +244,6 @@ def loop_over_rows(logits, mask, batch):
     return result
 
 
-@pytest.mark.every(3)
 @masks
 @pytest.mark.parametrize("own", [False, True], ids=["one pattern", "a pattern each"])
 def test_fixed_weights_are_the_softmax_of_their_logits_where_the_mask_allows(mask, own):

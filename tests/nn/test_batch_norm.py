@@ -48,7 +48,6 @@ def expected_over_sequence(x, gain=1.0, bias=0.0, valid=None, epsilon=1e-5):
     return y
 
 
-@pytest.mark.every(5)
 @masked
 @pytest.mark.parametrize("affine", ["none", "gain", "bias", "gain and bias"])
 @pytest.mark.parametrize("epsilon", [None, 0.3])
@@ -123,7 +122,6 @@ def test_batch_statistics_treat_batch_and_time_alike(shape):
     assert count == np.prod(shape)
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("affine", ["none", "gain", "bias", "gain and bias"])
 @pytest.mark.parametrize("epsilon", [None, 0.3])
 @pytest.mark.parametrize("batch", [(), (B, T)])
@@ -222,7 +220,6 @@ def filled(x, fill):
     return jnp.asarray(np.where(VALID[..., None], x, np.float32(fill)))
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("axes", [(0, 1), (-2, -1)], ids=["batch", "sequence"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e6])
 def test_invalid_tokens_do_not_change_statistics_or_their_gradients(axes, poison):
@@ -243,7 +240,6 @@ def test_invalid_tokens_do_not_change_statistics_or_their_gradients(axes, poison
     assert (np.abs(gradient[VALID]).max(-1) > 1e-3).all()
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("norm", [by_sequence, by_batch])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e6])
 def test_invalid_tokens_do_not_change_valid_ones(norm, poison):

@@ -29,7 +29,7 @@ def numbers(*batch):
     )
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("how", SUMS)
 @pytest.mark.parametrize(("batch", "shards", "count"), [((7,), 1, 1), ((7,), 1, 3), ((6, 5), 2, 4), ((6, 5), 3, 10)])
 def test_loss_and_gradient_do_not_depend_on_the_chunks(how, batch, shards, count):

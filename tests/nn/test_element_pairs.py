@@ -57,7 +57,6 @@ def test_pairs_are_for_large_rows_of_even_length_in_bfloat16_on_a_gpu(monkeypatc
             assert pairs.has_pairs(jnp.zeros(shape, dtype)) == (fits and is_gpu and dtype == BF16), (shape, dtype, name)
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_equal_the_plain_ones(name, biased, gpu):

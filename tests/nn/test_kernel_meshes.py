@@ -26,7 +26,7 @@ def mapped(attend, axes):
     return jax.shard_map(attend, in_specs=rows, out_specs=rows, axis_names=axes, check_vma=False)
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_the_tpu_kernel_lowers_whatever_axes_are_mapped_already(mesh, axes):

@@ -95,7 +95,7 @@ def equals_the_reference(kernel, T, S, d_k, d_v, mask, dtype=jnp.float32, tolera
         )
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "shape", [name if name == "more keys" else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES]
 )
@@ -259,7 +259,7 @@ def test_splash_equals_the_equation_with_padding(mask):
 CUDNN = ["none", "causal", "causal window", "lengths", "causal lengths"]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("shape", "widths"), [((7, 7), (5, 3)), ((10, 10), (8, 8)), ((7, 12), (12, 20)), ((8, 5), (8, 8))], ids=str
 )
@@ -286,7 +286,6 @@ def test_a_kernel_maps_over_trials_whose_padding_is_shared():
     np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("mask", FUSED)
 def test_tokamax_arguments_equal_the_equation(mask):
     pytest.importorskip("tokamax")

@@ -25,7 +25,6 @@ def numbers(x, weight, contract):
     return [random.normal(size=shape) for shape in (x, weight, weight[contract:])]
 
 
-@pytest.mark.every(3)
 @every_case
 @pytest.mark.parametrize("biased", [False, True])
 def test_equals_einsum(x, weight, contract, letters, biased):
@@ -36,7 +35,6 @@ def test_equals_einsum(x, weight, contract, letters, biased):
     np.testing.assert_allclose(linear(*given, **options), wanted, atol=2e-5)
 
 
-@pytest.mark.every(3)
 @every_case
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_factor_multiplies_the_result(x, weight, contract, letters, biased):

@@ -33,7 +33,7 @@ def expected(logits, targets, weights, smoothing):
     return total, count
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("batch", [(), (T,), (B, T)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("smoothing", [None, 0.0, 0.13])
@@ -75,7 +75,6 @@ def test_the_gradient_is_weight_times_p_minus_q(smoothing):
     np.testing.assert_allclose(grad(jnp.asarray(logits)), weights[..., None] * (p - q), atol=1e-6)
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("smoothing", [None, 0.13])
 def test_targets_of_weight_zero_do_not_change_loss_or_gradient(poison, smoothing):
@@ -114,7 +113,7 @@ def test_a_batch_without_targets_has_sum_and_count_zero():
     assert cross_entropy(jnp.asarray(logits), jnp.asarray(targets), jnp.zeros(T)) == (0, 0)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sizes", [(12,), (6, 6), (1, 11), (5, 4, 3), (1,) * 12])
 @pytest.mark.parametrize("smoothing", [None, 0.13])
 def test_any_split_into_micro_batches_gives_the_same_loss_and_gradient(sizes, smoothing):
@@ -190,7 +189,6 @@ def expected_squares(y, t, weights):
     return total, count
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("batch", [(), (T,), (B, T)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_squared_error_equals_the_sum_over_tokens(batch, weighted):
@@ -250,7 +248,6 @@ def test_bfloat16_outputs_are_squared_and_summed_in_float32():
     np.testing.assert_allclose((total, count), wanted, rtol=1e-5)
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 @pytest.mark.parametrize("smoothing", [None, 0.13])
 def test_loss_and_gradient_for_accelerators_are_those_for_cpus_without_a_scatter(platform, smoothing):

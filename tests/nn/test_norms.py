@@ -45,7 +45,6 @@ def float32(*arrays):
     return [None if x is None else jnp.asarray(x, jnp.float32) for x in arrays]
 
 
-@pytest.mark.every(5)
 @both
 @pytest.mark.parametrize("offset", [0.0, 3.0, 100.0])
 def test_values_and_gradients_in_bfloat16(norm, offset):
@@ -66,7 +65,6 @@ def test_values_and_gradients_in_bfloat16(norm, offset):
         np.testing.assert_allclose(np.asarray(own, np.float32), other, rtol=2**-7, atol=0.01 * scale)
 
 
-@pytest.mark.every(5)
 @both
 @pytest.mark.parametrize("affine", ["none", "gain", "bias", "gain and bias"])
 @pytest.mark.parametrize("epsilon", [None, 0.3])

@@ -38,7 +38,7 @@ def expected(x, positions, base=10_000.0, interleaved=False):
     return y
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(2)
 @layouts
 @pytest.mark.parametrize("width", [2, H])
 @pytest.mark.parametrize("base", [10_000.0, 17.0])

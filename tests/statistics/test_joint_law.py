@@ -33,7 +33,6 @@ def test_the_fit_is_that_of_scipy(seed):
     np.testing.assert_allclose(usual_form(joint_law.fit(X, Y, losses, "squares")), expected, rtol=1e-4)
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.3])
 @pytest.mark.parametrize("beta", [0.2, 0.8])
@@ -42,7 +41,6 @@ def test_the_fit_finds_the_constants_of_a_law_without_noise(alpha, beta, loss):
     np.testing.assert_allclose(usual_form(found), (1.1, 0.7, alpha, 0.3, beta), rtol=1e-4)
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("loss", ["huber", "log_squares"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_fit_of_log_residuals_is_that_of_a_simplex_search(seed, loss):
@@ -63,7 +61,6 @@ def test_the_fit_of_log_residuals_is_that_of_a_simplex_search(seed, loss):
     np.testing.assert_allclose(found, expected, rtol=2e-3)
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("name", coverage.truths(SETTING))
 def test_the_gradient_of_every_number_is_that_of_differences(name):
     functional, _ = coverage.truths(SETTING)[name]
@@ -72,7 +69,6 @@ def test_the_gradient_of_every_number_is_that_of_differences(name):
     np.testing.assert_allclose(functional(theta)[1], gradient, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("name", coverage.truths(SETTING))
 def test_the_fit_under_a_hypothesis_is_that_of_scipy(name):
     functional, truth = coverage.truths(SETTING)[name]

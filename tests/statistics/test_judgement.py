@@ -65,7 +65,6 @@ def test_equivalence_is_tested_by_tost_where_differences_are_symmetric(seed):
     np.testing.assert_allclose([ours.effect.low, ours.effect.high], [low, high], rtol=1e-9)
 
 
-@pytest.mark.every(7)
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("n", [4, 5, 8])
 def test_the_interval_of_a_single_claim_is_the_one_that_is_tested(n, seed):
@@ -122,7 +121,6 @@ def test_with_many_seeds_the_detectable_effect_is_that_of_the_t_test(n, family):
     np.testing.assert_allclose(detectable_effect(estimate(x), family), theirs, rtol=0.06)
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("n", [5, 8, 12])
 @pytest.mark.parametrize("family", [1, 4])
 def test_the_detectable_effect_is_found_80_times_in_100_as_the_first_of_its_family(n, family):

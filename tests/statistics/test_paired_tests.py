@@ -41,7 +41,6 @@ def test_skewness_is_the_adjusted_one_of_scipy(name, n):
     np.testing.assert_allclose(skewness(x), stats.skew(x, axis=-1, bias=False), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.every(7)
 @pytest.mark.parametrize("kind", ["difference", "equality"])
 @pytest.mark.parametrize("bound", [-1.5, 0.0, 0.4])
 @pytest.mark.parametrize("n", [2, 3, *SEEDS])
@@ -100,7 +99,6 @@ def test_the_sign_flip_test_is_sampled_where_signs_are_too_many():
     assert 0 < sign_flip_p(x + 100) <= 2**-16
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("n", SEEDS)
 def test_the_sign_flip_test_agrees_at_5_in_100_symmetric_studies_at_most(n):
     x = np.random.default_rng(n).standard_t(2, (2000 if n < 16 else 200, n))
@@ -111,7 +109,6 @@ def test_the_sign_flip_test_agrees_at_5_in_100_symmetric_studies_at_most(n):
         assert np.array_equal(is_above(x, 0.0), (x > 0).all(-1))
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("n", [5, 6, 8, 11, 16])
 def test_a_single_claim_is_decided_falsely_as_rarely_as_the_goal(n):
     """At most 6 % for normal, t, bimodal and exponential differences, and 8 % for lognormal ones; 0.5 % is noise."""

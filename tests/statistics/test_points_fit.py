@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from scipy import optimize, special
 
-from flaxformer.analysis import fit_joint_law
 from flaxformer.cli import main
+from flaxformer.statistics import fit_joint_law
 from flaxformer.statistics.law_losses import LOSSES, minimise_many
 from flaxformer.system.errors import UserError
 

@@ -26,7 +26,6 @@ def usual_form(theta):
     return p - q / exponent, q / exponent, exponent
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_fit_is_that_of_scipy(seed):
     y = noisy(seed)[0][0].mean(0)
@@ -66,7 +65,6 @@ def test_a_number_that_needs_a_limit_is_infinite_without_one():
     assert scaling_law.log_amplitude_of(np.array([1.0, 0.4, -0.1]), 0.0)[0] == math.inf
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["L∞", "A", "loss at 10 × C", "effect at 10 × C"])
 def test_the_fit_under_a_hypothesis_is_that_of_scipy(name):
     functional, truth, n = coverage.truths(coverage.Setting())[name]
@@ -127,7 +125,7 @@ def test_seeds_that_agree_exactly_have_no_interval():
     assert np.isnan(scaling_tests.interval_of(scaling_law.exponent_of, LAW, scores, theta)).all()
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(30))
 def test_scores_without_a_law_have_intervals_without_a_warning(seed):
     chance = np.random.default_rng(seed)

@@ -109,7 +109,6 @@ def full_disk(request, monkeypatch):
     return fill
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("how", ["release", "leave", "expire"])
 def test_a_full_disk_keeps_no_lease_that_is_released_or_dead(folder, clock, full_disk, how):
     watcher, path = observer(folder, clock), folder / "g.lease"

@@ -160,7 +160,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["lines", "table", "study.json", "launches.jsonl"])
 def test_damaged_files_are_set_aside_and_only_their_rows_are_trained_again(whole, tmp_path, kind, damage):

@@ -160,7 +160,6 @@ def trained(run, layout="unrolled", steps=2):
     return state, after
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "optimizer",
     [pytest.param(one, marks=() if isinstance(one, AdamW) else pytest.mark.slow) for one in OPTIMIZERS],

@@ -57,7 +57,6 @@ def test_a_training_step_has_six_flops_per_weight_and_token_and_its_attention(la
     assert flops_per_step(run_of(config)) == model_flops(run_of(config))
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "how",
     [{"remat": "block"}, {"micro_batches": 5}, {"precision": "bfloat16"}, {"steps": 60, "evaluate_every": 20}],

@@ -122,7 +122,6 @@ def gradients(params, seed):
     )
 
 
-@pytest.mark.every(5)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "optimizer",
