@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from flaxformer import POST, PRE, AdamW, Attention, Axis, Claim, Copy, Dense, ModelConfig, Run, Study, Training
+from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.declarations import declare
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
@@ -47,13 +48,13 @@ def study_of(arms: int, seeds: int) -> Study:
     )
 
 
-def invented(trials: list[dict[str, Any]], drawn: np.random.Generator) -> pl.DataFrame:
+def invented(trials: list[DeclaredTrial], drawn: np.random.Generator) -> pl.DataFrame:
     """Results with random numbers of these declared trials of one program."""
     n, is_diverged, is_failed = len(trials), drawn.random(len(trials)) < 0.01, drawn.random(len(trials)) < 0.001
     loss = drawn.random(n)
-    columns: dict[str, Any] = {name: [trial[name] for trial in trials] for name in ("trial", "group", "seed")}
-    columns |= {name: [trial["labels"][name] for trial in trials] for name in trials[0]["labels"]}
-    columns |= {"fingerprint": [trial["fingerprint"] for trial in trials]}
+    columns: dict[str, Any] = {name: [getattr(trial, name) for trial in trials] for name in ("trial", "group", "seed")}
+    columns |= {name: [trial.labels[name] for trial in trials] for name in trials[0].labels}
+    columns |= {"fingerprint": [trial.fingerprint for trial in trials]}
     for name, value in (("validation_loss", loss), ("validation_accuracy", np.full(n, 0.5))):
         columns |= {name: value, f"initial_{name}": np.full(n, 9.0), f"{name}_curve": value[:, None] + np.array(CURVE)}
     columns |= {"train_loss_curve": drawn.random((n, STEPS)), "seconds": np.full(n, 0.1)}
@@ -87,9 +88,9 @@ def declare_in(folder: Path, study: Study) -> None:
 def fill(folder: Path) -> None:
     """Add finished runs with random numbers to the folder of a declared study."""
     store, drawn = Store(folder), np.random.default_rng(0)
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for trial in store.declaration["trials"]:
-        groups.setdefault(trial["group"], []).append(trial)
+    groups: dict[str, list[DeclaredTrial]] = {}
+    for trial in store.declaration.trials:
+        groups.setdefault(trial.group, []).append(trial)
     with store.locked():
         for name, trials in groups.items():
             write_table(store.groups / f"{name}.parquet", invented(trials, drawn))

@@ -21,14 +21,12 @@ from flaxformer.statistics.finite import describe_left_out, finite
 from flaxformer.statistics.judgement import FEWEST_SEEDS, proportion
 from flaxformer.statistics.parabola import NEIGHBOURS
 from flaxformer.store import declaration_log, trial_measurements
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredTrial, Labels
 from flaxformer.store.declaration_log import DeclarationLog
-from flaxformer.store.line_forms import LAUNCHES, read_checked
+from flaxformer.store.line_forms import LAUNCHES, TrialMeasurement, read_checked
 from flaxformer.store.store import Store
-from flaxformer.store.trial_measurements import TrialMeasurement
-from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.divergence import RULE
 from flaxformer.study.evaluation_data import coverage, data_limits
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.user_code import read_records
 from flaxformer.system.wording import count_of
 
@@ -42,7 +40,7 @@ MOST_LISTED = 20
 class Analysis:
     """Content of a report, computed from the folder of results alone."""
 
-    study: JsonObject
+    study: Declaration
     results: TrialResults
     """Results of all declared trials by column."""
     arms: list[ArmSummary]
@@ -70,13 +68,13 @@ class Analysis:
     @property
     def exact(self) -> bool:
         """True if the numbers do not depend on the seed."""
-        return self.study.get("exact", False)
+        return self.study.exact
 
     @functools.cached_property
     def missing(self) -> int:
         """Number of declared trials without a finished run; a run that was stopped early is not missing."""
         has_row = [status not in (None, "failed") for status in self.results.statuses]
-        return has_row.count(False) + len(self.results.unscored(self.study["metric"]))
+        return has_row.count(False) + len(self.results.unscored(self.study.metric))
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -119,7 +117,7 @@ class Analysis:
     @property
     def coverage(self) -> str:
         """Sentence on what the intervals cover; empty where nothing was trained."""
-        errors = self.results.numbers(f"{self.study['metric']}_se")
+        errors = self.results.numbers(f"{self.study.metric}_se")
         is_done = self.results.table["status"].eq_missing("done")
         return coverage(self.study, errors.filter(is_done).drop_nulls().to_list())
 
@@ -133,7 +131,7 @@ class Analysis:
     @property
     def limits(self) -> list[str]:
         """Limits of the study: the author's caveats, and those that follow from its size and its results."""
-        n, trials = len(self.study["seeds"]), len(self.study["trials"])
+        n, trials = len(self.study.seeds), len(self.study.trials)
         found = [f"{self.missing} of {trials} runs are missing."] if self.missing else []
         found += [
             *self._divergence_limits,
@@ -150,12 +148,12 @@ class Analysis:
             found.append(f"It has {count_of(n, 'seed')}; with fewer than {FEWEST_SEEDS}, no claim is decided.")
         if len(self.arms) > MOST_DRAWN:
             found.append(f"Figures show at most {MOST_DRAWN} arms; the files in tables/ have all {len(self.arms):,}.")
-        return [*found, *self.study["caveats"]]
+        return [*found, *self.study.caveats]
 
     @property
     def _divergence_limits(self) -> list[str]:
         """The rule of divergence, in every report of training, and the rate of each arm with diverged runs."""
-        if self.study["kind"] != "study" or not self.divergence[1]:
+        if self.study.kind != "study" or not self.divergence[1]:
             return []
         return [RULE, *divergence_rates(self.arms)]
 
@@ -170,9 +168,9 @@ class Analysis:
         ]
         if (more := len(self.disagreements) - MOST_LISTED) > 0:
             found.append(f"{count_of(more, 'other run')} had different results too.")
-        n = len(self.study["seeds"])
+        n = len(self.study.seeds)
         measured = max((one.estimate.n + len(one.not_finite) for one in self.quantities), default=0)
-        if (self.quantities or self.study["kind"] == "probe") and not self.missing and measured < n:
+        if (self.quantities or self.study.kind == "probe") and not self.missing and measured < n:
             found.append(f"Measurements at {n - measured} of {count_of(n, 'seed')} are missing.")
         return found
 
@@ -180,10 +178,10 @@ class Analysis:
     def _code_limits(self) -> list[str]:
         """Results that were kept although their code has changed since."""
         return [
-            f"On {one['time'][:10]}, code had changed ({', '.join(one['changed'])}); results of the earlier code were "
-            f"kept: {one['results']}."
-            for one in self.study.get("code_changes", ())
-            if one["decision"] == "keep"
+            f"On {one.time[:10]}, code had changed ({', '.join(one.changed)}); results of the earlier code were "
+            f"kept: {one.results}."
+            for one in self.study.code_changes
+            if one.decision == "keep"
         ]
 
     @property
@@ -193,7 +191,7 @@ class Analysis:
         stops = self.results.table.filter(status="stopped")["stopped_at"]
         steps = " or ".join(map(str, sorted(stops.unique().to_list())))
         return [
-            f"{len(self.stopped)} of {len(self.study['trials'])} runs were stopped after {steps} steps, because their "
+            f"{len(self.stopped)} of {len(self.study.trials)} runs were stopped after {steps} steps, because their "
             "arms were behind others of the same program; they have no final result."
         ]
 
@@ -217,14 +215,14 @@ class Analysis:
 def analyse(store: Store) -> Analysis:
     """Analyse the results of a study or a probe; the study may be incomplete."""
     study = store.declaration
-    results = TrialResults(store, [trial["trial"] for trial in study["trials"]])
-    scores, diverged = results.scores(study["metric"]), results.diverged
-    if unscored := results.unscored(study["metric"]):
-        what = f"{count_of(len(unscored), 'row')} without {study['metric']}"
+    results = TrialResults(store, [trial.trial for trial in study.trials])
+    scores, diverged = results.scores(study.metric), results.diverged
+    if unscored := results.unscored(study.metric):
+        what = f"{count_of(len(unscored), 'row')} without {study.metric}"
         store.corrupt_files.setdefault(f"row of {results.trials[unscored[0]]}", what)
-    arms, seeds = [], [trial["seed"] for trial in study["trials"]]
-    not_finite = set(results.not_finite(study["metric"]))
-    for labels, places in _places(study["trials"]):
+    arms, seeds = [], [trial.seed for trial in study.trials]
+    not_finite = set(results.not_finite(study.metric))
+    for labels, places in _places(study.trials):
         own = [scores[place] for place in places]
         without = tuple(seeds[place] for place in places if place in not_finite)
         n = int(diverged[places].sum())
@@ -236,10 +234,10 @@ def analyse(store: Store) -> Analysis:
     log = declaration_log.read(store)
     held = Counter(results.declarations) + Counter(row.get("declaration") for row in store.measurements(study))
     faults = log.faults_of(held)
-    if study.get("declaration") not in (None, *log.digests):
+    if study.declaration not in (None, *log.digests):
         faults.append("study.json was written under a declaration that is not in the log")
     history = History(study, log)
-    declared = [history.declaration_of(claim, not faults) for claim in study["claims"]]
+    declared = [history.declaration_of(claim, not faults) for claim in study.claims]
     former = [(one, former_arms(store, log, one)) for one in history.withdrawn()]
     claims, withdrawn = judge_claims(study, measured, declared, former)
     explorations = explore(study, by_labels, {sweep.axis for sweep in sweeps} | scaling_axes(study))
@@ -251,12 +249,12 @@ def analyse(store: Store) -> Analysis:
     return Analysis(*parts, *files, history.further_seeds(), measured_weights, reads)
 
 
-def _places(trials: Sequence[JsonObject]) -> Iterator[tuple[Labels, list[int]]]:
+def _places(trials: Sequence[DeclaredTrial]) -> Iterator[tuple[Labels, list[int]]]:
     """Yield the labels of each arm, and the places of its trials in the order of declaration."""
     found: dict[str, list[int]] = {}
     for place, trial in enumerate(trials):
-        found.setdefault(key_of(trial["labels"]), []).append(place)
-    return ((trials[places[0]]["labels"], places) for places in found.values())
+        found.setdefault(key_of(trial.labels), []).append(place)
+    return ((trials[places[0]].labels, places) for places in found.values())
 
 
 def analyse_to_show(store: Store, reader: str) -> Analysis:
@@ -268,21 +266,21 @@ def analyse_to_show(store: Store, reader: str) -> Analysis:
     """
     analysis = analyse(store)
     if analysis.claims and analysis.missing and analysis.rows:
-        declared = len(analysis.study["trials"])
+        declared = len(analysis.study.trials)
         declaration_log.record_interim_analysis(store, declared - analysis.missing, declared, reader)
         return dataclasses.replace(analysis, log=declaration_log.read(store))
     return analysis
 
 
-def _quantities(study: JsonObject, store: Store) -> list[ArmSummary]:
+def _quantities(study: Declaration, store: Store) -> list[ArmSummary]:
     """Return a summary per number that was measured or derived, over the declared seeds; NaN and ±∞ are no values."""
     rows = {row["seed"]: row for row in store.measurements(study)}
-    own = [rows.get(seed) for seed in study["seeds"]]
+    own = [rows.get(seed) for seed in study.seeds]
     names = dict.fromkeys(name for row in own if row for name in row["values"])
 
     def summary(name: str) -> ArmSummary:
         values = [row["values"].get(name) if row else None for row in own]
-        scores, pairs = [*map(finite, values)], zip(study["seeds"], values, strict=True)
+        scores, pairs = [*map(finite, values)], zip(study.seeds, values, strict=True)
         not_finite = tuple(seed for seed, value in pairs if value is not None and finite(value) is None)
         return ArmSummary({QUANTITY: name}, scores, [None] * len(own), 0, not_finite=not_finite)
 

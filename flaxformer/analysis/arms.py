@@ -9,10 +9,9 @@ import numpy as np
 from flaxformer.analysis.trials import TrialResults
 from flaxformer.statistics.finite import WithoutValue, finite_values
 from flaxformer.statistics.judgement import Estimate, estimate, proportion
+from flaxformer.store.declaration import QUANTITY, Declaration, Labels
 from flaxformer.store.rows import Row
-from flaxformer.study.claim import QUANTITY, Labels
 from flaxformer.study.divergence import is_diverged
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of
 
 Curve = tuple[list[int], list[Estimate]]
@@ -46,14 +45,14 @@ class ArmSummary:
         """Mean and interval over the seeds with a score."""
         return estimate([score for score in self.scores if score is not None])
 
-    def without_value(self, study: JsonObject, name: str) -> WithoutValue:
+    def without_value(self, study: Declaration, name: str) -> WithoutValue:
         """Return the seeds at which a metric of the runs is not finite; of a quantity, its own."""
         seeds = self.not_finite
-        if self.results is not None and name != study["metric"]:
+        if self.results is not None and name != study.metric:
             missing = set(self.results.not_finite(name))
-            seeds = tuple(study["trials"][place]["seed"] for place in self.places if place in missing)
+            seeds = tuple(study.trials[place].seed for place in self.places if place in missing)
         where = "" if QUANTITY in self.labels else ", ".join(f"{axis} {label}" for axis, label in self.labels.items())
-        return WithoutValue(name, seeds, len(study["seeds"]), where)
+        return WithoutValue(name, seeds, len(study.seeds), where)
 
     @property
     def statuses(self) -> list[str | None]:
@@ -128,9 +127,9 @@ def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:
     return found[:MOST_LISTED] + ([f"Of {count_of(more, 'other arm')}, runs diverged too."] if more > 0 else [])
 
 
-def without_value(study: JsonObject, arms: Sequence[ArmSummary]) -> list[WithoutValue]:
+def without_value(study: Declaration, arms: Sequence[ArmSummary]) -> list[WithoutValue]:
     """Return the seeds at which a quantity, or a metric or number of an evaluation set of an arm, is not finite."""
-    names = dict.fromkeys((study["metric"], *study.get("evaluation_columns", ())))
+    names = dict.fromkeys((study.metric, *study.evaluation_columns))
     names_of = [([own] if (own := arm.labels.get(QUANTITY)) else names) for arm in arms]
     found = [arm.without_value(study, name) for arm, own in zip(arms, names_of, strict=True) for name in own]
     return [one for one in found if one.seeds]

@@ -7,8 +7,7 @@ from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.costs import CostRatio, claim_cost_ratios
 from flaxformer.statistics.finite import WithoutValue, join_arms
 from flaxformer.statistics.judgement import Judgement, Qualification, judge_difference, judge_equivalence, with_verdicts
-from flaxformer.study.claim import QUANTITY, Labels
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredClaim, Labels
 
 Term = tuple[float, Labels]
 
@@ -49,16 +48,16 @@ class ClaimContext:
         return kind != "equal" and any(one.judgement.effect.mean <= 0 for one in self.simple_effects)
 
 
-def judge_claim(claim: JsonObject, differences: Sequence[float], exact: bool) -> Judgement:
+def judge_claim(claim: DeclaredClaim, differences: Sequence[float], exact: bool) -> Judgement:
     """Return the judgement of one declared claim, before the correction for its family."""
-    if claim["kind"] == "equal":
-        return judge_equivalence(differences, claim["within"], exact)
-    return judge_difference(differences, claim["by"], exact)
+    if claim.within is not None:
+        return judge_equivalence(differences, claim.within, exact)
+    return judge_difference(differences, claim.by, exact)
 
 
 def with_context(
-    study: JsonObject,
-    claims: Sequence[JsonObject],
+    study: Declaration,
+    claims: Sequence[DeclaredClaim],
     differences: Sequence[Sequence[float]],
     judgements: Sequence[Judgement],
     measured: Sequence[Sequence[ArmSummary]],
@@ -72,8 +71,8 @@ def with_context(
       judgements: judgement of each, with its verdict.
       measured: the arms and quantities among which each claim has its own.
     """
-    exact = study.get("exact", False)
-    diverged = [diverged_seeds(claim["terms"], arms) for claim, arms in zip(claims, measured, strict=True)]
+    exact = study.exact
+    diverged = [diverged_seeds(claim.terms, arms) for claim, arms in zip(claims, measured, strict=True)]
     without = []
     for claim, own, lost in zip(claims, differences, diverged, strict=True):
         kept = [difference for difference, is_lost in zip(own, lost, strict=True) if not is_lost]
@@ -82,15 +81,15 @@ def with_context(
     known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
     for claim, arms, judgement, lost, again in known:
         context = ClaimContext(
-            tuple(simple_effects(claim["terms"], arms)),
+            tuple(simple_effects(claim.terms, arms)),
             sum(lost),
             again if any(lost) else None,
-            claim_cost_ratios(claim["terms"], arms),
-            tuple(without_value(study, claim["terms"], arms)),
+            claim_cost_ratios(claim.terms, arms),
+            tuple(without_value(study, claim.terms, arms)),
         )
         holds: dict[Qualification, bool] = {
             "not finite": bool(context.without_value),
-            "simple effects": judgement.verdict == "supported" and context.is_denied(claim["kind"]),
+            "simple effects": judgement.verdict == "supported" and context.is_denied(claim.kind),
             "divergence decides": any(lost) and again.verdict != judgement.verdict,
             "unequal cost": bool(context.cost_ratios),
         }
@@ -100,10 +99,10 @@ def with_context(
     return qualified, contexts
 
 
-def without_value(study: JsonObject, terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[WithoutValue]:
+def without_value(study: Declaration, terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[WithoutValue]:
     """Return the seeds at which a number that a claim compares is not finite, by its name."""
     arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
-    return join_arms([arm.without_value(study, arm.labels.get(QUANTITY) or str(study["metric"])) for arm in arms])
+    return join_arms([arm.without_value(study, arm.labels.get(QUANTITY) or str(study.metric)) for arm in arms])
 
 
 def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[SimpleEffect]:

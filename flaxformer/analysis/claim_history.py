@@ -9,13 +9,13 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredClaim
 from flaxformer.store.declaration_log import ANY_ARM, DeclarationLog
-from flaxformer.store.entry_content import configuration_digest, question, recipe_digest
-from flaxformer.study.claim import QUANTITY, arm_name
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.log_entries import DeclarationEntry, configuration_digest, question, recipe_digest
+from flaxformer.study.claim import arm_name
 from flaxformer.system.wording import count_of, join_words
 
-RULE = ("kind", "by", "within", "terms", "constant")
+RULE: tuple[str, ...] = ("kind", "by", "within", "terms", "constant")
 """Fields of a claim that its test depends on."""
 TEXTS = ("question", "caveats", "unit", "goal", "axes")
 """Fields of a declaration of which a change is told without its content."""
@@ -58,8 +58,8 @@ class ClaimDeclaration:
 class WithdrawnClaim:
     """A claim that was declared before its data and withdrawn after them."""
 
-    claim: JsonObject
-    entry: JsonObject
+    claim: DeclaredClaim
+    entry: DeclarationEntry
     """The last declaration that held it."""
 
 
@@ -84,25 +84,25 @@ class History:
       log: log of its folder.
     """
 
-    def __init__(self, study: JsonObject, log: DeclarationLog) -> None:
+    def __init__(self, study: Declaration, log: DeclarationLog) -> None:
         self.study, self.entries = study, log.declarations
         self.known = _known_results(self.entries)
         """The results that were known at each declaration, that of all earlier ones among them."""
-        self.keys = [[identity(claim, entry) for claim in entry["claims"]] for entry in self.entries]
+        self.keys = [[identity(claim, entry) for claim in entry.claims] for entry in self.entries]
         last = self.entries[-1] if self.entries else None
-        self.is_current = last is not None and _is_same(question(study), last)
+        self.is_current = last is not None and question(study) == question(last)
         """True if study.json holds the last declaration of the log."""
 
-    def declaration_of(self, claim: JsonObject, is_intact: bool) -> ClaimDeclaration:
+    def declaration_of(self, claim: DeclaredClaim, is_intact: bool) -> ClaimDeclaration:
         """Return the declaration of a claim of the study; `is_intact` is False for a log with faults."""
-        arms, seeds, n = self._arms_of(claim), self.study["seeds"], len(self.entries) - 1
+        arms, seeds, n = self._arms_of(claim), self.study.seeds, len(self.entries) - 1
         is_held = self.is_current and _has_recipes(claim, self.study, self.entries[-1])
         if not is_held or (key := identity(claim, self.entries[-1])) not in self.keys[-1]:
             return ClaimDeclaration("", 0, len(seeds), 0, len(arms) * len(seeds), 0, is_intact=False)
         first = self._first(key, n)
         before, now = ([known.get(arm, set()) for arm in arms] for known in (self.known[first], self.known[n]))
         return ClaimDeclaration(
-            time=self.entries[first]["time"],
+            time=self.entries[first].time,
             existing_seeds=len(self.known_seeds(claim, first, seeds)),
             seeds=len(seeds),
             existing=sum(len(own & {*seeds}) for own in before),
@@ -120,11 +120,11 @@ class History:
         current = {*self.keys[-1]} if self.is_current else set()
         found: dict[str, WithdrawnClaim] = {}
         for n, before in enumerate(self.entries[:-1]):
-            for claim, key in zip(before["claims"], self.keys[n], strict=True):
+            for claim, key in zip(before.claims, self.keys[n], strict=True):
                 is_left = key in self.keys[n + 1] or key in current
-                if is_left or self.known_seeds(claim, self._first(key, n), before["seeds"], before):
+                if is_left or self.known_seeds(claim, self._first(key, n), before.seeds, before):
                     continue
-                if self.known_seeds(claim, n + 1, before["seeds"], before):
+                if self.known_seeds(claim, n + 1, before.seeds, before):
                     found[key] = WithdrawnClaim(claim, before)
         return list(found.values())
 
@@ -132,16 +132,16 @@ class History:
         """Return the sets of seeds that were declared before, had results of the study's arms, and were left behind."""
         if not self.entries:
             return FurtherSeeds()
-        declared, known = {*self.study["seeds"]}, self.known[-1]
-        arms = [ANY_ARM] if self.study["kind"] == "probe" else {*self.entries[-1]["arms"].values()}
+        declared, known = {*self.study.seeds}, self.known[-1]
+        arms = [ANY_ARM] if self.study.kind == "probe" else {*self.entries[-1].arms.values()}
         others = {arm: known.get(arm, set()) - declared for arm in arms}
         tried = set().union(*others.values())
-        sets = {tuple(sorted(entry["seeds"])): entry["seeds"] for entry in self.entries}
+        sets = {tuple(sorted(entry.seeds)): entry.seeds for entry in self.entries}
         left = [own for own in sets.values() if ({*own} - declared) & tried]
         return FurtherSeeds(left, sum(map(len, others.values())))
 
     def known_seeds(
-        self, claim: JsonObject, at: int, seeds: Sequence[int], entry: JsonObject | None = None
+        self, claim: DeclaredClaim, at: int, seeds: Sequence[int], entry: DeclarationEntry | None = None
     ) -> list[int]:
         """Return the seeds at which the data of a claim were known at the time of a declaration.
 
@@ -152,19 +152,19 @@ class History:
           entry: a declaration with the claim's arms; by default the last one.
         """
         known = self.known[at]
-        if any(QUANTITY in labels for _, labels in claim["terms"]):
+        if any(QUANTITY in labels for _, labels in claim.terms):
             return [seed for seed in seeds if any(seed in own for own in known.values())]
         arms = self._arms_of(claim, entry)
         return [seed for seed in seeds if all(seed in known.get(arm, ()) for arm in arms)]
 
-    def _arms_of(self, claim: JsonObject, entry: JsonObject | None = None) -> list[str]:
+    def _arms_of(self, claim: DeclaredClaim, entry: DeclarationEntry | None = None) -> list[str]:
         """Configurations of the arms whose results decide a claim; all arms for a number that is derived from them."""
-        if self.study["kind"] == "probe":
+        if self.study.kind == "probe":
             return [ANY_ARM]
-        arms = (entry or self.entries[-1])["arms"] if self.entries else {}
-        if any(QUANTITY in labels for _, labels in claim["terms"]):
+        arms = (entry or self.entries[-1]).arms if self.entries else {}
+        if any(QUANTITY in labels for _, labels in claim.terms):
             return list(dict.fromkeys(arms.values()))
-        names = [arm_name(labels) for _, labels in claim["terms"]]
+        names = [arm_name(labels) for _, labels in claim.terms]
         return list(dict.fromkeys(arms.get(name, name) for name in names))
 
     def _first(self, key: str, until: int) -> int:
@@ -173,11 +173,11 @@ class History:
             until -= 1
         return until
 
-    def _seed_changes(self, claim: JsonObject, first: int) -> list[str]:
+    def _seed_changes(self, claim: DeclaredClaim, first: int) -> list[str]:
         """Sentences on changes of the seeds after results at the new seeds were known."""
         found = []
         for n in range(first + 1, len(self.entries)):
-            before, after = self.entries[n - 1]["seeds"], self.entries[n]["seeds"]
+            before, after = self.entries[n - 1].seeds, self.entries[n].seeds
             known = len(self.known_seeds(claim, n, after))
             if before != after and known:
                 found.append(
@@ -187,42 +187,37 @@ class History:
         return found
 
 
-def _known_results(entries: Sequence[JsonObject]) -> list[KnownSeeds]:
+def _known_results(entries: Sequence[DeclarationEntry]) -> list[KnownSeeds]:
     """Return the results that were known at each declaration: those that existed then or at an earlier one."""
     found: list[KnownSeeds] = []
     known: dict[str, set[int]] = {}
     configurations: dict[str, str] = {}
     for entry in entries:
-        configurations = entry["arms"] | configurations  # results are those of earlier declarations
+        configurations = entry.arms | configurations  # results are those of earlier declarations
         known = {arm: {*seeds} for arm, seeds in known.items()}
-        for arm, seeds in entry["results"].items():
+        for arm, seeds in entry.results.items():
             known.setdefault(configurations.get(arm, arm), set()).update(seeds)
-        configurations |= entry["arms"]
+        configurations |= entry.arms
         found.append(known)
     return found
 
 
-def identity(claim: JsonObject, entry: JsonObject) -> str:
+def identity(claim: DeclaredClaim, entry: DeclarationEntry) -> str:
     """Identity of a claim in a declaration: its text, its answers, its rule, and what it measures."""
-    fields = {name: claim.get(name) for name in ("text", "answers", *RULE)}
-    labels = [own for _, own in claim["terms"]]
-    arms = [entry["recipes"].get(arm_name(own)) for own in labels if QUANTITY not in own]
-    measured = [entry["metric"], *arms] if arms else []
-    derived = [entry["measured_by"]] if len(arms) < len(labels) else []
+    fields = [getattr(claim, name) for name in ("text", "answers", *RULE)]
+    labels = [own for _, own in claim.terms]
+    arms = [entry.recipes.get(arm_name(own)) for own in labels if QUANTITY not in own]
+    measured = [entry.metric, *arms] if arms else []
+    derived = [entry.measured_by] if len(arms) < len(labels) else []
     return json.dumps([fields, measured, derived], sort_keys=True)
 
 
-def _is_same(declared: JsonObject, entry: JsonObject) -> bool:
-    """True if an entry holds what a declaration asks."""
-    return all(entry.get(name) == value for name, value in json.loads(json.dumps(declared)).items())
-
-
-def _has_recipes(claim: JsonObject, study: JsonObject, entry: JsonObject) -> bool:
+def _has_recipes(claim: DeclaredClaim, study: Declaration, entry: DeclarationEntry) -> bool:
     """True if the arms of a claim have the same recipes in a declaration and in an entry."""
-    for name in {arm_name(labels) for _, labels in claim["terms"] if QUANTITY not in labels}:
-        recipe = study["recipes"].get(name)
+    for name in {arm_name(labels) for _, labels in claim.terms if QUANTITY not in labels}:
+        recipe = study.recipes.get(name)
         digests = (None, None) if recipe is None else (configuration_digest(recipe), recipe_digest(recipe))
-        if digests != (entry["arms"].get(name), entry["recipes"].get(name)):
+        if digests != (entry.arms.get(name), entry.recipes.get(name)):
             return False
     return True
 
@@ -236,32 +231,30 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
     return join_words(map(str, seeds))
 
 
-def changes(before: JsonObject | None, after: JsonObject) -> list[str]:
+def changes(before: DeclarationEntry | None, after: DeclarationEntry) -> list[str]:
     """Return what an entry changes in the declaration before it, in a sentence each."""
     if before is None:
-        return [f"{count_of(len(after['claims']), 'claim')}, seeds {seeds_in_words(after['seeds'])}"]
-    found = [
-        f"{name} changed" for name in ("question", "caveats", "unit", "goal", "axes") if before[name] != after[name]
-    ]
-    found += [f"{name}: {before[name]} -> {after[name]}" for name in ("name", "metric") if before[name] != after[name]]
-    if before["seeds"] != after["seeds"]:
-        found.append(f"seeds: {seeds_in_words(before['seeds'])} -> {seeds_in_words(after['seeds'])}")
-    if before.get("scaling") != after.get("scaling"):
+        return [f"{count_of(len(after.claims), 'claim')}, seeds {seeds_in_words(after.seeds)}"]
+    found = [f"{name} changed" for name in TEXTS if getattr(before, name) != getattr(after, name)]
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in ("name", "metric")]
+    found += [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new]
+    if before.seeds != after.seeds:
+        found.append(f"seeds: {seeds_in_words(before.seeds)} -> {seeds_in_words(after.seeds)}")
+    if before.scaling != after.scaling:
         found.append(f"scaling: {_scaling(before)} -> {_scaling(after)}")
-    old, new = ({one["text"]: one for one in entry["claims"]} for entry in (before, after))
+    old, new = ({one.text: one for one in entry.claims} for entry in (before, after))
     for text in dict.fromkeys([*old, *new]):
         if text not in new:
             found.append(f"claim withdrawn: {text}")
         elif text not in old:
             found.append(f"claim added: {text}")
-        elif any(old[text][name] != new[text][name] for name in RULE):
+        elif any(getattr(old[text], name) != getattr(new[text], name) for name in RULE):
             found.append(f"rule changed: {text} ({_rule(old[text])} -> {_rule(new[text])})")
-        elif old[text].get("answers") != new[text].get("answers"):
+        elif old[text].answers != new[text].answers:
             found.append(f"answers changed: {text}")
-    for name, noun in (("arms", "arm"), ("code", "definition")):
-        added, removed = ([key for key in one[name] if key not in other[name]] for one, other in
-                          ((after, before), (before, after)))  # fmt: skip
-        changed = [key for key in after[name] if key in before[name] and after[name][key] != before[name][key]]
+    for noun, former, present in (("arm", before.arms, after.arms), ("definition", before.code, after.code)):
+        added, removed = [key for key in present if key not in former], [key for key in former if key not in present]
+        changed = [key for key in present if key in former and present[key] != former[key]]
         for word, keys in (("added", added), ("removed", removed), ("changed", changed)):
             if keys:
                 shown = join_words(keys) if len(keys) <= 3 else count_of(len(keys), noun)
@@ -269,20 +262,20 @@ def changes(before: JsonObject | None, after: JsonObject) -> list[str]:
     return found or ["no change"]
 
 
-def _scaling(entry: JsonObject) -> str:
+def _scaling(entry: DeclarationEntry) -> str:
     """The scaling law of an entry, such as "along size against flops, held out XL"."""
-    if not (own := entry.get("scaling")):
+    if not (own := entry.scaling):
         return "none"
-    return f"along {own['axis']} against {own['against']}, held out {join_words(own['held_out'] or ['nothing'])}"
+    return f"along {own.axis} against {own.against}, held out {join_words(own.held_out or ['nothing'])}"
 
 
-def _rule(claim: JsonObject) -> str:
+def _rule(claim: DeclaredClaim) -> str:
     """The rule of a claim as a formula, such as "−1·(norm=pre) +1·(norm=post) > 0"."""
     terms = " ".join(
         f"{weight:+g}·({', '.join(f'{name}={label}' for name, label in labels.items())})"
-        for weight, labels in claim["terms"]
+        for weight, labels in claim.terms
     ).replace("-", "−")
-    constant = f" {claim['constant']:+g}" if claim["constant"] else ""
-    if claim["kind"] == "equal":
-        return f"|{terms}{constant}| < {claim['within']:g}"
-    return f"{terms}{constant} > {claim['by']:g}"
+    constant = f" {claim.constant:+g}" if claim.constant else ""
+    if claim.kind == "equal":
+        return f"|{terms}{constant}| < {claim.within:g}"
+    return f"{terms}{constant} > {claim.by:g}"

@@ -8,8 +8,7 @@ from flaxformer.analysis.analysis import Analysis, ArmSummary
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.core.canonical import differences
 from flaxformer.statistics.judgement import Estimate, estimate
-from flaxformer.study.claim import Labels
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import Declaration, Labels, plain
 from flaxformer.system.errors import UserError
 
 Key = TypeVar("Key", bound=Hashable)
@@ -65,7 +64,7 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
     """
     arms, claims = _pair_arms(a, b), _pair_claims(a, b)
     if not any(pair.a and pair.b for pair in arms) and not any(pair.a and pair.b for pair in claims):
-        names = [f"'{analysis.study['name']}' has {_arm_names(analysis)}" for analysis in (a, b)]
+        names = [f"'{analysis.study.name}' has {_arm_names(analysis)}" for analysis in (a, b)]
         raise UserError(
             f"the studies have no arm and no claim in common ({'; '.join(names)}); expected two studies that share "
             "labels of their axes, or claims"
@@ -85,7 +84,7 @@ def _summaries(analysis: Analysis) -> list[ArmSummary]:
 
 
 def _metric(analysis: Analysis) -> tuple[str | None, str | None]:
-    return analysis.study.get("metric"), analysis.study.get("unit")
+    return analysis.study.metric, analysis.study.unit
 
 
 def _pair_arms(a: Analysis, b: Analysis) -> list[ArmPair]:
@@ -106,8 +105,8 @@ def _key(arm: ArmSummary) -> tuple[tuple[str, str], ...]:
 
 def _differences(a: Analysis, one: ArmSummary, b: Analysis, two: ArmSummary) -> list[float]:
     """B − A at each seed at which both have a result."""
-    before = dict(zip(a.study["seeds"], one.scores, strict=True))
-    after = dict(zip(b.study["seeds"], two.scores, strict=True))
+    before = dict(zip(a.study.seeds, one.scores, strict=True))
+    after = dict(zip(b.study.seeds, two.scores, strict=True))
     pairs = [(before[seed], after[seed]) for seed in before if seed in after]
     return [y - x for x, y in pairs if x is not None and y is not None]
 
@@ -121,14 +120,14 @@ def _union(one: Iterable[Key], other: Iterable[Key]) -> list[Key]:
     return list(dict.fromkeys([*one, *other]))
 
 
-def _settings(a: JsonObject, b: JsonObject) -> list[str]:
+def _settings(a: Declaration, b: Declaration) -> list[str]:
     shown = ("kind", "metric", "unit", "seeds")
-    return differences(*({name: study.get(name) for name in shown} for study in (a, b)))
+    return differences(*({name: getattr(study, name) for name in shown} for study in (a, b)))
 
 
-def _recipes(a: JsonObject, b: JsonObject) -> dict[str, list[str]]:
+def _recipes(a: Declaration, b: Declaration) -> dict[str, list[str]]:
     """Differences of the recipes of each shared arm; without a shared one, of the first arm of each."""
-    before, after = a["recipes"], b["recipes"]
+    before, after = ({name: plain(recipe) for name, recipe in own.recipes.items()} for own in (a, b))
     shared = [name for name in before if name in after]
     pairs = {name: (before[name], after[name]) for name in shared}
     if not shared and before and after:

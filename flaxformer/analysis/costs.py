@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flaxformer.analysis.arms import ArmSummary
+from flaxformer.store.declaration import QUANTITY, DeclaredAxis, Labels
 from flaxformer.store.rows import Row
-from flaxformer.study.claim import QUANTITY, Labels
 
 TOLERANCE = 0.02
 """Relative difference up to which two costs count as equal."""
@@ -111,7 +111,7 @@ def claim_cost_ratios(terms: Sequence[tuple[float, Labels]], measured: Sequence[
     )
 
 
-def reference_arm(axes: Iterable[dict[str, object]], arms: Sequence[ArmSummary]) -> ArmSummary | None:
+def reference_arm(axes: Iterable[DeclaredAxis], arms: Sequence[ArmSummary]) -> ArmSummary | None:
     """Return the arm that others are compared with: that with the baseline's levels, else the first."""
-    own = {axis["name"]: axis["baseline"] for axis in axes}
+    own = {axis.name: axis.baseline for axis in axes}
     return next((arm for arm in arms if arm.labels == own), arms[0] if arms else None)

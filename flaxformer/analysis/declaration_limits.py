@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from flaxformer.analysis.claim_history import ClaimDeclaration, FurtherSeeds, seeds_in_words
 from flaxformer.store.declaration_log import DeclarationLog
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.log_entries import Verification
 from flaxformer.system.wording import count_of, join_words
 
 MOST_NAMED = 6
@@ -29,9 +29,9 @@ def log_limits(
             f"{further} ({shown}; {count_of(further.results, 'result')}). Where the seeds were chosen by their "
             "results, verdicts are wrong more often than stated."
         )
-    for event in log.of("verification")[-1:]:
-        if event["different"]:
-            found.append(f"On {event['time'][:10]}, {verification(event)}.")
+    for event in log.of(Verification)[-1:]:
+        if event.different:
+            found.append(f"On {event.time[:10]}, {verification(event)}.")
     if faults:
         found.append(
             f"The log of declarations was changed: {'; '.join(faults)}. No claim counts as declared before its data."
@@ -39,12 +39,12 @@ def log_limits(
     return found
 
 
-def verification(event: JsonObject) -> str:
+def verification(event: Verification) -> str:
     """The result of a verification in one clause."""
-    n, different = len(event["trials"]), event["different"]
-    tried = f"{n} of {count_of(event['finished'], 'finished trial')} {'was' if n == 1 else 'were'} trained again"
+    n, different = len(event.trials), event.different
+    tried = f"{n} of {count_of(event.finished, 'finished trial')} {'was' if n == 1 else 'were'} trained again"
     if not different:
-        return f"{tried} by the code {event['source']}: bitwise equal"
+        return f"{tried} by the code {event.source}: bitwise equal"
     names = [*list(different)[:MOST_NAMED], *(["others"] if len(different) > MOST_NAMED else [])]
     verb = "differs" if len(different) == 1 else "differ"
-    return f"{tried} by the code {event['source']}: {len(different)} {verb} ({join_words(names)})"
+    return f"{tried} by the code {event.source}: {len(different)} {verb} ({join_words(names)})"

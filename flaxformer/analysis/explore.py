@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 
 from flaxformer.analysis.arms import ArmSummary
+from flaxformer.analysis.claim_context import Term
 from flaxformer.analysis.judging import Terms, key_of, paired_differences
 from flaxformer.statistics.corrections import benjamini_hochberg
 from flaxformer.statistics.judgement import Judgement, judge_differences, with_verdicts
-from flaxformer.study.claim import Labels
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import Declaration, DeclaredAxis, Labels
 
 WEAK = 0.10
 """False discovery rate of the exploratory findings: without any effect, at most so many reports have one."""
@@ -45,21 +45,21 @@ class Exploration:
         return f"{found}, opposite" if found and self.is_opposite else found
 
 
-def explore(study: JsonObject, arms: dict[str, ArmSummary], swept: Collection[str]) -> list[Exploration]:
+def explore(study: Declaration, arms: dict[str, ArmSummary], swept: Collection[str]) -> list[Exploration]:
     """Compare every level with the reference level of its axis, in every context that was run.
 
     Contrasts that a claim is about are left out, and those along the swept axes, which the sweeps describe.
     """
-    declared = {_pair(claim["terms"][i : i + 2]) for claim in study["claims"] for i in range(0, len(claim["terms"]), 2)}
+    declared = {_pair(claim.terms[i : i + 2]) for claim in study.claims for i in range(0, len(claim.terms), 2)}
     at_baseline: dict[tuple[str, str], list[float]] = {}
     steps: list[tuple[str, str, str, Labels]] = []
     differences: list[list[float]] = []
-    for axis in study["axes"]:
-        name, reference = axis["name"], axis["baseline"] or axis["labels"][0]
-        others = [other for other in study["axes"] if other is not axis]
-        if all(other["baseline"] in other["labels"] for other in others):
-            context = {other["name"]: other["baseline"] for other in others}
-            for label in axis["labels"]:
+    for axis in study.axes:
+        name, reference = axis.name, axis.baseline or axis.labels[0]
+        others = [other for other in study.axes if other is not axis]
+        if all(other.baseline in other.labels for other in others):
+            context = {other.name: str(other.baseline) for other in others}
+            for label in axis.labels:
                 terms = _terms(context, name, label, reference)
                 at_baseline[name, label] = paired_differences(terms, arms) if label != reference else []
         for label, context in _contexts(axis, others, arms.values()) if name not in swept else ():
@@ -83,14 +83,14 @@ def _terms(context: Labels, axis: str, label: str, reference: str) -> Terms:
 
 
 def _contexts(
-    axis: JsonObject, others: Sequence[JsonObject], arms: Collection[ArmSummary]
+    axis: DeclaredAxis, others: Sequence[DeclaredAxis], arms: Collection[ArmSummary]
 ) -> Iterator[tuple[str, Labels]]:
     """Yield the label on an axis and the labels on the others of each arm, in the order of the labels of the axes."""
-    ranks = [(one["name"], {label: i for i, label in enumerate(one["labels"])}) for one in (axis, *others)]
+    ranks = [(one.name, {label: i for i, label in enumerate(one.labels)}) for one in (axis, *others)]
     own = [arm.labels for arm in arms if all(arm.labels.get(name) in rank for name, rank in ranks)]
     for labels in sorted(own, key=lambda labels: [rank[labels[name]] for name, rank in ranks]):
-        yield labels[axis["name"]], {other["name"]: labels[other["name"]] for other in others}
+        yield labels[axis.name], {other.name: labels[other.name] for other in others}
 
 
-def _pair(terms: Terms) -> frozenset[str]:
+def _pair(terms: Sequence[Term]) -> frozenset[str]:
     return frozenset(key_of(labels) for _, labels in terms)

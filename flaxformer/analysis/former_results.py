@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.claim_history import WithdrawnClaim
 from flaxformer.store import columns, records
+from flaxformer.store.declaration import QUANTITY, Labels
 from flaxformer.store.declaration_log import DeclarationLog
+from flaxformer.store.log_entries import DeclarationEntry
 from flaxformer.store.rows import Row
 from flaxformer.store.store import SUPERSEDED, Store
-from flaxformer.study.claim import QUANTITY, Labels, arm_name
+from flaxformer.study.claim import arm_name
 from flaxformer.study.divergence import has_score, is_diverged, score
-from flaxformer.system.digests import DamagedError, JsonObject
+from flaxformer.system.digests import DamagedError
 
 
 def former_arms(store: Store, log: DeclarationLog, withdrawn: WithdrawnClaim) -> list[ArmSummary]:
@@ -20,29 +22,31 @@ def former_arms(store: Store, log: DeclarationLog, withdrawn: WithdrawnClaim) ->
     Of several rows of a trial, the one counts that was trained by the recipe of that declaration.
     """
     entry, found = withdrawn.entry, []
-    terms: Sequence[Labels] = [labels for _, labels in withdrawn.claim["terms"]]
+    terms: Sequence[Labels] = [labels for _, labels in withdrawn.claim.terms]
     names = {arm_name(labels): labels for labels in terms if QUANTITY not in labels}
-    rows = _former_rows(store, log, entry, [f"{arm},seed={seed}" for arm in names for seed in entry["seeds"]])
+    rows = _former_rows(store, log, entry, [f"{arm},seed={seed}" for arm in names for seed in entry.seeds])
     for arm, labels in names.items():
-        own = [rows.get(f"{arm},seed={seed}") for seed in entry["seeds"]]
-        scores = [_score(row, entry["metric"]) for row in own]
+        own = [rows.get(f"{arm},seed={seed}") for seed in entry.seeds]
+        scores = [_score(row, entry.metric) for row in own]
         found.append(ArmSummary(labels, scores, own, sum(row is not None and is_diverged(row) for row in own)))
-    measured = {row["seed"]: row["values"] for row in store.measured_by([entry["measured_by"]])}
+    measured = {row["seed"]: row["values"] for row in store.measured_by([entry.measured_by])}
     for labels in terms:
         if QUANTITY in labels:
-            values = [_finite(measured.get(seed, {}).get(labels[QUANTITY])) for seed in entry["seeds"]]
+            values = [_finite(measured.get(seed, {}).get(labels[QUANTITY])) for seed in entry.seeds]
             found.append(ArmSummary(labels, values, [None] * len(values), 0))
     return found
 
 
-def _former_rows(store: Store, log: DeclarationLog, entry: JsonObject, trials: Sequence[str]) -> Mapping[str, Row]:
+def _former_rows(
+    store: Store, log: DeclarationLog, entry: DeclarationEntry, trials: Sequence[str]
+) -> Mapping[str, Row]:
     """Return the row of each trial that was trained by the recipe that an entry declares."""
-    recipes, found = entry["recipes"], {}
+    recipes, found = entry.recipes, {}
     wanted = {*trials}
     for row in [*_superseded(store), *columns.rows_of(store, trials).values()] if trials else []:
         arm = row.trial.rpartition(",seed=")[0]
         trained_under = log.at_digest.get(row.declaration or "", entry)
-        if row.trial in wanted and trained_under["recipes"].get(arm) == recipes.get(arm):
+        if row.trial in wanted and trained_under.recipes.get(arm) == recipes.get(arm):
             found[row.trial] = row
     return found
 

@@ -28,7 +28,7 @@ from flaxformer.statistics.law_losses import DESCRIPTIONS, LawLoss, is_logarithm
 from flaxformer.statistics.scaling_law import STEEPEST, Functional, LawAtSizes, Matrix, Vector
 from flaxformer.statistics.scaling_tests import LawEstimate
 from flaxformer.statistics.seed_bootstrap import resampled_means, widened_interval
-from flaxformer.study.claim import Labels
+from flaxformer.store.declaration import Labels
 from flaxformer.system.wording import count_of
 
 NAMES = ("parameters", "tokens")

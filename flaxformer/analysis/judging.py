@@ -3,18 +3,15 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import asdict
+
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.claim_context import ClaimContext, judge_claim, with_context
 from flaxformer.analysis.claim_history import ClaimDeclaration, WithdrawnClaim
 from flaxformer.statistics.judgement import Judgement, with_verdicts
-from flaxformer.study.claim import Labels
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import Declaration, Labels
 
-Terms = list[tuple[float, Labels]]
-
-
-DECLARED = {"text", "kind", "by", "within", "unit", "terms", "constant", "answers"}
-"""Fields of a claim in a declaration; others, of another version, are ignored."""
+Terms = Sequence[tuple[float, Labels]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +56,7 @@ def paired_differences(terms: Terms, arms: Mapping[str, ArmSummary], constant: f
 
 
 def judge_claims(
-    study: JsonObject,
+    study: Declaration,
     arms: Mapping[str, ArmSummary],
     declarations: Sequence[ClaimDeclaration],
     withdrawn: Sequence[tuple[WithdrawnClaim, Sequence[ArmSummary]]],
@@ -75,13 +72,13 @@ def judge_claims(
       declarations: the declaration of each of its claims.
       withdrawn: the withdrawn claims, each with the arms and quantities that it is about.
     """
-    claims = [*study["claims"], *(one.claim for one, _ in withdrawn)]
+    claims = [*study.claims, *(one.claim for one, _ in withdrawn)]
     current = list(arms.values())
-    measured = [*[current for _ in study["claims"]], *(list(own) for _, own in withdrawn)]
-    by_labels = [*[arms for _ in study["claims"]], *({key_of(one.labels): one for one in own} for _, own in withdrawn)]
-    exact = study.get("exact", False)
+    measured = [*[current for _ in study.claims], *(list(own) for _, own in withdrawn)]
+    by_labels = [*[arms for _ in study.claims], *({key_of(one.labels): one for one in own} for _, own in withdrawn)]
+    exact = study.exact
     differences_of = [
-        paired_differences(claim["terms"], own, claim["constant"]) for claim, own in zip(claims, by_labels, strict=True)
+        paired_differences(claim.terms, own, claim.constant) for claim, own in zip(claims, by_labels, strict=True)
     ]
     judgements = [judge_claim(*pair, exact) for pair in zip(claims, differences_of, strict=True)]
     is_confirmatory = [one.is_confirmatory for one in declarations] + [True] * len(withdrawn)
@@ -91,7 +88,7 @@ def judge_claims(
     decided, contexts = with_context(study, claims, differences_of, decided, measured)
     judged = [
         JudgedClaim(
-            **{"unit": study["unit"]} | {name: value for name, value in claim.items() if name in DECLARED},
+            **asdict(claim) | {"unit": study.unit if claim.unit is None else claim.unit},
             differences=differences,
             judgement=judgement,
             context=context,

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+from msgspec.structs import replace
 from scipy import special
 
 from flaxformer.analysis.analysis import Analysis
@@ -11,9 +12,9 @@ from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.core.canonical import differences
 from flaxformer.statistics.judgement import LEVEL, Estimate
 from flaxformer.store import columns
+from flaxformer.store.declaration import Declaration, plain
 from flaxformer.store.store import Store
 from flaxformer.study.seeds import LAST
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 
 STEP = 1000
@@ -66,8 +67,8 @@ def prediction_interval(effect: Estimate, n: int, exact: bool = False) -> tuple[
 
 def used_seeds(store: Store, analysis: Analysis) -> set[int]:
     """Return every seed that a folder has results of, or that it ever declared."""
-    found = {*columns.fixed(store, "seed")["seed"].to_list()} | {*analysis.study["seeds"]}
-    return found | {seed for entry in analysis.log.declarations for seed in entry["seeds"]}
+    found = {*columns.fixed(store, "seed")["seed"].to_list()} | {*analysis.study.seeds}
+    return found | {seed for entry in analysis.log.declarations for seed in entry.seeds}
 
 
 def fresh_seeds(seeds: Sequence[int], used: Collection[int]) -> tuple[int, ...]:
@@ -94,13 +95,15 @@ def check_fresh(seeds: Sequence[int], used: Collection[int], where: object) -> N
         raise UserError(f"{where} already used the seeds {shown}; expected seeds that it did not use")
 
 
-def check_same_recipes(first: JsonObject, fresh: JsonObject) -> None:
+def check_same_recipes(first: Declaration, fresh: Declaration) -> None:
     """Check that two declarations have the same arms with the same recipes; the rule of a halving depends on seeds.
 
     Raises:
       UserError: they differ; the message lists the differences.
     """
-    before, after = ({arm: _without_halving(one) for arm, one in own["recipes"].items()} for own in (first, fresh))
+    before, after = (
+        {arm: plain(replace(one, halving=None)) for arm, one in own.recipes.items()} for own in (first, fresh)
+    )
     changed = [line for arm in after for line in differences(before.get(arm), after[arm])]
     if changed:
         lines = "\n".join(f"  {line}" for line in changed[:12])
@@ -109,7 +112,3 @@ def check_same_recipes(first: JsonObject, fresh: JsonObject) -> None:
             f"the copy of the study's file gives other recipes than those that ran:\n{lines}{more}\n"
             "Give the overrides of the first run after DIR, such as model.layers=4, and use the same package version."
         )
-
-
-def _without_halving(recipe: JsonObject) -> JsonObject:
-    return {name: value for name, value in recipe.items() if name != "halving"}

@@ -15,9 +15,9 @@ from flaxformer.statistics import scaling_law, scaling_tests
 from flaxformer.statistics.judgement import FEWEST_SEEDS
 from flaxformer.statistics.scaling_law import Functional, LawAtSizes, Matrix, Vector
 from flaxformer.statistics.scaling_tests import LawEstimate
-from flaxformer.study.claim import Labels, arm_name
+from flaxformer.store.declaration import Declaration, DeclaredScaling, Labels
+from flaxformer.study.claim import arm_name
 from flaxformer.study.scale import VARIABLE_NAMES, VARIABLES, variable_names
-from flaxformer.system.digests import JsonObject
 
 MISFIT = 0.01
 """Level of the test that a law describes its sizes; below it, the report says that it does not."""
@@ -72,9 +72,9 @@ class ScalingAnalysis:
     """Names of the variables in reports."""
 
 
-def scaling_axes(study: JsonObject) -> set[str]:
+def scaling_axes(study: Declaration) -> set[str]:
     """Return the name of the axis over sizes, if a study declares one."""
-    return {study["scaling"]["axis"]} if study.get("scaling") else set()
+    return {study.scaling.axis} if study.scaling else set()
 
 
 def limits_of_scaling(scaling: ScalingAnalysis | None) -> list[str]:
@@ -106,29 +106,29 @@ def _named(labels: Labels) -> str:
     return ", ".join(f"{name} {label}" for name, label in labels.items()) or "the baseline"
 
 
-def analyse_scaling(study: JsonObject, arms: Sequence[ArmSummary]) -> ScalingAnalysis | None:
+def analyse_scaling(study: Declaration, arms: Sequence[ArmSummary]) -> ScalingAnalysis | None:
     """Return the scaling laws of a study, from its declaration and its arms; None if it declares none."""
-    if not (rule := study.get("scaling")):
+    if not (rule := study.scaling):
         return None
-    metric = range_of(study["metric"], study.get("goal"))
+    metric = range_of(study.metric, study.goal)
     fits = {
         variable: [
-            fit_arm(labels, variable, points, study["seeds"], metric) for labels, points in _lines(rule, variable, arms)
+            fit_arm(labels, variable, points, study.seeds, metric) for labels, points in _lines(rule, variable, arms)
         ]
         for variable in VARIABLES
     }
-    own = rule["against"]
+    own = rule.against
     others = [fit for name in VARIABLES if name != own for fit in fits[name] if len({p.size for p in fit.points}) > 1]
-    loss, names = rule.get("loss", "squares"), variable_names(rule.get("embeddings", True))
-    joint = [fit_jointly(labels, points, study["seeds"], metric, loss) for labels, points in _joint_lines(rule, arms)]
-    return ScalingAnalysis(rule["axis"], own, fits[own], others, joint, _effects(study, fits[own]), names)
+    loss, names = rule.loss, variable_names(rule.embeddings)
+    joint = [fit_jointly(labels, points, study.seeds, metric, loss) for labels, points in _joint_lines(rule, arms)]
+    return ScalingAnalysis(rule.axis, own, fits[own], others, joint, _effects(study, fits[own]), names)
 
 
-def _joint_lines(rule: JsonObject, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[JointPoint]]]:
+def _joint_lines(rule: DeclaredScaling, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[JointPoint]]]:
     """The sizes of each combination of the other axes in which parameters and tokens vary, if there are enough."""
 
     def joint(one: SizePoint) -> JointPoint:
-        return JointPoint(**vars(one), tokens=float(rule["scales"][arm_name(one.arm.labels)]["tokens"]))
+        return JointPoint(**vars(one), tokens=float(rule.scales[arm_name(one.arm.labels)].tokens))
 
     lines = [(labels, [*map(joint, points)]) for labels, points in _lines(rule, "parameters", arms)]
     return [(labels, points) for labels, points in lines if _has_enough_sizes(points)]
@@ -139,20 +139,20 @@ def _has_enough_sizes(points: Sequence[JointPoint]) -> bool:
     return len(pairs) >= FEWEST_SIZES and all(len(set(values)) > 1 for values in zip(*pairs, strict=True))
 
 
-def _lines(rule: JsonObject, variable: str, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[SizePoint]]]:
+def _lines(rule: DeclaredScaling, variable: str, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[SizePoint]]]:
     """The sizes of each combination of the other axes, by increasing C."""
     found: dict[tuple[tuple[str, str], ...], list[SizePoint]] = {}
     for arm in arms:
-        label = arm.labels[rule["axis"]]
-        size = float(rule["scales"][arm_name(arm.labels)][variable])
-        others = tuple((name, own) for name, own in arm.labels.items() if name != rule["axis"])
-        found.setdefault(others, []).append(SizePoint(label, size, arm, label in rule["held_out"]))
+        label = arm.labels[rule.axis]
+        size = float(getattr(rule.scales[arm_name(arm.labels)], variable))
+        others = tuple((name, own) for name, own in arm.labels.items() if name != rule.axis)
+        found.setdefault(others, []).append(SizePoint(label, size, arm, label in rule.held_out))
     return [(dict(labels), sorted(own, key=lambda point: point.size)) for labels, own in found.items()]
 
 
-def _effects(study: JsonObject, fits: Sequence[ScalingFit]) -> list[PredictedEffect]:
+def _effects(study: Declaration, fits: Sequence[ScalingFit]) -> list[PredictedEffect]:
     """The effect of every arm against the one with the reference level of every axis."""
-    axes = {axis["name"]: axis["baseline"] or axis["labels"][0] for axis in study["axes"]}
+    axes = {axis.name: axis.baseline or axis.labels[0] for axis in study.axes}
     reference = next((fit for fit in fits if all(axes[name] == own for name, own in fit.labels.items())), None)
     if reference is None:
         return []

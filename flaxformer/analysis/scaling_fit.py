@@ -12,7 +12,7 @@ from flaxformer.statistics import scaling_law, scaling_tests
 from flaxformer.statistics.judgement import FEWEST_SEEDS
 from flaxformer.statistics.scaling_law import LawAtSizes, Matrix, Vector
 from flaxformer.statistics.scaling_tests import LawEstimate
-from flaxformer.study.claim import Labels
+from flaxformer.store.declaration import Labels
 from flaxformer.study.divergence import is_diverged
 from flaxformer.study.scale import VARIABLE_NAMES
 from flaxformer.system.wording import count_of

@@ -35,11 +35,10 @@ from typing import Literal
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.costs import cost_of_arm, reference_arm, seconds_of
 from flaxformer.statistics.judgement import Estimate, estimate, judge_difference
+from flaxformer.store.declaration import QUANTITY, Declaration
 from flaxformer.store.rows import Row
-from flaxformer.study.claim import QUANTITY
 from flaxformer.study.divergence import LOSS, curve_of, on_validation, score
 from flaxformer.study.halving import Goal, goal_of
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of
 
 KNOWN = ("validation_loss", "validation_accuracy")
@@ -237,15 +236,15 @@ class SpeedUps:
     """Metric whose curves were read."""
 
 
-def metric_and_goal(study: JsonObject) -> tuple[str, Goal]:
+def metric_and_goal(study: Declaration) -> tuple[str, Goal]:
     """Return the metric whose curve is read, and its direction: the study's own, where it has a direction."""
-    metric = on_validation(study["metric"])
-    if metric in KNOWN or study.get("goal"):
-        return metric, goal_of(metric, study.get("goal"))
+    metric = on_validation(study.metric)
+    if metric in KNOWN or study.goal:
+        return metric, goal_of(metric, study.goal)
     return LOSS, "lower"
 
 
-def compare_arms(study: JsonObject, arm: ArmSummary, baseline: ArmSummary) -> SpeedUps | None:
+def compare_arms(study: Declaration, arm: ArmSummary, baseline: ArmSummary) -> SpeedUps | None:
     """Return the speed-ups of an arm by the metric of a study; None where they are not known."""
     metric, goal = metric_and_goal(study)
     compute, reverse = (speed_up(*pair, metric, goal) for pair in ((arm, baseline), (baseline, arm)))
@@ -255,18 +254,18 @@ def compare_arms(study: JsonObject, arm: ArmSummary, baseline: ArmSummary) -> Sp
     return SpeedUps(arm, baseline, compute, reverse.inverse, time, slower and slower.inverse, metric)
 
 
-def speed_ups(study: JsonObject, arms: Sequence[ArmSummary]) -> Iterator[SpeedUps]:
+def speed_ups(study: Declaration, arms: Sequence[ArmSummary]) -> Iterator[SpeedUps]:
     """Yield the speed-ups of every arm over the baseline's, then those of other pairs of arms that claims compare.
 
     A study of more than `MOST_COMPARED` arms has those of its claims alone.
     """
-    reference = reference_arm(study["axes"], arms)
+    reference = reference_arm(study.axes, arms)
     if reference is None or cost_of_arm(reference) is None:
         return
     pairs = [(arm, reference) for arm in arms if arm is not reference] if len(arms) <= MOST_COMPARED else []
-    for claim in study["claims"]:
-        if len(claim["terms"]) == 2 and not any(QUANTITY in labels for _, labels in claim["terms"]):
-            own = [next((arm for arm in arms if arm.labels == labels), None) for _, labels in claim["terms"]]
+    for claim in study.claims:
+        if len(claim.terms) == 2 and not any(QUANTITY in labels for _, labels in claim.terms):
+            own = [next((arm for arm in arms if arm.labels == labels), None) for _, labels in claim.terms]
             if own[0] is not None and own[1] is not None and own[0] is not reference:
                 pairs.append((own[0], own[1]))
     seen = set()

@@ -21,9 +21,8 @@ from collections.abc import Mapping, Sequence
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.statistics.judgement import estimate
 from flaxformer.statistics.parabola import Vertex, near_best, vertex
-from flaxformer.study.claim import Labels
+from flaxformer.store.declaration import Declaration, Labels
 from flaxformer.study.halving import Goal, goal_of
-from flaxformer.system.digests import JsonObject
 
 FEWEST_VALUES = 3
 """Number of values from which an axis is a sweep, and a parabola has a minimum."""
@@ -82,42 +81,44 @@ class Sweep:
     lines: Sequence[SweepLine]
 
 
-def find_sweeps(study: JsonObject, arms: Sequence[ArmSummary]) -> list[Sweep]:
+def find_sweeps(study: Declaration, arms: Sequence[ArmSummary]) -> list[Sweep]:
     """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study.
 
     The axis with the most values is first, as that which was varied to find its best value. The axis of a scaling law
     is none.
     """
     found = []
-    sizes = (study.get("scaling") or {}).get("axis")
-    for axis in study["axes"]:
-        coordinates = axis.get("coordinates", {}) if axis["name"] != sizes else {}
-        numbers = {name: values for name, values in coordinates.items() if _is_numeric(values)}
+    sizes = None if study.scaling is None else study.scaling.axis
+    for axis in study.axes:
+        coordinates = axis.coordinates if axis.name != sizes else {}
+        numbers = {name: own for name, values in coordinates.items() if (own := _numbers(values)) is not None}
         if not any(_is_swept(values) for values in numbers.values()):
             continue
         groups: dict[tuple[tuple[str, str], ...], list[SweepPoint]] = {}
         for arm in arms:
-            level = arm.labels[axis["name"]]
-            labels = {name: label for name, label in arm.labels.items() if name != axis["name"]}
+            level = arm.labels[axis.name]
+            labels = {name: label for name, label in arm.labels.items() if name != axis.name}
             labels |= {name: str(values[level]) for name, values in coordinates.items() if name not in numbers}
             point = SweepPoint({name: float(values[level]) for name, values in numbers.items()}, arm)
             groups.setdefault(tuple(labels.items()), []).append(point)
-        goal = goal_of(study["metric"], study.get("goal"))
+        goal = goal_of(study.metric, study.goal)
         lines = [_line(study, dict(labels), own, goal) for labels, own in groups.items() if len(own) > 1]
         if any(len(line.points) >= FEWEST_VALUES for line in lines):
-            found.append(Sweep(axis["name"], list(numbers), goal, lines))
+            found.append(Sweep(axis.name, list(numbers), goal, lines))
     return sorted(found, key=lambda sweep: -max(len(line.points) for line in sweep.lines))
 
 
-def _is_numeric(values: Mapping[str, object]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())
+def _numbers(values: Mapping[str, float | str]) -> dict[str, float] | None:
+    """Return the values of a path by label if all are numbers; else None."""
+    numbers = {label: value for label, value in values.items() if not isinstance(value, str)}
+    return numbers if len(numbers) == len(values) else None
 
 
 def _is_swept(values: Mapping[str, float]) -> bool:
     return len({value for value in values.values() if value > 0}) >= FEWEST_VALUES
 
 
-def _line(study: JsonObject, labels: Labels, points: Sequence[SweepPoint], goal: Goal) -> SweepLine:
+def _line(study: Declaration, labels: Labels, points: Sequence[SweepPoint], goal: Goal) -> SweepLine:
     sign = 1 if goal == "lower" else -1
     ordered = sorted(points, key=lambda point: tuple(point.numbers.values()))
     finished = [point for point in ordered if point.arm.estimate.n and not point.arm.not_finite]
@@ -126,7 +127,7 @@ def _line(study: JsonObject, labels: Labels, points: Sequence[SweepPoint], goal:
     return SweepLine(labels, ordered, best, optimum)
 
 
-def _optimum(study: JsonObject, points: Sequence[SweepPoint], sign: int) -> Optimum | None:
+def _optimum(study: Declaration, points: Sequence[SweepPoint], sign: int) -> Optimum | None:
     """Return the optimum of a line with one number, at the last step at which enough values were evaluated."""
     stops = {point.arm.stopped_at for point in points} - {None}
     steps = [None, *sorted((stop for stop in stops if stop is not None), reverse=True)]
@@ -138,15 +139,15 @@ def _optimum(study: JsonObject, points: Sequence[SweepPoint], sign: int) -> Opti
     return None
 
 
-def _scores(study: JsonObject, points: Sequence[SweepPoint], step: int | None) -> dict[float, dict[int, float]]:
+def _scores(study: Declaration, points: Sequence[SweepPoint], step: int | None) -> dict[float, dict[int, float]]:
     """Scores by value and seed, of the values at which no run diverged, and every score is finite."""
     found: dict[float, dict[int, float]] = {}
     for point in points:
         [value] = point.numbers.values()
         if value <= 0 or point.arm.diverged or point.arm.not_finite:
             continue
-        own = point.arm.scores if step is None else point.arm.scores_at(study["metric"], step)
-        scores = {seed: score for seed, score in zip(study["seeds"], own, strict=True) if score is not None}
+        own = point.arm.scores if step is None else point.arm.scores_at(study.metric, step)
+        scores = {seed: score for seed, score in zip(study.seeds, own, strict=True) if score is not None}
         if scores:
             found[value] = scores
     return found

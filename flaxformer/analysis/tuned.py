@@ -36,28 +36,28 @@ def tuned(
       UserError: the study is not finished, shares seeds, is judged on the test data, or has no such arm or field.
     """
     analysis = analyse(Store(Path(folder)))
-    if is_test_metric(analysis.study["metric"]):
+    if is_test_metric(analysis.study.metric):
         raise UserError(
-            f"the metric of {folder} is {analysis.study['metric']}; expected a metric of the validation data, since a "
+            f"the metric of {folder} is {analysis.study.metric}; expected a metric of the validation data, since a "
             "choice by the test data would make their score optimistic"
         )
-    shared = sorted(set(seeds) & set(analysis.study["seeds"]))
+    shared = sorted(set(seeds) & set(analysis.study.seeds))
     if shared:
         raise UserError(f"seeds {shared} are also seeds of the tuning in {folder}; expected other seeds")
     if analysis.missing:  # a failed run is missing too
         raise UserError(f"{folder} misses {analysis.missing} of its runs; expected a finished study: run it again")
     scores = {str(i): mean(arm.scores) for i, arm in enumerate(analysis.arms) if _has(analysis, arm, where or {})}
-    best = rank(scores, goal_of(analysis.study["metric"], goal or analysis.study.get("goal")))
+    best = rank(scores, goal_of(analysis.study.metric, goal or analysis.study.goal))
     if not best:
         raise UserError(
             f"{folder} has no arm with {dict(where or {})} that was trained to the end, with a finite "
-            f"{analysis.study['metric']} at every seed"
+            f"{analysis.study.metric} at every seed"
         )
     return _value(analysis, analysis.arms[int(best[0])], path)
 
 
 def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:
-    labels = {axis["name"]: axis["labels"] for axis in analysis.study["axes"]}
+    labels = {axis.name: axis.labels for axis in analysis.study.axes}
     for axis, label in where.items():
         if axis not in labels:
             raise UserError(f"where names axis '{axis}'{did_you_mean(axis, list(labels))}")
@@ -68,8 +68,8 @@ def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:
 
 def _value(analysis: Analysis, arm: ArmSummary, path: str) -> int | float | str | None:
     """Return a field of an arm's recipe, as it is on disk."""
-    trial = next(trial["trial"] for trial in analysis.study["trials"] if trial["labels"] == arm.labels)
-    value: object = analysis.study["recipes"][trial.rpartition(",seed=")[0]]["run"]
+    name = next(own.arm for own in analysis.study.arms if own.labels == arm.labels)
+    value: object = analysis.study.recipes[name].run
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
             near = did_you_mean(name, list(value)) if isinstance(value, dict) else ""

@@ -8,7 +8,7 @@ from scipy import special
 
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.statistics.judgement import LEVEL
-from flaxformer.study.claim import Labels
+from flaxformer.store.declaration import Declaration, Labels
 from flaxformer.study.declare import Study
 from flaxformer.study.search import Points
 from flaxformer.system.digests import JsonObject
@@ -96,10 +96,10 @@ class SeedVariance:
     n: int
 
 
-def seed_variances(study: JsonObject, arms: Sequence[ArmSummary]) -> list[SeedVariance]:
+def seed_variances(study: Declaration, arms: Sequence[ArmSummary]) -> list[SeedVariance]:
     """Return the variance of each arm of a study in which an arm fixes the seed of a source; else none."""
-    by_labels = {_key(trial["labels"]): trial["trial"].rpartition(",seed=")[0] for trial in study["trials"]}
-    varied = [_varied(study["recipes"][by_labels[_key(arm.labels)]]["run"]) for arm in arms]
+    by_labels = {_key(arm.labels): arm.arm for arm in study.arms}
+    varied = [_varied(study.recipes[by_labels[_key(arm.labels)]].run) for arm in arms]
     if all(len(own) == len(SOURCES) for own in varied):
         return []
     together = [arm.estimate for arm, own in zip(arms, varied, strict=True) if len(own) == len(SOURCES)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from flaxformer.claims.record import Record, Statement, totals
+from flaxformer.claims.record import CaseRecord, Statement, totals
 from flaxformer.report import html, index
 from flaxformer.report.numbers import duration
 from flaxformer.report.table import Table
@@ -16,7 +16,7 @@ WEAKER = "Quick form: fewer seeds, steps and arms than the declared evidence, an
 HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared")
 
 
-def render(root: Path, records: Sequence[Record]) -> str:
+def render(root: Path, records: Sequence[CaseRecord]) -> str:
     """Return the page: counts of verdicts, each claim with its evidence, and a list of all probes and studies."""
     seconds = sum(one.seconds for one in records)
     total = f"{count_of(len(records), 'claim')} in {totals(records)}"
@@ -33,7 +33,7 @@ def render(root: Path, records: Sequence[Record]) -> str:
     return html.page("The claims, measured", parts)
 
 
-def _case(root: Path, one: Record) -> str:
+def _case(root: Path, one: CaseRecord) -> str:
     rows = [[line.tested, line.measured, line.claimed, str(line.n), line.verdict, line.declared] for line in one.lines]
     body = html.table(Table("", HEADER, rows, len(HEADER)), [_link(root, line) for line in one.lines])
     head = f"<h2>{one.number}. {escape(one.claim)}</h2>"

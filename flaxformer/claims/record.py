@@ -10,28 +10,31 @@ from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.claims.run import CaseResult
 from flaxformer.report import phrasing, verdicts
-from flaxformer.store.schema import NUMBER, Form, check_form
+from flaxformer.store.declaration import plain
 from flaxformer.store.store import Store
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.json_reader import parse_json
 from flaxformer.system.links import check_file, output_folder
+from flaxformer.system.typed_data import Integer, Number, Record, convert
 from flaxformer.system.wording import count_of
 
 NAME = "case.json"
-FORM: dict[str, Form] = {
-    "number": int,
-    "claim": str,
-    "source": str,
-    "seconds": NUMBER,
-    "quick": bool,
-    "evidence": [str],
-    "failure": str,
-}
-"""Form of a stored case."""
 OF_FACTS = {"supported": "holds", "refuted": "does not hold"}
 """Verdicts of exact values, which no seed changes, by those of estimates."""
+
+
+class StoredCase(Record, frozen=True):
+    """Content of `NAME`."""
+
+    number: Integer
+    claim: str
+    source: str
+    seconds: Number
+    quick: bool
+    evidence: tuple[str, ...]
+    """Folders of its probes and studies."""
+    failure: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Statement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class CaseRecord:
     """Results of one case: every tested statement."""
 
     number: int
@@ -63,11 +66,11 @@ class Record:
     lines: Sequence[Statement]
 
 
-def of(outcome: CaseResult, quick: bool) -> Record:
+def of(outcome: CaseResult, quick: bool) -> CaseRecord:
     """Return the record of a case that has just been measured."""
     case = outcome.case
     lines = _lines(outcome.analyses, outcome.failure)
-    return Record(case.number, case.claim, case.source, outcome.seconds, quick, lines)
+    return CaseRecord(case.number, case.claim, case.source, outcome.seconds, quick, lines)
 
 
 def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
@@ -75,17 +78,17 @@ def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
     output_folder(root)
     for outcome in outcomes:
         case = outcome.case
-        own = {
-            "number": case.number,
-            "claim": case.claim,
-            "source": case.source,
-            "seconds": outcome.seconds,
-            "quick": quick,
-            "evidence": [folder.name for folder, _ in outcome.analyses],
-            "failure": outcome.failure,
-        }
+        stored = StoredCase(
+            number=case.number,
+            claim=case.claim,
+            source=case.source,
+            seconds=outcome.seconds,
+            quick=quick,
+            evidence=tuple(folder.name for folder, _ in outcome.analyses),
+            failure=outcome.failure,
+        )
         make_folder(root / case.name)
-        write_atomically(root / case.name / NAME, json.dumps(own, indent=1, ensure_ascii=False).encode())
+        write_atomically(root / case.name / NAME, json.dumps(plain(stored), indent=1, ensure_ascii=False).encode())
 
 
 def holds_claims(root: Path) -> bool:
@@ -93,18 +96,19 @@ def holds_claims(root: Path) -> bool:
     return any(root.glob(f"*/{NAME}"))
 
 
-def read_all(root: Path) -> list[Record]:
+def read_all(root: Path) -> list[CaseRecord]:
     """Return all cases of a folder, from this launch and earlier ones, by number."""
     records = []
     for path in root.glob(f"*/{NAME}"):
-        own = _read(path)
-        evidence = [path.parent / name for name in own.pop("evidence")]
+        case = _read(path)
+        evidence = [path.parent / name for name in case.evidence]
         analyses = [(folder, analyse(Store(folder))) for folder in evidence if (folder / "study.json").exists()]
-        records.append(Record(lines=_lines(analyses, own.pop("failure")), **own))
+        lines = _lines(analyses, case.failure)
+        records.append(CaseRecord(case.number, case.claim, case.source, case.seconds, case.quick, lines))
     return sorted(records, key=lambda record: record.number)
 
 
-def _read(path: Path) -> JsonObject:
+def _read(path: Path) -> StoredCase:
     """Return a stored case.
 
     Raises:
@@ -112,11 +116,10 @@ def _read(path: Path) -> JsonObject:
     """
     check_file(path)
     try:
-        own = parse_json(path.read_bytes())
-        check_form("", own, FORM)
+        case: StoredCase = convert(parse_json(path.read_bytes()), StoredCase)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); remove it, and run the claim again") from None
-    return {name: own[name] for name in FORM}
+    return case
 
 
 def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Statement]:
@@ -146,7 +149,7 @@ def _verdict(claim: JudgedClaim, analysis: Analysis) -> str:
     return verdict
 
 
-def totals(records: Iterable[Record]) -> str:
+def totals(records: Iterable[CaseRecord]) -> str:
     """Return the numbers of verdicts, those of facts apart from those of estimates."""
     lines = [line for one in records for line in one.lines]
     kinds = ("fact", [x for x in lines if x.is_fact]), ("estimate", [x for x in lines if not x.is_fact])

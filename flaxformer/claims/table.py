@@ -9,7 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from flaxformer.claims import page, record
-from flaxformer.claims.record import Record
+from flaxformer.claims.record import CaseRecord
 from flaxformer.claims.run import CaseResult
 from flaxformer.report import phrasing, tables
 from flaxformer.report.numbers import duration
@@ -25,7 +25,7 @@ WIDEST = 120
 """Largest width of the table in columns of the terminal; longer lines are hard to read."""
 
 
-def table(records: Sequence[Record]) -> tables.Table:
+def table(records: Sequence[CaseRecord]) -> tables.Table:
     """Return one row per tested statement; the first row of a case also has its claim, source and time."""
     rows = []
     for one in records:

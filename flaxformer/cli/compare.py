@@ -27,7 +27,7 @@ def main(arguments: Compare, console: Console) -> int:
     for side, folder, analysis in (("A", arguments.a, found.a), ("B", arguments.b, found.b)):
         missing = f" ({count_of(analysis.missing, 'run')} missing)" if analysis.missing else ""
         console.print(Text.assemble((f"{side}  {folder}", "bold"), missing), soft_wrap=True)
-        console.print(Padding(Text(analysis.study["question"], style="dim"), (0, 0, 0, 3), expand=False))
+        console.print(Padding(Text(analysis.study.question, style="dim"), (0, 0, 0, 3), expand=False))
     show_recipes(console, found)
     if found.arms:
         console.print()

@@ -44,15 +44,15 @@ def describe(store: Store, analysis: Analysis) -> JsonObject:
     entry = log.declarations[-1]
     place = next(digest for digest, own in log.at_digest.items() if own is entry)
     return {
-        "study": study["name"],
+        "study": study.name,
         "folder": str(store.root),
-        "time": entry["time"],
+        "time": entry.time,
         "digest": place,
-        "question": study["question"],
-        "metric": study["metric"],
-        "seeds": study["seeds"],
+        "question": study.question,
+        "metric": study.metric,
+        "seeds": study.seeds,
         "arms": [arm.labels for arm in analysis.arms],
-        "runs": len(study["trials"]),
+        "runs": len(study.trials),
         "claims": [
             {
                 "text": claim.text,
@@ -63,8 +63,8 @@ def describe(store: Store, analysis: Analysis) -> JsonObject:
             }
             for claim in analysis.claims
         ],
-        "caveats": study["caveats"],
-        "code": entry["code"],
+        "caveats": study.caveats,
+        "code": entry.code,
     }
 
 
@@ -77,7 +77,7 @@ def show(console: Console, found: JsonObject) -> None:
         f"{count_of(found['runs'], 'run')}, judged on {found['metric']}.",
     ]
     for number, claim in enumerate(found["claims"], start=1):
-        lines.append(f"Claim {number}: {claim['text']} (claimed {claim['claimed']}; declared {claim['declared']}).")
+        lines.append(f"Claim {number}: {claim.text} (claimed {claim['claimed']}; declared {claim['declared']}).")
     lines += ["No claim is declared."] if not found["claims"] else []
     lines += [f"Limit: {caveat}" for caveat in found["caveats"]]
     lines += [f"Code: {name} {digest}" for name, digest in found["code"].items()]

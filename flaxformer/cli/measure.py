@@ -17,7 +17,7 @@ from flaxformer.system.wording import count_of
 def main(arguments: MeasureTrials, console: Console) -> int:
     """Measure the kept weights of every run that lacks it, then write the report and show the new columns."""
     store = Store(arguments.directory)
-    trials = len(store.declaration["trials"])
+    trials = len(store.declaration.trials)
     function = load_function(arguments.file, arguments.function)
     count = 0
     for event in measure_trials(store, function, arguments.file, arguments.step, arguments.trust_code):

@@ -32,6 +32,7 @@ from flaxformer.runner.launch import missing, run
 from flaxformer.runner.progress import follow
 from flaxformer.runner.stages import remaining_work, resolve_study
 from flaxformer.store import declaration_log
+from flaxformer.store.log_entries import Replication
 from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import parse_seeds
@@ -65,10 +66,10 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     """Run the copy of a study's file that its folder holds, at fresh seeds."""
     store = Store(arguments.directory)
     first = analyse(store)
-    if first.study["kind"] != "study":
+    if first.study.kind != "study":
         raise UserError(f"{store.root} holds a probe; expected a study, or the folder of 'flaxformer claims'")
     used = used_seeds(store, first)
-    seeds = fresh_seeds(first.study["seeds"], used) if arguments.seeds is None else parse_seeds(arguments.seeds)
+    seeds = fresh_seeds(first.study.seeds, used) if arguments.seeds is None else parse_seeds(arguments.seeds)
     check_fresh(seeds, used, store.root)
     study = copied_study(store, arguments, seeds)
     output = output_of(arguments)
@@ -122,11 +123,11 @@ def record_attempt(
     store: Store, seeds: Sequence[int], output: Path, found: Sequence[ReplicatedClaim] | None = None
 ) -> bool:
     """Record an attempt in the log of the first folder, unless it is there; False if the folder cannot be written."""
-    event = {"seeds": list(seeds), "folder": output.name}
-    verdicts = {} if found is None else {"verdicts": {one.first.text: one.fresh.judgement.verdict for one in found}}
-    known = declaration_log.read(store).of("replication")
-    is_known = any(entry.items() >= (event | verdicts).items() for entry in known)
-    return is_known or declaration_log.record_event(store, "replication", event | verdicts)
+    verdicts = None if found is None else {one.first.text: str(one.fresh.judgement.verdict) for one in found}
+    event = Replication(seeds=tuple(seeds), folder=output.name, verdicts=verdicts)
+    known = [one for one in declaration_log.read(store).of(Replication) if one.seeds == event.seeds]
+    is_known = any(one.folder == event.folder and verdicts in (None, one.verdicts) for one in known)
+    return is_known or declaration_log.record_event(store, event)
 
 
 def replicate_claims(arguments: Replicate, console: Console) -> int:
@@ -151,7 +152,7 @@ def replicate_claims(arguments: Replicate, console: Console) -> int:
             before = Store(root / case.name / folder.name)
             if not fresh.exact and (before.root / "study.json").exists():
                 found += (own := compare_claims(analyse(before), fresh))
-                list_attempt(console, before, fresh.study["seeds"], output, own)
+                list_attempt(console, before, fresh.study.seeds, output, own)
     for quick in (False, True):
         own_outcomes = [one for one in outcomes if records[one.case.number].quick is quick]
         if own_outcomes:

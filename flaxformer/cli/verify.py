@@ -20,11 +20,12 @@ from flaxformer.runner.progress import follow
 from flaxformer.runner.rung_verification import halving_differences, rung_differences
 from flaxformer.runner.verification import Outcome, TrialSample, choose, derived_differences, train_again
 from flaxformer.store import declaration_log, provenance
+from flaxformer.store.declaration import plain
 from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.log_entries import Verification
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import LAST
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 
@@ -33,12 +34,12 @@ def main(arguments: Verify, console: Console) -> int:
     """Train some finished trials of a folder again, show what differs, and record the verification in its log."""
     store = Store(arguments.directory)
     known = store.declaration
-    if known["kind"] != "study":
+    if known.kind != "study":
         raise UserError(f"{store.root} holds a probe; expected a study")
     seed = secrets.randbelow(LAST) if arguments.seed is None else arguments.seed
     if arguments.trials < 1 or not 0 <= seed <= LAST:
         raise UserError(f"trials is {arguments.trials}, seed {seed}; expected at least 1, and 0 to {LAST:,}")
-    study = copied_study(store, arguments, known["seeds"])
+    study = copied_study(store, arguments, known.seeds)
     plan, rows = StudyPlan(study), store.rows()
     executions = executions_of(store, arguments)
     choice = choose(plan.declaration, rows, arguments.trials, seed, executions)
@@ -56,12 +57,12 @@ def main(arguments: Verify, console: Console) -> int:
     trials = [name for name in choice.trials if name not in outcome.not_verified]
     if not trials:
         raise UserError(f"no trial could be verified: {reasons_in_words(outcome.not_verified)}")
-    event = {"seed": seed, "trials": trials, "finished": choice.finished, "different": different}
-    event |= {"source": provenance.code(study.file)["source"]}
-    is_recorded = declaration_log.record_event(store, "verification", event)
+    source = provenance.code(study.file)["source"]
+    event = Verification(seed=seed, trials=tuple(trials), finished=choice.finished, different=different, source=source)
+    is_recorded = declaration_log.record_event(store, event)
     if arguments.json:
         reasons = choice.not_verified | outcome.not_verified
-        print(json.dumps(event | {"not_verified": reasons, "recorded": is_recorded}, indent=1))
+        print(json.dumps(plain(event) | {"not_verified": reasons, "recorded": is_recorded}, indent=1))
     else:
         show_not_verified(console, outcome.not_verified)
         show(console, event, is_recorded)
@@ -133,12 +134,12 @@ def reasons_in_words(reasons: Mapping[str, str]) -> str:
     return "; ".join(parts)
 
 
-def show(console: Console, event: JsonObject, is_recorded: bool) -> None:
+def show(console: Console, event: Verification, is_recorded: bool) -> None:
     """Print the result, and the numbers that differ."""
-    console.print(Text(f"{verification(event)}.", style="red" if event["different"] else "green"))
-    for trial, what in event["different"].items():
+    console.print(Text(f"{verification(event)}.", style="red" if event.different else "green"))
+    for trial, what in event.different.items():
         console.print(Padding(Text(f"{trial}: {what}"), (0, 0, 0, 2), expand=False))
-    if event["different"]:
+    if event.different:
         console.print(
             "Another machine or version of the libraries gives differences of rounding; larger ones are another run's."
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from flaxformer.jobs.log import LogLine
 from flaxformer.jobs.trackers import TrackedTrial, Tracker
 from flaxformer.runner.execute import Finished, Message, StudyEvent
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.system.digests import JsonObject
@@ -41,7 +42,7 @@ class StudyTrackers:
 
     def __init__(self, store: Store, names: Sequence[str]) -> None:
         self.store, self.names, self.folder = store, list(names), store.root / "trackers"
-        self.study: JsonObject = {}
+        self.study: Declaration | None = None
 
     def write_all(self) -> Iterator[Message]:
         """Write every finished trial of the folder that a tracker does not have."""
@@ -73,20 +74,15 @@ class StudyTrackers:
 
     def _names_of(self, row: Row) -> TrackedTrial | None:
         """Names of a row's trial; None where the study declares no such trial with its fingerprint."""
-        if row.get("fingerprint") not in self.study.get("fingerprints", ()):
-            self._read_declaration()
-        if row.get("fingerprint") not in self.study["fingerprints"]:
+        if self.study is None or self.study.fingerprints.get(row.trial) != row.fingerprint:
+            self.study = self.store.declaration
+        if row.fingerprint is None or self.study.fingerprints.get(row.trial) != row.fingerprint:
             return None
-        return TrackedTrial(self.study["name"], _arm(row), row["seed"], row["fingerprint"])
-
-    def _read_declaration(self) -> None:
-        declared = self.store.declaration
-        fingerprints = {trial["fingerprint"] for trial in declared["trials"]}
-        self.study = {"name": declared["name"], "fingerprints": fingerprints, "recipes": declared["recipes"]}
+        return TrackedTrial(self.study.name, _arm(row), row.seed, row.fingerprint)
 
     def _recipe(self, row: Row) -> JsonObject:
-        recipe: JsonObject = self.study["recipes"][_arm(row)]["run"]
-        return recipe | {"seed": row["seed"]}
+        assert self.study is not None
+        return self.study.recipes[_arm(row)].run | {"seed": row.seed}
 
 
 def _arm(row: Row) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.launchers.payload import read
+from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.leases import owner_is_gone, read_leases
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
@@ -55,10 +56,10 @@ def after_kill(path: Path, index: int, killer: signal.Signals, console: Console)
     """Record the end of a job's process by a signal; returns true if the job is to be queued again."""
     payload = read(path)
     store = Store(payload.execution.output or path.parent.parent)
-    declared = {trial["trial"]: trial for trial in store.declaration["trials"]}
+    declared = {trial.trial: trial for trial in store.declaration.trials}
     own = [name for name in payload.job(index) or declared if name in declared]
     left = [name for name in own if name not in store.rows()]
-    groups = {declared[name]["group"] for name in left}
+    groups = {declared[name].group for name in left}
     record = path.with_suffix("") / f"{index}.ends.json"
     progress, count = _progress(store, own, groups), 1
     if (former := _read_record(record)).get("progress") == progress:
@@ -71,11 +72,11 @@ def after_kill(path: Path, index: int, killer: signal.Signals, console: Console)
         console.print(f"job {index}: {ended}; it is queued again, {count} of {ATTEMPTS} times without progress")
         return bool(left)
     held = {lease["group"] for lease in read_leases(store.leases) if owner_is_gone(lease)} & groups or groups
-    given_up = [name for name in left if declared[name]["group"] in held]
+    given_up = [name for name in left if declared[name].group in held]
     cause = f"{ended}, {count} times without progress; ask for more memory (--slurm mem=…), or make the model smaller"
     with store.locked(LOCK_PATIENCE):
         for name in given_up:
-            store.append(declared[name]["group"], _failed(declared[name], cause))
+            store.append(declared[name].group, _failed(declared[name], cause))
     record.unlink()
     console.print(f"job {index}: {cause}. {count_of(len(given_up), 'run')} failed; --retry-failed trains them again")
     return len(given_up) < len(left)
@@ -88,17 +89,17 @@ def _progress(store: Store, trials: Collection[str], groups: Collection[str]) ->
     return digest("\n".join(sorted([name for name in trials if name in rows] + list(map(str, saved)))).encode())
 
 
-def _failed(trial: JsonObject, cause: str) -> Row:
+def _failed(trial: DeclaredTrial, cause: str) -> Row:
     """The failed row of a declared trial."""
     return Row(
-        trial=trial["trial"],
-        group=trial["group"],
-        seed=trial["seed"],
+        trial=trial.trial,
+        group=trial.group,
+        seed=trial.seed,
         status="failed",
-        fingerprint=trial["fingerprint"],
+        fingerprint=trial.fingerprint,
         cause=cause,
         error=cause,
-        labels=trial["labels"],
+        labels=trial.labels,
     )
 
 

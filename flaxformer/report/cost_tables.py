@@ -41,7 +41,7 @@ def arm_costs(analysis: Analysis) -> Table:
     for arm, cost in found:
         if cost is not None:
             rows.append([*arm.labels.values(), _mark(cost, own), *_cells(cost, own, optional)])
-    axes = [axis["name"] for axis in study["axes"]]
+    axes = [axis.name for axis in study.axes]
     header = [
         "parameters",
         *(["active"] if optional["active"] else []),

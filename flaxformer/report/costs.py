@@ -10,7 +10,7 @@ from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms, metric_and_goal
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import round_digits
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import Declaration
 from flaxformer.system.wording import count_of, join_words, with_prefix
 
 
@@ -31,17 +31,17 @@ def _names(one: CostRatio) -> tuple[str, str]:
     return phrasing.labels(first) or "the arm", phrasing.labels(second) or "the other"
 
 
-def comparison(study: JsonObject) -> str:
+def comparison(study: Declaration) -> str:
     """The rule of a comparison at equal cost, in a sentence; empty without one."""
-    rule = study.get("compare")
+    rule = study.compare
     if not rule:
         return ""
-    adjusted = [own for own in rule["arms"].values() if own["changes"]]
-    farthest = max((abs(own["after"] - 1) for own in rule["arms"].values()), default=0.0)
+    adjusted = [own for own in rule.arms.values() if own.changes]
+    farthest = max((abs(own.after - 1) for own in rule.arms.values()), default=0.0)
     return (
-        f"Arms are compared at equal {rule['quantity']}, within {rule['tolerance']:.2g} of the baseline (largest "
-        f"difference {farthest:.2g}): {' or '.join(rule['adjust'])} was adjusted in {len(adjusted)} of "
-        f"{count_of(len(rule['arms']), 'arm')}."
+        f"Arms are compared at equal {rule.quantity}, within {rule.tolerance:.2g} of the baseline (largest "
+        f"difference {farthest:.2g}): {' or '.join(rule.adjust)} was adjusted in {len(adjusted)} of "
+        f"{count_of(len(rule.arms), 'arm')}."
     )
 
 
@@ -120,7 +120,7 @@ def differing(analysis: Analysis) -> list[str]:
 
 def reference(analysis: Analysis) -> ArmCost | None:
     """Return the cost of the reference arm of a study; None where it is not known."""
-    found = reference_arm(analysis.study["axes"], analysis.arms)
+    found = reference_arm(analysis.study.axes, analysis.arms)
     return next((cost for arm, cost in zip(analysis.arms, analysis.costs, strict=True) if arm is found), None)
 
 
@@ -129,7 +129,7 @@ def claim_speed_up(analysis: Analysis, claim: JudgedClaim) -> SpeedUps | None:
 
     A speed-up is read off the curve of one metric, so only claims of the present declaration about that metric have it.
     """
-    if claim.declaration is None or metric_and_goal(analysis.study)[0] != analysis.study["metric"]:
+    if claim.declaration is None or metric_and_goal(analysis.study)[0] != analysis.study.metric:
         return None
     arms = [arm for _, labels in claim.terms for arm in analysis.arms if arm.labels == labels]
     return compare_arms(analysis.study, *arms) if len(arms) == len(claim.terms) == 2 else None

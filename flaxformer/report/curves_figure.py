@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.costs import cost_of_arm
@@ -52,7 +53,7 @@ def curves_figure(
     for ax in grid.flat[len(panels) :]:
         ax.remove()
     shown = list(grid.flat[: len(panels)])
-    metric = phrasing.metric({**analysis.study, "metric": on_validation(analysis.study["metric"])})
+    metric = phrasing.metric(replace(analysis.study, metric=on_validation(analysis.study.metric)))
     for i, (ax, (level, curves)) in enumerate(zip(shown, panels.items(), strict=True)):
         for name, curve in curves.items():
             _draw_curve(ax, curve, styles[name], name, against)
@@ -66,7 +67,7 @@ def curves_figure(
     if against == "compute":
         set_log_scale(shown[0], "x", text=lambda flops: with_prefix(flops, ""))
     if len(used) > 1:
-        title = " · ".join(own["name"] for own in analysis.study["axes"] if own["name"] != axis)
+        title = " · ".join(own.name for own in analysis.study.axes if own.name != axis)
         add_legend(figure, shown, used, title, across)
     return figure
 
@@ -74,7 +75,7 @@ def curves_figure(
 def _panels(analysis: Analysis, against: str) -> Panels:
     axis, found = panel_axis(analysis), Panels()
     for arm in analysis.arms:
-        curve: Points | None = arm.curve(on_validation(analysis.study["metric"]))
+        curve: Points | None = arm.curve(on_validation(analysis.study.metric))
         if curve is not None and against == "compute":
             steps, points = curve
             cost = cost_of_arm(arm)
@@ -120,7 +121,7 @@ def _set_limits(analysis: Analysis, axes: Sequence[Axes], panels: Mapping[str, M
     means = [point.mean for points in curves for point in points]
     last = [points[-1].mean for points in curves]
     low, high = min(last), max(last)
-    if analysis.study["metric"] == "validation_loss":
+    if analysis.study.metric == "validation_loss":
         axes[0].set_ylim(min(means) - 0.1, min(max(means), high + 0.6 * (high - low) + 0.3) + 0.05)
         for i, ax in enumerate(axes):
             draw_references(analysis.study, ax, "y", (low, high), has_names=i == len(axes) - 1)

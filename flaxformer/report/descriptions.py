@@ -30,7 +30,7 @@ def describe_curves(analysis: Analysis) -> str:
     """First and last mean of each learning curve."""
     items = []
     for arm in analysis.arms:
-        if (curve := arm.curve(analysis.study["metric"])) is not None:
+        if (curve := arm.curve(analysis.study.metric)) is not None:
             steps, points = curve
             first, last = numbers.number(points[0].mean), numbers.number(points[-1].mean)
             items.append(

@@ -15,7 +15,7 @@ from flaxformer.report import numbers
 from flaxformer.report.colours import COLOURS, GREY
 from flaxformer.report.thinning import dots
 from flaxformer.statistics.judgement import Estimate
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import Declaration
 
 COLUMN, PAGE = 3.3, 6.9
 """Inches: the width of one column of a two-column paper, and of the page."""
@@ -99,19 +99,19 @@ def draw_interval(ax: Axes, x: float, y: float, effect: Estimate, style: LineSty
     )  # fmt: skip
 
 
-def draw_references(study: JsonObject, ax: Axes, axis: str, near: tuple[float, float], has_names: bool = True) -> None:
+def draw_references(study: Declaration, ax: Axes, axis: str, near: tuple[float, float], has_names: bool = True) -> None:
     """Draw lines at the losses of count models on the same evaluation windows that are near the values shown.
 
     Where the limits of the axis were set, a loss outside them has no line and no name.
     """
-    if study["metric"] != "validation_loss":
+    if study.metric != "validation_loss":
         return
     first, last = near
     low, high = 2 * first - last, 2 * last - first
     if not (ax.get_autoscalex_on() if axis == "x" else ax.get_autoscaley_on()):
         ends = sorted(ax.get_xlim() if axis == "x" else ax.get_ylim())
         low, high = max(low, ends[0]), min(high, ends[1])
-    for name, loss in study["references"].items():
+    for name, loss in study.references.items():
         if not low <= loss <= high:
             continue
         (ax.axvline if axis == "x" else ax.axhline)(loss, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1)

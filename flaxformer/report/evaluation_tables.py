@@ -15,10 +15,10 @@ def evaluations(analysis: Analysis) -> Table:
     A run that diverged counts as everywhere, with its score before training. Scores of runs that a halving stopped are
     left out.
     """
-    names = analysis.study.get("evaluation_columns", [])
+    names = analysis.study.evaluation_columns
     arms = analysis.arms[:MOST_ROWS] if names else []
     rows = [[*arm.labels.values(), *(_cell(arm, name) for name in names)] for arm in arms]
-    axes = [axis["name"] for axis in analysis.study["axes"]]
+    axes = [axis.name for axis in analysis.study.axes]
     header = [*axes, *(name.replace("_", " ") for name in names)]
     return Table(TITLE, header, rows, len(axes), len(analysis.arms) - len(rows) if names else 0, "arms")
 

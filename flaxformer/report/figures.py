@@ -51,7 +51,7 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
     if grids := heads.head_grids(analysis):
         found["heads"] = functools.partial(heads_figure, grids)
     if curves := heads.lens_curves(analysis):
-        found["lens"] = functools.partial(lens_figure, curves, analysis.study["unit"])
+        found["lens"] = functools.partial(lens_figure, curves, analysis.study.unit)
     for i, own in enumerate(maps.drawn_maps(analysis).values()):
         found[f"maps{i + 1 if i else ''}"] = functools.partial(
             attention_figure, own, is_ranked=maps.is_ranked(analysis)
@@ -59,7 +59,7 @@ def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
     if len(analysis.arms) > MOST_DRAWN:
         return found
     found["curves"] = lambda width: curves_figure(analysis, width)
-    if "FLOPs" in costs.differing(analysis) or analysis.study.get("compare"):
+    if "FLOPs" in costs.differing(analysis) or analysis.study.compare:
         found["compute"] = lambda width: curves_figure(analysis, width, "compute")
     if not analysis.sweeps:
         found["arms"] = lambda width: arms_figure(analysis, width)

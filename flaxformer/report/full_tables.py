@@ -52,7 +52,7 @@ def results(analysis: Analysis) -> pl.DataFrame:
     `stopped_at`: `validation_loss` holds final results only, and is null for a stopped run. Numbers that
     `flaxformer measure` gave are columns too.
     """
-    fingerprints = [trial["fingerprint"] for trial in analysis.study["trials"]]
+    fingerprints = [trial.fingerprint for trial in analysis.study.trials]
     table = analysis.results.everything()
     declared = pl.Series(fingerprints, dtype=pl.String)
     table = table.with_columns(pl.col("fingerprint").fill_null(declared)).filter(pl.col("status").is_not_null())
@@ -72,9 +72,9 @@ def results(analysis: Analysis) -> pl.DataFrame:
 def arms(analysis: Analysis) -> pl.DataFrame:
     """One row per arm: its labels, the mean of the metric with its 95 % interval, the sd, and numbers of runs."""
     found = [arm.estimate for arm in analysis.arms]
-    names = [axis["name"] for axis in analysis.study["axes"]]
+    names = [axis.name for axis in analysis.study.axes]
     columns: dict[str, Sequence[object]] = {name: [arm.labels[name] for arm in analysis.arms] for name in names}
-    columns |= _estimates(analysis.study["metric"], found)
+    columns |= _estimates(analysis.study.metric, found)
     columns |= {"seeds": [one.n for one in found], "diverged": [arm.diverged for arm in analysis.arms]}
     return pl.DataFrame(columns | {"stopped_at": pl.Series([arm.stopped_at for arm in analysis.arms], dtype=pl.Int64)})
 
@@ -108,7 +108,7 @@ def _sweeps(analysis: Analysis) -> Iterator[dict[str, object]]:
     for sweep in analysis.sweeps:
         for line in sweep.lines:
             best, optimum = line.best, line.optimum
-            score = _estimates(analysis.study["metric"], [best.arm.estimate] if best else [])
+            score = _estimates(analysis.study.metric, [best.arm.estimate] if best else [])
             for name in sweep.names:
                 yield {
                     "sweep": name,

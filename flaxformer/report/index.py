@@ -69,17 +69,17 @@ def _entry(store: Store, name: str) -> Entry:
     except UserError as error:
         return Entry(store, name, "", str(error), "", "", "")
     study = analysis.study
-    if study["kind"] == "probe":
-        done, total, noun = max((one.estimate.n for one in analysis.quantities), default=0), len(study["seeds"]), "seed"
+    if study.kind == "probe":
+        done, total, noun = max((one.estimate.n for one in analysis.quantities), default=0), len(study.seeds), "seed"
     else:
-        done, total, noun = len(study["trials"]) - analysis.missing, len(study["trials"]), "run"
-    seeds = "exact" if analysis.exact else str(len(study["seeds"]))
+        done, total, noun = len(study.trials) - analysis.missing, len(study.trials), "run"
+    seeds = "exact" if analysis.exact else str(len(study.seeds))
     runs = count_of(total, noun)
     if done < total:
         runs = f"{done} of {runs}, {total - done} missing"
     answer = verdicts.verdict(analysis) if done else "No results yet."
     date = provenance_text.last_date(read_lines(store.root / LAUNCHES))
-    return Entry(store, name, study["question"], answer, seeds, runs, date)
+    return Entry(store, name, study.question, answer, seeds, runs, date)
 
 
 def index_table(folder: Path) -> str:

@@ -39,15 +39,15 @@ def table(analysis: Analysis) -> Table:
         own = [numbers.get(trial, {}) for trial in trials[key_of(arm.labels)]]
         for name in dict.fromkeys(name for values in own for name in values if not MAP.fullmatch(name)):
             rows.append([*arm.labels.values(), name, *_cells(arm, name, own)])
-    axes = [axis["name"] for axis in analysis.study["axes"]]
+    axes = [axis.name for axis in analysis.study.axes]
     return Table(TITLE, [*axes, "number", "mean [95 %]", "sd", "seeds"], rows, len(axes) + 1)
 
 
 def _trials_by_arm(analysis: Analysis) -> dict[str, list[str]]:
     """The names of the declared trials by the labels of their arm."""
     found: dict[str, list[str]] = {}
-    for trial in analysis.study["trials"]:
-        found.setdefault(key_of(trial["labels"]), []).append(trial["trial"])
+    for trial in analysis.study.trials:
+        found.setdefault(key_of(trial.labels), []).append(trial.trial)
     return found
 
 
@@ -78,12 +78,12 @@ def remark(analysis: Analysis) -> str:
 def without_value(analysis: Analysis) -> list[WithoutValue]:
     """The seeds at which a measured number of an arm is not finite."""
     numbers, trials, found = by_trial(analysis), _trials_by_arm(analysis), []
-    seeds = {trial["trial"]: trial["seed"] for trial in analysis.study["trials"]}
+    seeds = {trial.trial: trial.seed for trial in analysis.study.trials}
     for arm in analysis.arms if numbers else ():
         own = {trial: numbers[trial] for trial in trials[key_of(arm.labels)] if trial in numbers}
         for name in dict.fromkeys(name for values in own.values() for name in values if not MAP.fullmatch(name)):
             lost = [trial for trial, values in own.items() if name in values and finite(values[name]) is None]
-            at, declared = tuple(seeds[trial] for trial in lost), len(analysis.study["seeds"])
+            at, declared = tuple(seeds[trial] for trial in lost), len(analysis.study.seeds)
             found.append(WithoutValue(name, at, declared, phrasing.labels(arm.labels)))
     return [one for one in found if one.seeds]
 

@@ -62,8 +62,8 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
     study = analysis.study
     drawn = {name: _figure(analysis, name, own) for name, own in figures.items()}
     parts = [
-        f"<h1>{escape(study['question'])}</h1>",
-        f'<p class="soft">{escape(study["name"])} · {escape("; ".join(phrasing.describe_runs(analysis)))}</p>',
+        f"<h1>{escape(study.question)}</h1>",
+        f'<p class="soft">{escape(study.name)} · {escape("; ".join(phrasing.describe_runs(analysis)))}</p>',
         f'<p class="answer {_worst_verdict(analysis)}">{escape(verdicts.verdict(analysis))}</p>',
         drawn.get("claims", ""),
         _table(tables.claims(analysis)),
@@ -90,7 +90,7 @@ def render(analysis: Analysis, figures: dict[str, PageFigure], launches: Sequenc
         html.section("Provenance", html.definition_list(provenance_text.provenance(analysis, launches))),
         html.section("How to reproduce", _reproduction(analysis, launches)),
     ]
-    return html.page(study["name"], parts)
+    return html.page(study.name, parts)
 
 
 def _figure(analysis: Analysis, name: str, own: PageFigure) -> str:
@@ -101,7 +101,7 @@ def _figure(analysis: Analysis, name: str, own: PageFigure) -> str:
     if max((len(arm.scores) for arm in [*analysis.arms, *analysis.quantities]), default=0) > MOST_DOTS:
         caption += f" Of more than {MOST_DOTS} seeds, {MOST_DOTS} have a dot, evenly spaced by rank."
     references = phrasing.references(analysis) if kind != "claims" else ""
-    if references and analysis.study["metric"] == "validation_loss":
+    if references and analysis.study.metric == "validation_loss":
         caption += f" Count models on the same evaluation windows, dashed where they are near: {references}."
     return html.figure(own, name, caption, _description(analysis, name, kind))
 
@@ -209,9 +209,9 @@ def _reproduction(analysis: Analysis, launches: Sequence[JsonObject]) -> str:
         where = "Or in this folder" if commands else "In this folder"
         parts.append(f"<p>{where}, which keeps the code of the study as it ran:</p>")
         parts.append(html.code(copies, is_wrapped=True))
-    seeds = ", ".join(map(str, study["seeds"]))
-    seeds = seeds if len(study["seeds"]) <= MOST_SEEDS else seeds_in_words(study["seeds"])
-    what = "The recipe and the seed determine a run" if study["recipes"] else "The seed determines a measurement"
+    seeds = ", ".join(map(str, study.seeds))
+    seeds = seeds if len(study.seeds) <= MOST_SEEDS else seeds_in_words(study.seeds)
+    what = "The recipe and the seed determine a run" if study.recipes else "The seed determines a measurement"
     again = "Results that exist are not computed again: give a new output folder."
     parts.append(f"<p>{what}; the seeds are {seeds}. {again}</p>")
     return "".join([*parts, *_recipes(analysis)])
@@ -219,10 +219,10 @@ def _reproduction(analysis: Analysis, launches: Sequence[JsonObject]) -> str:
 
 def _recipes(analysis: Analysis) -> list[str]:
     """The recipe of the first arm, and what the other arms change in it."""
-    if not analysis.study["recipes"]:
+    if not analysis.study.recipes:
         return []
-    arm, recipe = next(iter(analysis.study["recipes"].items()))
-    text = json.dumps(recipe["run"], indent=1, ensure_ascii=False)
+    arm, recipe = next(iter(analysis.study.recipes.items()))
+    text = json.dumps(recipe.run, indent=1, ensure_ascii=False)
     parts = [html.details(f"The recipe of '{arm}'", html.code(text))]
     if others := provenance_text.changes(analysis, MOST_ROWS):
         parts.append(html.details("Changes of the other arms", html.bullet_list(others)))

@@ -11,9 +11,8 @@ from flaxformer.analysis.sweep import Sweep, SweepLine, SweepPoint
 from flaxformer.report import numbers
 from flaxformer.report.numbers import p_value
 from flaxformer.statistics.judgement import Estimate
-from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.store.declaration import QUANTITY, Declaration, Labels
 from flaxformer.study.halving import Goal
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of, join_words
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
@@ -170,7 +169,7 @@ def first_sweep_findings(analysis: Analysis, at_most: int = 20) -> list[str]:
     return shown + ([f"and {more:,} more, in the report's tables of best values"] if more > 0 else [])
 
 
-def _sweep_finding(sweep: Sweep, line: SweepLine, study: JsonObject) -> str:
+def _sweep_finding(sweep: Sweep, line: SweepLine, study: Declaration) -> str:
     where = f"{labels(line.labels)}: " if line.labels else ""
     if line.best is None:
         return f"{where}none of {count_of(len(line.points), 'value')} was trained to the end"
@@ -191,19 +190,19 @@ def with_labels(items: Labels) -> str:
     return f" with {labels(items)}" if items else ""
 
 
-def metric(study: JsonObject) -> str:
+def metric(study: Declaration) -> str:
     """The metric's name, with its unit."""
-    name, unit = study["metric"].replace("_", " "), study["unit"].removeprefix("of ")
+    name, unit = study.metric.replace("_", " "), study.unit.removeprefix("of ")
     return f"{name} ({unit})" if unit and unit not in name else name
 
 
-def score(one: Estimate, study: JsonObject) -> str:
+def score(one: Estimate, study: Declaration) -> str:
     """The metric's name and its estimate with interval and unit."""
-    name, unit = study["metric"].replace("_", " "), study["unit"]
+    name, unit = study.metric.replace("_", " "), study.unit
     return " ".join(filter(None, (name, interval(one), "" if unit.removeprefix("of ") in name else unit)))
 
 
-def exploratory_finding(one: Exploration, study: JsonObject) -> str:
+def exploratory_finding(one: Exploration, study: Declaration) -> str:
     """A contrast that no claim is about, in one sentence."""
     effect, where = one.judgement.effect, f"with {labels(one.context)}, " if one.context else ""
     comparison = compare(effect.mean, study)
@@ -211,16 +210,16 @@ def exploratory_finding(one: Exploration, study: JsonObject) -> str:
     tested = f"p {p_value(one.judgement.p_holm)} after Holm"
     if one.is_weak_signal:
         tested = f"weak signal, false discovery rate {p_value(one.p_discovery)}, {tested}"
-    measure = " ".join(filter(None, (interval(effect, "+"), study["unit"])))
+    measure = " ".join(filter(None, (interval(effect, "+"), study.unit)))
     return (
         f"{where}{one.axis} {one.label} is {comparison} than {one.reference}{opposite}: {measure}, "
         f"{one.judgement.agreeing} of {count_of(effect.n, 'seed')} agree, {tested}"
     )
 
 
-def compare(difference: float, study: JsonObject) -> str:
+def compare(difference: float, study: Declaration) -> str:
     """Return "better" or "worse" for a difference of a metric with a direction, else "higher" or "lower"."""
-    goal = study.get("goal") or GOALS.get(study["metric"])
+    goal = study.goal or GOALS.get(study.metric)
     if goal is None:
         return "higher" if difference > 0 else "lower"
     return "better" if (difference > 0) == (goal == "higher") else "worse"
@@ -235,23 +234,23 @@ def exploratory_findings(analysis: Analysis, at_most: int = 5) -> list[str]:
 
 def references(analysis: Analysis) -> str:
     """The losses of count models, such as "unigram 3.140, bigram 2.429"."""
-    return ", ".join(f"{name} {loss:.3f}" for name, loss in analysis.study["references"].items())
+    return ", ".join(f"{name} {loss:.3f}" for name, loss in analysis.study.references.items())
 
 
 def describe_runs(analysis: Analysis) -> Iterable[str]:
     """Yield clauses on how the answer was reached: runs, seeds and parameters; what diverged; what failed."""
     study = analysis.study
-    if study["kind"] == "probe":
+    if study.kind == "probe":
         own = [one.estimate.n for one in analysis.quantities]
         yield f"{count_of(len(own), 'quantity')}, measured without training"
-        yield "exact" if analysis.exact else f"{max(own, default=0)} of {count_of(len(study['seeds']), 'seed')}"
+        yield "exact" if analysis.exact else f"{max(own, default=0)} of {count_of(len(study.seeds), 'seed')}"
         return
     diverged, finished, low, high = analysis.divergence
-    runs = count_of(len(study["trials"]), "run")
+    runs = count_of(len(study.trials), "run")
     yield f"{finished - len(analysis.stopped)} of {runs}, {_paired_seeds(analysis)}"
     if len(analysis.stopped):
         yield f"{len(analysis.stopped)} stopped early"
-    yield count_of(study["parameters"], "parameter")
+    yield count_of(study.parameters, "parameter")
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
     if len(analysis.failed):
@@ -260,7 +259,7 @@ def describe_runs(analysis: Analysis) -> Iterable[str]:
 
 def _paired_seeds(analysis: Analysis) -> str:
     """The number of seeds that claims compare, or that finished arms have; a range where it differs."""
-    declared = count_of(len(analysis.study["seeds"]), "paired seed")
+    declared = count_of(len(analysis.study.seeds), "paired seed")
     found = [claim.judgement.effect.n for claim in analysis.claims]
     unit = "claim"
     if not found:
@@ -268,7 +267,7 @@ def _paired_seeds(analysis: Analysis) -> str:
     low, high = min(found, default=0), max(found, default=0)
     if low < high:
         return f"{low} to {high} of {declared}, by {unit}"
-    return declared if low == len(analysis.study["seeds"]) else f"{low} of {declared}"
+    return declared if low == len(analysis.study.seeds) else f"{low} of {declared}"
 
 
 def failures(analysis: Analysis, at_most: int = 5) -> list[str]:

@@ -8,6 +8,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.core.canonical import differences
 from flaxformer.report import events
 from flaxformer.report.numbers import duration
+from flaxformer.store.declaration import CodeChange
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of
 
@@ -42,8 +43,8 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         )
         for launch in launches
     ]
-    recipes = analysis.study["recipes"].values()
-    data = {", ".join(f"{k} {v}" for k, v in recipe["data"].items()) or "generated from the seed" for recipe in recipes}
+    recipes = analysis.study.recipes.values()
+    data = {", ".join(f"{k} {v}" for k, v in recipe.data.items()) or "generated from the seed" for recipe in recipes}
     return [
         (
             "Time",
@@ -56,13 +57,13 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         ("Versions", "; ".join(dict.fromkeys(versions))),
         ("Platform", "; ".join(distinct_values(launches, "platform"))),
         ("Data", "; ".join(sorted(data))),
-        ("Semantics", "; ".join(sorted({str(recipe["semantics"]) for recipe in recipes if "semantics" in recipe}))),
-        ("Measured by", f"code {analysis.study['measured_by']}" if analysis.study["kind"] == "probe" else ""),
+        ("Semantics", "; ".join(sorted({str(recipe.semantics) for recipe in recipes}))),
+        ("Measured by", f"code {analysis.study.measured_by}" if analysis.study.kind == "probe" else ""),
         ("User code", "; ".join(user_code(analysis))),
         ("Read by user code", "; ".join(analysis.reads)),
         ("Declarations", _log(analysis)),
         ("Replications and verification", "; ".join(events.sentences(analysis.log))),
-        ("Code changes", "; ".join(map(_change, analysis.study.get("code_changes", ())))),
+        ("Code changes", "; ".join(map(_change, analysis.study.code_changes))),
     ]
 
 
@@ -76,14 +77,14 @@ def _log(analysis: Analysis) -> str:
 
 def user_code(analysis: Analysis) -> list[str]:
     """Definitions outside the package that the results depend on, each with its digest."""
-    codes = [recipe.get("code") or {} for recipe in analysis.study["recipes"].values()]
-    found = {f"{name} {own}" for code in [*codes, analysis.study.get("code") or {}] for name, own in code.items()}
+    codes = [recipe.code for recipe in analysis.study.recipes.values()]
+    found = {f"{name} {own}" for code in [*codes, analysis.study.code] for name, own in code.items()}
     return sorted(found)
 
 
-def _change(one: JsonObject) -> str:
-    action = {"keep": "kept", "retrain": "set aside"}[one["decision"]]
-    return f"{one['time']}: {', '.join(one['changed'])}; {count_of(one['results'], 'result')} {action}"
+def _change(one: CodeChange) -> str:
+    action = {"keep": "kept", "retrain": "set aside"}[one.decision]
+    return f"{one.time}: {', '.join(one.changed)}; {count_of(one.results, 'result')} {action}"
 
 
 def commands(launches: Sequence[JsonObject]) -> str:
@@ -131,7 +132,7 @@ def _without_folder_options(words: Sequence[str]) -> list[str]:
 
 def changes(analysis: Analysis, at_most: int) -> list[str]:
     """Differences of the recipes of other arms from that of the first, and how many more arms there are."""
-    recipes = {name: recipe["run"] for name, recipe in analysis.study["recipes"].items()}
+    recipes = {name: recipe.run for name, recipe in analysis.study.recipes.items()}
     base, *others = recipes
     found = [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in others[:at_most]]
     more = len(others) - at_most

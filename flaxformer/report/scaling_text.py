@@ -12,7 +12,7 @@ from flaxformer.report import numbers, phrasing
 from flaxformer.report.numbers import p_value, round_digits
 from flaxformer.statistics.law_losses import DESCRIPTIONS
 from flaxformer.statistics.scaling_tests import LawEstimate
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import Declaration
 
 JOINT_NUMBERS = ("α", "A", "β", "B", "L∞", "a")
 """Columns of a joint law."""
@@ -59,7 +59,7 @@ def cells(analysis: Analysis) -> list[Cells]:
     scaling = analysis.scaling
     if scaling is None:
         return []
-    axes = [axis["name"] for axis in analysis.study["axes"] if axis["name"] != scaling.axis]
+    axes = [axis.name for axis in analysis.study.axes if axis.name != scaling.axis]
     metric, variable = phrasing.metric(analysis.study), scaling.names[scaling.variable]
     fits = [_fit(one, scaling.names) for one in (*scaling.fits, *scaling.other_fits)]
     header = [*axes, "C", "law", "α [95 %]", "A [95 %]", "L∞ [95 %]", "p (misfit)", "fitted sizes", "seeds"]
@@ -207,8 +207,8 @@ def _held_out(fit: ScalingFit | JointFit, one: HeldOut) -> str:
     return f"{_where(fit)}, held-out {one.point.label}: predicted {interval(one.predicted)}{law}, {observed}"
 
 
-def _effect(one: PredictedEffect, variable: str, study: JsonObject) -> str:
-    unit = f" {study['unit']}" if study["unit"] else ""
+def _effect(one: PredictedEffect, variable: str, study: Declaration) -> str:
+    unit = f" {study.unit}" if study.unit else ""
     return (
         f"{phrasing.arm(one.labels)} minus {phrasing.arm(one.reference)} at {size(one.size)} {variable} "
         f"({FARTHEST:g} times the largest size): {interval(one.effect, '+')}{unit}; crossing: {crossing(one)}"

@@ -30,7 +30,7 @@ def arms_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     """Every arm; arms that differ in the first axis alone share a style."""
     shown = [arm for arm in analysis.arms if arm.estimate.n]
     styles = series_styles(analysis)
-    axes = " · ".join(axis["name"] for axis in analysis.study["axes"])
+    axes = " · ".join(axis.name for axis in analysis.study.axes)
     metric = phrasing.metric(analysis.study)
     figure = _draw_rows(shown, [styles[series(analysis, arm)] for arm in shown], metric, axes, width)
     if figure:
@@ -42,7 +42,7 @@ def arms_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
 def quantities_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     """Every measured number, for a probe without claims."""
     shown = [one for one in analysis.quantities if one.estimate.n]
-    return _draw_rows(shown, [style_of(0)] * len(shown), analysis.study["unit"] or "value", "", width)
+    return _draw_rows(shown, [style_of(0)] * len(shown), analysis.study.unit or "value", "", width)
 
 
 def _scores(arms: Sequence[ArmSummary]) -> list[float]:
@@ -76,8 +76,8 @@ def _draw_rows(
 
 def panel_axis(analysis: Analysis) -> str | None:
     """Name of the axis with a panel per level: the first of several; None for a single axis."""
-    axes = analysis.study["axes"]
-    return axes[0]["name"] if len(axes) > 1 else None
+    axes = analysis.study.axes
+    return axes[0].name if len(axes) > 1 else None
 
 
 def series(analysis: Analysis, arm: ArmSummary) -> str:

@@ -78,7 +78,7 @@ def _rising_together(sweep: Sweep) -> list[list[str]]:
 def _draw_panel(analysis: Analysis, ax: Axes, sweep: Sweep, name: str, is_joined: bool) -> None:
     values = [point.numbers[name] for line in sweep.lines for point in line.points]
     _set_scale(ax, values)
-    metric, scores = analysis.study["metric"], []
+    metric, scores = analysis.study.metric, []
     estimates = [point.arm.estimate for line in sweep.lines for point in line.points if point.arm.estimate.n]
     for i, line in enumerate(sweep.lines):
         style = style_of(i)

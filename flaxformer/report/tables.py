@@ -25,7 +25,7 @@ from flaxformer.report.numbers import exact, number, numbers, p_value, round_dig
 from flaxformer.report.table import MOST_ROWS, Table
 from flaxformer.report.texts import one_line, passive
 from flaxformer.statistics.judgement import Estimate, estimate
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.log_entries import DeclarationEntry, Entry, Interim
 from flaxformer.system.wording import count_of, join_words
 
 LONG = 34
@@ -86,10 +86,10 @@ def arms(analysis: Analysis, is_brief: bool = False) -> Table:
     for arm, cost in zip(analysis.arms[:MOST_ROWS], analysis.costs, strict=False):
         row = [*arm.labels.values(), *_estimate(arm.estimate, half, sd), str(arm.estimate.n), str(arm.diverged)]
         if len(analysis.stopped):
-            row += [str(arm.stopped_at or "–"), _estimate(arm.stopped_estimate(analysis.study["metric"]), half, sd)[0]]
+            row += [str(arm.stopped_at or "–"), _estimate(arm.stopped_estimate(analysis.study.metric), half, sd)[0]]
         row = row[:-1] if is_brief and len(analysis.stopped) else row
         rows.append(row + (cost_tables.brief(cost, reference) if has_costs else []))
-    axes = [axis["name"] for axis in analysis.study["axes"]]
+    axes = [axis.name for axis in analysis.study.axes]
     header = [*axes, metric, "95 % interval", "sd", "seeds", "diverged"]
     stopped = ["stopped at step", *([] if is_brief else [f"{metric} there"])] if len(analysis.stopped) else []
     costs_header = list(cost_tables.BRIEF) if has_costs else []
@@ -150,7 +150,7 @@ def quantities(analysis: Analysis) -> Table:
             return [phrasing.arm(one.labels), exact(mean.mean)]
         return [phrasing.arm(one.labels), *_estimate(mean), str(mean.n)]
 
-    unit = f" ({analysis.study['unit']})" if analysis.study["unit"] and not analysis.arms else ""
+    unit = f" ({analysis.study.unit})" if analysis.study.unit and not analysis.arms else ""
     header = [f"value{unit}"] if analysis.exact else [f"mean{unit}", "95 % interval", "sd", "seeds"]
     return Table("Quantities", ["quantity", *header], [row(one) for one in analysis.quantities], 1)
 
@@ -179,27 +179,27 @@ def claims(analysis: Analysis, is_brief: bool = False) -> Table:
 
 def declarations(analysis: Analysis) -> Table:
     """Every entry of the log of declarations: time, what it changes, and the results that existed."""
-    rows, before = [], None
-    for kind, group in itertools.groupby(analysis.log.entries, lambda entry: entry["kind"]):
+    rows: list[list[str]] = []
+    before: DeclarationEntry | None = None
+    for _, group in itertools.groupby(analysis.log.entries, type):
         entries = list(group)
-        if kind == "interim":
-            readers = join_words(dict.fromkeys(entry["reader"] for entry in entries))
-            seen = [entry["finished"] for entry in entries]
+        if interim := [entry for entry in entries if isinstance(entry, Interim)]:
+            readers = join_words(dict.fromkeys(entry.reader for entry in interim))
+            seen = [entry.finished for entry in interim]
             results = str(seen[0]) if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
-            rows.append([_minute(entries[0]), f"{count_of(len(seen), 'interim analysis')} ({readers})", results])
-            continue
+            rows.append([_minute(interim[0]), f"{count_of(len(seen), 'interim analysis')} ({readers})", results])
         for entry in entries:
-            if kind == "declaration":
-                results = str(sum(map(len, entry["results"].values())))
+            if isinstance(entry, DeclarationEntry):
+                results = str(sum(map(len, entry.results.values())))
                 rows.append([_minute(entry), "; ".join(changes(before, entry)), results])
                 before = entry
-            else:
+            elif not isinstance(entry, Interim):
                 rows.append([_minute(entry), events.sentence(entry), "–"])
     return Table("Declarations", ["time (UTC)", "declared", "existing results"], rows, 2)
 
 
-def _minute(entry: JsonObject) -> str:
-    return entry["time"][:16].replace("T", " ")
+def _minute(entry: Entry) -> str:
+    return entry.time[:16].replace("T", " ")
 
 
 def simple_effects(analysis: Analysis) -> Table:
@@ -261,7 +261,7 @@ def explorations(analysis: Analysis) -> Table:
 
 def document(analysis: Analysis) -> str:
     """Question, answer, limits and tables as a Markdown document."""
-    parts = [f"# {passive(analysis.study['question'])}\n", f"{passive(verdicts.verdict(analysis))}\n"]
+    parts = [f"# {passive(analysis.study.question)}\n", f"{passive(verdicts.verdict(analysis))}\n"]
     if lines := [*phrasing.first_sweep_findings(analysis), *scaling_text.findings(analysis)]:
         parts.append("".join(f"- {passive(line)}\n" for line in lines))
     parts += [f"## {passive(table.title)}\n\n{markdown(table)}" for table in tables_of(analysis)]

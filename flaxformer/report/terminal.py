@@ -35,7 +35,7 @@ NARROW = 24
 def show(console: Console, analysis: Analysis) -> None:
     """Print the question, the verdicts, exploratory findings, limits, and the tables of arms and quantities."""
     study = analysis.study
-    console.print(Text(study["question"], style="bold"))
+    console.print(Text(study.question, style="bold"))
     console.print(Text("; ".join(phrasing.describe_runs(analysis)), style="dim"))
     if answer := verdicts.answer(analysis.claims):
         console.print(Text(answer.strip()))
@@ -72,7 +72,7 @@ def show(console: Console, analysis: Analysis) -> None:
         console.print(Text(text, style="dim"))
     if analysis.coverage:
         console.print(Text(analysis.coverage, style="dim"))
-    if study["references"]:
+    if study.references:
         console.print(Text(f"Simple models on the same evaluation data: {phrasing.references(analysis)}", style="dim"))
 
 

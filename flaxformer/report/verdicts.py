@@ -9,7 +9,7 @@ from flaxformer.analysis.sweep import Sweep
 from flaxformer.report import directions, numbers
 from flaxformer.report.directions import direction
 from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, point, score, with_labels
-from flaxformer.system.digests import JsonObject
+from flaxformer.store.declaration import Declaration
 from flaxformer.system.wording import count_of
 
 
@@ -103,7 +103,7 @@ def _without_stop(text: str) -> str:
     return text.rstrip(". ")
 
 
-def _answer(sweep: Sweep, study: JsonObject) -> str:
+def _answer(sweep: Sweep, study: Declaration) -> str:
     """The best values of a sweep in one sentence: each of a few lines, or their range."""
     lines = [(line, line.best) for line in sweep.lines if line.best is not None]
     what = f"Best {' and '.join(sweep.names)}"

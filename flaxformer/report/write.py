@@ -7,10 +7,10 @@ from flaxformer.report import measured, tables
 from flaxformer.report.full_tables import write_full_tables
 from flaxformer.report.page import render
 from flaxformer.report.texts import write_printable
+from flaxformer.store.declaration import QUANTITY
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store, read_lines
-from flaxformer.study.claim import QUANTITY
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 
@@ -44,7 +44,7 @@ def _quantities(analysis: Analysis) -> list[JsonObject]:
     return [
         {"quantity": one.labels[QUANTITY], "seed": seed, "value": value}
         for one in analysis.quantities
-        for seed, value in zip(analysis.study["seeds"], one.scores, strict=True)
+        for seed, value in zip(analysis.study.seeds, one.scores, strict=True)
     ]
 
 

@@ -112,7 +112,7 @@ def _run_stage(
     for group in share:
         check_file_name(group.name)
     with store.locked(LOCK_PATIENCE):
-        entry = declarations.declare(store, declared, on_code_change, study.file)["declaration"]
+        entry = declarations.declare(store, declared, on_code_change, study.file).declaration
         repair(store)
         launch["code"] = copy_sources(store.root / "code", user_modules(study.file))
         store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
@@ -124,16 +124,15 @@ def _run_stage(
             f"{count_of(lost, 'finished run')} without kept weights {'is' if lost == 1 else 'are'} not trained again; "
             "give another --output to train all with --keep"
         )
-    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
-    initial = {trial["trial"]: trial["initial_weights"] for trial in declared["trials"] if "initial_weights" in trial}
-    share = [dataclasses.replace(group, initial_weights=initial) for group in share]
+    fingerprints = declared.fingerprints
+    share = [dataclasses.replace(group, initial_weights=declared.initial_weights) for group in share]
     with read_records.recording(store.root, study.file), Leases(store.leases) as leases:
         worker = _Worker(store, leases, share, fingerprints, entry, retry_failed)
         yield from worker.work(execution, keep, alone=only is not None, stop=stop)
         worker.settle()
         if study.derive is not None:
             with store.locked(LOCK_PATIENCE):
-                identity = {"measured_by": declared["measured_by"], "declaration": entry}
+                identity = {"measured_by": declared.measured_by, "declaration": entry}
                 rows = [identity | row for row in derive_numbers(study, store.rows())]
                 store.replace_measurements(rows, identity["measured_by"])
 

@@ -23,6 +23,7 @@ from jaxtyping import Array, PyTree
 from flaxformer.checkpoint import Checkpoints, SaveError
 from flaxformer.devices import distributed
 from flaxformer.diagnostics import Diagnostics
+from flaxformer.store.declaration import plain
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.identity import digest, recipe
@@ -174,7 +175,7 @@ class PartialRun:
 
 def identity(trials: Iterable[Trial], code: CodeByArm) -> list[list[object]]:
     """The recipes and seeds that decide the exact bits of trained runs; the study's folder records the data."""
-    return [[recipe(trial, {}, code[trial.arm.name]), trial.seed] for trial in trials]
+    return [[plain(recipe(trial, {}, code[trial.arm.name])), trial.seed] for trial in trials]
 
 
 def remove_of(store: Store, groups: Iterable[ProgramGroup]) -> None:

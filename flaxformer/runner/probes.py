@@ -40,7 +40,7 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
             values = numbers("measure", given, where)
             check_quantities(probe.claims, values)
             seconds = time.perf_counter() - began
-            identity = {name: declaration[name] for name in ("measured_by", "declaration")}
+            identity = {"measured_by": declaration.measured_by, "declaration": declaration.declaration}
             row = identity | {"seed": seed, "seconds": seconds, "values": values}
             store.append_measurement(row)
             yield row

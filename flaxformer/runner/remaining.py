@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from flaxformer.runner.execution import Execution
 from flaxformer.store import declarations
 from flaxformer.store.columns import statuses
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_groups import ProgramGroup
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.user_code.changes import OnCodeChange
 
@@ -21,7 +21,7 @@ def store_of(study: Study, execution: Execution) -> Store:
     return Store(execution.folder(study.name))
 
 
-def declare(plan: StudyPlan, store: Store, on_code_change: OnCodeChange = "refuse") -> JsonObject:
+def declare(plan: StudyPlan, store: Store, on_code_change: OnCodeChange = "refuse") -> Declaration:
     """Write the study's declaration into its folder, and return it; see `declarations.declare`."""
     with store.locked(LOCK_PATIENCE):
         return declarations.declare(store, plan.declaration, on_code_change, plan.study.file)

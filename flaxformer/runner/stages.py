@@ -119,7 +119,7 @@ def _rungs(
     declared = declare(plan, store, on_code_change)
     if not missing(plan, store, retry_failed=retry_failed):
         return True
-    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
+    fingerprints = declared.fingerprints
     left = programs(plan)
     for until in steps_of_rungs(study):
         if not (training := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
@@ -136,7 +136,7 @@ def _rungs(
                 best = survivors(study, arms, rows)
                 stopped += [arm for arm in arms if arm not in best]
                 left[program] = best
-        _record_stopped(store, study, stopped, rows, until, fingerprints, declared["declaration"])
+        _record_stopped(store, study, stopped, rows, until, fingerprints, declared.declaration)
     return True
 
 

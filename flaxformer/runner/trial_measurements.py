@@ -14,16 +14,16 @@ from flaxformer.checkpoint.steps import leaf_digests, step_numbers
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.store import trial_measurements
 from flaxformer.store.checks import is_finished
+from flaxformer.store.declaration import Declaration, DeclaredTrial
+from flaxformer.store.line_forms import MeasuringLaunch, TrialMeasurement
 from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import Store
-from flaxformer.store.trial_measurements import Launch, TrialMeasurement
 from flaxformer.store.weights import WEIGHTS, weights_folder
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.identity import measured_by
 from flaxformer.study.load import load_module
 from flaxformer.study.user_functions import calling, numbers
 from flaxformer.system import files
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code import code_digests, read_records
 
@@ -76,8 +76,8 @@ def measure_trials(
     """
     study = store.declaration
     rows = store.rows()
-    trials = [trial for trial in study["trials"] if is_finished(rows.get(trial["trial"]))]
-    steps = {trial["trial"]: _step(store, trial["trial"], step) for trial in trials}
+    trials = [trial for trial in study.trials if is_finished(rows.get(trial.trial))]
+    steps = {trial.trial: _step(store, trial.trial, step) for trial in trials}
     lacking = [name for name, found in steps.items() if found is None]
     if len(lacking) == len(trials):
         asked = "" if step is None else f" at step {step}"
@@ -88,7 +88,7 @@ def measure_trials(
     with files.lock_folder(store.root / WEIGHTS, "measuring"), contextlib.ExitStack() as held:
         launches, found = trial_measurements.read(store)
         identity = _identity(name, code, launches, read_records.changed_reads(read_by, file), time_now.isoformat())
-        launch = Launch(name, identity, code, step, time_now.isoformat(timespec="seconds"))
+        launch = MeasuringLaunch(name, identity, code, step, time_now.isoformat(timespec="seconds"))
         read_records.accept(read_by, file)
         held.enter_context(read_records.recording(read_by, file))
         if launch.key not in {one.key for one in launches}:
@@ -96,11 +96,11 @@ def measure_trials(
         done = {(one.trial, one.fingerprint, one.weights) for one in found if one.key == launch.key}
         taken = _taken_columns(store, study, rows, name)
         for trial in trials:
-            at = steps[trial["trial"]]
+            at = steps[trial.trial]
             if at is None:
                 continue
-            weights = _digest(weights_folder(store.root, trial["trial"]), at)
-            if (trial["trial"], trial["fingerprint"], weights) not in done:
+            weights = _digest(weights_folder(store.root, trial.trial), at)
+            if (trial.trial, trial.fingerprint, weights) not in done:
                 one = _measure(store, function, launch, trial, at, weights, taken, trust_code)
                 trial_measurements.append(store, one)
                 yield one
@@ -109,7 +109,7 @@ def measure_trials(
 
 
 def _identity(
-    name: str, code: Mapping[str, str], launches: Sequence[Launch], changed: Sequence[str], time_now: str
+    name: str, code: Mapping[str, str], launches: Sequence[MeasuringLaunch], changed: Sequence[str], time_now: str
 ) -> str:
     """Return the identity of a function: another one after a change of its code, or of what it read.
 
@@ -126,20 +126,20 @@ def _identity(
 def _measure(
     store: Store,
     function: MeasureWeights,
-    launch: Launch,
-    trial: JsonObject,
+    launch: MeasuringLaunch,
+    trial: DeclaredTrial,
     at: int,
     weights: str,
     taken: Mapping[str, str],
     trust_code: bool,
 ) -> TrialMeasurement:
     """Measure one trial."""
-    folder = weights_folder(store.root, trial["trial"])
+    folder = weights_folder(store.root, trial.trial)
     run = load_run(folder, trust_code)
     params, began = read_weights(folder, run, at), time.perf_counter()
     arguments = (params, run, run.task.load())[: _count_arguments(function)]
-    arm = ",".join(f"{axis}={level}" for axis, level in trial["labels"].items())
-    where = f"for {f'arm {arm}' if arm else 'the baseline'} at seed {trial['seed']}"
+    arm = ",".join(f"{axis}={level}" for axis, level in trial.labels.items())
+    where = f"for {f'arm {arm}' if arm else 'the baseline'} at seed {trial.seed}"
     with calling(function.__name__, where):
         given = function(*arguments)
     values = numbers(function.__name__, given, where)
@@ -148,13 +148,13 @@ def _measure(
             owner = taken.get(column, "the results")
             raise UserError(f"{function.__name__} returns '{column}', a column of {owner}; expected another name")
     seconds = time.perf_counter() - began
-    identity = launch.function, launch.measured_by, launch.step, trial["trial"], trial["fingerprint"]
+    identity = launch.function, launch.measured_by, launch.step, trial.trial, trial.fingerprint
     return TrialMeasurement(*identity, weights, at, seconds, values)
 
 
-def _taken_columns(store: Store, study: JsonObject, rows: Mapping[str, Mapping[str, Any]], own: str) -> dict[str, str]:
+def _taken_columns(store: Store, study: Declaration, rows: Mapping[str, Mapping[str, Any]], own: str) -> dict[str, str]:
     """The columns of the results, and of other functions' measurements, with their owners."""
-    found = dict.fromkeys((axis["name"] for axis in study["axes"]), "the axes")
+    found = dict.fromkeys((axis.name for axis in study.axes), "the axes")
     found |= dict.fromkeys((name for row in rows.values() for name in row), "the results")
     for function, trials in trial_measurements.current(store, study).items():
         if function != own:

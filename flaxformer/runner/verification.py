@@ -16,13 +16,13 @@ from flaxformer.runner.execute import Finished, StudyEvent, execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import derive_numbers
 from flaxformer.store.checks import is_finished
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.rows import DIAGNOSTICS, Row
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_groups import ProgramGroup
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import join_words
 
@@ -72,7 +72,7 @@ class SameStack(Execution):
 
 
 def choose(
-    declared: JsonObject, rows: Mapping[str, Row], number: int, seed: int, executions: Sequence[Execution]
+    declared: Declaration, rows: Mapping[str, Row], number: int, seed: int, executions: Sequence[Execution]
 ) -> TrialSample:
     """Choose finished trials at random, among those that can be verified here.
 
@@ -83,7 +83,7 @@ def choose(
       seed: seed of the choice.
       executions: the settings by which the folder's trials may have been trained.
     """
-    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
+    fingerprints = {trial.trial: trial.fingerprint for trial in declared.trials}
     finished = sorted(name for name in fingerprints if is_finished(rows.get(name)))
     devices = [kind for kind in map(_device_kind_of, executions) if kind]
     reasons = {}
@@ -179,8 +179,7 @@ def _train(plan: StudyPlan, rows: Sequence[Row], execution: Execution) -> Iterat
 
 def _programs(plan: StudyPlan, rows: Mapping[str, Row], until: int | None) -> list[ProgramGroup]:
     """The programs of a study with these trials alone, to the step at which a halving stopped them."""
-    trials = plan.declaration["trials"]
-    initial = {trial["trial"]: trial["initial_weights"] for trial in trials if "initial_weights" in trial}
+    initial = plan.declaration.initial_weights
     found = []
     for group in plan.groups:
         trials = [Trial(trial.arm, trial.seed, until) for trial in group.trials if trial.name in rows]
@@ -229,7 +228,7 @@ def _shown(value: object) -> str:
 
 def derived_differences(store: Store, plan: StudyPlan, rows: Mapping[str, Row]) -> dict[str, str]:
     """Return what differs between the stored numbers of `derive=` and those of the stored rows, by seed."""
-    study, measured_by = plan.study, plan.declaration["measured_by"]
+    study, measured_by = plan.study, plan.declaration.measured_by
     stored = {row["seed"]: row["values"] for row in store.measured_by([measured_by])}
     again = {row["seed"]: row["values"] for row in derive_numbers(study, rows)} if study.derive is not None else {}
     found = {}

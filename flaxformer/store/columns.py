@@ -15,7 +15,7 @@ import polars as pl
 from flaxformer.store import records
 from flaxformer.store.checks import by_trial
 from flaxformer.store.records import POLARS_TYPES
-from flaxformer.store.rows import COLUMNS, CURVE, INTEGER_LISTS, INTEGERS, Row
+from flaxformer.store.rows import COLUMNS, Row
 from flaxformer.store.store import STATUSES, Store
 from flaxformer.system.digests import DamagedError, iterate_lines
 
@@ -25,8 +25,9 @@ SCALARS = [name for name, kind in POLARS_TYPES.items() if not isinstance(kind, p
 """Fixed columns with a short value."""
 NUMBER = "number: "
 """Prefix of a metric's column in `scalars`, so that no metric has the name of a label or of a fixed column."""
-WIDE = (pl.UInt64, pl.Int128)
-"""Types of integers that may be beyond 64 bits with a sign."""
+REQUIRED = [column.name for column in COLUMNS if column.is_required]
+IS_ROW = pl.all_horizontal([pl.col(REQUIRED).is_not_null(), pl.col("status").is_in(STATUSES)]).fill_null(value=False)
+"""True for the rows of a table of the right types that have every required value."""
 ColumnChoice = Callable[[pl.Schema], Mapping[str, pl.Expr]]
 """From the columns of a file to those to read, by name; `trial` and `status` are among them."""
 
@@ -76,18 +77,18 @@ def _rows(store: Store, trials: Collection[str]) -> list[Row]:
     """All rows of these trials, in the order in which they count."""
     names, wanted = pl.Series(list(trials), dtype=pl.String), set(trials)
     is_wanted = pl.col("trial").cast(pl.String, strict=False).is_in(names.implode())
-    lines = [row for path in store._line_files() for row in _rows_of_lines(store, path) if row.trial in wanted]
+    lines = [row for path in store.line_files() for row in _rows_of_lines(store, path) if row.trial in wanted]
     tables = []
-    for path in store._files("*.parquet"):
+    for path in store.table_files():
         found = columns_of_table(store, path, _everything, lambda table: table.filter(is_wanted))
-        tables += store._checked(path, found.to_dicts()) if found is not None else []
+        tables += store.checked_rows(path, found.to_dicts()) if found is not None else []
     return [*tables, *lines]
 
 
 def _read(store: Store, choose: ColumnChoice, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The chosen columns of all rows of all files, in the order in which they count."""
-    lines = [frame for path in store._line_files() for frame in columns_of_lines(store, path, choose)]  # before a merge
-    tables = [columns_of_table(store, path, choose) for path in store._files("*.parquet")]
+    lines = [frame for path in store.line_files() for frame in columns_of_lines(store, path, choose)]  # before a merge
+    tables = [columns_of_table(store, path, choose) for path in store.table_files()]
     parts = [part for part in (*tables, *lines) if part is not None and part.height]
     return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
 
@@ -102,112 +103,37 @@ def columns_of_table(
 
     def select(table: pl.LazyFrame) -> pl.LazyFrame:
         schema = table.collect_schema()
+        records.check_types(schema)
         chosen = [own.alias(name) for name, own in choose(schema).items()]
-        table = only(table) if "trial" in schema.names() else table
-        is_row = pl.repeat(value=True, n=pl.len()).and_(_is_row(schema))  # as many as rows, also without a column
-        return table.select(*chosen, is_row.alias("is_row"))
+        return only(table).select(*chosen, IS_ROW.alias("is_row"))
 
     try:
-        found = records.read_columns(path, select)
-        if wrong := found.height - found["is_row"].sum():
-            one = records.read_columns(path, lambda table: table.filter(~_is_row(table.collect_schema())).head(1))
-            store._note(path, f"{wrong} rows are not rows of results ({_reason(one)})")
-        return found.filter("is_row").drop("is_row")
+        table = records.read_columns(path, select)
+        if wrong := table.height - table["is_row"].sum():
+            store.note_damage(path, f"{wrong} rows are not rows of results (they lack a status, or {REQUIRED})")
+        return table.filter("is_row").drop("is_row")
     except DamagedError as error:
-        store._note(path, str(error))
+        store.note_damage(path, str(error))
     except FileNotFoundError:
         pass
     return None
 
 
-def _reason(wrong: pl.DataFrame) -> str:
-    """Return why the first of the rows is none."""
-    try:
-        Row.from_columns(wrong.row(0, named=True))
-    except ValueError as error:
-        return str(error)
-    return "?"
-
-
-def _is_row(schema: pl.Schema) -> pl.Expr:
-    """True for the rows that `Row.from_columns` accepts."""
-    checks = [_has_none(name, kind) for name, kind in schema.items() if not _fits(name, kind)]
-    for name, kind in schema.items():
-        if isinstance(kind, pl.List) and kind.inner in WIDE:
-            checks += [_is_in_range(pl.col(name).list.min()), _is_in_range(pl.col(name).list.max())]
-        elif kind in WIDE:
-            checks.append(_is_in_range(pl.col(name)))
-    for column in COLUMNS:
-        kind = schema.get(column.name, pl.Null())
-        if not _accepts(column.kind, kind):
-            checks.append(pl.col(column.name).is_null())
-        if column.is_required:
-            checks.append(pl.lit(value=False) if kind == pl.Null else pl.col(column.name).is_not_null())
-    if _accepts("text", schema.get("status", pl.Null())) and schema.get("status") not in (None, pl.Null):
-        checks.append(pl.col("status").cast(pl.String).is_in(STATUSES))
-    return pl.all_horizontal(checks).fill_null(value=False)
-
-
-def _accepts(kind: str, dtype: pl.DataType) -> bool:
-    """True if values of a Parquet column are of a kind of a fixed column."""
-    if dtype == pl.Null:
-        return True
-    if kind == "text":
-        return dtype in (pl.String, pl.Categorical, pl.Enum)
-    if kind == "list of integers":
-        return isinstance(dtype, pl.List | pl.Array)
-    return dtype.is_integer() or dtype == pl.Boolean or (kind == "number" and dtype.is_float())
-
-
-def _fits(name: str, dtype: pl.DataType) -> bool:
-    """True if a Parquet column is a list of numbers where its name says so, and no other list."""
-    if isinstance(dtype, pl.List | pl.Array):
-        inner = dtype.inner
-        return inner == pl.Null or inner.is_integer() or (name not in INTEGER_LISTS and inner.is_float())
-    return not (name.endswith(CURVE) and (dtype == pl.String or _is_number(dtype)))
-
-
-def _has_none(name: str, dtype: pl.DataType) -> pl.Expr:
-    """True where a column has no value, or a list without one."""
-    own = pl.col(name)
-    return own.is_null() | (own.list.drop_nulls().list.len() == 0) if isinstance(dtype, pl.List) else own.is_null()
-
-
-def _is_in_range(integers: pl.Expr) -> pl.Expr:
-    return integers.is_null() | integers.is_between(INTEGERS.start, INTEGERS.stop - 1)
-
-
-def _is_number(dtype: pl.DataType) -> bool:
-    return dtype.is_integer() or dtype.is_float() or dtype == pl.Boolean
-
-
 def _scalars(schema: pl.Schema) -> dict[str, pl.Expr]:
-    own = {name: _typed(schema, name, POLARS_TYPES[name]) for name in SCALARS}
-    metrics = [name for name, kind in schema.items() if name not in POLARS_TYPES and _is_number(kind)]
-    return own | {f"{NUMBER}{name}": pl.col(name).cast(pl.Float64) for name in metrics}
+    fixed = {name: _typed(schema, name, POLARS_TYPES[name]) for name in SCALARS}
+    metrics = [name for name, kind in schema.items() if name not in POLARS_TYPES and records.is_number(kind)]
+    return fixed | {f"{NUMBER}{name}": pl.col(name).cast(pl.Float64) for name in metrics}
 
 
 def _everything(schema: pl.Schema) -> dict[str, pl.Expr]:
     """The columns that a `Row` holds."""
-    own = {name: _typed(schema, name, kind) for name, kind in POLARS_TYPES.items()}
-    for name, kind in schema.items():
-        if name in POLARS_TYPES or not _fits(name, kind):
-            continue
-        if isinstance(kind, pl.List):
-            own[f"{name.removesuffix(CURVE)}{CURVE}"] = pl.col(name)
-        elif kind == pl.String or _is_number(kind):
-            own[name] = pl.col(name)
-    return own
+    fixed = {name: _typed(schema, name, kind) for name, kind in POLARS_TYPES.items()}
+    return fixed | {name: pl.col(name) for name, kind in schema.items() if name not in fixed and kind != pl.Null}
 
 
 def _typed(schema: pl.Schema, name: str, kind: pl.DataType) -> pl.Expr:
-    """A column as one of this type; null where the file has none, or one of another kind."""
-    dtype = schema.get(name, pl.Null())
-    if isinstance(kind, pl.List):
-        fits = isinstance(dtype, pl.List) and _fits(name, dtype)
-    else:
-        fits = dtype in (pl.String, pl.Categorical, pl.Enum) if kind == pl.String else _is_number(dtype)
-    return pl.col(name).cast(kind, strict=False) if fits else pl.lit(None, dtype=kind)
+    """A column as one of this type; null where the file has none."""
+    return (pl.col(name) if name in schema else pl.lit(None)).cast(kind)
 
 
 def _rows_of_lines(store: Store, path: Path) -> Iterator[Row]:
@@ -216,7 +142,7 @@ def _rows_of_lines(store: Store, path: Path) -> Iterator[Row]:
     try:
         for columns, what in iterate_lines(path):
             if columns is None:
-                store._note(path, what)
+                store.note_damage(path, what)
                 continue
             try:
                 yield Row.from_columns(columns)
@@ -227,10 +153,10 @@ def _rows_of_lines(store: Store, path: Path) -> Iterator[Row]:
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
-        yield from store._lines(path)  # it was replaced meanwhile; rows that are there twice count once
+        yield from store.rows_of_lines(path)  # it was replaced meanwhile; rows that are there twice count once
         return
     if wrong:
-        store._note(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
+        store.note_damage(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
 
 
 def columns_of_lines(store: Store, path: Path, choose: ColumnChoice) -> Iterator[pl.DataFrame]:

@@ -17,15 +17,16 @@ A folder that is deleted and run again leaves no trace: where that matters, publ
 import contextlib
 import dataclasses
 import datetime
-import json
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 import flaxformer
 from flaxformer.store import columns, records
-from flaxformer.store.entry_content import content
+from flaxformer.store.declaration import Declaration, plain
+from flaxformer.store.log_entries import DeclarationEntry, Entry, Interim, entry_of, read_entry
 from flaxformer.store.rows import Row
-from flaxformer.store.schema import check_entry
 from flaxformer.store.store import RUNGS, SUPERSEDED, Store
 from flaxformer.system.digests import DamagedError, JsonObject, digest, parse_line, read_document, read_or_empty
 from flaxformer.system.errors import UserError
@@ -38,8 +39,7 @@ FIRST = "0" * 32
 """Digest that the first line holds."""
 ANY_ARM = ""
 """Name under which seeds of measurements, which belong to no arm, are listed."""
-Kind = Literal["declaration", "interim", "replication", "verification"]
-"""Kind of an entry: a declaration, or an event."""
+T = TypeVar("T", bound=Entry)
 SeedsByArm = dict[str, list[int]]
 PATIENCE = 1.0
 """Seconds that a command waits for another process before it gives up recording an event."""
@@ -49,14 +49,14 @@ PATIENCE = 1.0
 class DeclarationLog:
     """Entries of a folder's log, and its faults."""
 
-    entries: list[JsonObject]
+    entries: list[Entry]
     digests: list[str]
     """Digest of every line."""
     faults: list[str]
     """Lines that were changed, inserted or removed, and those that earlier entries note."""
     unnoted: list[str]
     """The faults that no entry notes yet."""
-    at_digest: Mapping[str, JsonObject] = dataclasses.field(default_factory=dict)
+    at_digest: Mapping[str, DeclarationEntry] = dataclasses.field(default_factory=dict)
     """The declaration that held when the log ended with the line of a digest."""
 
     @property
@@ -65,13 +65,13 @@ class DeclarationLog:
         return self.digests[-1] if self.digests else FIRST
 
     @property
-    def declarations(self) -> list[JsonObject]:
+    def declarations(self) -> list[DeclarationEntry]:
         """The entries without the events."""
-        return self.of("declaration")
+        return self.of(DeclarationEntry)
 
-    def of(self, kind: Kind) -> list[JsonObject]:
+    def of(self, kind: type[T]) -> list[T]:
         """The entries of one kind."""
-        return [entry for entry in self.entries if entry["kind"] == kind]
+        return [entry for entry in self.entries if isinstance(entry, kind)]
 
     def faults_of(self, held: Mapping[str | None, int]) -> list[str]:
         """The faults of the lines, and one if results hold digests of entries that are not in the log.
@@ -88,27 +88,26 @@ def read(store: Store) -> DeclarationLog:
     """Read the log of a folder, and check its chain of digests and its head."""
     is_used = (store.root / "study.json").exists() or store.has_rows()
     head = _read_head(store)  # in this order, since another process may add a line meanwhile
-    entries: list[JsonObject] = []
+    entries: list[Entry] = []
     digests: list[str] = []
     faults: list[str] = []
     noted: list[str] = []
-    at_digest: dict[str, JsonObject] = {}
-    declared: JsonObject | None = None
+    at_digest: dict[str, DeclarationEntry] = {}
+    declared: DeclarationEntry | None = None
     for number, text in enumerate(read_or_empty(store.root / NAME).split(b"\n")[:-1], start=1):
         previous = digests[-1] if digests else FIRST
         digests.append(digest(text, 16))
         try:
-            entry = parse_line(text)
-            check_entry(entry)
+            entry = read_entry(parse_line(text))
         except ValueError as error:
             faults.append(f"line {number} was changed or damaged ({error})")
             continue
-        if entry.get("previous") != previous or entry.get("kind") not in get_args(Kind):
+        if entry.previous != previous:
             faults.append(f"line {number} does not follow the line before it")
             continue
         entries.append(entry)
-        noted += entry.get("faults", ())
-        declared = entry if entry["kind"] == "declaration" else declared
+        noted += entry.faults
+        declared = entry if isinstance(entry, DeclarationEntry) else declared
         if declared is not None:
             at_digest[digests[-1]] = declared
     faults += _faults_of_head(head, digests, is_used)
@@ -142,32 +141,37 @@ def _faults_of_head(head: JsonObject | str | None, digests: list[str], is_used: 
     return [] if digests[n - 1] == head["last"] else [f"line {n} is not the one that was written"]
 
 
-def declare(store: Store, declaration: JsonObject, existing: SeedsByArm) -> str:
+def declare(store: Store, declaration: Declaration, existing: SeedsByArm) -> str:
     """Add a declaration to the log if it differs from the last one, and return the digest of the last entry.
 
     Call it under the store's lock, before anything is trained.
 
     Args:
       store: the study's folder.
-      declaration: the study's declaration, as plain data.
+      declaration: the study's declaration.
       existing: seeds that have a result, by arm.
     """
     log = read(store)
-    own = json.loads(json.dumps(content(declaration)))
-    last = log.declarations[-1] if log.declarations else {}
-    if log.unnoted or not log.digests or any(last.get(name) != value for name, value in own.items()):
-        return append_entry(store, log, "declaration", own | {"results": existing})
+    entry = entry_of(declaration)
+    if log.unnoted or not log.declarations or entry != _content(log.declarations[-1]):
+        results = {arm: tuple(seeds) for arm, seeds in existing.items()}
+        return append_entry(store, log, replace(entry, results=results))
     _write_head(store, log.digests)  # a crash may have left it one line behind
     return log.head
 
 
-def record_event(store: Store, kind: Kind, event: JsonObject) -> bool:
+def _content(entry: DeclarationEntry) -> DeclarationEntry:
+    """An entry as `entry_of` made it."""
+    return replace(entry, time="", flaxformer="", results={}, faults=(), previous="")
+
+
+def record_event(store: Store, event: Entry) -> bool:
     """Add an event to the log; False if the folder cannot be written, has no log, or is held by another process."""
     _check_files(store)
     with contextlib.suppress(UserError), store.locked(PATIENCE):
         log = read(store)
         if log.digests:
-            append_entry(store, log, kind, event)
+            append_entry(store, log, event)
             return True
     return False
 
@@ -186,11 +190,11 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
     _check_files(store)
     with contextlib.suppress(UserError), store.locked(PATIENCE):
         log = read(store)
-        if log.digests and finished not in [entry["finished"] for entry in log.of("interim")]:
-            append_entry(store, log, "interim", {"finished": finished, "declared": declared, "reader": reader})
+        if log.digests and finished not in [entry.finished for entry in log.of(Interim)]:
+            append_entry(store, log, Interim(finished=finished, declared=declared, reader=reader))
 
 
-def existing_results(store: Store, declaration: JsonObject) -> SeedsByArm:
+def existing_results(store: Store, declaration: Declaration | None) -> SeedsByArm:
     """Return the seeds that have a result, by arm; those of measurements under `ANY_ARM`.
 
     A result at a rung of a halving is one of its arm, and one that was set aside has existed.
@@ -205,7 +209,7 @@ def existing_results(store: Store, declaration: JsonObject) -> SeedsByArm:
         for trial, status, seed in columns.fixed(own, "seed").select("trial", "status", "seed").iter_rows():
             if status != "failed":
                 found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
-    if declaration.get("kind") == "probe":
+    if declaration is not None and declaration.kind == "probe":
         found[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
     return {arm: sorted(seeds) for arm, seeds in sorted(found.items()) if seeds}
 
@@ -221,7 +225,7 @@ def _check_files(store: Store) -> None:
         check_file(path)
 
 
-def append_entry(store: Store, log: DeclarationLog, kind: Kind, entry: JsonObject) -> str:
+def append_entry(store: Store, log: DeclarationLog, entry: Entry) -> str:
     """Add an entry, with the faults of the log so far; then count it in the head. Returns the digest of its line."""
     _check_files(store)
     path = store.root / NAME
@@ -230,10 +234,9 @@ def append_entry(store: Store, log: DeclarationLog, kind: Kind, entry: JsonObjec
         with records.writing(path):
             write_atomically(path, data[: data.rfind(b"\n") + 1])
     time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    about = {"kind": kind, "time": time, "flaxformer": flaxformer.__version__}
-    noted = {"faults": log.unnoted} if log.unnoted else {}
-    line = about | entry | noted | {"previous": log.head}
-    check_entry(line)  # before it is written, as when it is read
+    faults, version = tuple(log.unnoted), flaxformer.__version__
+    line = plain(replace(entry, time=time, flaxformer=version, faults=faults, previous=log.head))
+    read_entry(line)  # before it is written, as when it is read
     records.append_line(path, line)
     digests = [digest(text, 16) for text in read_or_empty(path).split(b"\n")[:-1]]
     _write_head(store, digests)

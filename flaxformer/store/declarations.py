@@ -5,16 +5,19 @@ import itertools
 from collections.abc import Collection
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from flaxformer.core.canonical import differences
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
-from flaxformer.store.compact import compact
+from flaxformer.store.declaration import CodeChange, Declaration, Recipe, plain
 from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import SUPERSEDED, Store
-from flaxformer.system.digests import DamagedError, JsonObject
+from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, set_aside
+from flaxformer.system.typed_data import convert
 from flaxformer.system.user_code import changes, read_records
 from flaxformer.system.user_code.changes import OnCodeChange
 
@@ -23,15 +26,15 @@ MOST_TRIALS = 12
 
 
 def declare(
-    store: Store, declaration: JsonObject, on_code_change: OnCodeChange = "refuse", file: Path | None = None
-) -> JsonObject:
+    store: Store, declaration: Declaration, on_code_change: OnCodeChange = "refuse", file: Path | None = None
+) -> Declaration:
     """Write a declaration to study.json and to the log, and return it as written; call it under the store's lock.
 
-    What is written also holds "declaration", the digest of the log's last entry, for the results to hold.
+    What is written also holds the digest of the log's last entry, for the results to hold.
 
     Args:
       store: the study's folder.
-      declaration: what the study declares, as plain data.
+      declaration: what the study declares.
       on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to go on;
         "keep" them, and record that in the declaration; or "retrain", which moves them to superseded/ so that they
         count as missing.
@@ -42,30 +45,35 @@ def declare(
     """
     changes.check_decision(on_code_change)
     path = store.root / "study.json"
+    old = None
     try:
         old = store.read_declaration()
     except FileNotFoundError:
-        old = {"recipes": {}}
+        pass
     except DamagedError as error:
-        old = {"recipes": {}}
         store.set_aside(path, str(error))
-    recipes = old["recipes"]
-    _check_name(store, old, declaration)
-    _check_recipes(store, old, declaration)
-    if not recipes:
+    if old is not None:
+        _check_name(store, old, declaration)
+        _check_recipes(store, old, declaration)
+    if old is None or not old.recipes:
         _check_fingerprints(store, declaration)
     check_round_trip(declaration)
     existing = declaration_log.existing_results(store, old)  # before any are set aside
-    decided = _apply_code_change(store, old, declaration, on_code_change, file)
+    if old is not None:
+        declaration = _apply_code_change(store, old, declaration, on_code_change, file)
     head = declaration_log.declare(store, declaration, existing)
-    others = {arm: recipe for arm, recipe in recipes.items() if arm not in declaration["recipes"]}
-    recipes = declaration["recipes"] | others
-    written = declaration | decided | {"recipes": recipes, "declaration": head}
-    records.write_document(path, compact(written))
+    recipes = declaration.recipes | ({} if old is None else _without(old.recipes, declaration.recipes))
+    written = replace(declaration, recipes=recipes, declaration=head)
+    records.write_document(path, plain(written))
     return written
 
 
-def check_recipes(store: Store, declaration: JsonObject) -> None:
+def _without(recipes: dict[str, Recipe], arms: Collection[str]) -> dict[str, Recipe]:
+    """The recipes of arms that are not among others."""
+    return {arm: recipe for arm, recipe in recipes.items() if arm not in arms}
+
+
+def check_recipes(store: Store, declaration: Declaration) -> None:
     """Refuse a folder with results of another recipe, before anything is written or counted.
 
     Raises:
@@ -77,32 +85,31 @@ def check_recipes(store: Store, declaration: JsonObject) -> None:
         _check_recipes(store, old, declaration)
 
 
-def _check_name(store: Store, old: JsonObject, declaration: JsonObject) -> None:
+def _check_name(store: Store, old: Declaration, declaration: Declaration) -> None:
     """Refuse another study than the one that the folder holds."""
-    (kind, name), (other_kind, other) = ((one.get("kind"), one.get("name")) for one in (old, declaration))
-    if kind is not None and (kind, name) != (other_kind, other):
+    kind, other = declaration.kind, declaration.name
+    if (old.kind, old.name) != (kind, other):
         raise UserError(
-            f"{store.root} holds the {kind} '{name}', not the {other_kind} '{other}'; give --output another folder, or "
-            f"name the {other_kind} '{name}' if it continues that one"
+            f"{store.root} holds the {old.kind} '{old.name}', not the {kind} '{other}'; give --output another folder, "
+            f"or name the {kind} '{old.name}' if it continues that one"
         )
 
 
-def _check_recipes(store: Store, old: JsonObject, declaration: JsonObject) -> None:
-    recipes = old["recipes"]
-    for arm, recipe in declaration["recipes"].items():
-        if changed := differences(_without_code(recipes.get(arm, recipe)), _without_code(recipe)):
+def _check_recipes(store: Store, old: Declaration, declaration: Declaration) -> None:
+    for arm, recipe in declaration.recipes.items():
+        former = old.recipes.get(arm, recipe)
+        if changed := differences(*(plain(replace(own, code={})) for own in (former, recipe))):
             lines = "\n".join(f"  {line}" for line in changed)
             raise UserError(
                 f"{store.root} holds results of another recipe for '{arm}':\n{lines}\n"
                 "Give --output another folder, or remove this one to start again."
             )
 
-    started = {trial["trial"]: trial.get("initial_weights") for trial in old.get("trials", ())}
+    started = {trial.trial: trial.initial_weights for trial in old.trials}
     changed_sources = [
-        f"  {trial['trial']}: {started[trial['trial']]} -> {trial['initial_weights']}"
-        for trial in declaration["trials"]
-        if "initial_weights" in trial
-        and started.get(trial["trial"], trial["initial_weights"]) != trial["initial_weights"]
+        f"  {trial}: {started[trial]} -> {weights}"
+        for trial, weights in declaration.initial_weights.items()
+        if started.get(trial, weights) != weights
     ]
     if changed_sources:
         lines = "\n".join(changed_sources[:MOST_TRIALS])
@@ -112,14 +119,9 @@ def _check_recipes(store: Store, old: JsonObject, declaration: JsonObject) -> No
         )
 
 
-def _without_code(recipe: JsonObject) -> JsonObject:
-    """A recipe without the digests of user code, which are compared separately."""
-    return {name: value for name, value in recipe.items() if name not in ("code", "measure")}
-
-
-def _check_fingerprints(store: Store, declaration: JsonObject) -> None:
+def _check_fingerprints(store: Store, declaration: Declaration) -> None:
     """Refuse rows of another recipe if the declaration that they were written under is lost."""
-    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declaration["trials"]}
+    fingerprints = declaration.fingerprints
     for name, row in store.rows().items():
         found = row.fingerprint
         if found is not None and found != fingerprints.get(name, found):
@@ -130,20 +132,19 @@ def _check_fingerprints(store: Store, declaration: JsonObject) -> None:
 
 
 def _apply_code_change(
-    store: Store, old: JsonObject, new: JsonObject, on_code_change: OnCodeChange, file: Path | None
-) -> JsonObject:
-    """Apply `on_code_change`, and return the record of code changes that the new declaration holds.
+    store: Store, old: Declaration, new: Declaration, on_code_change: OnCodeChange, file: Path | None
+) -> Declaration:
+    """Apply `on_code_change`, and return the new declaration with the record of code changes.
 
     Failed runs are not results: they are set aside and trained again in any case.
     """
-    changed = changes.compare_declarations(old, new) if "kind" in old else {}
-    reads = read_records.changed_reads(store.root, file) if "kind" in old else []
+    changed, reads = changes.compare_declarations(old, new), read_records.changed_reads(store.root, file)
     if reads:
-        both = [changes.DERIVED, *(arm for arm in new["recipes"] if arm in old["recipes"])]
+        both = [changes.DERIVED, *(arm for arm in new.recipes if arm in old.recipes)]
         changed = {name: [*changed.get(name, ()), *reads] for name in both}
-    record: JsonObject = {name: old[name] for name in ("code_changes", "kept_measurements") if name in old}
+    new = replace(new, code_changes=old.code_changes, kept_measurements=old.kept_measurements)
     if not changed:
-        return record
+        return new
     rows = [row for row in store.rows().values() if declaration_log.arm_of(row) in changed]
     measured = store.measurements(old) if changes.DERIVED in changed else []
     results = sum(map(is_finished, rows)) + len(measured)
@@ -156,16 +157,15 @@ def _apply_code_change(
         read_records.accept(store.root, file)
     if not results or on_code_change == "retrain":
         _supersede(store, [row.trial for row in rows])
-        record.pop("kept_measurements", None)
+        new = replace(new, kept_measurements=())
         if reads and measured:
             set_aside(store.root / "measurements.jsonl", "superseded")
     elif measured:
-        measured_by = [*record.get("kept_measurements", []), old["measured_by"]]
-        record["kept_measurements"] = list(dict.fromkeys(measured_by))
+        new = replace(new, kept_measurements=tuple(dict.fromkeys([*old.kept_measurements, old.measured_by])))
     if not results:
-        return record
-    entry = changes.record_decision(on_code_change, changed, results)
-    return record | {"code_changes": [*record.get("code_changes", []), entry]}
+        return new
+    entry = convert(changes.record_decision(on_code_change, changed, results), CodeChange)
+    return replace(new, code_changes=(*new.code_changes, entry))
 
 
 def _supersede(store: Store, trials: Collection[str]) -> None:

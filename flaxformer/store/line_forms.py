@@ -1,43 +1,101 @@
 """Forms of the lines in a study's folder, by the name of their file: a line of another file has another form."""
 
 from pathlib import Path
+from typing import Any
 
-from flaxformer.store.schema import NUMBER, Form, check_form
 from flaxformer.system import digests
 from flaxformer.system.digests import FormError, JsonObject
+from flaxformer.system.typed_data import Integer, Number, Record, convert
 
 DISAGREEMENTS = "disagreements.jsonl"
 LAUNCHES = "launches.jsonl"
 MEASUREMENTS = "measurements.jsonl"
 SUGGESTIONS = "suggestions.jsonl"
 TRIAL_MEASUREMENTS = "trial_measurements.jsonl"
-LINES: dict[str, dict[str, Form]] = {
-    DISAGREEMENTS: {"": {"trial": str, "what": str}},
-    LAUNCHES: {"": {"launched": str, "file?": (str, None), "command?": (str, None), "code?": (str, None)}},
-    MEASUREMENTS: {"": {"measured_by": str, "seed": int, "declaration?": (str, None), "values": dict}},
-    SUGGESTIONS: {"": {"round": int, "paths": [str], "points": [[str]]}},
-    TRIAL_MEASUREMENTS: {
-        "launch": {
-            "function": str,
-            "measured_by": str,
-            "code": {"*": str},
-            "step": (int, None),
-            "time": str,
-        },
-        "trial": {
-            "function": str,
-            "measured_by": str,
-            "step": (int, None),
-            "trial": str,
-            "fingerprint": str,
-            "weights": str,
-            "at": int,
-            "seconds": NUMBER,
-            "values": dict,
-        },
-    },
+
+
+class Disagreement(Record, frozen=True):
+    """A trial that was trained again with another result."""
+
+    trial: str
+    what: str
+
+
+class LaunchLine(Record, frozen=True):
+    """The fields of a launch that are read; a line has those of `store.provenance`."""
+
+    launched: str
+    file: str | None = None
+    command: str | None = None
+    code: str | None = None
+
+
+class Measurement(Record, frozen=True):
+    """Numbers of a probe, or derived from runs, at one seed."""
+
+    measured_by: str
+    seed: Integer
+    values: dict[str, float]
+    declaration: str | None = None
+
+
+class Suggestions(Record, frozen=True):
+    """Points of one round of a search."""
+
+    round: Integer
+    paths: tuple[str, ...]
+    points: tuple[tuple[str, ...], ...]
+
+
+class MeasuringLaunch(Record, frozen=True, tag_field="kind", tag="launch"):
+    """A launch of a function over the trials of a folder, by `measure`."""
+
+    function: str
+    """File and function, such as "sharpness.py: measure"."""
+    measured_by: str
+    """Digest of the function's code, and of all user code that it uses."""
+    code: dict[str, str]
+    """Digests of that code, by the name of the definition."""
+    step: Integer | None
+    """Step of the weights; None for the newest of each trial."""
+    time: str
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        """Identity of the measurement, apart from the trial."""
+        return self.function, self.measured_by, self.step
+
+
+class TrialMeasurement(Record, frozen=True, tag_field="kind", tag="trial"):
+    """Numbers that a function gave from the kept weights of a trial."""
+
+    function: str
+    measured_by: str
+    step: Integer | None
+    trial: str
+    fingerprint: str
+    """Identity of the trial."""
+    weights: str
+    """Digest of the kept weights."""
+    at: Integer
+    """Step of the weights."""
+    seconds: Number
+    values: dict[str, float]
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        """Identity of the measurement, apart from the trial."""
+        return self.function, self.measured_by, self.step
+
+
+LINES: dict[str, Any] = {
+    DISAGREEMENTS: Disagreement,
+    LAUNCHES: LaunchLine,
+    MEASUREMENTS: Measurement,
+    SUGGESTIONS: Suggestions,
+    TRIAL_MEASUREMENTS: MeasuringLaunch | TrialMeasurement,
 }
-"""Forms of a file's lines by their field "kind"; "" for a file whose lines have none."""
+"""Type of a file's lines; a line may have further fields."""
 
 
 def read_checked(path: Path) -> tuple[list[JsonObject], list[str]]:
@@ -48,26 +106,9 @@ def read_checked(path: Path) -> tuple[list[JsonObject], list[str]]:
     checked = []
     for row in rows:
         try:
-            check_line(path.name, row)
+            convert(row, LINES[path.name])
         except FormError as error:
             wrong.append(f"a line is not of {path.name}: {error}")
         else:
             checked.append(row)
     return checked, wrong
-
-
-def check_line(name: str, row: JsonObject) -> None:
-    """Check the types in a line of the file of this name.
-
-    Raises:
-      FormError: the field, its value, and what was expected.
-    """
-    forms = LINES[name]
-    kind = "" if "" in forms else row.get("kind")
-    if kind not in list(forms):
-        raise FormError(f"kind is {kind!r}; expected {' or '.join(forms)}")
-    form = forms[str(kind)]
-    check_form("", row, form)
-    for column, value in row["values"].items() if isinstance(row.get("values"), dict) else ():
-        if not isinstance(value, int | float) or isinstance(value, bool):  # one that is not finite is a result
-            raise FormError(f"values.{column} is {str(value)[:60]!r}; expected a number")

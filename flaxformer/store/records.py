@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from flaxformer.store.rows import COLUMNS
+from flaxformer.store.rows import COLUMNS, CURVE
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError, JsonObject, digest, read_anew
 from flaxformer.system.errors import UserError
@@ -30,6 +30,10 @@ POLARS_TYPES: dict[str, pl.DataType] = {
     for column in COLUMNS
 }
 """Types of the fixed columns of results, which a column of nulls alone would not show."""
+KINDS = {column.name: column.kind for column in COLUMNS}
+"""Kind of each fixed column: text, number, integer or list of integers."""
+INTEGER_TYPES = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
+FLOAT_TYPES = (pl.Float32, pl.Float64)
 
 
 # --- lines and documents ------------------------------------------------------------------------------------
@@ -79,6 +83,20 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([dict(row) for row in rows], infer_schema_length=None, schema_overrides=POLARS_TYPES)
 
 
+def read_rows(path: Path) -> list[JsonObject]:
+    """The rows of a Parquet file of results, with columns of the right types.
+
+    Raises:
+      DamagedError: it has no digest, is not what was written, or has a column of another type.
+    """
+
+    def check(table: pl.LazyFrame) -> pl.LazyFrame:
+        check_types(table.collect_schema())
+        return table
+
+    return read_columns(path, check).to_dicts()
+
+
 def read_table(path: Path) -> list[JsonObject]:
     """The rows of a Parquet file.
 
@@ -106,6 +124,36 @@ def read_columns(path: Path, choose: Callable[[pl.LazyFrame], pl.LazyFrame]) -> 
         else:
             if checked == _version_at(path):  # else it was replaced after it was checked
                 return found
+
+
+def check_types(schema: pl.Schema) -> None:
+    """Check that a Parquet file has the columns of a table of rows (`store.rows.Row`), each of its type.
+
+    Raises:
+      DamagedError: the first column of another type, or a required one that is absent.
+    """
+    for column in COLUMNS:
+        if column.is_required and column.name not in schema:
+            raise DamagedError(f"it has no column {column.name}")
+    for name, dtype in schema.items():
+        if dtype != pl.Null and not _has_type(name, dtype):
+            expected = KINDS.get(name, "numbers" if name.endswith(CURVE) else "text or numbers")
+            raise DamagedError(f"its column {name} is of the type {dtype}; expected {expected}")
+
+
+def _has_type(name: str, dtype: pl.DataType) -> bool:
+    kind = KINDS.get(name)
+    if kind == "list of integers" or name.endswith(CURVE):
+        inner = dtype.inner if isinstance(dtype, pl.List) else None
+        return inner == pl.Null or inner in INTEGER_TYPES or (kind is None and inner in FLOAT_TYPES)
+    if kind is None:
+        return dtype == pl.String or is_number(dtype)
+    return dtype == pl.String if kind == "text" else is_number(dtype) and (kind == "number" or dtype not in FLOAT_TYPES)
+
+
+def is_number(dtype: pl.DataType) -> bool:
+    """True for the types of a metric."""
+    return dtype in INTEGER_TYPES or dtype in FLOAT_TYPES or dtype == pl.Boolean
 
 
 FileVersion = tuple[int, int, int]

@@ -13,7 +13,7 @@ def repair(store: Store) -> None:
     Files of workers are left alone, since a worker may be writing: an unfinished line is not read, and no other
     process adds to it.
     """
-    plain = [path for path, name in store._line_files().items() if not name["worker"]]
+    plain = [path for path, name in store.line_files().items() if not name["worker"]]
     for path in (store.root / MEASUREMENTS, store.root / LAUNCHES, *plain):
         data = digests.read_or_empty(path)
         rows, wrong = read_checked(path) if path.name in LINES else digests.lines(path)
@@ -23,8 +23,8 @@ def repair(store: Store) -> None:
         if wrong or (data and not data.endswith(b"\n")):
             with records.writing(path):
                 write_atomically(path, data[: data.rfind(b"\n") + 1])
-    for path in store._files("*.parquet"):
-        store._table(path)
+    for path in store.table_files():
+        store.rows_of_table(path)
         if path.exists() and (what := store.corrupt_files.get(path.relative_to(store.root).as_posix())):
             store.set_aside(path, what)
     for path in store.groups.glob(".*.tmp"):

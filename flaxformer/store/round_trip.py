@@ -1,22 +1,20 @@
 """Check, before anything is trained, that a study and its results can be stored and read back exactly."""
 
 import io
-import json
 from collections.abc import Iterable, Iterator
 
 import polars as pl
 
 from flaxformer.store import records
 from flaxformer.store.checks import CONTROL, check_file_name
-from flaxformer.store.compact import compact, expand
+from flaxformer.store.declaration import Declaration, DeclaredTrial, plain, read
 from flaxformer.store.rows import Row
-from flaxformer.store.schema import check_declaration
 from flaxformer.system import digests
-from flaxformer.system.digests import DamagedError, JsonObject
+from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 
 
-def check_round_trip(declaration: JsonObject) -> None:
+def check_round_trip(declaration: Declaration) -> None:
     """Write a declaration, and a row of results with every label, into memory, and compare what is read back.
 
     Raises:
@@ -24,23 +22,22 @@ def check_round_trip(declaration: JsonObject) -> None:
     """
     try:
         check_document(declaration)
-        check_rows(list(_rows(declaration["trials"])))
+        check_rows(list(_rows(declaration.trials)))
     except (DamagedError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
-        who = f"{declaration.get('kind')} '{declaration.get('name')}'"
+        who = f"{declaration.kind} '{declaration.name}'"
         raise UserError(
             f"the results of {who} could not be read back ({error}); change this in its file; nothing was trained"
         ) from None
 
 
-def check_document(declaration: JsonObject) -> None:
+def check_document(declaration: Declaration) -> None:
     """Raise ValueError if study.json would not hold a declaration exactly."""
-    text = digests.document(compact(declaration))
+    text = digests.document(plain(declaration))
     if found := CONTROL.search(text):
         raise DamagedError(f"it holds the control character {found[0]!r}; expected printable text")
-    read = expand(digests.parse_document(text))
-    check_declaration(read)
-    for name, value in declaration.items():
-        if json.dumps(read[name], sort_keys=True) != json.dumps(value, sort_keys=True):
+    again = read(digests.parse_document(text))
+    for name in Declaration.__struct_fields__:
+        if getattr(again, name) != getattr(declaration, name):
             raise DamagedError(f"{name} is read back as another value")
 
 
@@ -57,11 +54,11 @@ def check_rows(rows: list[Row]) -> None:
         raise DamagedError("the table of results is read back as another one")
 
 
-def _rows(trials: Iterable[JsonObject]) -> Iterator[Row]:
+def _rows(trials: Iterable[DeclaredTrial]) -> Iterator[Row]:
     """Yield a row without numbers for some trials, which have every label of every axis."""
     seen: set[tuple[str, str]] = set()
     for trial in trials:
-        if new := {*trial["labels"].items()} - seen:
+        if new := {*trial.labels.items()} - seen:
             seen |= new
-            about = {name: trial[name] for name in ("trial", "group", "seed", "fingerprint", "labels")}
+            about = {name: getattr(trial, name) for name in ("trial", "group", "seed", "fingerprint", "labels")}
             yield Row(**about, status="done")

@@ -85,9 +85,9 @@ def status(store: Store) -> StudyStatus:
     trials: dict[str, list[str]] = {state: [] for state in STATES}
     counts: dict[str, Counter[str]] = {}
     written = store.written()
-    for trial in declaration["trials"]:
-        name, (ended, own) = trial["trial"], found.get(trial["trial"], ("", ""))
-        group = trial.get("group") or own
+    for trial in declaration.trials:
+        name, (ended, own) = trial.trial, found.get(trial.trial, ("", ""))
+        group = trial.group or own
         is_held = name in running or group in whole
         state = ended if ended and not (ended == "failed" and is_held) else "running" if is_held else "missing"
         trials[state].append(name)
@@ -96,7 +96,7 @@ def status(store: Store) -> StudyStatus:
     tokens_per_second, seconds_left = _pace(rows, counts, len(owners))
     return {
         **_counts(Counter({state: len(names) for state, names in trials.items()})),
-        "study": declaration.get("name", ""),
+        "study": declaration.name,
         "folder": str(store.root),
         "groups": [
             {

@@ -28,13 +28,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import get_args
 
-from flaxformer.store import records
+from flaxformer.store import declaration, records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
-from flaxformer.store.compact import expand
+from flaxformer.store.declaration import FORMAT, Declaration
 from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
 from flaxformer.store.line_forms import LINES as LINES_BY_NAME
 from flaxformer.store.rows import Row, RunStatus
-from flaxformer.store.schema import check_declaration
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError, FormError, JsonObject
 from flaxformer.system.errors import UserError
@@ -50,10 +49,6 @@ from flaxformer.system.files import (
 from flaxformer.system.links import DEEPEST, check_file, check_folder, check_places, output_folder
 from flaxformer.system.wording import count_of, printable
 
-FORMAT = 4
-"""Version of study.json; raised when its form changes."""
-READABLE = (3, FORMAT)
-"""Versions that can be read."""
 """Record of trials with differing results, which outlasts the merge of their rows."""
 RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
@@ -96,7 +91,7 @@ class Store:
         """Differing results of one trial found while reading, by its name: training was not deterministic."""
 
     @property
-    def declaration(self) -> JsonObject:
+    def declaration(self) -> Declaration:
         """Declaration of the study when it last ran.
 
         Raises:
@@ -113,7 +108,7 @@ class Store:
                 f"{self.root / 'study.json'} is damaged ({error}); expected JSON as 'run' wrote it: running again does"
             ) from None
 
-    def read_declaration(self) -> JsonObject:
+    def read_declaration(self) -> Declaration:
         """The content of study.json.
 
         Raises:
@@ -123,18 +118,16 @@ class Store:
         """
         self.check_links()
         path = self.root / "study.json"
-        declaration = digests.read_document(path)
+        data = digests.read_document(path)
         check_characters(path)
-        if (found := declaration.get("format")) not in READABLE:
-            raise UserError(f"{self.root} is in format {found}; expected {FORMAT}: give --output another folder")
+        if (version := data.get("format", FORMAT)) != FORMAT:
+            raise UserError(f"{self.root} is in format {version}; expected {FORMAT}: give --output another folder")
         try:
-            declaration = expand(declaration)
-            check_declaration(declaration)
+            return declaration.read(data)
         except FormError as error:
             raise UserError(
                 f"{path} is not as 'run' writes it: {error}; give --output another folder, or remove this one"
             ) from None
-        return declaration
 
     def check_links(self) -> None:
         """Check that no file or folder of this package's, in this folder, is a symbolic link.
@@ -162,8 +155,9 @@ class Store:
 
     def rows(self, group: str | None = None) -> dict[str, Row]:
         """Return the last row of every trial, or of a group's, by trial name; a result replaces a failed row."""
-        written = [row for path in self._line_files(group) for row in self._lines(path)]  # before they may be merged
-        tables = [row for path in self._files("*.parquet") if group in (None, path.stem) for row in self._table(path)]
+        # lines first: another process may merge them into a table meanwhile
+        written = [row for path in self.line_files(group) for row in self.rows_of_lines(path)]
+        tables = [row for path in self.table_files() if group in (None, path.stem) for row in self.rows_of_table(path)]
         for line in self.recorded_disagreements():
             self.disagreements.setdefault(line["trial"], line["what"])
         return by_trial([*tables, *written], self.disagreements)
@@ -172,8 +166,12 @@ class Store:
         """The recorded trials whose results differ; other lines are noted as damage."""
         lines, wrong = read_checked(path := self.root / DISAGREEMENTS)
         if wrong:
-            self._note(path, wrong[0])
+            self.note_damage(path, wrong[0])
         return lines
+
+    def table_files(self) -> list[Path]:
+        """The Parquet files of results."""
+        return self._files("*.parquet")
 
     def _files(self, pattern: str) -> list[Path]:
         """The files in groups/ that match."""
@@ -183,31 +181,31 @@ class Store:
             check_file(path)
         return [path for path in found if path.is_file()]
 
-    def _line_files(self, group: str | None = None) -> dict[Path, re.Match[str]]:
+    def line_files(self, group: str | None = None) -> dict[Path, re.Match[str]]:
         """The files of lines, of a group or of all, each with the parts of its name."""
         found = {path: LINES.fullmatch(path.name) for path in self._files("*.jsonl")}
         return {path: name for path, name in found.items() if name and group in (None, name["group"])}
 
-    def _lines(self, path: Path) -> list[Row]:
+    def rows_of_lines(self, path: Path) -> list[Row]:
         """The rows of a file of lines; other lines are noted as damage."""
         try:
             rows, wrong = digests.lines(path)
         except FileNotFoundError:  # it was merged meanwhile
             return []
         for text in wrong:
-            self._note(path, text)
-        return self._checked(path, rows)
+            self.note_damage(path, text)
+        return self.checked_rows(path, rows)
 
-    def _table(self, path: Path) -> list[Row]:
+    def rows_of_table(self, path: Path) -> list[Row]:
         try:
-            return self._checked(path, records.read_table(path))
+            return self.checked_rows(path, records.read_rows(path))
         except DamagedError as error:
-            self._note(path, str(error))
+            self.note_damage(path, str(error))
         except FileNotFoundError:
             pass
         return []
 
-    def _checked(self, path: Path, found: list[JsonObject]) -> list[Row]:
+    def checked_rows(self, path: Path, found: list[JsonObject]) -> list[Row]:
         """The rows of results among what a file holds; others are noted as damage."""
         rows, wrong = [], []
         for columns in found:
@@ -216,29 +214,29 @@ class Store:
             except ValueError as error:
                 wrong.append(error)
         if wrong:
-            self._note(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
+            self.note_damage(path, f"{len(wrong)} rows are not rows of results ({wrong[0]})")
         return rows
 
     def has_rows(self) -> bool:
         """True if there is a file of rows, whatever it holds."""
-        return bool(self._line_files() or self._files("*.parquet"))
+        return bool(self.line_files() or self.table_files())
 
     def written(self) -> dict[str, float]:
         """Time of the last write of each group, in seconds since 1970."""
         times: dict[str, float] = {}
-        names = [(path, path.stem) for path in self._files("*.parquet")]
-        names += [(path, name["group"]) for path, name in self._line_files().items()]
+        names = [(path, path.stem) for path in self.table_files()]
+        names += [(path, name["group"]) for path, name in self.line_files().items()]
         for path, group in names:
             with contextlib.suppress(FileNotFoundError):
                 times[group] = max(times.get(group, 0.0), path.stat().st_mtime)
         return times
 
-    def _note(self, path: Path, what: str) -> None:
+    def note_damage(self, path: Path, what: str) -> None:
         self.corrupt_files.setdefault(path.relative_to(self.root).as_posix(), what)
 
     def set_aside(self, path: Path, what: str) -> None:
         """Rename a damaged file to NAME.damaged, and note what is wrong with it."""
-        self._note(path, what)
+        self.note_damage(path, what)
         with records.writing(path):
             set_aside(path, "damaged")
 
@@ -252,8 +250,8 @@ class Store:
 
         A damaged file that held some of them is set aside, as `repair` does.
         """
-        for path in [*self._line_files(), *self._files("*.parquet")]:
-            rows = self._lines(path) if path.suffix == ".jsonl" else self._table(path)
+        for path in [*self.line_files(), *self.table_files()]:
+            rows = self.rows_of_lines(path) if path.suffix == ".jsonl" else self.rows_of_table(path)
             left = [row for row in rows if row.trial not in trials]
             if len(left) == len(rows):
                 continue
@@ -274,7 +272,7 @@ class Store:
         Call it under the lock, while no other process has a lease on the group.
         """
         parquet = self.groups / f"{check_file_name(group)}.parquet"
-        if sizes := {path: len(digests.read_or_empty(path)) for path in self._line_files(group)}:
+        if sizes := {path: len(digests.read_or_empty(path)) for path in self.line_files(group)}:
             rows = self.rows(group)
             recorded = {line["trial"] for line in self.recorded_disagreements()}
             for trial in self.disagreements.keys() & rows.keys() - recorded:
@@ -290,18 +288,18 @@ class Store:
 
     def unmerged(self) -> list[str]:
         """The groups with lines that are not merged into their Parquet file."""
-        return list(dict.fromkeys(name["group"] for name in self._line_files().values()))
+        return list(dict.fromkeys(name["group"] for name in self.line_files().values()))
 
-    def measurements(self, declaration: JsonObject) -> list[JsonObject]:
+    def measurements(self, declaration: Declaration) -> list[JsonObject]:
         """Rows measured or derived by the code that the declaration names, one per seed."""
-        return self.measured_by([declaration.get("measured_by"), *declaration.get("kept_measurements", ())])
+        return self.measured_by([declaration.measured_by, *declaration.kept_measurements])
 
     def measured_by(self, identities: Collection[str | None]) -> list[JsonObject]:
         """Rows measured or derived by the code of one of these identities, in the order in which they were written."""
         path = self.root / MEASUREMENTS
         rows, wrong = read_checked(path)
         if wrong:
-            self._note(path, f"{count_of(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
+            self.note_damage(path, f"{count_of(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
         rows = [row for row in rows if row["measured_by"] in identities]
         return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in rows]
 

@@ -5,7 +5,8 @@ import functools
 
 from flaxformer.core.canonical import canonical_parts
 from flaxformer.core.struct import replace_at
-from flaxformer.study.claim import Labels, arm_name
+from flaxformer.store.declaration import Labels
+from flaxformer.study.claim import arm_name
 from flaxformer.system.errors import UserError
 from flaxformer.training.run import Run
 

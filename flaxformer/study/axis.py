@@ -6,11 +6,11 @@ from typing import TypeGuard
 
 from flaxformer.core.canonical import canonical_text
 from flaxformer.core.struct import get_at, replace_at
+from flaxformer.store.declaration import QUANTITY
 from flaxformer.store.rows import is_reserved
-from flaxformer.store.schema import is_storable
-from flaxformer.study.claim import QUANTITY
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import is_storable
 from flaxformer.system.wording import check_text
 from flaxformer.training.run import Run
 

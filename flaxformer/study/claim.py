@@ -4,15 +4,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from flaxformer.store.schema import is_storable
+from flaxformer.store.declaration import QUANTITY, VERDICTS, Labels
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import is_storable
 from flaxformer.system.wording import check_text
-
-Labels = dict[str, str]
-VERDICTS = {"supported", "refuted", "inconclusive"}
-QUANTITY = "quantity"
-"""Label of a number that a probe measures or a study derives, in place of an arm's labels: {"quantity": NAME}."""
 
 
 def arm_name(labels: Labels) -> str:
@@ -111,11 +107,6 @@ class Claim:
     def kind(self) -> Literal["lower", "higher", "equal"]:
         """The form of the claim."""
         return "lower" if self.lower is not None else "higher" if self.higher is not None else "equal"
-
-    @property
-    def declared_answers(self) -> dict[str, dict[str, str]]:
-        """The answers as an entry of the declaration; empty without any."""
-        return {} if self.answers is None else {"answers": dict(self.answers)}
 
     @property
     def first(self) -> Labels:

@@ -4,8 +4,8 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+from flaxformer.store.declaration import Labels
 from flaxformer.study.axis import Axis
-from flaxformer.study.claim import Labels
 from flaxformer.system.errors import UserError, shorten
 from flaxformer.training.run import Run
 

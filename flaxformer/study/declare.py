@@ -10,12 +10,13 @@ from typing import Any, Literal, Self
 from jax import Array
 
 from flaxformer.core.struct import Config, get_at, replace_at
+from flaxformer.store.declaration import QUANTITY, Labels
 from flaxformer.store.rows import Row
 from flaxformer.store.weights import WeightsToKeep
 from flaxformer.study.arm import Arm, Trial, distinct
 from flaxformer.study.axis import Axis, Number
 from flaxformer.study.checks import check_name, check_texts
-from flaxformer.study.claim import QUANTITY, Claim, Contrast, Labels, arm_name
+from flaxformer.study.claim import Claim, Contrast, arm_name
 from flaxformer.study.combinations import COMBINATIONS, check_number_of_trials
 from flaxformer.study.equal_cost import EqualCost, Match, match
 from flaxformer.study.halving import Goal, Halving, goal_of

@@ -5,11 +5,10 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.store.declaration import QUANTITY, Declaration, EvaluationData, Labels
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
 from flaxformer.study.metrics import METRICS
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 from flaxformer.tasks.base import Task
@@ -22,7 +21,7 @@ MOST_NAMED = 3
 """Largest number of arms that a sentence names."""
 
 
-def evaluation_data(study: Study) -> dict[str, JsonObject]:
+def evaluation_data(study: Study) -> dict[str, EvaluationData]:
     """Return a digest of the evaluation examples of each arm, by its name, and how many also occur in training.
 
     They are the data of the study's metric: those of the task, or of a named evaluation. An arm whose task raises an
@@ -39,13 +38,13 @@ def _evaluated(run: Run, metric: str) -> Task | Evaluation:
     return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
 
 
-def _describe(evaluated: Task | Evaluation, training: Task) -> JsonObject | None:
+def _describe(evaluated: Task | Evaluation, training: Task) -> EvaluationData | None:
     prints = [evaluated.fingerprint(), {} if isinstance(evaluated, Task) else training.fingerprint()]
     return _measure(evaluated, training, json.dumps(prints, sort_keys=True, default=str))
 
 
 @functools.lru_cache(maxsize=256)
-def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> JsonObject | None:
+def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> EvaluationData | None:
     """Return the description of evaluation data, measured once per task or evaluation and fingerprint of its data."""
     try:
         overlap = evaluated.overlap() if isinstance(evaluated, Task) else evaluated.overlap(training)
@@ -57,12 +56,9 @@ def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> 
         raise
     except Exception:
         return None
-    return {
-        "digest": digest,
-        "examples": overlap.examples,
-        "in_training": overlap.in_training,
-        "compared": overlap.compared,
-    }
+    return EvaluationData(
+        digest=digest, examples=overlap.examples, in_training=overlap.in_training, compared=overlap.compared
+    )
 
 
 def check_test_set(study: Study) -> None:
@@ -77,16 +73,16 @@ def check_test_set(study: Study) -> None:
             )
 
 
-def coverage(study: JsonObject, standard_errors: Iterable[float]) -> str:
+def coverage(study: Declaration, standard_errors: Iterable[float]) -> str:
     """Return a sentence on what the intervals of a study cover, and on the variance due to the evaluation data.
 
     The latter is the root mean square, over the runs, of the standard error of the metric over the examples.
     """
-    if not study["trials"] or study.get("exact", False):
+    if not study.arms or study.exact:
         return ""
-    metric = study["metric"]
+    metric = study.metric
     part = "test" if is_test_metric(metric) else "evaluation"
-    examples = {own["examples"] for own in study.get("evaluation_data", {}).values()}
+    examples = {own.examples for own in study.evaluation_data.values()}
     number = f" {examples.pop():,}" if len(examples) == 1 and part == "evaluation" else ""
     text = f"Intervals cover the seeds; the{number} {part} examples are the same for all of them."
     errors = list(filter(math.isfinite, standard_errors))
@@ -99,40 +95,29 @@ def coverage(study: JsonObject, standard_errors: Iterable[float]) -> str:
     )
 
 
-def data_limits_of(study: Study) -> list[str]:
-    """Return `data_limits` of a study that is not declared yet."""
-    claims = [{"text": c.text, "terms": d.terms} for c, d in zip(study.claims, study.contrasts(), strict=True)]
-    axes = [{"name": axis.name} for axis in study.axes]
-    trials = [{"trial": f"{arm.name},seed=0", "labels": arm.labels} for arm in study.arms()]
-    return data_limits({"evaluation_data": evaluation_data(study), "claims": claims, "axes": axes, "trials": trials})
+def data_limits(study: Declaration) -> list[str]:
+    """Return the limits of a declared study that follow from its evaluation data."""
+    return [*_differences(study), *_overlaps(study.evaluation_data)]
 
 
-def data_limits(study: JsonObject) -> list[str]:
-    """Return the limits of a declared study that follow from its evaluation data; none for an older declaration."""
-    data: dict[str, JsonObject] = study.get("evaluation_data", {})
-    if not data:
-        return []
-    labels = {trial["trial"].rpartition(",seed=")[0]: trial["labels"] for trial in study["trials"]}
-    return [*_differences(study, data, labels), *_overlaps(data)]
-
-
-def _differences(study: JsonObject, data: Mapping[str, JsonObject], labels: Mapping[str, Labels]) -> Iterator[str]:
+def _differences(study: Declaration) -> Iterator[str]:
     """Yield the axes along which the evaluation data differ, and the claims that compare arms with different data."""
-    if len({own["digest"] for own in data.values()}) < 2:
+    data, labels = study.evaluation_data, {arm.arm: arm.labels for arm in study.arms}
+    if len({own.digest for own in data.values()}) < 2:
         return
-    digests = {_key(labels[arm]): own["digest"] for arm, own in data.items() if arm in labels}
+    digests = {_key(labels[arm]): own.digest for arm, own in data.items() if arm in labels}
     described = [labels[arm] for arm in data if arm in labels]
-    names = [axis["name"] for axis in study["axes"] if _changes_data(axis["name"], described, digests)]
+    names = [axis.name for axis in study.axes if _changes_data(axis.name, described, digests)]
     where = f"along {' and '.join(names)}" if names else "between arms"
     yield (
         f"The evaluation data differ {where}: a difference between these arms is also one between sets of data, and "
         "their intervals do not cover it."
     )
-    for claim in study["claims"]:
-        own = [one for _, one in claim["terms"] if QUANTITY not in one]
+    for claim in study.claims:
+        own = [one for _, one in claim.terms if QUANTITY not in one]
         if len({digests.get(_key(one)) for one in own}) > 1:
             arms = " and ".join(", ".join(f"{name} {label}" for name, label in one.items()) for one in own)
-            yield f"'{claim['text']}' compares arms that are evaluated on different data: {arms}."
+            yield f"'{claim.text}' compares arms that are evaluated on different data: {arms}."
 
 
 def _key(labels: Labels) -> str:
@@ -148,12 +133,12 @@ def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str])
     return any(len(group) > 1 for group in groups.values())
 
 
-def _overlaps(data: Mapping[str, JsonObject]) -> Iterator[str]:
+def _overlaps(data: Mapping[str, EvaluationData]) -> Iterator[str]:
     """Yield a sentence per set of evaluation data of which examples also occur in training."""
     found: dict[tuple[int, int, int | None], list[str]] = {}
     for arm, own in data.items():
-        if own["in_training"]:
-            found.setdefault((own["in_training"], own["examples"], own.get("compared")), []).append(arm)
+        if own.in_training:
+            found.setdefault((own.in_training, own.examples, own.compared), []).append(arm)
     for (shared, examples, compared), arms in found.items():
         named = ", ".join(f"'{arm}'" for arm in arms[:MOST_NAMED])
         more = f" and {len(arms) - MOST_NAMED} more" if len(arms) > MOST_NAMED else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import flaxformer
 from flaxformer.core.canonical import Known, canonical, classes_in
+from flaxformer.store.declaration import Recipe, plain
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Measure
 from flaxformer.system.digests import JsonObject
@@ -17,11 +18,18 @@ from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.training import Run
 
 
-def recipe(trial: Trial, data: JsonObject, code: Mapping[str, str], known: Known | None = None) -> JsonObject:
+def recipe(
+    trial: Trial,
+    data: JsonObject,
+    code: Mapping[str, str],
+    halving: JsonObject | None = None,
+    known: Known | None = None,
+) -> Recipe:
     """Return everything but the seed that determines a trial's numbers: config, data, package semantics, user code."""
     run = {name: value for name, value in canonical(trial.arm.run, known).items() if name != "seed"}
-    until = {"until": trial.until} if trial.until else {}
-    return {"semantics": flaxformer.SEMANTICS, "data": data, "run": run} | until | ({"code": code} if code else {})
+    return Recipe(
+        semantics=flaxformer.SEMANTICS, data=data, run=run, until=trial.until, code=dict(code), halving=halving
+    )
 
 
 def data_of(task: Task, evaluations: Sequence[Evaluation]) -> JsonObject:
@@ -54,15 +62,15 @@ def _classes_of_run(run: Run, of_parts: dict[int, tuple[object, list[type]]]) ->
     return list(dict.fromkeys(found))
 
 
-def fingerprint(recipe: JsonObject, seed: int) -> str:
-    """Return the identity of a trial in 16 hexadecimal digits."""
-    return fingerprints(recipe, [seed])[0]
+def fingerprints(recipe: Recipe, seeds: Sequence[int], initial_weights: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the identity of an arm's trial at each seed in 16 hexadecimal digits: a digest of [recipe, seed] as JSON.
 
-
-def fingerprints(recipe: JsonObject, seeds: Iterable[int]) -> list[str]:
-    """Return the identities of an arm's trials: a digest of [recipe, seed] as JSON for each seed."""
-    text = json.dumps(recipe, sort_keys=True, ensure_ascii=False)
-    return [digest(f"[{text}, {json.dumps(seed)}]") for seed in seeds]
+    Digests of the weights that the trials start from, where some are not drawn, are part of the recipes.
+    """
+    weights = [{"initial_weights": own} for own in initial_weights] or [{}]
+    texts = [json.dumps(plain(recipe) | own, sort_keys=True, ensure_ascii=False) for own in weights]
+    pairs = zip(seeds, texts if initial_weights else texts * len(seeds), strict=True)
+    return tuple(digest(f"[{text}, {json.dumps(seed)}]") for seed, text in pairs)
 
 
 def digest(text: str) -> str:
@@ -70,12 +78,13 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def measured_by(code: Mapping[str, str], recipes: Mapping[str, JsonObject] | None = None) -> str:
+def measured_by(code: Mapping[str, str], recipes: Mapping[str, Recipe] | None = None) -> str:
     """Return the identity of a measurement: a digest of the package's semantics and of the user's code.
 
     Args:
       code: digests of the code that measures or derives, by the name of the definition.
       recipes: recipes of the arms whose results the numbers are derived from; None for a probe.
     """
-    parts = [flaxformer.SEMANTICS, dict(code), *([] if recipes is None else [recipes])]
+    arms = [] if recipes is None else [{name: plain(recipe) for name, recipe in recipes.items()}]
+    parts = [flaxformer.SEMANTICS, dict(code), *arms]
     return digest(json.dumps(parts, sort_keys=True))

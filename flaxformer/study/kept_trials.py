@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer.checkpoint.steps import step_numbers
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.store import Store
 from flaxformer.store.weights import weights_folder
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import join_words
 
@@ -23,7 +23,7 @@ def parse_labels(text: str) -> dict[str, str]:
     return {axis.strip(): level.strip() for axis, _, level in (part.partition("=") for part in parts)}
 
 
-def trial_name(study: JsonObject, labels: Mapping[str, str], seed: int | None) -> str:
+def trial_name(study: Declaration, labels: Mapping[str, str], seed: int | None) -> str:
     """Return the name of the trial of a declaration with these labels.
 
     Args:
@@ -34,14 +34,14 @@ def trial_name(study: JsonObject, labels: Mapping[str, str], seed: int | None) -
     Raises:
       UserError: no arm or several arms have these labels, or the study has no such seed.
     """
-    seed = study["seeds"][0] if seed is None else seed
-    if seed not in study["seeds"]:
-        raise UserError(f"seed is {seed}; expected one of {join_words(map(str, study['seeds']))}")
-    own = [trial for trial in study["trials"] if trial["seed"] == seed]
-    found = [trial for trial in own if labels.items() <= trial["labels"].items()]
+    seed = study.seeds[0] if seed is None else seed
+    if seed not in study.seeds:
+        raise UserError(f"seed is {seed}; expected one of {join_words(map(str, study.seeds))}")
+    own = [trial for trial in study.trials if trial.seed == seed]
+    found = [trial for trial in own if labels.items() <= trial.labels.items()]
     if len(found) == 1:
-        return str(found[0]["trial"])
-    known = {name: dict.fromkeys(trial["labels"][name] for trial in own) for name in own[0]["labels"]} if own else {}
+        return str(found[0].trial)
+    known = {name: dict.fromkeys(trial.labels[name] for trial in own) for name in own[0].labels} if own else {}
     levels = "; ".join(f"{name}: {join_words(known[name])}" for name in known)
     raise UserError(f"{len(found)} arms have the labels {dict(labels)}; expected one ({levels})")
 

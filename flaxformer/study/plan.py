@@ -11,20 +11,32 @@ import jax.numpy as jnp
 from flaxformer import model
 from flaxformer.core import params
 from flaxformer.core.canonical import Known
+from flaxformer.store.declaration import (
+    FORMAT,
+    QUANTITY,
+    ArmScale,
+    Declaration,
+    DeclaredArm,
+    DeclaredAxis,
+    DeclaredClaim,
+    DeclaredComparison,
+    DeclaredScaling,
+    MatchedArm,
+    Recipe,
+)
 from flaxformer.store.rows import is_reserved
-from flaxformer.store.store import FORMAT
 from flaxformer.study import initial_weights
-from flaxformer.study.arm import Trial
+from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.axis import Axis
-from flaxformer.study.claim import QUANTITY, Claim, Contrast
+from flaxformer.study.claim import Claim, Contrast
 from flaxformer.study.declare import Study
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.evaluation_data import check_test_set, evaluation_data
-from flaxformer.study.identity import code_by_arm, data_of, digest, fingerprint, fingerprints, measured_by, recipe
+from flaxformer.study.identity import code_by_arm, data_of, digest, fingerprints, measured_by, recipe
 from flaxformer.study.metrics import METRICS, columns_of, metrics_of
 from flaxformer.study.program_groups import ProgramGroup, groups
 from flaxformer.study.scale import variable_names
-from flaxformer.study.scaling_claim import ScalingClaim
+from flaxformer.study.scaling_claim import ScalingClaim, declared_claim
 from flaxformer.study.tracing import check_traces
 from flaxformer.study.user_functions import calling, check_column
 from flaxformer.system.digests import JsonObject
@@ -50,8 +62,8 @@ class StudyPlan:
         return groups(self.study.trials(), self.study.measure, self.study.file)
 
     @functools.cached_property
-    def declaration(self) -> JsonObject:
-        """The study as plain data; see `declaration`."""
+    def declaration(self) -> Declaration:
+        """See `declaration`."""
         return declaration(self.study, self.groups)
 
 
@@ -98,24 +110,18 @@ def _measured(study: Study, run: Run) -> dict[str, jax.Array]:
     return dict(values)
 
 
-def _competition(study: Study) -> JsonObject:
+def _competition(study: Study) -> JsonObject | None:
     """Return what determines the arms that a halving stops, besides their recipes: its rule and the competing runs."""
     if study.halving is None:
-        return {}
+        return None
     runs = json.dumps([study.metric, [arm.name for arm in study.arms()], list(study.seeds)])
     among = f"{len(study.arms())} arms, {len(study.seeds)} seeds ({digest(runs)})"
-    return {"halving": dataclasses.asdict(study.halving) | {"among": among}}
+    return dataclasses.asdict(study.halving) | {"among": among}
 
 
-def _claims(study: Study) -> list[JsonObject]:
-    """Return the claims as plain data, each with its contrast."""
-    return [
-        {"text": claim.text, "kind": claim.kind, "by": claim.by, "within": claim.within}
-        | {"unit": _unit(study, claim, contrast)}
-        | dataclasses.asdict(contrast)
-        | claim.declared_answers
-        for claim, contrast in zip(study.claims, study.contrasts(), strict=True)
-    ]
+def _claims(study: Study) -> tuple[DeclaredClaim, ...]:
+    pairs = zip(study.claims, study.contrasts(), strict=True)
+    return tuple(declared_claim(claim, contrast, _unit(study, claim, contrast)) for claim, contrast in pairs)
 
 
 def _unit(study: Study, claim: Claim | ScalingClaim, contrast: Contrast) -> str:
@@ -125,8 +131,8 @@ def _unit(study: Study, claim: Claim | ScalingClaim, contrast: Contrast) -> str:
     return "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit
 
 
-def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) -> JsonObject:
-    """Return the study as plain data, which is all that resuming and reporting need.
+def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) -> Declaration:
+    """Return what a study declares, which is all that resuming and reporting need.
 
     Args:
       study: the study, which is traced.
@@ -142,98 +148,88 @@ def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) ->
     for arm in study.arms():
         initial_weights.read(Trial(arm, study.seeds[0]).run)  # raises where the weights have no place in the model
     recipes = _recipes(study)
-    return {
-        "format": FORMAT,
-        "kind": "study",
-        "name": study.name,
-        "question": study.question,
-        "metric": study.metric,
-        "unit": study.unit,
-        "goal": study.goal,
-        "axes": [_axis(study, axis) for axis in study.axes],
-        "seeds": list(study.seeds),
-        "claims": _claims(study),
-        "caveats": list(study.caveats),
-        "references": study.baseline.task.references(),
-        "parameters": params.count(model.specs(study.baseline.model)),
-        "evaluation_data": evaluation_data(study),
-        "scaling": None if study.scaling is None else study.scaling.rule() | {"scales": study.scales},
-        "trials": _trials(study, recipes, groups(study.trials()) if programs is None else programs),
-        "recipes": recipes,
-        **_derived(study, recipes),
-        **_named_evaluations(study),
-    } | _comparison(study)
+    code = {} if study.derive is None else code_digests([study.derive], study.file)
+    return Declaration(
+        format=FORMAT,
+        kind="study",
+        name=study.name,
+        question=study.question,
+        metric=study.metric,
+        unit=study.unit,
+        goal=study.goal,
+        axes=tuple(_axis(study, axis) for axis in study.axes),
+        seeds=tuple(study.seeds),
+        claims=_claims(study),
+        caveats=tuple(study.caveats),
+        references=study.baseline.task.references(),
+        parameters=params.count(model.specs(study.baseline.model)),
+        evaluation_data=evaluation_data(study),
+        evaluation_columns=tuple(evaluated_by(study.baseline)),
+        scaling=_scaling(study),
+        compare=_comparison(study),
+        arms=_arms(study, recipes, groups(study.trials()) if programs is None else programs),
+        recipes=recipes,
+        code=code,
+        measured_by="" if study.derive is None else measured_by(code, recipes),
+    )
 
 
-def _derived(study: Study, recipes: Mapping[str, JsonObject]) -> JsonObject:
-    """Return the identity of the derived numbers, which depend on `derive` and on every arm."""
-    if study.derive is None:
-        return {"measured_by": "", "code": {}}
-    code = code_digests([study.derive], study.file)
-    return {"measured_by": measured_by(code, recipes), "code": code}
+def _scaling(study: Study) -> DeclaredScaling | None:
+    """Return the rule of a scaling law with the size of every arm; None without one."""
+    if study.scaling is None:
+        return None
+    scales = {arm: ArmScale(**scale) for arm, scale in study.scales.items()}
+    return DeclaredScaling(**vars(study.scaling), scales=scales)
 
 
-def _named_evaluations(study: Study) -> JsonObject:
-    """Return the columns of the baseline's named evaluations, for reports; empty without any."""
-    named = evaluated_by(study.baseline)
-    return {"evaluation_columns": list(named)} if named else {}
-
-
-def _comparison(study: Study) -> JsonObject:
-    """Return the rule of a comparison at equal cost, and what it changed in each arm; empty without one."""
+def _comparison(study: Study) -> DeclaredComparison | None:
+    """Return the rule of a comparison at equal cost, and what it changed in each arm; None without one."""
     if not isinstance(study.compare, EqualCost):
-        return {}
+        return None
     arms = {
-        name: {
-            "before": own.before,
-            "after": own.after,
-            "changes": {path: list(pair) for path, pair in own.changes.items()},
-        }
-        for name, own in study.matches.items()
+        name: MatchedArm(before=match.before, after=match.after, changes=dict(match.changes))
+        for name, match in study.matches.items()
     }
-    return {"compare": dataclasses.asdict(study.compare) | {"arms": arms}}
+    return DeclaredComparison(**vars(study.compare), arms=arms)
 
 
-def _recipes(study: Study) -> dict[str, JsonObject]:
+def _recipes(study: Study) -> dict[str, Recipe]:
     """Return the recipe of each arm by its name."""
     parts = {arm.name: (arm.run.task, arm.run.evaluations) for arm in study.arms()}
-    data = {own: data_of(*own) for own in set(parts.values())}
-    code, competition = code_by_arm(study.arms(), study.measure, study.file), _competition(study)
+    data = {part: data_of(*part) for part in set(parts.values())}
+    code, halving = code_by_arm(study.arms(), study.measure, study.file), _competition(study)
     first = {trial.arm.name: trial for trial in study.trials()}
     known: Known = {}
-    return {name: recipe(trial, data[parts[name]], code[name], known) | competition for name, trial in first.items()}
+    return {name: recipe(trial, data[parts[name]], code[name], halving, known) for name, trial in first.items()}
 
 
-def _axis(study: Study, axis: Axis) -> JsonObject:
-    return {
-        "name": axis.name,
-        "path": ", ".join(axis.paths),
-        "labels": study.labels(axis),
-        "baseline": study.baseline_label(axis),
-        "coordinates": study.coordinates(axis),
-    }
+def _axis(study: Study, axis: Axis) -> DeclaredAxis:
+    return DeclaredAxis(
+        name=axis.name,
+        path=", ".join(axis.paths),
+        labels=tuple(study.labels(axis)),
+        baseline=study.baseline_label(axis),
+        coordinates=study.coordinates(axis),
+    )
 
 
-def _trials(study: Study, recipes: Mapping[str, JsonObject], programs: Sequence[ProgramGroup]) -> list[JsonObject]:
-    """Return the trials as plain data, each with its program and its fingerprint."""
+def _arms(study: Study, recipes: Mapping[str, Recipe], programs: Sequence[ProgramGroup]) -> tuple[DeclaredArm, ...]:
+    """Return the arms, each with its program and the fingerprints of its trials."""
     names = {trial.arm.name: group.name for group in programs for trial in group.trials}
-    seeds = list(study.seeds)
-    identities = {name: dict(zip(seeds, fingerprints(own, seeds), strict=True)) for name, own in recipes.items()}
-    return [
-        {
-            "trial": trial.name,
-            "group": names[trial.arm.name],
-            "labels": trial.arm.labels,
-            "seed": trial.seed,
-            "fingerprint": identities[trial.arm.name][trial.seed]
-            if trial.arm.run.init is None
-            else fingerprint(recipes[trial.arm.name] | _initial_weights(trial), trial.seed),
-        }
-        | _initial_weights(trial)
-        for trial in study.trials()
-    ]
+    return tuple(
+        DeclaredArm(
+            arm=arm.name,
+            labels=arm.labels,
+            group=names[arm.name],
+            fingerprints=fingerprints(recipes[arm.name], study.seeds, weights := _initial_weights(study, arm)),
+            initial_weights=weights,
+        )
+        for arm in study.arms()
+    )
 
 
-def _initial_weights(trial: Trial) -> JsonObject:
-    """The digest of the weights that a trial starts from, as the declaration holds it; empty if all are drawn."""
-    return {} if trial.arm.run.init is None else {"initial_weights": initial_weights.digest(trial.run)}
+def _initial_weights(study: Study, arm: Arm) -> tuple[str, ...]:
+    """Return the digest of the weights that the trial at each seed starts from; empty if all weights are drawn."""
+    if arm.run.init is None:
+        return ()
+    return tuple(str(initial_weights.digest(Trial(arm, seed).run)) for seed in study.seeds)

@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from flaxformer.store.store import FORMAT
+from flaxformer.store.declaration import FORMAT, QUANTITY, Declaration, Labels
 from flaxformer.study.checks import check_name, check_texts
-from flaxformer.study.claim import QUANTITY, Claim, Labels
+from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Number
 from flaxformer.study.identity import measured_by
+from flaxformer.study.scaling_claim import declared_claim
 from flaxformer.study.seeds import check_seeds
 from flaxformer.system.arguments import check_arguments
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.user_code import code_digests
 
@@ -55,33 +55,24 @@ class Probe:
     def _refuse_arm(self, labels: Labels) -> Labels:
         raise UserError(f"probe '{self.name}' has a claim about {labels}; expected {{'{QUANTITY}': NAME}}")
 
-    def declaration(self) -> JsonObject:
-        """Return the probe as plain data, with the keys of a study's declaration."""
+    def declaration(self) -> Declaration:
+        """Return what the probe declares."""
         code = code_digests([self.measure], self.file)
-        claims = [dataclasses.asdict(c.contrast(self._refuse_arm)) for c in self.claims]
-        return {
-            "format": FORMAT,
-            "kind": "probe",
-            "name": self.name,
-            "question": self.question,
-            "metric": "value",
-            "unit": self.unit,
-            "exact": self.exact,
-            "axes": [],
-            "seeds": list(self.seeds),
-            "claims": [
-                {"text": c.text, "kind": c.kind, "by": c.by, "within": c.within, "unit": self.unit}
-                | contrast
-                | c.declared_answers
-                for c, contrast in zip(self.claims, claims, strict=True)
-            ],
-            "caveats": list(self.caveats),
-            "references": {},
-            "trials": [],
-            "recipes": {},
-            "measured_by": measured_by(code),
-            "code": code,
-        }
+        contrasts = [claim.contrast(self._refuse_arm) for claim in self.claims]
+        return Declaration(
+            format=FORMAT,
+            kind="probe",
+            name=self.name,
+            question=self.question,
+            metric="value",
+            unit=self.unit,
+            exact=self.exact,
+            seeds=tuple(self.seeds),
+            claims=tuple(declared_claim(*pair, self.unit) for pair in zip(self.claims, contrasts, strict=True)),
+            caveats=tuple(self.caveats),
+            measured_by=measured_by(code),
+            code=code,
+        )
 
 
 def check_quantities(claims: Sequence[Claim], values: Mapping[str, float]) -> None:

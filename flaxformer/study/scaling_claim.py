@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from flaxformer.study.claim import QUANTITY, VERDICTS, Contrast, Labels
+from flaxformer.store.declaration import QUANTITY, DeclaredClaim, Labels
+from flaxformer.study.claim import VERDICTS, Claim, Contrast
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import check_text
@@ -107,11 +108,6 @@ class ScalingClaim:
         """The margin of an equality."""
         return self.slope_within
 
-    @property
-    def declared_answers(self) -> dict[str, dict[str, str]]:
-        """The answers as an entry of the declaration; empty without any."""
-        return {} if self.answers is None else {"answers": dict(self.answers)}
-
     def slope(
         self, complete: Callable[[Labels], Labels], axis: str, sizes: Sequence[str], size_of: Callable[[Labels], float]
     ) -> Contrast:
@@ -177,3 +173,17 @@ def _interpolation(x: float, nodes: np.ndarray) -> np.ndarray:
         others = [j for j in nearest if j != i]
         weights[i] = np.prod([(x - nodes[j]) / (nodes[i] - nodes[j]) for j in others])
     return weights
+
+
+def declared_claim(claim: Claim | ScalingClaim, contrast: Contrast, unit: str) -> DeclaredClaim:
+    """Return a claim with its contrast as its study declares it."""
+    return DeclaredClaim(
+        text=claim.text,
+        kind=claim.kind,
+        by=claim.by,
+        within=claim.within,
+        unit=unit,
+        terms=tuple(contrast.terms),
+        constant=contrast.constant,
+        answers=None if claim.answers is None else dict(claim.answers),
+    )

@@ -1,10 +1,12 @@
 """Numbers that are not finite: they have no score wherever scores are read, and their seeds are named."""
 
+import dataclasses
 import io
 import math
 
 import pytest
 from analysis.test_sweep import RATES
+from msgspec.structs import replace
 from rich.console import Console
 from study.tiny import NORM, RATE, tiny
 
@@ -50,7 +52,7 @@ def fill(root, study, score, **changes):
     """A folder of finished runs with these values of `score`."""
     store = Store(root)
     with store.locked():
-        entry = declare(store, declaration(study))["declaration"]
+        entry = declare(store, declaration(study)).declaration
         for trial in study.trials():
             store.append("all", row_of(trial, score(trial), declaration=entry, **changes))
         store.finish("all")
@@ -134,7 +136,7 @@ def test_nothing_is_derived_from_a_number_that_is_not_finite(tmp_path, derive, l
     study = scored(derive=derive, claims=(Claim("gap", higher={"quantity": "gap"}, than=0),))
     store = fill(tmp_path, study, lambda trial: value(trial, lost))
     with store.locked():
-        identity = store.declaration["measured_by"]
+        identity = store.declaration.measured_by
         rows = [{"measured_by": identity} | row for row in derive_numbers(study, store.rows())]
         store.replace_measurements(rows, identity)
     analysis = analyse(store)
@@ -212,7 +214,7 @@ def test_other_evaluations_are_named_too(tmp_path, lost):
     study = tiny(axes=(NORM,), claims=(), seeds=range(4))
     store = fill(tmp_path, study, lambda trial: lost if trial.seed == 2 else 1.0)
     analysis = analyse(store)
-    analysis.study["evaluation_columns"] = ["score"]
+    analysis = dataclasses.replace(analysis, study=replace(analysis.study, evaluation_columns=("score",)))
     assert "1 of 4 seeds has no finite value of score with norm pre: seed 2; they are left out." in analysis.limits
 
 

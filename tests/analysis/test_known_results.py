@@ -9,8 +9,9 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.report import verdicts
 from flaxformer.report.write import write
 from flaxformer.store import declaration_log
+from flaxformer.store.declaration import Recipe
 from flaxformer.store.declarations import declare
-from flaxformer.store.entry_content import configuration_digest, recipe_digest
+from flaxformer.store.log_entries import configuration_digest, recipe_digest
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim
 from flaxformer.study.plan import declaration
@@ -150,16 +151,17 @@ def test_a_new_arm_or_fresh_seeds_are_not_known(tmp_path):
     )
     fresh = analyse(fill(tmp_path, study(top, axes=(OTHER_RATES,), seeds=range(6, 12)), loss))
     assert [claim.is_exploratory for claim in fresh.claims] == [False]
-    assert fresh.further_seeds.sets == [[*range(6)]]
+    assert fresh.further_seeds.sets == [(*range(6),)]
 
 
 def test_a_configuration_is_that_of_the_class_whatever_module_code_and_data_it_has():
-    recipe = {"run": {"kind": "Run", "optimizer": {"kind": "heads.Own", "rate": 1.0}}, "data": {}, "semantics": 1}
-    other = {"semantics": 2, "data": {"x": "y"}, "code": {"a": "b"}}
-    other["run"] = {"optimizer": {"rate": 1.0, "kind": "heads2.Own"}, "kind": "Run"}
+    run = {"kind": "Run", "optimizer": {"kind": "heads.Own", "rate": 1.0}}
+    recipe = Recipe(run=run, data={}, semantics=1)
+    run = {"optimizer": {"rate": 1.0, "kind": "heads2.Own"}, "kind": "Run"}
+    other = Recipe(run=run, semantics=2, data={"x": "y"}, code={"a": "b"})
     assert configuration_digest(recipe) == configuration_digest(other)
     assert recipe_digest(recipe) != recipe_digest(other)
-    other["run"]["optimizer"]["rate"] = 2.0
+    other.run["optimizer"]["rate"] = 2.0
     assert configuration_digest(recipe) != configuration_digest(other)
 
 
@@ -182,7 +184,7 @@ def test_seeds_that_had_no_result_or_are_still_declared_are_not_left_behind(tmp_
         declare(store, declaration(study(seeds=range(50, 60))))
     fill(tmp_path, study(seeds=range(4)), loss)
     assert not analyse(fill(tmp_path, study(seeds=range(8)), loss)).further_seeds.sets
-    assert analyse(fill(tmp_path, study(seeds=range(2, 9)), loss)).further_seeds.sets == [[*range(4)], [*range(8)]]
+    assert analyse(fill(tmp_path, study(seeds=range(2, 9)), loss)).further_seeds.sets == [(*range(4),), (*range(8),)]
 
 
 def test_seeds_left_behind_under_other_labels_are_counted_too(tmp_path):
@@ -190,4 +192,4 @@ def test_seeds_left_behind_under_other_labels_are_counted_too(tmp_path):
     own = renamed("x", "y")
     analysis = analyse(fill(tmp_path, study(own.claims[0], axes=own.axes, seeds=range(10, 16)), loss))
     assert not analysis.claims[0].is_exploratory
-    assert (analysis.further_seeds.sets, analysis.further_seeds.results) == ([[*range(6)]], 12)
+    assert (analysis.further_seeds.sets, analysis.further_seeds.results) == ([(*range(6),)], 12)

@@ -86,6 +86,6 @@ def test_other_recipes_are_refused(tmp_path):
     one = fill(tmp_path / "a", tiny(axes=(RATE,), claims=()), lambda trial: 1.0).declaration
     two = fill(tmp_path / "b", tiny(axes=(RATE,), claims=(), seeds=range(5, 8)), lambda trial: 1.0).declaration
     check_same_recipes(one, two)
-    two["recipes"]["rate=low"]["run"]["optimizer"]["learning_rate"] = 0.5
+    two.recipes["rate=low"].run["optimizer"]["learning_rate"] = 0.5
     with pytest.raises(UserError, match=r"other recipes than those that ran:\n.*learning_rate: 0.001 -> 0.5"):
         check_same_recipes(one, two)

@@ -10,6 +10,7 @@ from study.tiny import BASELINE, NORM, RATE, fill, tiny
 import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import scaling_text, tables
+from flaxformer.store.declaration import DeclaredScaling
 from flaxformer.store.declaration_log import read
 from flaxformer.store.records import write_table
 from flaxformer.study import Axis, Claim, Halving, Points, Scaling, ScalingClaim
@@ -197,13 +198,8 @@ def test_a_scaling_claim_is_declared_before_its_data_and_its_held_out_sizes_are_
     claim = ScalingClaim("the gain does not shrink", lower=PRE, than=POST, slope_above=-0.3)
     store = fill(tmp_path, sized(claims=(claim,)), scores())
     assert analyse(store).claims[0].declaration.is_confirmatory
-    assert read(store).entries[0]["scaling"] == {
-        "axis": "size",
-        "against": "tokens",
-        "held_out": ["s5"],
-        "loss": "huber",
-        "embeddings": True,
-    }
+    scaling = DeclaredScaling(axis="size", against="tokens", held_out=("s5",), loss="huber", embeddings=True)
+    assert read(store).entries[0].scaling == scaling
     fill(tmp_path, sized(claims=(claim,), scaling=Scaling("size", "tokens")), scores())
     analysis = analyse(store)
     assert "held out s5 -> along size against tokens, held out nothing" in tables.declarations(analysis).rows[-1][1]
@@ -231,7 +227,7 @@ def test_the_scale_of_a_run_is_proportional_to_its_steps():
     micro_batches = BASELINE.replace(training=BASELINE.training.replace(steps=6, micro_batches=2))
     assert run_scale(micro_batches) == one
     assert one["flops"] == 6 * flops_per_step(BASELINE)
-    assert declaration(sized())["scaling"]["scales"]["norm=pre,size=s0"]["tokens"] == one["tokens"] * 4 / 6
+    assert declaration(sized()).scaling.scales["norm=pre,size=s0"].tokens == one["tokens"] * 4 / 6
 
 
 SLOPE = {"lower": PRE, "than": POST, "slope_above": 0.0}

@@ -7,11 +7,13 @@ import polars as pl
 import pytest
 from scipy import stats
 from study.coverage import script
+from study.tiny import bare_declaration
 
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.costs import claim_cost_ratios, cost_of_arm, reference_arm
 from flaxformer.analysis.speedup import compare_arms, metric_and_goal, reach, speed_up, speed_ups
 from flaxformer.report import costs
+from flaxformer.store.declaration import DeclaredAxis, DeclaredClaim
 from flaxformer.store.rows import Row
 
 COVERAGE = script("speedup_coverage")
@@ -150,7 +152,7 @@ def test_the_speed_up_is_known_at_the_final_score_of_the_worse_arm():
     curve = power_law(2, 0.5)
     slow = arm_of("a", [row("a", seed, curve) for seed in range(4)])
     fast = arm_of("b", [row("b", seed, stretched(curve, 1.6)) for seed in range(4)])
-    study = {"metric": METRIC}
+    study = bare_declaration(metric=METRIC)
     found, reverse = compare_arms(study, fast, slow), compare_arms(study, slow, fast)
     assert found.compute.above == 4
     assert found.compute_to_baseline.ratio == pytest.approx(1.6, rel=2e-3)
@@ -171,12 +173,21 @@ def test_time_is_compared_on_equal_devices_alone():
     assert speed_up(elsewhere, baseline) is not None
 
 
+def declared_with(baseline, terms=()):
+    """A declaration of an axis of arms, with claims of these terms."""
+    axis = DeclaredAxis(name="arm", path="x", labels=("a", "b", "c"), baseline=baseline)
+    about = {"text": "a claim", "kind": "lower", "by": 0.0, "within": None, "constant": 0.0}
+    return bare_declaration(
+        metric=METRIC, axes=(axis,), claims=tuple(DeclaredClaim(**about, terms=own) for own in terms)
+    )
+
+
 def test_results_without_costs_have_no_speed_up():
     arms = [
         arm_of(name, [row(name, seed, power_law(2, 0.5), flops_per_step=None, flops=None) for seed in range(4)])
         for name in "ab"
     ]
-    study = {"metric": METRIC, "axes": [{"name": "arm", "baseline": "a"}], "claims": []}
+    study = declared_with("a")
     assert cost_of_arm(arms[0]) is None
     assert speed_up(*arms) is None
     assert list(speed_ups(study, arms)) == []
@@ -184,16 +195,16 @@ def test_results_without_costs_have_no_speed_up():
 
 
 def test_a_metric_without_a_direction_is_replaced_by_the_loss():
-    assert metric_and_goal({"metric": "test_accuracy"}) == ("validation_accuracy", "higher")
-    assert metric_and_goal({"metric": "sharpness"}) == ("validation_loss", "lower")
-    assert metric_and_goal({"metric": "sharpness", "goal": "higher"}) == ("sharpness", "higher")
+    assert metric_and_goal(bare_declaration(metric="test_accuracy")) == ("validation_accuracy", "higher")
+    assert metric_and_goal(bare_declaration(metric="sharpness")) == ("validation_loss", "lower")
+    assert metric_and_goal(bare_declaration(metric="sharpness", goal="higher")) == ("sharpness", "higher")
 
 
 def test_every_arm_is_compared_with_the_baseline_and_claims_with_their_own():
     arms = [arm_of(name, [row(name, seed, power_law(2, 0.5)) for seed in range(4)]) for name in "abc"]
-    terms = [[(1.0, {"arm": one}), (-1.0, {"arm": other})] for one, other in ("ac", "ba", "bc")]
-    study = {"metric": METRIC, "axes": [{"name": "arm", "baseline": "b"}], "claims": [{"terms": own} for own in terms]}
-    assert reference_arm(study["axes"], arms) is arms[1]
+    terms = [((1.0, {"arm": one}), (-1.0, {"arm": other})) for one, other in ("ac", "ba", "bc")]
+    study = declared_with("b", terms)
+    assert reference_arm(study.axes, arms) is arms[1]
     found = [(one.arm.labels["arm"], one.baseline.labels["arm"]) for one in speed_ups(study, arms)]
     assert found == [("a", "b"), ("c", "b"), ("a", "c")]
 

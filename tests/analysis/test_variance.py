@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from study.tiny import BASELINE, fill, tiny
 
 from flaxformer.analysis import variance_of_seeds
@@ -10,7 +11,7 @@ from flaxformer.analysis.variance import sd_interval, seed_variances
 from flaxformer.core.struct import replace_at
 from flaxformer.report import tables
 from flaxformer.study import Axis
-from flaxformer.study.identity import fingerprint, recipe
+from flaxformer.study.identity import fingerprints, recipe
 from flaxformer.system.errors import UserError
 from flaxformer.training import Seeds
 
@@ -74,8 +75,8 @@ def test_an_axis_over_the_seed_of_a_source_is_an_ordinary_axis():
 def test_the_fingerprint_of_a_run_with_the_default_seeds_is_that_of_earlier_results():
     trial = tiny().trials()[0]
     own = recipe(trial, {}, {})
-    assert "seeds" not in own["run"]
-    assert fingerprint(own | {"semantics": 2}, 0) == "5e5fb9dae7f63c19"
+    assert "seeds" not in own.run
+    assert fingerprints(replace(own, semantics=2), [0]) == ("5e5fb9dae7f63c19",)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, 
     assert "my_idea.py" in capsys.readouterr().out
     study = load_study(tmp_path / "my_idea.py")
     assert study.name == "my_idea"
-    assert len(declaration(study)["trials"]) == 10
+    assert len(declaration(study).trials) == 10
     for group in groups(study.trials()):
         run = group.example
         state, metrics = jax.jit(train_step)(start(run), run, run.task.load().batch(jax.random.key(0), 0))

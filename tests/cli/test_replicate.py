@@ -92,7 +92,7 @@ def test_a_study_is_replicated_from_its_own_copy_with_its_overrides(command, tmp
     table = (fresh.root / "replication.md").read_text()
     assert "| high is better than low |" in table
     assert "<h1>Does the rate matter?</h1>" in (fresh.root / "replication.html").read_text()
-    recipes = [Store(tmp_path / folder).declaration["recipes"] for folder in ("runs/small", "runs/small-replication")]
+    recipes = [Store(tmp_path / folder).declaration.recipes for folder in ("runs/small", "runs/small-replication")]
     assert recipes[0] == recipes[1]
     code, out, err = command("replicate", "--trust-code", "runs/small")
     assert (code, err) == (0, "")

@@ -86,7 +86,7 @@ def test_run_report_status_and_compare_fit_80_columns(lines, tmp_path, study):
 def test_every_program_is_in_the_status_with_its_whole_name(lines, tmp_path):
     store = fill(tmp_path / "a", wide(), lambda trial: 1.0 + trial.seed)
     rows = "".join("".join(line.split()) for line in lines("status", "a"))
-    for group in {trial["group"] for trial in store.declaration["trials"]}:
+    for group in {trial.group for trial in store.declaration.trials}:
         assert group[:20] in rows
         assert group[-8:] in rows
 

@@ -187,7 +187,7 @@ def test_launch_declares_the_study_and_assigns_missing_trials(example, tmp_path,
     assert sorted(itertools.chain(*found.jobs)) == sorted(trial.name for trial in study.trials())
     assert set(found.code) == {"commit", "source", "study_file"}
     assert found == dataclasses.replace(example, jobs=found.jobs, code=found.code, interface=None)
-    assert len(Store(tmp_path / "out").declaration["trials"]) == len(study.trials())
+    assert len(Store(tmp_path / "out").declaration.trials) == len(study.trials())
 
 
 def test_launch_without_missing_trials_starts_no_job(example, tmp_path, monkeypatch):

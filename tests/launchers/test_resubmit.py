@@ -34,8 +34,8 @@ def killed(path):
 
 
 def finished(store, name):
-    declared = {trial["trial"]: trial for trial in store.declaration["trials"]}[name]
-    row = Row(trial=name, group=declared["group"], seed=declared["seed"], status="done", labels=declared["labels"])
+    declared = {trial.trial: trial for trial in store.declaration.trials}[name]
+    row = Row(trial=name, group=declared.group, seed=declared.seed, status="done", labels=declared.labels)
     with store.locked():
         store.append(row.group, row)
 
@@ -90,7 +90,7 @@ def test_a_job_that_has_all_results_is_not_queued_again(job):
 
 def test_only_the_program_that_was_being_trained_is_given_up(job, monkeypatch):
     store, path, names = job
-    groups = {trial["trial"]: trial["group"] for trial in store.declaration["trials"]}
+    groups = {trial.trial: trial.group for trial in store.declaration.trials}
     held = groups[names[0]]
     monkeypatch.setattr(resubmit, "read_leases", lambda folder: [{"group": held}])
     monkeypatch.setattr(resubmit, "owner_is_gone", lambda lease: True)

@@ -60,23 +60,23 @@ def remove_any(self, path, token, mtime=None):
 
 
 def tables_before_lines(self, group=None):
-    tables = [row for path in self._files("*.parquet") if group in (None, path.stem) for row in self._table(path)]
-    written = [row for path in self._line_files(group) for row in self._lines(path)]
+    tables = [row for path in self.table_files() if group in (None, path.stem) for row in self.rows_of_table(path)]
+    written = [row for path in self.line_files(group) for row in self.rows_of_lines(path)]
     return store.by_trial([*tables, *written], self.disagreements)
 
 
 def tables_before_lines_of_columns(self, choose, types):
-    tables = [columns.columns_of_table(self, path, choose) for path in self._files("*.parquet")]
-    lines = [frame for path in self._line_files() for frame in columns.columns_of_lines(self, path, choose)]
+    tables = [columns.columns_of_table(self, path, choose) for path in self.table_files()]
+    lines = [frame for path in self.line_files() for frame in columns.columns_of_lines(self, path, choose)]
     parts = [part for part in (*tables, *lines) if part is not None and part.height]
     return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
 
 
-def append_after_head(store, log, kind, entry):
+def append_after_head(store, log, entry):
     """Count a line in the head before it is in the log."""
     head = {"lines": len(log.digests) + 1, "last": "0"}
     declaration_log.records.write_document(store.root / declaration_log.HEAD, head)
-    return append_to_log(store, log, kind, entry)
+    return append_to_log(store, log, entry)
 
 
 append_to_log = declaration_log.append_entry

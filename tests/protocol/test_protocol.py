@@ -39,6 +39,7 @@ from protocol.simulated_world import HOSTS, STORE, World
 
 from flaxformer.store import columns, declaration_log, records
 from flaxformer.store.leases import EXPIRY, HEARTBEAT, Leases, read_lease
+from flaxformer.store.log_entries import Interim
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
 from flaxformer.system.errors import UserError
@@ -168,8 +169,8 @@ class Protocol(RuleBasedStateMachine):
             self.world.step_to(process, *call)
 
     def record_event(self, process):
-        event = {"finished": process.number, "declared": 0, "reader": "report"}
-        if declaration_log.record_event(Store(ROOT), "interim", event):
+        event = Interim(finished=process.number, declared=0, reader="report")
+        if declaration_log.record_event(Store(ROOT), event):
             self.events.append(process.number)
 
     def read(self, kind, _process):
@@ -352,7 +353,7 @@ class Protocol(RuleBasedStateMachine):
         assert not store.disagreements
         log = declaration_log.read(store)
         assert self.damaged or not log.faults, log.faults
-        recorded = [entry["finished"] for entry in log.of("interim")]
+        recorded = [entry.finished for entry in log.of(Interim)]
         assert self.damaged or not {*self.events} - {*recorded}, (self.events, recorded)
 
     @invariant()

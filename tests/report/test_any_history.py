@@ -127,7 +127,7 @@ def without_traces():
 def row_of(study, trial, declared, rng):
     """A row of any status and of any numbers, some of them not finite."""
     state = rng.choice(STATUSES)
-    about = {name: trial[name] for name in ("trial", "group", "seed", "fingerprint", "labels")}
+    about = {name: getattr(trial, name) for name in ("trial", "group", "seed", "fingerprint", "labels")}
     if state == "failed":
         return Row(**about, status=state, declaration=declared, cause="no luck", error="Traceback: no luck")
     loss = rng.choice((rng.gauss(2, 1), 2.0, math.nan if rng.random() < 0.1 else 2.5, 3e38))
@@ -153,23 +153,23 @@ def take(root, fields, how, share, seed):
     with store.locked():
         declared = declare(store, plan.declaration(study), how)
         known = store.rows()
-        for trial in declared["trials"]:
-            if not is_finished(known.get(trial["trial"])) and rng.random() < share:
-                store.append(trial["group"], row_of(study, trial, declared["declaration"], rng))
+        for trial in declared.trials:
+            if not is_finished(known.get(trial.trial)) and rng.random() < share:
+                store.append(trial.group, row_of(study, trial, declared.declaration, rng))
         for group in store.unmerged():
             store.finish(group)
         if study.derive is not None:
-            rows = [{"measured_by": declared["measured_by"]} | row for row in derive_numbers(study, store.rows())]
-            store.replace_measurements(rows, declared["measured_by"])
+            rows = [{"measured_by": declared.measured_by} | row for row in derive_numbers(study, store.rows())]
+            store.replace_measurements(rows, declared.measured_by)
     return study
 
 
 def read_everything(root, other):
     """What every command that reads the folder does, without the figures."""
     store = Store(root)
-    assert status(store)["declared"] == len(store.declaration["trials"])
+    assert status(store)["declared"] == len(store.declaration.trials)
     results = flaxformer.results(root)
-    assert len(results.claims) == len(store.declaration["claims"])
+    assert len(results.claims) == len(store.declaration.claims)
     analysis = analyse(store)
     assert verdicts.verdict(analysis).endswith((".", "…", "?"))
     terminal.show(Console(file=io.StringIO(), width=80), analysis)
@@ -185,7 +185,7 @@ def read_everything(root, other):
         with contextlib.suppress(UserError):
             check_same_recipes(first.study, second.study)
     used = used_seeds(store, analysis)
-    check_fresh(fresh_seeds(analysis.study["seeds"], used), used, root)
+    check_fresh(fresh_seeds(analysis.study.seeds, used), used, root)
     assert not analysis.log_faults, analysis.log_faults
     assert not store.corrupt_files, store.corrupt_files
 

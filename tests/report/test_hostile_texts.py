@@ -19,13 +19,15 @@ from flaxformer.cli import main
 from flaxformer.report import figures, replication
 from flaxformer.report.texts import csv_cell, passive
 from flaxformer.store import declaration_log, line_forms, records, trial_measurements
+from flaxformer.store.line_forms import MeasuringLaunch, TrialMeasurement
+from flaxformer.store.log_entries import Replication, Verification, read_entry
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.store.trial_measurements import Launch, TrialMeasurement
 from flaxformer.study import Axis, Claim
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 from flaxformer.system.json_reader import parse_json
+from flaxformer.system.typed_data import convert
 from flaxformer.system.user_code.contents import KINDS
 
 MARKUP = "=cmd|x# heading{n}<script>alert({n})</script><img src=x{n}> \"'[a](javascript:{n})$x^{{$ \\\\input{{x}}"
@@ -55,11 +57,13 @@ def whole(root):
     rows = list(store.rows().values())
     failed = dict(rows[0]) | {"status": "failed", "cause": "a cause", "error": "a traceback", "device": "a device"}
     records.append_line(root / "groups/failed.jsonl", failed)
-    function = ("own.py: measure", "1234", None)
-    trial_measurements.append(store, Launch(*function[:2], {"own.py: measure": "12"}, None, "2026-01-01T00:00:00"))
+    function = {"function": "own.py: measure", "measured_by": "1234", "step": None}
+    launched = MeasuringLaunch(**function, code={"own.py: measure": "12"}, time="2026-01-01T00:00:00")
+    trial_measurements.append(store, launched)
     for one in rows:
-        identity = (*function, one.trial, one.fingerprint, "56", 6, 0.1)
-        trial_measurements.append(store, TrialMeasurement(*identity, {"sharpness": 1.0 + one.seed}))
+        about = {"trial": one.trial, "fingerprint": one.fingerprint, "weights": "56", "at": 6, "seconds": 0.1}
+        values = {"sharpness": 1.0 + one.seed}
+        trial_measurements.append(store, TrialMeasurement(**function, **about, values=values))
     launch = {"launched": "2026-01-01T00:00:00", "devices": "2 × cpu", "commit": "abc", "platform": "linux", "jax": "1"}
     launch |= {
         "command": "flaxformer run own.py",
@@ -69,16 +73,11 @@ def whole(root):
         "python": "3",
     }
     store.record_launch(launch)
-    replicated_at = {"seeds": [7, 8], "folder": "elsewhere", "verdicts": {"a claim": "supported"}}
-    assert declaration_log.record_event(store, "replication", replicated_at)
-    verified = {
-        "seed": 1,
-        "trials": [rows[0].trial],
-        "finished": 12,
-        "different": {rows[0].trial: "loss"},
-        "source": "x",
-    }
-    assert declaration_log.record_event(store, "verification", verified)
+    replication = Replication(seeds=(7, 8), folder="elsewhere", verdicts={"a claim": "supported"})
+    assert declaration_log.record_event(store, replication)
+    trial = rows[0].trial
+    verification = Verification(seed=1, trials=(trial,), finished=12, different={trial: "loss"}, source="x")
+    assert declaration_log.record_event(store, verification)
     records.append_line(root / "disagreements.jsonl", {"trial": rows[0].trial, "what": "loss 1 and 2"})
     (root / "reads").mkdir()
     digests.write_document(root / "reads/a.json", {"kind": "file", "name": "data.txt", "found": "12"})
@@ -221,10 +220,10 @@ def is_readable(root, name, data):
     try:
         if FILES[name] == "log":
             for line in data:
-                declaration_log.check_entry(line)
+                read_entry(line)
         elif name in line_forms.LINES:
             for line in data:
-                line_forms.check_line(name, line)
+                convert(line, line_forms.LINES[name])
         elif name in ROWS:
             for row in data:
                 Row.from_columns(row)
@@ -296,9 +295,7 @@ class Planting:
             is_refused |= code == 2 and words == ["report", str(self.root)]
         with contextlib.suppress(UserError):  # what `replicate` writes
             one, other = analyse(Store(self.root)), analyse(Store(self.folder))
-            replication.write(
-                self.root, one.study["question"], [*compare_claims(one, other), *compare_claims(one, one)]
-            )
+            replication.write(self.root, one.study.question, [*compare_claims(one, other), *compare_claims(one, one)])
         shown |= self.check_files(plants)
         self.count += 1
         self.refused += is_refused

@@ -68,7 +68,7 @@ def test_results_by_column_are_those_of_the_rows(tmp_path, monkeypatch, few):
         curves = [curve_of(row, "validation_loss") for row in ended if row]
         assert arm.curve("validation_loss") == ([0, 6], [estimate(column) for column in zip(*curves, strict=True)])
     assert (len(analysis.rows), len(analysis.failed), len(analysis.stopped), analysis.missing) == (23, 1, 1, 2)
-    declared = [one["trial"] for one in analysis.study["trials"]]
+    declared = [one.trial for one in analysis.study.trials]
     assert [row.trial for row in analysis.rows] == [name for name in declared if name in rows]
     assert analysis.failed[0].error == "Traceback"
 
@@ -100,7 +100,7 @@ def test_the_tables_beside_the_page_are_whole(many):
     assert arms["validation_loss"].to_list() == [arm.estimate.mean for arm in analysis.arms]
     assert arms["validation_loss_low"].to_list() == [arm.estimate.low for arm in analysis.arms]
     runs = pl.read_parquet(folder / "results.parquet")
-    assert runs["trial"].to_list() == [trial["trial"] for trial in analysis.study["trials"]]
+    assert runs["trial"].to_list() == [trial.trial for trial in analysis.study.trials]
     contrasts = pl.read_parquet(folder / "tables/contrasts.parquet")
     assert contrasts["difference"].to_list() == [one.judgement.effect.mean for one in analysis.ordered_explorations]
     lines = pl.read_parquet(folder / "tables/sweeps.parquet")
@@ -130,7 +130,7 @@ def test_reads_of_files_do_not_grow_with_arms_or_failures(tmp_path, monkeypatch)
         store = fill(tmp_path / str(values), tiny(axes=(NORM, dropout), seeds=range(5), claims=[claim]), loss)
         failed = [name for name in store.rows() if name.endswith("seed=4")]
         store.remove_rows(failed)
-        group = store.declaration["trials"][0]["group"]
+        group = store.declaration.trials[0].group
         columns = {"group": group, "seed": 4, "status": "failed", "cause": "no", "error": "Traceback"}
         for name in failed:
             store.append("again", Row.from_columns({"trial": name} | columns))

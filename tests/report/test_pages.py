@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from msgspec.structs import replace
 from study.tiny import LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
@@ -24,6 +25,7 @@ from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.report.table import Table
 from flaxformer.runner.probes import run_probe
+from flaxformer.store.declaration import plain
 from flaxformer.store.provenance import command, provenance
 from flaxformer.store.records import write_document, write_table
 from flaxformer.store.store import Store
@@ -278,7 +280,7 @@ def test_a_metric_of_the_studys_own_has_learning_curves(tmp_path, style):
         for row in store.rows().values()
     ]
     write_table(rows, found)
-    write_document(store.root / "study.json", store.declaration | {"metric": "entropy"})
+    write_document(store.root / "study.json", plain(replace(store.declaration, metric="entropy")))
     figure = curves_figure(analyse(store))
     assert figure.axes[0].get_ylabel().startswith("entropy")
     assert figure.axes[0].get_yscale() == "log"

@@ -4,7 +4,7 @@ import math
 
 import matplotlib as mpl
 import pytest
-from study.tiny import fill, tiny
+from study.tiny import bare_declaration, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report.curves_figure import curves_figure
@@ -82,7 +82,7 @@ def test_a_count_model_outside_the_limits_of_the_axis_has_no_name(is_set):
     ax.plot([0, 1], [2.0, 3.0])
     if is_set:
         ax.set_ylim(1.5, 3.2)
-    study = {"metric": "validation_loss", "references": {"unigram": 3.4, "bigram": 2.4, "far": 9.0}}
+    study = bare_declaration(references={"unigram": 3.4, "bigram": 2.4, "far": 9.0})
     draw_references(study, ax, "y", (2.0, 3.0))
     assert [text.get_text() for text in ax.texts] == (["bigram"] if is_set else ["unigram", "bigram"])
 

@@ -114,7 +114,7 @@ def found_by(folder, read):
 def test_the_same_rows_count(folder):
     rows, corrupt, differing = found_by(folder, lambda store: store.rows())
     table, *noted = found_by(folder, columns.scalars)
-    assert noted == [corrupt, differing]
+    assert (noted[0].keys(), noted[1]) == (corrupt.keys(), differing)
     assert sorted(table["trial"]) == sorted(rows)
     for own in table.iter_rows(named=True):
         expected = rows[own["trial"]]
@@ -215,7 +215,7 @@ def test_any_table_has_rows_or_damage(tmp_path, case):
     with store.locked():
         lines(store, ROWS[0])
     write_table(store.groups / "h.parquet", FOREIGN[case])
-    assert check_all_reads(tmp_path).keys() == {"t0"} | ({"t1", "t2"} if case == "texts by number" else set())
+    assert check_all_reads(tmp_path).keys() == {"t0"}
 
 
 def test_a_list_of_integers_and_numbers_is_one_of_numbers():

@@ -45,7 +45,7 @@ def test_a_declaration_with_control_characters_is_refused(tmp_path, text, place)
 
 @pytest.mark.parametrize("text", [r"\u001b as it is typed", "a \\ backslash", "line\nand\ttab", "ünï ↔ 語 😀"])
 def test_other_characters_are_kept(tmp_path, text):
-    assert filled(tmp_path, question=text).declaration["question"] == text
+    assert filled(tmp_path, question=text).declaration.question == text
 
 
 def test_a_cause_cannot_move_the_cursor(tmp_path):
@@ -53,7 +53,7 @@ def test_a_cause_cannot_move_the_cursor(tmp_path):
     [path] = store.groups.glob("*.parquet")
     row = next(iter(store.rows().values()))
     write_atomically(store.groups / "x.jsonl", digests.line(dict(row) | {"status": "failed", "cause": "\x1b[2Jgone"}))
-    assert [one.cause for one in store._lines(store.groups / "x.jsonl")] == ["·[2Jgone"]
+    assert [one.cause for one in store.rows_of_lines(store.groups / "x.jsonl")] == ["·[2Jgone"]
     assert path.exists()
 
 

@@ -6,10 +6,12 @@ import unicodedata
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from study.tiny import fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report.write import write
+from flaxformer.store.declaration import DeclaredArm, DeclaredAxis
 from flaxformer.store.round_trip import check_rows
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Points
@@ -29,8 +31,8 @@ def declared():
 def with_levels(declared, levels):
     """The declaration, with these coordinates of its axis of rates."""
     low, high = levels
-    axes = [declared["axes"][0], declared["axes"][1] | {"coordinates": {"rate": {"low": low, "high": high}}}]
-    return declared | {"axes": axes}
+    rates = replace(declared.axes[1], coordinates={"rate": {"low": low, "high": high}})
+    return replace(declared, axes=(declared.axes[0], rates))
 
 
 def declare(root, data):
@@ -47,7 +49,7 @@ def test_extreme_numbers_are_read_as_they_were_written(tmp_path, declared, value
     assert axis.coordinates()["learning_rate"]["b"] == value
     for _ in range(2):
         declare(tmp_path, with_levels(declared, (0.1, value)))
-        read = Store(tmp_path).declaration["axes"][1]["coordinates"]["rate"]["high"]
+        read = Store(tmp_path).declaration.axes[1].coordinates["rate"]["high"]
         assert (repr(read), type(read)) == (repr(value), type(value))
     assert not list(tmp_path.glob("*.damaged*"))
 
@@ -99,19 +101,19 @@ def test_any_text_is_refused_by_name_or_read_as_it_was_written(tmp_path_factory,
     )
     labels = [arm.labels for arm in study.arms()]
     names = [arm.name for arm in study.arms()]
-    trials = [
-        {"trial": f"{arm},seed=0", "group": "all", "labels": own, "seed": 0, "fingerprint": "f"}
+    arms = tuple(
+        DeclaredArm(arm=arm, labels=own, group="all", fingerprints=("f",))
         for arm, own in zip(names, labels, strict=True)
-    ]
-    axes = [{"name": name, "path": "x", "labels": [*axis.levels], "baseline": None, "coordinates": {}}]
-    recipes = dict.fromkeys(names, declared["recipes"]["norm=pre,rate=low"])
-    data = declared | {"axes": axes, "trials": trials, "recipes": recipes, "seeds": [0], "claims": []}
+    )
+    axes = (DeclaredAxis(name=name, path="x", labels=tuple(axis.levels), baseline=None),)
+    recipes = dict.fromkeys(names, declared.recipes["norm=pre,rate=low"])
+    data = replace(declared, axes=axes, arms=arms, recipes=recipes, seeds=(0,), claims=(), question=question)
     folder = tmp_path_factory.mktemp("text")
-    written = declare(folder, data | {"question": question})
+    written = declare(folder, data)
     read = Store(folder).declaration
-    assert (read["question"], read["axes"][0]["name"], read["axes"][0]["labels"]) == (question, name, [*axis.levels])
-    assert [trial["labels"] for trial in read["trials"]] == labels
-    assert read["declaration"] == written["declaration"]
+    assert (read.question, read.axes[0].name, read.axes[0].labels) == (question, name, (*axis.levels,))
+    assert [trial.labels for trial in read.trials] == labels
+    assert read.declaration == written.declaration
 
 
 def test_a_study_with_extreme_levels_has_a_report(tmp_path):
@@ -140,7 +142,7 @@ def test_a_whole_file_of_another_form_is_refused_and_left_where_it_is(tmp_path, 
     content = digests.read_document(tmp_path / "study.json")
     digests.write_document(tmp_path / "study.json", content | {"parameters": 10**30})
     before = (tmp_path / "study.json").read_bytes()
-    with pytest.raises(UserError, match="is not as 'run' writes it: parameters is 1000"):
+    with pytest.raises(UserError, match="is not as 'run' writes it: parameters: 1000"):
         declare(tmp_path, declared)
     assert (tmp_path / "study.json").read_bytes() == before
     assert not list(tmp_path.glob("*.damaged*"))

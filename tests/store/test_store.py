@@ -1,10 +1,10 @@
 """A kill at any moment leaves whole rows in the folder, and nothing else is read."""
 
-import json
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from study.tiny import BASELINE, NORM, tiny
 
 from flaxformer.core.struct import replace_at
@@ -272,13 +272,13 @@ def test_a_kill_while_a_declaration_or_table_is_written_leaves_no_part(store, mo
 def test_a_declaration_comes_back_as_it_was(store):
     given = declaration(tiny())
     declare(store, given)
-    assert store.declaration == json.loads(json.dumps(given)) | {"declaration": declaration_log.read(store).head}
+    assert store.declaration == replace(given, declaration=declaration_log.read(store).head)
 
 
 def test_the_same_declaration_is_accepted_again(store):
     for _ in range(2):
         declare(store, declaration(tiny()))
-    assert len(store.declaration["trials"]) == 12
+    assert len(store.declaration.trials) == 12
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_seeds_and_arms_come_and_go_and_old_rows_stay(store, changes):
     study = tiny(**changes)
     declare(store, declaration(study))
     assert store.rows() == by_trial(ROWS)
-    assert [trial["trial"] for trial in store.declaration["trials"]] == [trial.name for trial in study.trials()]
+    assert [trial.trial for trial in store.declaration.trials] == [trial.name for trial in study.trials()]
 
 
 def test_an_arm_that_was_left_out_is_still_remembered(store):
@@ -337,12 +337,12 @@ def test_an_arm_that_was_left_out_is_still_remembered(store):
 
 
 def test_fingerprints_differ_between_recipes_and_seeds():
-    one = {trial["trial"]: trial["fingerprint"] for trial in declaration(tiny())["trials"]}
-    same = {trial["trial"]: trial["fingerprint"] for trial in declaration(tiny(claims=(), caveats=()))["trials"]}
-    other = declaration(tiny(baseline=replace_at(BASELINE, {"optimizer.beta2": 0.99})))["trials"]
+    one = declaration(tiny()).fingerprints
+    same = declaration(tiny(claims=(), caveats=())).fingerprints
+    other = declaration(tiny(baseline=replace_at(BASELINE, {"optimizer.beta2": 0.99}))).trials
     assert one == same
     assert len(set(one.values())) == 12
-    assert not set(one.values()) & {trial["fingerprint"] for trial in other}
+    assert not set(one.values()) & {trial.fingerprint for trial in other}
 
 
 @pytest.mark.parametrize("text", [None, '{"name": "ti'], ids=["missing", "damaged"])

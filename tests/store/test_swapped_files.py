@@ -13,10 +13,17 @@ from flaxformer.checkpoint.steps import leaf_digests
 from flaxformer.report import measured, provenance_text, tables
 from flaxformer.store import declaration_log, trial_measurements
 from flaxformer.store.declaration_log import HEAD
-from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, LINES, MEASUREMENTS, TRIAL_MEASUREMENTS
+from flaxformer.store.line_forms import (
+    DISAGREEMENTS,
+    LAUNCHES,
+    LINES,
+    MEASUREMENTS,
+    TRIAL_MEASUREMENTS,
+    MeasuringLaunch,
+    TrialMeasurement,
+)
 from flaxformer.store.repair import repair
 from flaxformer.store.store import Store, read_lines
-from flaxformer.store.trial_measurements import Launch, TrialMeasurement
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 
@@ -29,12 +36,24 @@ def folder(tmp_path_factory):
     """A folder with a valid line in every file."""
     root = tmp_path_factory.mktemp("swapped")
     store = fill(root, tiny(seeds=range(4), claims=(LOWER,)), lambda trial: 2.0 + 0.01 * (trial.seed % 3))
-    trial, rows = store.declaration["trials"][0], store.rows()
-    name = trial["trial"]
+    trial, rows = store.declaration.trials[0], store.rows()
+    name = trial.trial
     store.record_launch({"launched": "2026-01-01T00:00:00", "file": "study.py", "command": None, "code": "0"})
     store.append_measurement({"measured_by": "0", "seed": 0, "values": {"x": 1.0}})
-    trial_measurements.append(store, Launch("f.py: f", "0", {"f": "0"}, None, "2026-01-01"))
-    values = TrialMeasurement("f.py: f", "0", None, name, trial["fingerprint"], "0", 6, 0.1, {"sharpness": 1.0})
+    trial_measurements.append(
+        store, MeasuringLaunch(function="f.py: f", measured_by="0", code={"f": "0"}, step=None, time="2026-01-01")
+    )
+    values = TrialMeasurement(
+        function="f.py: f",
+        measured_by="0",
+        step=None,
+        trial=name,
+        fingerprint=trial.fingerprint,
+        weights="0",
+        at=6,
+        seconds=0.1,
+        values={"sharpness": 1.0},
+    )
     trial_measurements.append(store, values)
     digests.append_line(root / DISAGREEMENTS, {"trial": name, "what": "validation_loss 1 and 2"})
     digests.append_line(root / "groups" / "rows.jsonl", dict(rows[name]))

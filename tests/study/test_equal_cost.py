@@ -84,11 +84,11 @@ def test_an_arm_within_the_tolerance_stays_as_it_is():
 
 def test_the_identity_of_an_arm_has_the_adjusted_value_and_other_identities_stay():
     plain, compared = (declaration(study_of(axes=(DEPTH,), compare=rule)) for rule in (None, "equal compute"))
-    assert "compare" not in plain
-    before, after = ({trial["trial"]: trial["fingerprint"] for trial in one["trials"]} for one in (plain, compared))
+    assert plain.compare is None
+    before, after = (one.fingerprints for one in (plain, compared))
     assert [before[name] == after[name] for name in before] == [True, False, False]
-    steps = compared["recipes"]["layers=2"]["run"]["training"]["steps"]
-    assert compared["compare"]["arms"]["layers=2"]["changes"]["training.steps"] == [600, steps]
+    steps = compared.recipes["layers=2"].run["training"]["steps"]
+    assert compared.compare.arms["layers=2"].changes["training.steps"] == (600, steps)
     assert len(groups(study_of(axes=(DEPTH,), compare="equal compute").trials())) == 3
 
 

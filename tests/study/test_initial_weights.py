@@ -181,11 +181,11 @@ def test_an_interrupted_study_is_resumed_bit_for_bit(source, tmp_path, monkeypat
 def test_a_changed_source_is_another_trial_and_refused(file, drawn, tmp_path):
     study = fine(tmp_path, axes=(), baseline=BASELINE.replace(init=From(path=file)))
     store = Store(tmp_path / "out")
-    before = declare(StudyPlan(study), store)["trials"]
-    assert declare(StudyPlan(study), store)["trials"] == before
+    before = declare(StudyPlan(study), store).trials
+    assert declare(StudyPlan(study), store).trials == before
     np.savez(file, **(drawn | {"head/matrix": drawn["head/matrix"] + 1}))
-    after = declaration(study)["trials"]
-    assert all(one["fingerprint"] != other["fingerprint"] for one, other in zip(before, after, strict=True))
+    after = declaration(study).trials
+    assert all(one.fingerprint != other.fingerprint for one, other in zip(before, after, strict=True))
     with pytest.raises(UserError, match=r"2 trials that started from weights that have changed since \(digests\)"):
         declare(StudyPlan(study), store)
 
@@ -196,11 +196,11 @@ def test_a_source_that_changes_after_the_declaration_is_not_used(file):
 
 
 def test_runs_without_a_source_have_the_identity_that_they_had():
-    recipe = declaration(dataclasses.replace(SOURCE))["recipes"]["rate=low"]["run"]
+    recipe = declaration(dataclasses.replace(SOURCE)).recipes["rate=low"].run
     assert not {"init", "adapter"} & recipe.keys()
     assert not {"freeze", "rates"} & recipe["training"].keys()
     changed = replace_at(BASELINE, {"training": Training(steps=6, evaluate_every=3, freeze=("embedding/*",))})
-    assert declaration(tiny(baseline=changed))["recipes"] != declaration(tiny())["recipes"]
+    assert declaration(tiny(baseline=changed)).recipes != declaration(tiny()).recipes
 
 
 @pytest.mark.every(5)

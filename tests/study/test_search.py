@@ -22,6 +22,7 @@ from flaxformer.report import write as report_module
 from flaxformer.runner import launch, stages
 from flaxformer.runner.execute import Finished
 from flaxformer.runner.execution import Execution
+from flaxformer.store.declaration import plain
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
@@ -138,8 +139,8 @@ def test_a_sampled_axis_is_an_axis_of_an_ordinary_study():
     runs = [arm.run for arm in study.arms()]
     assert all(run.optimizer.learning_rate == run.optimizer.epsilon for run in runs)
     told = declaration(study)
-    assert len({trial["fingerprint"] for trial in told["trials"]}) == 24
-    assert json.loads(json.dumps(told)) == json.loads(json.dumps(declaration(study)))
+    assert len({trial.fingerprint for trial in told.trials}) == 24
+    assert told == declaration(study)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +306,8 @@ def test_another_rule_among_other_runs_is_another_study(monkeypatch, tmp_path):
     for other in (halved(halving=Halving(2, 3)), halved(halving=None), halved(seeds=(3, 5, 6))):
         with pytest.raises(UserError, match=r"another recipe.*\n.*halving"):
             list(launch.run(other, Execution(output=tmp_path)))
-    assert "until" not in json.dumps(declaration(halved())["recipes"])
-    assert "halving" not in json.dumps(declaration(halved(halving=None)))
+    assert "until" not in json.dumps(plain(declaration(halved()))["recipes"])
+    assert "halving" not in json.dumps(plain(declaration(halved(halving=None))))
 
 
 def test_some_trials_alone_are_refused_where_others_decide_about_them(tmp_path):

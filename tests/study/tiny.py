@@ -11,6 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from flaxformer.components import POST, PRE, Attention, Dense
 from flaxformer.config import ModelConfig
 from flaxformer.runner.launch import derive_numbers
+from flaxformer.store.declaration import FORMAT, Declaration
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
@@ -77,7 +78,7 @@ def fill(
     store = Store(root)
     with store.locked():
         declared = declare(store, declaration(study), on_code_change)
-        fingerprints = {trial["trial"]: trial["fingerprint"] for trial in declared["trials"]}
+        fingerprints = declared.fingerprints
         known = store.rows().keys()
         for trial in study.trials():
             value = loss(trial)
@@ -88,7 +89,7 @@ def fill(
                 seed=trial.seed,
                 status="done",
                 fingerprint=fingerprints[trial.name],
-                declaration=declared["declaration"],
+                declaration=declared.declaration,
                 evaluated_at=[0, 6],
                 labels=trial.arm.labels,
                 metrics={
@@ -104,9 +105,9 @@ def fill(
                 store.append("all", row)
         store.finish("all")
         if study.derive is not None:
-            about = {name: declared[name] for name in ("measured_by", "declaration")}
+            about = {"measured_by": declared.measured_by, "declaration": declared.declaration}
             rows = [about | row for row in derive_numbers(study, store.rows())]
-            store.replace_measurements(rows, declared["measured_by"])
+            store.replace_measurements(rows, declared.measured_by)
     return store
 
 
@@ -161,3 +162,9 @@ study = Study(
     caveats=["It is tiny."],
 )
 '''
+
+
+def bare_declaration(**fields):
+    """A declaration with these fields alone."""
+    required = {"format": FORMAT, "kind": "study", "name": "s", "question": "q", "unit": "", "seeds": (0,)}
+    return Declaration(**required | {"metric": "validation_loss"} | fields)

@@ -114,7 +114,7 @@ def test_copied_study_gives_equal_results(folder, capsys):
     (folder / "beside.py").write_text("B1 = 0.1\n")
     assert call(capsys, "run", copied / "tiny.py", "--seeds", 1, "--output", "again")[0] == 0
     first, again = (json.loads((folder / name / "study.json").read_text()) for name in ("out", "again"))
-    assert first["recipes"] == again["recipes"]
+    assert first.recipes == again.recipes
     same = [
         pl.read_parquet(folder / name / "results.parquet")["validation_loss"].to_list() for name in ("out", "again")
     ]

@@ -323,7 +323,7 @@ def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_pa
     write(tmp_path, files)
     filled(tmp_path, tmp_path / "out")
     if "derive" in case:
-        by = Store(tmp_path / "out").declaration["measured_by"]
+        by = Store(tmp_path / "out").declaration.measured_by
         seeds = [{"measured_by": by, "seed": s, "seconds": 0.0, "values": {"gap": 0.0}} for s in range(2)]
         Store(tmp_path / "out").replace_measurements(seeds, by)
     declared(tmp_path, tmp_path / "out")  # the same code again
@@ -353,8 +353,8 @@ def test_edits_without_effect_on_results_retrain_nothing(tmp_path, case):
     edit(tmp_path, *UNCHANGED[case])
     after = declared(tmp_path, tmp_path / "out")
     assert before["recipes"].items() <= after["recipes"].items()
-    fingerprints = {trial["trial"]: trial["fingerprint"] for trial in after["trials"]}
-    assert {trial["trial"]: trial["fingerprint"] for trial in before["trials"]}.items() <= fingerprints.items()
+    fingerprints = after.fingerprints
+    assert before.fingerprints.items() <= fingerprints.items()
 
 
 def test_only_arms_that_use_the_code_are_refused_and_retrained(tmp_path):

@@ -13,7 +13,8 @@ from flaxformer.components import Attention, Dense, LearnedPositions, Rotary
 from flaxformer.config import ModelConfig
 from flaxformer.data.questions import read_questions
 from flaxformer.study import Study
-from flaxformer.study.evaluation_data import data_limits_of
+from flaxformer.study.evaluation_data import data_limits
+from flaxformer.study.plan import declaration
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, Domain, Mixture, MultipleChoice, Overlap, TextClassification, TextFiles
 from flaxformer.tasks.choices import ChoiceData, accuracy_of
@@ -320,5 +321,5 @@ def test_an_overlap_with_questions_is_in_the_limits_of_a_study(path, tmp_path):
         evaluations=(MultipleChoice(name="facts", path=path, length=LENGTH),),
     )
     study = Study(name="s", question="?", baseline=run, axes=[], seeds=range(2), metric="facts_accuracy")
-    [limit] = data_limits_of(study)
+    [limit] = data_limits(declaration(study))
     assert limit.startswith("1 of 5 evaluation examples (20.0%) also occur in the training data")

@@ -18,6 +18,7 @@ from flaxformer.jobs.log import read
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.program import MemoryFittedProgram, Stopped
+from flaxformer.store.declaration import plain as as_data
 from flaxformer.store.rows import RESERVED_PREFIXES
 from flaxformer.study import Axis
 from flaxformer.study.evaluation_data import evaluation_data
@@ -117,9 +118,9 @@ def test_evaluations_of_one_shape_share_a_program():
 def test_a_run_without_evaluations_keeps_its_identity_and_bits():
     assert Run(model=BASELINE.model, task=BASELINE.task).evaluations == ()
     plain, named = (declaration(tiny(baseline=run, claims=(), axes=(RATE,), seeds=(3,))) for run in (BASELINE, RUN))
-    assert "evaluations" not in json.dumps(plain["recipes"])
-    assert '"name": "long"' in json.dumps(named["recipes"])
-    one, other = ({trial["fingerprint"] for trial in study["trials"]} for study in (plain, named))
+    assert "evaluations" not in json.dumps(as_data(plain)["recipes"])
+    assert '"name": "long"' in json.dumps(as_data(named)["recipes"])
+    one, other = ({*study.fingerprints.values()} for study in (plain, named))
     assert not one & other
     states = [CompiledRun(run, DeviceGroup.of(None)) for run in (BASELINE, RUN)]
     losses = []
@@ -277,7 +278,7 @@ def test_a_study_takes_the_metric_of_a_named_evaluation():
     study = tiny(baseline=RUN, metric="test_long_loss", claims=(LOWER,), axes=(RATE,))
     assert (study.goal, study.unit) == ("lower", "nats")
     declared = declaration(study)
-    assert declared["metric"] == "test_long_loss"
+    assert declared.metric == "test_long_loss"
     own = evaluation_data(study)
     assert {one["examples"] for one in own.values()} == {12}
     assert (

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, TypedDict
+from typing import Literal, Protocol, TypedDict
 
 from flaxformer.system.errors import UserError, did_you_mean
 
@@ -41,14 +41,32 @@ def compare_digests(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]
     return [f"{name} ({words[name]})" for name in sorted(words) if old.get(name) != new.get(name)]
 
 
-def compare_declarations(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[str]]:
+class HasCode(Protocol):
+    """Something with digests of user code by the name of the definition, such as a recipe."""
+
+    @property
+    def code(self) -> Mapping[str, str]:
+        """Digest by name."""
+
+
+class HasRecipes(HasCode, Protocol):
+    """Something with a recipe for each arm, such as a declaration; its code is that of measured or derived numbers."""
+
+    @property
+    def recipes(self) -> Mapping[str, HasCode]:
+        """Recipe by arm."""
+
+
+def compare_declarations(old: HasRecipes, new: HasRecipes) -> dict[str, list[str]]:
     """Return the definitions that changed, by arm; under `DERIVED`, those of measured or derived numbers.
 
     Only arms that both declarations have, and of them those with a change, are in the result.
     """
-    before, after = old["recipes"], new["recipes"]
-    pairs = {arm: (before[arm], after[arm]) for arm in after if arm in before} | {DERIVED: (old, new)}
-    found = {name: compare_digests(a.get("code") or {}, b.get("code") or {}) for name, (a, b) in pairs.items()}
+    pairs: dict[str, tuple[HasCode, HasCode]] = {
+        arm: (old.recipes[arm], recipe) for arm, recipe in new.recipes.items() if arm in old.recipes
+    }
+    pairs[DERIVED] = old, new
+    found = {name: compare_digests(before.code, after.code) for name, (before, after) in pairs.items()}
     return {name: definitions for name, definitions in found.items() if definitions}
 
 
