@@ -100,8 +100,8 @@ def executions_of(store: Store, arguments: Verify) -> list[Execution]:
     found: list[tuple[FormulationSetting, Layout, Devices | None]] = []
     for command in [*filter(None, commands)] or [None]:
         mesh = arguments.mesh or getattr(command, "mesh", None)
-        formulations, layout = getattr(command, "formulations", "auto"), getattr(command, "layout", "auto")
-        found.append((formulations, layout, None if mesh is None else parse_devices(mesh)))
+        devices = None if mesh is None else parse_devices(mesh)
+        found.append((getattr(command, "formulations", "auto"), getattr(command, "layout", "auto"), devices))
     return [
         Execution(devices=arguments.devices, formulations=formulations, layout=layout, mesh=mesh, save_minutes=0.0)
         for formulations, layout, mesh in dict.fromkeys(found)
