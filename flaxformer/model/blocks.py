@@ -93,7 +93,7 @@ class BlockIntermediates(Node):
 
 
 class BlockCall(NamedTuple):
-    """How the branches of a block are computed.
+    """Decoding state and rematerialisation of the branches of a block.
 
     Args:
       state: decoding state; the tokens follow those in it.
@@ -128,26 +128,28 @@ def block(
       ValueError: a component returns no array, an array of another shape, or a loss that is not a scalar.
     """
     block_input, aux, intermediates = x, Aux(), {}
-    for name, branch in config.branches():
-        own = _BranchOfBlock(name, branch, params, config, context)
+    for name, component in config.branches():
+        branch = _ResidualBranch(name, component, params, config, context)
         with jax.named_scope(name):
-            branch_input = own.edit("input", own.norm("pre", own.read(block_input if config.parallel else x)))
-            update, recorded, branch_aux, state = own.compute(branch_input, call)
-            output = own.edit("output", own.dropout(own.norm("post_branch", update)))
-            joined, change = own.join(x, output), own.change(x, output)
-            x = own.edit("stream", own.norm("post_residual", joined))
-        values = branch_aux.merge(own.aux).intermediates | recorded
+            branch_input = branch.edit("input", branch.norm("pre", branch.read(block_input if config.parallel else x)))
+            update, recorded, branch_aux, state = branch.compute(branch_input, call)
+            output = branch.edit("output", branch.dropout(branch.norm("post_branch", update)))
+            joined, change = branch.join(x, output), branch.change(x, output)
+            x = branch.edit("stream", branch.norm("post_residual", joined))
+        values = branch_aux.merge(branch.aux).intermediates | recorded
         intermediates[name] = BranchActivations(branch_input, change, x, values, output, tuple(recorded))
-        aux = aux.merge(branch_aux.within(name)).merge(own.aux.within(f"{name}_connection"))
+        aux = aux.merge(branch_aux.within(name)).merge(branch.aux.within(f"{name}_connection"))
         call, context = call._replace(state=state), context.replace(carried=context.carried | branch_aux.carried)
     return x, BlockIntermediates(**intermediates), aux, call.state
 
 
-class _BranchOfBlock:
+class _ResidualBranch:
     """A branch with its weights, norms, residual rule, random keys and edits; `aux` has the outputs of its norms."""
 
-    def __init__(self, name: str, branch: Branch, params: BlockParams, config: ModelConfig, context: Context) -> None:
-        self.name, self.branch, self.config, self.aux = name, branch, config, Aux()
+    def __init__(
+        self, name: str, component: Branch, params: BlockParams, config: ModelConfig, context: Context
+    ) -> None:
+        self.name, self.component, self.config, self.aux = name, component, config, Aux()
         self.weights, self.around = getattr(params, name), getattr(params, f"{name}_connection")
         self.key = None if context.batch_key is None else fold_in_name(context.batch_key, name)
         # Another key than that of the dropout, which would give equal numbers for equal shapes.
@@ -169,9 +171,9 @@ class _BranchOfBlock:
     def compute(self, x: Array, call: BlockCall) -> BranchResult:
         """Return the result of the branch, with the update in the dtype of x."""
         # The context is not an argument: numbers of a mask that kernels read would become traced ones.
-        function = functools.partial(apply_branch, self.name, self.branch, context=self.edited, call=call)
+        function = functools.partial(apply_branch, self.name, self.component, context=self.edited, call=call)
         update, recorded, aux, state = call.wrap(function, self.name)(self.weights, x)
-        _check_result(f"{self.name} {type(self.branch).__name__}", update, aux, x)
+        _check_result(f"{self.name} {type(self.component).__name__}", update, aux, x)
         return update.astype(x.dtype), recorded, aux, state
 
     def dropout(self, x: Array) -> Array:

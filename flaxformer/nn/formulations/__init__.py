@@ -14,7 +14,7 @@ import contextvars
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from flaxformer.system.errors import UserError
 
 P = ParamSpec("P")
-ResultT = TypeVar("ResultT")
+ResultT = TypeVar("ResultT", covariant=True)
 FormulationSetting = Literal["auto", "reference"]
 """The preferred formulation that takes a call, or the equations alone."""
 PLATFORMS = {"cpu": "a CPU", "gpu": "an NVIDIA GPU", "tpu": "a TPU"}
@@ -76,7 +76,7 @@ def platform() -> Platform:
     return Platform("gpu" if name in ("cuda", "rocm") else name)
 
 
-def _no_reason(*arguments: Any, **options: Any) -> None:
+def _no_reason(*arguments: object, **options: object) -> None:
     """No reason: the formulation takes every call."""
 
 
@@ -92,7 +92,7 @@ class Formulation(NamedTuple):
       is_fused: True for one kernel of the device, which holds no intermediate arrays.
     """
 
-    compute: Callable[..., Any]
+    compute: Callable[..., object]
     gain: str
     platforms: tuple[str, ...] = tuple(PLATFORMS)
     unsupported_reason: Callable[..., str | None] = _no_reason
@@ -144,16 +144,16 @@ class FormulatedFunction(Generic[P, ResultT]):
         """Return the first formulation that takes the call and suits it, or the equation."""
         reasons: list[str] = []
         here = platform().name
-        for name, own in self.formulations.items() if _SETTING.value == "auto" else ():
-            if here in own.platforms:
-                why = own.unsupported_reason(*arguments, **options) or own.unsuitable_reason(*arguments, **options)
+        for name, row in self.formulations.items() if _SETTING.value == "auto" else ():
+            if here in row.platforms:
+                why = row.unsupported_reason(*arguments, **options) or row.unsuitable_reason(*arguments, **options)
                 if why is None:
                     break
                 reasons.append(f"{name}: {why}")
         else:
             name = "reference"
         record(FormulationChoice(self.name, name, self.describe(*arguments, **options), tuple(reasons)))
-        return self.equation if name == "reference" else self.formulations[name].compute
+        return self._compute(name)
 
     def named(self, name: str, *arguments: P.args, **options: P.kwargs) -> Callable[P, ResultT]:
         """Return the formulation of this name, or "reference" for the equation.
@@ -164,23 +164,26 @@ class FormulatedFunction(Generic[P, ResultT]):
         if (why := self.refusal(name, *arguments, **options)) is not None:
             raise ValueError(f"implementation is '{name}': {why}")
         record(FormulationChoice(self.name, name, self.describe(*arguments, **options)))
-        return self.equation if name == "reference" else self.formulations[name].compute
+        return self._compute(name)
+
+    def _compute(self, name: str) -> Callable[P, ResultT]:
+        return self.equation if name == "reference" else cast(Callable[P, ResultT], self.formulations[name].compute)
 
     def refusal(self, name: str, *arguments: P.args, **options: P.kwargs) -> str | None:
         """Return why a formulation does not take a call on this platform, in words; None if it does."""
         if name == "reference":
             return None
-        own = self.formulations[name]
-        if platform().name not in own.platforms:
-            return f"{name} needs {' or '.join(PLATFORMS[place] for place in own.platforms)}"
-        return own.unsupported_reason(*arguments, **options)
+        row = self.formulations[name]
+        if platform().name not in row.platforms:
+            return f"{name} needs {' or '.join(PLATFORMS[place] for place in row.platforms)}"
+        return row.unsupported_reason(*arguments, **options)
 
 
-FUNCTIONS: dict[str, FormulatedFunction[..., Any]] = {}
+FUNCTIONS: dict[str, FormulatedFunction[..., object]] = {}
 """All functions with formulations, by name, of the modules that are imported."""
 
 
-def describe_arrays(*arguments: Any, **options: Any) -> str:
+def describe_arrays(*arguments: object, **options: object) -> str:
     """Return the dtype and the shape of each array among the arguments."""
     arrays = [x for x in arguments if isinstance(x, jax.Array | np.ndarray)]
     return ", ".join(f"{x.dtype.name} {list(x.shape)}" for x in arrays)
@@ -216,7 +219,7 @@ def record(choice: FormulationChoice) -> None:
 
 def describe_choices(choices: Iterable[FormulationChoice]) -> str:
     """Return the formulations of the functions in words, without those that are equations."""
-    names = [f"{own.function} by {own.formulation}" for own in choices if own.formulation != "reference"]
+    names = [f"{choice.function} by {choice.formulation}" for choice in choices if choice.formulation != "reference"]
     return ", ".join(dict.fromkeys(names)) or "equations alone"
 
 
