@@ -1,64 +1,40 @@
-"""Formulations that are faster on a GPU: training as it is, and with each of them undone.
+"""Formulations that are faster on a GPU: training as it is, and without each row of the tables of `nn.formulations`.
 
 Command: flaxformer bench formulations size=gpt2
-Ways: `as-it-is`; one way per formulation, named after the form without it; `none-of-them`.
+Ways: `as-it-is`; one way per row for GPUs, named after its function and itself; small chunks; `none`.
 On a CPU, only the chunks of logits are used, so the other ways compile the same program.
 Cost: per round, one process of 30 s per way.
 """
 
-import sys
+import functools
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from sizes import SIZES, size_of
 
 from flaxformer.bench import Benchmark, Way, Work
+from flaxformer.nn.formulations import FUNCTIONS, Formulation, chunks
+from flaxformer.training import compiled_run  # imports all functions that have formulations
+
+assert compiled_run
+Table = dict[str, Formulation]
+ROWS = [
+    (own.formulations, name, f"without-{own.name}-{name}".replace(" ", "-"))
+    for own in FUNCTIONS.values()
+    for name, row in own.formulations.items()
+    if "gpu" in row.platforms and own.name not in ("attention", "attention to a cache", "lookup")
+]
+"""Rows for GPUs, each as its table, its name and the name of its way; `bench kernels` has those of attention."""
 
 
-def replace(owner: ModuleType | type, name: str, value: Any) -> None:
-    """Set an attribute, which must exist, so that no way measures the package unchanged."""
-    getattr(owner, name)
-    setattr(owner, name, value)
-
-
-def without_pairs() -> None:
-    """Functions of single elements read bfloat16 one element at a time."""
-    from flaxformer.nn import element_pairs
-
-    replace(element_pairs, "FEWEST", sys.maxsize)
-
-
-def scale_on_queries() -> None:
-    """The attention scale multiplies the queries, not their map."""
-    from flaxformer.components.attention import Attention
-
-    replace(Attention, "_can_scale_map", lambda *_: False)
-
-
-def merged_products() -> None:
-    """XLA merges products that have an operand in common."""
-    from flaxformer.training import compiling
-
-    replace(compiling, "ON_GPU", {})
-
-
-def variance_in_two_passes() -> None:
-    """The mean is subtracted before the sum of squares."""
-    from flaxformer.nn import norms
-
-    own = norms._with_own_derivative
-    replace(norms, "_with_own_derivative", lambda x, epsilon, centre, _: own(x, epsilon, centre, False))
+def remove(table: Table, name: str) -> None:
+    """Remove a row, so that the next one, or the equation, takes its place."""
+    del table[name]
 
 
 def small_chunks_of_logits() -> None:
     """Half as many logits per chunk."""
-    from flaxformer.nn import chunks
-
-    replace(chunks, "LARGE", chunks.LARGE // 2)
-
-
-CHANGES = [without_pairs, scale_on_queries, merged_products, variance_in_two_passes, small_chunks_of_logits]
+    chunks.LARGE //= 2
 
 
 def training_with(*changes: Callable[[], None]) -> Callable[[Work], dict[str, Any]]:
@@ -83,14 +59,15 @@ benchmark = Benchmark(
     question="What does each formulation for GPUs gain?",
     ways=[
         way("as-it-is"),
-        *(way(change.__name__.replace("_", "-"), change) for change in CHANGES),
-        way("none-of-them", *CHANGES),
+        *(way(label, functools.partial(remove, table, name)) for table, name, label in ROWS),
+        way("small-chunks-of-logits", small_chunks_of_logits),
+        way("none", *(functools.partial(remove, table, name) for table, name, _ in ROWS)),
     ],
     options={"size": ("gpt2",), "precision": ("bfloat16",), "seconds": (3.0,)},
     quick={"size": ("tiny",), "precision": ("float32",), "seconds": (0.05,)},
     choices={"size": tuple(SIZES)},
     compared="tokens_per_second",
-    reference="none-of-them",
+    reference="none",
     columns={
         "tokens_per_second": "tokens/s",
         "of_peak": "of the peak",

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flaxformer.bench import Benchmark, Unavailable, Way, Work, rate
+from flaxformer.nn.kernels import KERNELS
 
 MOST = 0.03
 """Largest difference, relative to the largest number, of bfloat16."""
@@ -77,16 +78,17 @@ def kernel(name: str) -> Callable[[Work], dict[str, Any]]:
         from device_limits import of_peak
 
         from flaxformer.nn import Causal
-        from flaxformer.nn.kernels import KERNELS
+        from flaxformer.nn.kernels import attention
         from flaxformer.nn.kernels.call import AttentionCall
 
-        own, dtype = KERNELS[name], jnp.bfloat16
+        dtype = jnp.bfloat16
         cases = calls(work["checked"], 4, dtype)
-        taken = {mask: call for mask, call in cases.items() if own.unsupported_reason(call) is None}
+        taken = {mask: call for mask, call in cases.items() if attention.refusal(name, call) is None}
         if not taken:
-            raise Unavailable(own.unsupported_reason(cases["causal"]) or own.unsupported_reason(cases["none"]) or "")
+            raise Unavailable(attention.refusal(name, cases["causal"]) or attention.refusal(name, cases["none"]) or "")
+        compute = attention.named(name, next(iter(taken.values())))
         with ThreadPoolExecutor() as threads:  # most of the time is compilation
-            pairs = threads.map(lambda call: differences(own.compute, call), taken.values())
+            pairs = threads.map(lambda call: differences(compute, call), taken.values())
         found = dict(zip(taken, pairs, strict=True))
         if wrong := {mask: pair for mask, pair in found.items() if not max(pair) < MOST}:
             raise RuntimeError(f"{name} differs from the equation: {wrong}")
@@ -97,7 +99,7 @@ def kernel(name: str) -> Callable[[Work], dict[str, Any]]:
         def gradients(q: Any, k: Any, v: Any) -> Any:
             def total(q: Any, k: Any, v: Any) -> Any:
                 call = AttentionCall(q, k, v, Causal(), None, width**-0.5)
-                return own.compute(call).astype(jnp.float32).sum()
+                return compute(call).astype(jnp.float32).sum()
 
             return jax.grad(total, (0, 1, 2))(q, k, v)
 
@@ -122,7 +124,6 @@ def kernel(name: str) -> Callable[[Work], dict[str, Any]]:
     return measure
 
 
-NAMES = ("cudnn", "splash", "tokamax", "chunked", "xla", "reference")
 benchmark = Benchmark(
     question="Is each attention kernel right on this device, and how fast is it?",
     ways=[
@@ -133,7 +134,7 @@ benchmark = Benchmark(
             needs=["tokamax"] if name == "tokamax" else (),
             get="pip install tokamax",
         )
-        for name in NAMES
+        for name in (*KERNELS, "reference")
     ],
     options={"length": (1024, 4096), "batch": (4,), "checked": (384,), "seconds": (1.0,)},
     quick={"length": (64,), "batch": (1,), "checked": (24,), "seconds": (0.05,)},

@@ -84,7 +84,7 @@ def measure(shape: dict[str, Any]) -> dict[str, float | str]:
         "available": program.available / GIB,
         "traffic": sum(kernel.bytes for kernel in program.kernels) / 1e9,
         "seconds": program.seconds,
-        "kernel": ", ".join(dict.fromkeys(choice.kernel for choice in program.choices)),
+        "kernel": ", ".join(dict.fromkeys(own.formulation for own in program.choices if own.function == "attention")),
     }
 
 

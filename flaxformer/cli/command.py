@@ -64,7 +64,10 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
         module = importlib.import_module(f"flaxformer.cli.{words[0]}")
     if is_shell:
         interrupt_on_signals()  # until here, signals end the process at once
-    return int(module.main(command, console))
+    if not hasattr(command, "formulations"):
+        return int(module.main(command, console))
+    with importlib.import_module("flaxformer.nn.formulations").using(command.formulations):
+        return int(module.main(command, console))
 
 
 def versions() -> str:

@@ -13,7 +13,7 @@ from flaxformer.cli.child_process import ChildFailedError
 from flaxformer.cli.target_programs import Compiler, load, program_groups
 from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.peak import model_flops
-from flaxformer.nn.kernels import KernelChoice
+from flaxformer.nn.formulations import FormulationChoice
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fit_width
 from flaxformer.study.declare import Study
@@ -89,7 +89,7 @@ def _print_program(
     flops = model_flops(run) / (1 if mesh is None else mesh.count)
     _print(console, [f"{where}: {_verdict(program)}", f"compiled in {program.seconds:.0f} s on this machine"])
     console.print(fit_width(memory_table([("step", program)]), console.width))
-    _print(console, kernel_lines(program.choices))
+    _print(console, formulation_lines(program.choices))
     if program.collectives:
         console.print(fit_width(collectives_table(program), console.width))
     if not program.error:
@@ -169,7 +169,9 @@ def _print_study(
     console.print(fit_width(Table("", header, rows, 1), console.width))
     if known:
         console.print(fit_width(memory_table(known), console.width))
-    _print(console, kernel_lines(tuple(dict.fromkeys(choice for _, program in known for choice in program.choices))))
+    _print(
+        console, formulation_lines(tuple(dict.fromkeys(choice for _, program in known for choice in program.choices)))
+    )
     for name, program, limit in results:
         if limit is not None:
             _print(console, (f"{name}, {number:,} together: not known: {why}" for number, why in limit.not_compiled))
@@ -220,14 +222,16 @@ def memory_table(programs: Sequence[tuple[str, CompiledStep]]) -> Table:
     return Table("", header, rows, 1)
 
 
-def kernel_lines(choices: tuple[KernelChoice, ...]) -> list[str]:
-    """The kernels of attention, and why no earlier one of the table."""
+def formulation_lines(choices: tuple[FormulationChoice, ...]) -> list[str]:
+    """Return the formulations of the functions, and why no earlier one of a table: of attention, for every call."""
     lines = []
     for choice in choices:
-        reasons = [reason for reason in choice.reasons if "needs a" not in reason and "is used on" not in reason]
-        why = f" ({'; '.join(reasons)})" if reasons else ""
-        lines.append(f"attention by {choice.kernel}: {choice.call}{why}")
-    return lines
+        why = f" ({'; '.join(choice.reasons)})" if choice.reasons else ""
+        is_attention = choice.function == "attention"
+        call = f": {choice.call}{why}" if is_attention else ""
+        if is_attention or choice.formulation != "reference":
+            lines.append(f"{choice.function} by {choice.formulation}{call}")
+    return list(dict.fromkeys(lines))
 
 
 def collectives_table(program: CompiledStep) -> Table:

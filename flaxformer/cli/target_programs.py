@@ -13,6 +13,7 @@ from flaxformer.cli.study import load as load_study
 from flaxformer.core.overrides import override
 from flaxformer.core.struct import replace_at
 from flaxformer.devices.sharding import Devices
+from flaxformer.nn.formulations import using
 from flaxformer.runner.stages import resolve_study
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
@@ -91,7 +92,8 @@ def _compile(
     assert isinstance(run, Run)
     run = replace_at(run, changes)
     try:
-        return compile_step(run, placement, arguments.layout, number, _source(run))
+        with using(arguments.formulations):
+            return compile_step(run, placement, arguments.layout, number, _source(run))
     except jax.errors.JaxRuntimeError as error:
         return NotCompiled(f"the compiler failed ({str(error).partition(chr(10))[0]})")
 

@@ -14,6 +14,7 @@ from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study, last_command
 from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.model.layout import Layout
+from flaxformer.nn.formulations import FormulationSetting
 from flaxformer.runner.execute import StudyEvent
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.progress import follow
@@ -92,18 +93,19 @@ def check(store: Store, choice: TrialSample) -> None:
 
 
 def executions_of(store: Store, arguments: Verify) -> list[Execution]:
-    """The settings of the recorded commands that can change a bit, the last first: the layout of layers, and the mesh.
+    """The settings of the recorded commands that can change a bit, the last first: formulations, layout, and mesh.
 
     A folder without a recorded command has the defaults.
     """
     commands = [last_command([launch]) for launch in reversed(read_lines(store.root / LAUNCHES))]
-    found: list[tuple[Layout, Devices | None]] = []
+    found: list[tuple[FormulationSetting, Layout, Devices | None]] = []
     for command in [*filter(None, commands)] or [None]:
         mesh = arguments.mesh or getattr(command, "mesh", None)
-        found.append((getattr(command, "layout", "auto"), None if mesh is None else parse_devices(mesh)))
+        devices = None if mesh is None else parse_devices(mesh)
+        found.append((getattr(command, "formulations", "auto"), getattr(command, "layout", "auto"), devices))
     return [
-        Execution(devices=arguments.devices, layout=layout, mesh=mesh, save_minutes=0.0)
-        for layout, mesh in dict.fromkeys(found)
+        Execution(devices=arguments.devices, formulations=formulations, layout=layout, mesh=mesh, save_minutes=0.0)
+        for formulations, layout, mesh in dict.fromkeys(found)
     ]
 
 

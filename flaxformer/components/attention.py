@@ -15,12 +15,10 @@ from flaxformer.components.norms import Norm
 from flaxformer.components.positions import logit_bias
 from flaxformer.core.params import Parameters, param, subtree
 from flaxformer.core.struct import leaf, part, static
-from flaxformer.nn.attention import masked_softmax
-from flaxformer.nn.dot_product import apply_weights, dot_product_attention, dot_product_logits
+from flaxformer.nn.attention import map_queries, masked_softmax
+from flaxformer.nn.dot_product import apply_weights, cached_attention, dot_product_attention, dot_product_logits
+from flaxformer.nn.formulations import FormulationChoice, record
 from flaxformer.nn.heads import broadcast_logits, without_unreachable
-from flaxformer.nn.kernels import KernelChoice, record
-from flaxformer.nn.kernels.packed import cached_attention
-from flaxformer.nn.kernels.platform import platform
 from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Mask, Window
 from flaxformer.nn.positions import frozen_logits
@@ -169,7 +167,8 @@ class Attention(TokenMixer):
         maps = (weights.query, weights.query_bias, weights.query_norm)
         if weights.key is not None:  # not shared with the query
             maps = (weights.key, weights.key_bias, weights.key_norm)
-        return KeysValues(key=self._map_into_heads(source, *maps, context, context.query_positions), value=value)
+        matrix, bias, norm = maps
+        return KeysValues(key=self._place(linear(source, matrix, bias), norm, context), value=value)
 
     def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:
         """Return `keys_and_values` after the edits of the call, and their `Aux`."""
@@ -182,16 +181,25 @@ class Attention(TokenMixer):
         self, weights: Weights, x: Float[Array, "*batch T D"], read: KeysValues | PackedKV, context: Context
     ) -> tuple[Float[Array, "*batch T D"], Aux]:
         """Return the update of x from keys and values, and the intermediates if `context.return_intermediates`."""
-        aux, query, why, scale = Aux(), None, self._why_steps(context), self.scale(x.shape[-1])
-        in_map = why is None and self._can_scale_map(context, read)
+        aux, query, why = Aux(), None, self._why_steps(context)
+        scale: float | Array = self.scale(x.shape[-1])
         if weights.query is not None:
-            maps, factor = (weights.query, weights.query_bias, weights.query_norm), scale if in_map else None
-            query = context.edit("query", self._map_into_heads(x, *maps, context, context.query_positions, factor))
+            # The scale may multiply the map of the queries, unless a norm, an edit or a step reads them unscaled.
+            is_linear = self.query_key_norm is None and not context.is_edited("query") and isinstance(read, KeysValues)
+            of = map_queries if why is None and is_linear else map_queries.equation
+            query, scale = of(x, weights.query, weights.query_bias, scale)
+            query = context.edit("query", self._place(query, weights.query_norm, context))
         if query is None or why is not None:
-            record(KernelChoice("steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)))
+            record(
+                FormulationChoice(
+                    "attention", "steps", f"T {x.shape[-2]}, {self.heads} heads", (f"all kernels: {why}",)
+                )
+            )
             mixed, aux = self._mix_by_steps(weights, x, query, read, context)
         else:
-            mixed = self._mix_fused(query, read, context, 1.0 if in_map else scale)
+            attend: Callable[..., Array] = cached_attention if isinstance(read, PackedKV) else dot_product_attention
+            options = {"mask": self._mask(context), "bias": context.bias, "logit_cap": self.logit_cap}
+            mixed = attend(query, read.key, read.value, scale=scale, **options)
         mixed = context.edit("heads", self.transform_heads(weights, mixed, x, context))
         if weights.out is not None:
             return linear(mixed, weights.out, weights.out_bias, contract=2), aux
@@ -199,11 +207,6 @@ class Attention(TokenMixer):
         if weights.out_bias is not None:
             y = (y + weights.out_bias.reshape((1,) * (y.ndim - 1) + (-1,))).astype(y.dtype)
         return y, aux
-
-    def _can_scale_map(self, context: Context, read: KeysValues | PackedKV) -> bool:
-        """Return True if the scale may multiply the map of the queries, of D² numbers, instead of the queries."""
-        is_linear = self.query_key_norm is None and not context.is_edited("query")
-        return platform().name != "cpu" and is_linear and isinstance(read, KeysValues)
 
     def _why_steps(self, context: Context) -> str | None:
         """Return why the attention weights must be computed step by step, not by a kernel; None if they need not."""
@@ -214,16 +217,6 @@ class Attention(TokenMixer):
         if context.is_edited("logits", "weights"):
             return "the logits or weights are edited"
         return "the weights are asked for" if context.return_intermediates else None
-
-    def _mix_fused(
-        self, query: Array, read: KeysValues | PackedKV, context: Context, scale: float | Array
-    ) -> Float[Array, "*batch T N d_v"]:
-        """Return the mixed values by a single function, for one token from a cache or for any tokens."""
-        is_one = isinstance(read, PackedKV) and query.shape[-3] == 1
-        attend: Callable[..., Array] = cached_attention if is_one else dot_product_attention
-        read = read.unpack(query.shape[:-3]) if isinstance(read, PackedKV) and not is_one else read
-        options = {"mask": self._mask(context), "bias": context.bias, "scale": scale, "logit_cap": self.logit_cap}
-        return attend(query, read.key, read.value, **options)
 
     def _mix_by_steps(
         self, weights: Weights, x: Array, query: Array | None, read: KeysValues | PackedKV, context: Context
@@ -261,15 +254,11 @@ class Attention(TokenMixer):
             return context.mask
         return Window(self.window, *(context.given_positions or (None, None))) & context.mask
 
-    def _map_into_heads(
-        self, x: Array, weight: Array, bias: Array | None, norm: Parameters | None, context: Context, positions: Array,
-        factor: Array | None = None,
-    ) -> Float[Array, "*batch T N d"]:  # fmt: skip
-        """Return queries or keys: x mapped into heads, normalised, and rotated by the position scheme."""
-        y = linear(x, weight, bias, factor=factor)
+    def _place(self, y: Array, norm: Parameters | None, context: Context) -> Float[Array, "*batch T N d"]:
+        """Return queries or keys: normalised, and rotated by the position scheme."""
         if norm is not None and self.query_key_norm is not None:
             y, _ = with_aux(self.query_key_norm.apply(norm, y, context.replace(valid=None)))
-        return y if context.scheme is None else context.scheme.rotate(y, positions)
+        return y if context.scheme is None else context.scheme.rotate(y, context.query_positions)
 
     def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> LayerCache:
         d_key, d_value = self.cache_widths(weights)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.core.pytree import Node
+from flaxformer.nn.heads import unpack_rows
 
 
 class KeysValues(Node):
@@ -22,11 +23,7 @@ class PackedKV(Node):
 
     def unpack(self, batch: tuple[int, ...]) -> KeysValues:
         """Return the keys and values as [*batch, capacity, K, width]."""
-
-        def unpack_rows(x: Array) -> Array:
-            return jnp.swapaxes(x.reshape(*batch, -1, *x.shape[-2:]), -3, -2)
-
-        return KeysValues(key=None if self.key is None else unpack_rows(self.key), value=unpack_rows(self.value))
+        return jax.tree.map(lambda x: unpack_rows(x, batch), KeysValues(key=self.key, value=self.value))
 
 
 def pack(x: KeysValues, valid: Bool[Array, "*batch S"] | None) -> PackedKV:

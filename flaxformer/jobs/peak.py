@@ -6,7 +6,7 @@ recomputed to save memory, nor the optimizer, which `training.flops` counts.
 
 import jax
 
-from flaxformer.nn.kernels import using
+from flaxformer.nn.formulations import using
 from flaxformer.targets.devices import device_of
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.flops import first_batch, products_of, standard_form
@@ -32,5 +32,5 @@ def model_flops(run: Run) -> int:
     batch = first_batch(run.task.load())
     params = jax.eval_shape(lambda own: evaluation_params(start(own), own), run.without_init)
     parts = batch if isinstance(batch, tuple) else (batch,)
-    with using("xla"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
+    with using("reference"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
         return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, part).jaxpr) for part in parts)

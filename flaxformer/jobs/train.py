@@ -35,6 +35,7 @@ from flaxformer.jobs.log import Log
 from flaxformer.jobs.samples import Sample, sampler
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer
+from flaxformer.nn.formulations import FormulationSetting, using
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.system.errors import UserError
@@ -59,7 +60,7 @@ LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "sam
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Settings of training and saving a run, none of which changes its numbers.
+    """Settings of training and saving a run, none of which changes its numbers, except `formulations` the last bits.
 
     Args:
       output: its folder.
@@ -67,6 +68,7 @@ class Job:
         rounded down to a divisor of both intervals.
       save_every: steps between two checkpoints; by default as many as between two evaluations.
       keep_last, keep_best: number of the newest and of the best checkpoints that are kept.
+      formulations: "auto", or "reference" for the equations alone (`nn.formulations`).
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
       samples: tokens that a model of text generates at each evaluation; 0 for none.
       track: services that receive the log besides its file: "tensorboard", "wandb".
@@ -82,6 +84,7 @@ class Job:
     save_every: int | None = None
     keep_last: int = 2
     keep_best: int = 1
+    formulations: FormulationSetting = "auto"
     layout: Layout = "auto"
     samples: int = 64
     track: tuple[str, ...] = ()
@@ -97,6 +100,7 @@ class Job:
             if value is not None and not least <= value <= most:
                 raise UserError(f"{name} is {value}; expected at least {least} and at most {most:,}")
         trackers.check(self.track)
+        using(self.formulations)
 
 
 def check(run: Run, job: Job) -> None:
@@ -185,12 +189,13 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
         is_new = distributed.run_on_coordinator(claim)
         if not is_new:
             distributed.run_on_coordinator(declare)
-        devices = job.devices or default_devices(run)
+        with using(job.formulations):
+            devices = job.devices or default_devices(run)
         if devices is not None:
             check_batch(run, devices)
         checkpoints = Checkpoints(job.output, keep_last=job.keep_last, keep_best=job.keep_best)
         resumes = distributed.run_on_coordinator(lambda: _has_checkpoint(checkpoints))
-        device_group = DeviceGroup.of(devices)
+        device_group = DeviceGroup.of(devices, job.formulations)
         initial = None if resumes else device_group.device_put(initial_weights.read(run))
         run = run.without_init
         compiled = CompiledRun(run, device_group, job.layout)
@@ -280,7 +285,8 @@ class _Evaluation:
         if self.sample is not None:
             params = self.compiled.evaluation_params(state, self.run)  # every process takes part in gathering them
             if distributed.is_coordinator():
-                said = self.sample(params, step)
+                with self.compiled.device_group.context():
+                    said = self.sample(params, step)
                 self.log(kind="sample", step=step, prompt=said.prompt, text=said.text)
                 events.append(Sampled(step, said.prompt, said.text))
         return metrics, events

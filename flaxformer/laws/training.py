@@ -15,7 +15,7 @@ from flaxformer.laws.configs import without_dropout
 from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
-from flaxformer.nn.chunks import Division
+from flaxformer.nn.formulations.chunks import Division
 from flaxformer.nn.losses import mean
 from flaxformer.tasks.batch import Batch, Source, concat_parts
 from flaxformer.training import Run

@@ -1,7 +1,7 @@
 """Beam search: the most probable continuations of a prompt."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar, Unpack
 
 import jax
@@ -10,12 +10,11 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flaxformer.config import ModelConfig
-from flaxformer.core.points import Edit
 from flaxformer.core.pytree import Node
 from flaxformer.devices.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
-from flaxformer.model.decoding import cache_capacity, log_softmax
+from flaxformer.model.decoding import Decoder, PromptSettings, cache_capacity, log_softmax, prefix_inputs
 from flaxformer.model.decoding_edits import EditArguments, check_edits
 from flaxformer.model.interface import extend_edited
 from flaxformer.model.mapped_edits import AXIS, map_edits
@@ -25,8 +24,8 @@ from flaxformer.model.weights import Transformer
 from flaxformer.system.errors import UserError
 
 TreeT = TypeVar("TreeT")
-Shared = tuple[Transformer, ModelConfig, EditArguments, Int[Array, ""] | None, Float[Array, ""]]
-"""Weights, config, edits, end token and length penalty, the same for all prompts."""
+Shared = tuple[Decoder, Float[Array, ""]]
+"""Arguments that all prompts share, and the length penalty."""
 
 
 class Beams(Node):
@@ -59,11 +58,8 @@ def beam_search(
     *,
     steps: int,
     beams: int,
-    end: int | None = None,
     length_penalty: float = 1.0,
-    valid: Bool[ArrayLike, "B T"] | None = None,
-    edit: Mapping[str, Edit] | None = None,
-    **given: Unpack[PrefixInputs],
+    **settings: Unpack[PromptSettings],
 ) -> Beams:
     """Return the best continuations of each prompt that a search with `beams` hypotheses finds.
 
@@ -77,48 +73,47 @@ def beam_search(
     an exhaustive search.
 
     Args:
-      params, config, prompt, steps, valid, end, given: as for `generate`.
+      params, config, prompt, steps: as for `generate`.
       beams: number of hypotheses, and of continuations returned.
       length_penalty: 0 compares probabilities, 1 their geometric means; larger values favour long continuations.
-      edit: as for `generate`: scores are those of `apply` with the same edits. A function gets the activations of all
-        prompts, as in `generate`; of each new token, it is applied to the first hypotheses of all prompts, then to the
-        second, and so on.
+      settings: see `PromptSettings`. Scores are those of `apply` with the same edits. A function of an edit gets the
+        activations of all prompts, as in `generate`; of each new token, it is applied to the first hypotheses of all
+        prompts, then to the second, and so on.
 
     Raises:
       UserError: an invalid argument.
     """
-    tokens, is_valid = check_prompt(config, prompt, valid, steps, end, given)
+    end, edit, given = settings.get("end"), settings.get("edit"), prefix_inputs(settings, PromptSettings)
+    tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, given)
     if beams < 1:
         raise UserError(f"beams is {beams}; expected at least 1")
     check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, given)
-    edits = EditArguments.of(edit)
+    decoder = Decoder(params, config, EditArguments.of(edit), end=end)
     mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row
-    return _search(params, config, edits, tokens, is_valid, given, end, length_penalty, steps, beams, mesh)
+    return _search(decoder, tokens, is_valid, given, length_penalty, steps, beams, mesh)
 
 
-@functools.partial(jax.jit, static_argnums=(8, 9, 10))
+@functools.partial(jax.jit, static_argnums=(5, 6, 7))
 def _search(
-    params: Transformer,
-    config: ModelConfig,
-    edits: EditArguments,
+    decoder: Decoder,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: PrefixInputs,
-    end: Int[Array, ""] | None,
     penalty: Float[Array, ""],
     steps: int,
     beams: int,
     mesh: AbstractMesh | None,
 ) -> Beams:
     """Search the continuations of each prompt of a batch."""
-    capacity = cache_capacity(config, prompt.shape[-1] + steps)
+    capacity = cache_capacity(decoder.config, prompt.shape[-1] + steps)
 
     def search_one(shared: Shared, own: tuple[Array, Array, PrefixInputs]) -> Beams:
-        (params, config, edits, end, penalty), (prompt, valid, given) = shared, own
-        fill = 0 if end is None else end
+        (decoder, penalty), (prompt, valid, given) = shared, own
+        params, config, edits = decoder.params, decoder.config, map_edits(decoder.edits.edits())
+        fill = 0 if decoder.end is None else decoder.end
         # A batch of one, so that components have an axis of the batch here as everywhere.
         prompt, valid, given = jax.tree.map(lambda x: x[None], (prompt, valid, given))
-        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, edits=map_edits(edits.edits()))
+        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, edits=edits)
         cache = _map_hypotheses(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache)
         logits = jnp.tile(logits, (beams, 1))
         tokens, none = jnp.full((beams, steps), fill, jnp.int32), jnp.full(beams, -jnp.inf)
@@ -131,7 +126,7 @@ def _search(
             best=Beams(tokens, jnp.zeros(beams, jnp.int32), none),
             done=jnp.bool_(False),
         )
-        step = functools.partial(_step, (params, config, edits, end, penalty))
+        step = functools.partial(_step, shared)
         search, _ = jax.lax.scan(step, search, jnp.arange(steps))
         scores = jnp.where(search.done, -jnp.inf, _score(search.totals, steps, penalty))
         best = _merge_beams(search.best, Beams(search.tokens, jnp.full(beams, steps), scores))
@@ -141,12 +136,12 @@ def _search(
         )
 
     search_all = jax.vmap(search_one, in_axes=(None, 0), axis_name=AXIS)
-    return shard_map_batch(search_all, (params, config, edits, end, penalty), (prompt, valid, given), mesh)
+    return shard_map_batch(search_all, (decoder, penalty), (prompt, valid, given), mesh)
 
 
 def _step(shared: Shared, search: _Search, step: Int[Array, ""]) -> tuple[_Search, None]:
     """Extend every hypothesis of a prompt by one token."""
-    params, config, edits, end, penalty = shared
+    (decoder, penalty), end = shared, shared[0].end
     beams, vocabulary = search.logits.shape
     extended = (search.totals[:, None] + log_softmax(search.logits)).reshape(-1)
     # At most one extension of each hypothesis ends, so that of twice the beams, enough do not end.
@@ -165,7 +160,8 @@ def _step(shared: Shared, search: _Search, step: Int[Array, ""]) -> tuple[_Searc
     axes = jax.tree.map(lambda x: 0 if x.ndim else None, cache)
 
     def extend_one(token: Array, cache: Cache) -> tuple[Array, Cache]:
-        return extend_edited(params, config, token[None, None], {}, cache, map_edits(edits.edits()))
+        edits = map_edits(decoder.edits.edits())
+        return extend_edited(decoder.params, decoder.config, token[None, None], {}, cache, edits)
 
     extend_all = jax.vmap(extend_one, in_axes=(0, axes), out_axes=(0, axes))
     logits, cache = extend_all(token[chosen], cache)

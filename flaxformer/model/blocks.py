@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import flax.struct
 import jax
@@ -13,7 +13,6 @@ from flaxformer.components.attention import Attention
 from flaxformer.components.branch import Branch
 from flaxformer.components.cache import InputHistory, Memory, write
 from flaxformer.components.component import Aux, ComponentResult, Context, with_aux
-from flaxformer.components.residuals import Residual
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters, fold_in_name, subtree
 from flaxformer.core.pytree import Node
@@ -93,15 +92,26 @@ class BlockIntermediates(Node):
     feed_forward: BranchActivations | None = None
 
 
+class BlockCall(NamedTuple):
+    """Decoding state and rematerialisation of the branches of a block.
+
+    Args:
+      state: decoding state; the tokens follow those in it.
+      prefix_context: context of all tokens so far, for a mixer without a decoding state.
+      wrap: function of a branch's function and its name, such as `model.remat.rematerialise_branch`.
+    """
+
+    state: BlockState | None = None
+    prefix_context: Context | None = None
+    wrap: Callable[..., Callable[..., BranchResult]] = lambda function, name: function
+
+
 def block(
     params: BlockParams,
     config: ModelConfig,
     x: Float[Array, "*batch T D"],
     context: Context,
-    key: Array | None = None,
-    state: BlockState | None = None,
-    prefix_context: Context | None = None,
-    wrap: Callable[..., Callable[..., BranchResult]] = lambda function, name: function,
+    call: BlockCall = BlockCall(),  # noqa: B008 (immutable)
 ) -> tuple[Float[Array, "*batch T D"], BlockIntermediates, Aux, BlockState | None]:
     """Compute x ← post_residual(join(x, post_branch(branch(pre(x))))) for each branch; parallel ones read the same x.
 
@@ -109,10 +119,7 @@ def block(
 
     Args:
       x: the residual stream; an array, or the pytree of the residual rule.
-      key: random key of dropout and of the components; None evaluates.
-      state: decoding state; the tokens follow those in it.
-      prefix_context: context of all tokens so far, for a mixer without a decoding state.
-      wrap: function of a branch's function and its name, such as `model.remat.rematerialise_branch`.
+      context: with the layer's random key of dropout and of the components as `batch_key`; None evaluates.
 
     Returns:
       The stream, the intermediates, the `Aux` of the components, and the state with the tokens added.
@@ -120,41 +127,71 @@ def block(
     Raises:
       ValueError: a component returns no array, an array of another shape, or a loss that is not a scalar.
     """
-    block_input, aux, intermediates, rule = x, Aux(), {}, config.residual
-    for name, branch in config.branches():
-        weights, around = getattr(params, name), getattr(params, f"{name}_connection")
-        branch_key = None if key is None else fold_in_name(key, name)
-        # Another key than that of the dropout below, which would give equal numbers for equal shapes.
-        component_key = None if branch_key is None else fold_in_name(branch_key, "component")
-        edited = context.for_branch(name).with_key(component_key)
-        branch_context = edited.replace(edits=None)  # the points of a branch are those of its component
+    block_input, aux, intermediates = x, Aux(), {}
+    for name, component in config.branches():
+        branch = _ResidualBranch(name, component, params, config, context)
         with jax.named_scope(name):
-            read = rule.read(around.residual, block_input if config.parallel else x, branch_context)
-            branch_input, pre_aux = normalise(around.pre, config.pre_norm, read, branch_context)
-            branch_input = edited.edit("input", branch_input)
-            # The context is not an argument: numbers of a mask that kernels read would become traced ones.
-            own_branch = functools.partial(
-                apply_branch, name, branch, context=edited, state=state, prefix_context=prefix_context
-            )
-            apply = wrap(own_branch, name)
-            update, recorded, branch_aux, state = apply(weights, branch_input)
-            _check_result(f"{name} {type(branch).__name__}", update, branch_aux, branch_input)
-            update = update.astype(branch_input.dtype)
-            update, post_aux = normalise(around.post_branch, config.post_branch_norm, update, branch_context)
-            update = output = edited.edit("output", dropout(branch_key, config.dropout, update, context.rows))
-            skipped = x if getattr(config, f"{name}_residual") else jax.tree.map(jnp.zeros_like, x)
-            joined = rule.join(around.residual, skipped, update, branch_context)
-            joined = jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
-            if context.return_intermediates:
-                update = _residual_update(rule, around.residual, x, update, branch_context)
-            x, last_aux = normalise(around.post_residual, config.post_residual_norm, joined, branch_context)
-            x = edited.edit("stream", x)
-        norms = pre_aux.within("pre").merge(post_aux.within("post_branch")).merge(last_aux.within("post_residual"))
-        own = branch_aux.merge(norms).intermediates | recorded
-        intermediates[name] = BranchActivations(branch_input, update, x, own, output, tuple(recorded))
-        aux = aux.merge(branch_aux.within(name)).merge(norms.within(f"{name}_connection"))
-        context = context.replace(carried=context.carried | branch_aux.carried)
-    return x, BlockIntermediates(**intermediates), aux, state
+            branch_input = branch.edit("input", branch.norm("pre", branch.read(block_input if config.parallel else x)))
+            update, recorded, branch_aux, state = branch.compute(branch_input, call)
+            output = branch.edit("output", branch.dropout(branch.norm("post_branch", update)))
+            joined, change = branch.join(x, output), branch.change(x, output)
+            x = branch.edit("stream", branch.norm("post_residual", joined))
+        values = branch_aux.merge(branch.aux).intermediates | recorded
+        intermediates[name] = BranchActivations(branch_input, change, x, values, output, tuple(recorded))
+        aux = aux.merge(branch_aux.within(name)).merge(branch.aux.within(f"{name}_connection"))
+        call, context = call._replace(state=state), context.replace(carried=context.carried | branch_aux.carried)
+    return x, BlockIntermediates(**intermediates), aux, call.state
+
+
+class _ResidualBranch:
+    """A branch with its weights, norms, residual rule, random keys and edits; `aux` has the outputs of its norms."""
+
+    def __init__(
+        self, name: str, component: Branch, params: BlockParams, config: ModelConfig, context: Context
+    ) -> None:
+        self.name, self.component, self.config, self.aux = name, component, config, Aux()
+        self.weights, self.around = getattr(params, name), getattr(params, f"{name}_connection")
+        self.key = None if context.batch_key is None else fold_in_name(context.batch_key, name)
+        # Another key than that of the dropout, which would give equal numbers for equal shapes.
+        component_key = None if self.key is None else fold_in_name(self.key, "component")
+        self.edited = context.for_branch(name).with_key(component_key)
+        self.edit = self.edited.edit
+        self.context = self.edited.replace(edits=None)  # the points of a branch are those of its component
+
+    def norm(self, place: str, x: Array) -> Array:
+        """Return the norm of x at this place, if there is one."""
+        y, aux = normalise(getattr(self.around, place), getattr(self.config, f"{place}_norm"), x, self.context)
+        self.aux = self.aux.merge(aux.within(place))
+        return y
+
+    def read(self, x: PyTree) -> Array:
+        """Return what the branch reads of the residual stream."""
+        return self.config.residual.read(self.around.residual, x, self.context)
+
+    def compute(self, x: Array, call: BlockCall) -> BranchResult:
+        """Return the result of the branch, with the update in the dtype of x."""
+        # The context is not an argument: numbers of a mask that kernels read would become traced ones.
+        function = functools.partial(apply_branch, self.name, self.component, context=self.edited, call=call)
+        update, recorded, aux, state = call.wrap(function, self.name)(self.weights, x)
+        _check_result(f"{self.name} {type(self.component).__name__}", update, aux, x)
+        return update.astype(x.dtype), recorded, aux, state
+
+    def dropout(self, x: Array) -> Array:
+        """Return x with the dropout of the model."""
+        return dropout(self.key, self.config.dropout, x, self.context.rows)
+
+    def join(self, x: PyTree, update: Array) -> PyTree:
+        """Return the residual stream with the update."""
+        skipped = x if getattr(self.config, f"{self.name}_residual") else jax.tree.map(jnp.zeros_like, x)
+        joined = self.config.residual.join(self.around.residual, skipped, update, self.context)
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), joined, x)
+
+    def change(self, x: PyTree, update: Array) -> Array:
+        """Return the update with the gain of the residual rule, if intermediates are asked for."""
+        if not self.context.return_intermediates:
+            return update
+        rule, zeros = self.config.residual, jax.tree.map(jnp.zeros_like, x)
+        return rule.end(rule.join(self.around.residual, zeros, update, self.context))
 
 
 def _check_result(where: str, update: object, aux: Aux, x: Array) -> None:
@@ -174,24 +211,17 @@ def _check_result(where: str, update: object, aux: Aux, x: Array) -> None:
             raise ValueError(f"{where} gives the loss '{name}' of shape {list(jnp.shape(loss))}; expected a scalar")
 
 
-def _residual_update(
-    rule: Residual, weights: Parameters, x: PyTree, update: Array, context: Context
-) -> Float[Array, "*batch T D"]:
-    """Return the change of the residual stream: the update with the gain of the residual rule."""
-    return rule.end(rule.join(weights, jax.tree.map(jnp.zeros_like, x), update, context))
-
-
 def apply_branch(
     name: str,
     branch: Branch,
     weights: Parameters,
     x: Float[Array, "*batch T D"],
     context: Context,
-    state: BlockState | None,
-    prefix_context: Context | None,
+    call: BlockCall,
 ) -> BranchResult:
     """Return the update of a branch, for whole sequences or for tokens that follow those of a decoding state."""
     record: dict[str, Array] = {}
+    state, prefix_context = call.state, call.prefix_context
     context = context.replace(record=record if context.return_intermediates else None)
     result: ComponentResult
     branch_state = None if state is None else getattr(state, name)

@@ -5,7 +5,7 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Unpack
+from typing import Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,17 @@ class Generation(Node):
     """log softmax(logits) of each token, in nats, before temperature, top-k and top-p; 0 after the end of a row."""
 
 
+class Decoder(Node):
+    """Arguments that all rows of a decoding share."""
+
+    params: Transformer
+    config: ModelConfig
+    edits: EditArguments = EditArguments()
+    sampling: Sampling = Sampling()
+    end: Int[Array, ""] | int | None = None
+    key: Array | None = None
+
+
 class _State(Node):
     """State of the loop; between two chunks, each leaf has a leading axis of devices, which share the rows."""
 
@@ -54,20 +65,42 @@ class _State(Node):
     """Number of each row in the whole batch, which determines its random numbers."""
 
 
+class PromptSettings(PrefixInputs, total=False):
+    """Optional keyword arguments of `generate`, `stream` and `beam_search`; those of the encoder are as for `apply`."""
+
+    valid: Bool[ArrayLike, "B T"] | None
+    """False at padding, on either side; the positions of a row count only its other tokens."""
+    end: int | None
+    """Token that ends a row; None for none."""
+    edit: Mapping[str, Edit] | None
+    """Functions of activations by path, as for `apply`: each token is the one that follows from `apply` with the same
+    edits, on the sequence before it. A function must edit each token on its own. `positions` of the edits of
+    `flaxformer.interpret` count from the first token of the prompt, padding included; negative ones are refused. The
+    encoder, and keys and values of cross-attention, are edited once."""
+
+
+class DecodingSettings(PromptSettings, total=False):
+    """Optional keyword arguments of `generate` and `stream`."""
+
+    sampling: Sampling
+    """Rule that chooses a token; by default greedy."""
+    key: Array | None
+    """Random key for a temperature; the random numbers of a token depend only on the key, its step and its row."""
+    chunk: int
+    """Number of tokens, 32 by default, after which the loop checks whether all rows have ended; does not change the
+    result."""
+    prompt_chunk: int | None
+    """Number of tokens of the prompt that are read at a time, which bounds the memory of a long prompt; it changes the
+    logits by rounding only. None reads all together."""
+
+
 def generate(
     params: Transformer,
     config: ModelConfig,
     prompt: Int[ArrayLike, "B T"],
     *,
     steps: int,
-    valid: Bool[ArrayLike, "B T"] | None = None,
-    sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
-    end: int | None = None,
-    key: Array | None = None,
-    chunk: int = 32,
-    prompt_chunk: int | None = None,
-    edit: Mapping[str, Edit] | None = None,
-    **given: Unpack[PrefixInputs],
+    **settings: Unpack[DecodingSettings],
 ) -> Generation:
     """Continue each prompt by `steps` tokens, w_t ~ softmax(f(w_1 … w_{t−1})), chosen by `sampling`.
 
@@ -80,41 +113,15 @@ def generate(
       prompt: token ids with at least one token per row; for an encoder-decoder, the start token. All tokens of a
         prefix-LM attend to the whole prompt.
       steps: number of new tokens per row.
-      valid: False at padding, on either side; the positions of a row count only its other tokens.
-      sampling: rule that chooses a token; by default greedy.
-      end: token that ends a row; None for none.
-      key: random key for a temperature; the random numbers of a token depend only on the key, its step and its row.
-      chunk: number of tokens after which the loop checks whether all rows have ended; does not change the result.
-      prompt_chunk: number of tokens of the prompt that are read at a time, which bounds the memory of a long prompt; it
-        changes the logits by rounding only. None reads all together.
-      edit: functions of activations by path, as for `apply`: each token is the one that follows from `apply` with the
-        same edits, on the sequence before it. A function must edit each token on its own. `positions` of the edits of
-        `flaxformer.interpret` count from the first token of the prompt, padding included; negative ones are refused.
-        The encoder, and keys and values of cross-attention, are edited once.
-      given: source, source_valid, memory and memory_valid, as for `apply`.
+      settings: see `DecodingSettings`.
 
     Raises:
       UserError: a model that does not decode tokens; a prompt that is empty, only padding, outside the vocabulary or
         too long; a number out of range; `prompt_chunk` with mask_pattern "prefix"; or an edit that matches no point, or
         that depends on the number of a token or on other tokens.
     """
-    parts = list(
-        stream(
-            params,
-            config,
-            prompt,
-            steps=steps,
-            valid=valid,
-            sampling=sampling,
-            end=end,
-            key=key,
-            chunk=chunk,
-            prompt_chunk=prompt_chunk,
-            edit=edit,
-            **given,
-        )
-    )
-    return _concatenate(parts, 0 if end is None else end, steps)
+    parts = list(stream(params, config, prompt, steps=steps, **settings))
+    return _concatenate(parts, settings.get("end") or 0, steps)
 
 
 def stream(
@@ -123,32 +130,34 @@ def stream(
     prompt: Int[ArrayLike, "B T"],
     *,
     steps: int,
-    valid: Bool[ArrayLike, "B T"] | None = None,
-    sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
-    end: int | None = None,
-    key: Array | None = None,
-    chunk: int = 32,
-    prompt_chunk: int | None = None,
-    edit: Mapping[str, Edit] | None = None,
-    **given: Unpack[PrefixInputs],
+    **settings: Unpack[DecodingSettings],
 ) -> Iterator[Generation]:
     """Yield the result of `generate` in parts, each a `Generation` with at most `chunk` further tokens per row.
 
     Parts may differ in length; the last one ends when all rows have ended. The arguments are those of `generate`, and
     are checked before the first part is computed.
     """
-    tokens, is_valid = check_prompt(config, prompt, valid, steps, end, given)
+    chunk, end, edit = settings.get("chunk", 32), settings.get("end"), settings.get("edit")
+    key, sampling = settings.get("key"), settings.get("sampling", Sampling())
+    given = prefix_inputs(settings, DecodingSettings)
+    tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, given)
     if chunk < 1:
         raise UserError(f"chunk is {chunk}; expected at least 1")
     if key is None and sampling.temperature is not None:
         raise UserError(f"key is None with temperature {sampling.temperature}; expected a random key")
-    check_prompt_chunk(config, prompt_chunk)
+    check_prompt_chunk(config, settings.get("prompt_chunk"))
     check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, given)
-    edits = EditArguments.of(edit)
+    decoder = Decoder(params, config, EditArguments.of(edit))
     mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row
     capacity = cache_capacity(config, tokens.shape[1] + steps)
-    state = begin_decoding(params, config, edits, tokens, is_valid, given, capacity, prompt_chunk, mesh)
-    return _decode_in_chunks(params, config, edits, state, sampling, end, key, steps, chunk, mesh)
+    state = begin_decoding(decoder, tokens, is_valid, given, capacity, settings.get("prompt_chunk"), mesh)
+    return _decode_in_chunks(decoder.replace(sampling=sampling, end=end, key=key), state, steps, chunk, mesh)
+
+
+def prefix_inputs(settings: PromptSettings, kind: type[PromptSettings]) -> PrefixInputs:
+    """Return the arguments that are not settings of decoding: those of the encoder, and unknown ones."""
+    names = kind.__annotations__.keys() - PrefixInputs.__annotations__.keys()
+    return cast(PrefixInputs, {name: value for name, value in settings.items() if name not in names})
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -169,33 +178,22 @@ def _truncate(part: Generation, steps: int) -> Generation:
 
 
 def _decode_in_chunks(
-    params: Transformer,
-    config: ModelConfig,
-    edits: EditArguments,
-    state: _State,
-    sampling: Sampling,
-    end: int | None,
-    key: Array | None,
-    steps: int,
-    chunk: int,
-    mesh: AbstractMesh | None,
+    decoder: Decoder, state: _State, steps: int, chunk: int, mesh: AbstractMesh | None
 ) -> Iterator[Generation]:
     """Decode in chunks of equal length, so that they share one program; surplus tokens of the last are dropped."""
     chunks = -(-steps // chunk)
     length = -(-steps // chunks)
     for done in range(0, steps, length):
-        state, part = _continue(params, config, edits, state, sampling, end, key, length, mesh)
+        state, part = _continue(decoder, state, length, mesh)
         left = steps - done
         yield part if left >= length else _truncate(part, left)
-        if end is not None and bool(state.ended.all()):
+        if decoder.end is not None and bool(state.ended.all()):
             return
 
 
-@functools.partial(jax.jit, static_argnums=(6, 7, 8))
+@functools.partial(jax.jit, static_argnums=(4, 5, 6))
 def begin_decoding(
-    params: Transformer,
-    config: ModelConfig,
-    edits: EditArguments,
+    decoder: Decoder,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
     given: PrefixInputs,
@@ -205,66 +203,45 @@ def begin_decoding(
 ) -> _State:
     """Return the state of the loop after the prompt."""
 
-    def begin(
-        shared: tuple[Transformer, ModelConfig, EditArguments], rows: tuple[Array, Array, Array, PrefixInputs]
-    ) -> _State:
-        (params, config, edits), (row, prompt, valid, given) = shared, rows
-        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, prompt_chunk, edits.edits())
+    def begin(decoder: Decoder, rows: tuple[Array, Array, Array, PrefixInputs]) -> _State:
+        params, config, edits = decoder.params, decoder.config, decoder.edits.edits()
+        row, prompt, valid, given = rows
+        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, prompt_chunk, edits)
         return _add_device_axis(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
-    return shard_map_batch(begin, (params, config, edits), (jnp.arange(len(prompt)), prompt, valid, given), mesh)
+    return shard_map_batch(begin, decoder, (jnp.arange(len(prompt)), prompt, valid, given), mesh)
 
 
-def decode_chunk(
-    params: Transformer,
-    config: ModelConfig,
-    edits: EditArguments,
-    state: _State,
-    sampling: Sampling,
-    end: Int[Array, ""] | None,
-    key: Array | None,
-    length: int,
-    mesh: AbstractMesh | None,
-) -> tuple[_State, Generation]:
+def decode_chunk(decoder: Decoder, state: _State, length: int, mesh: AbstractMesh | None) -> tuple[_State, Generation]:
     """Decode the next `length` tokens.
 
     If the cache is full, its last entry is overwritten. This happens only for surplus tokens and for the last token of
     the result, and the logits after these are not used.
     """
 
-    def decode(
-        shared: tuple[Transformer, ModelConfig, EditArguments, Sampling, Array | None, Array | None], state: _State
-    ) -> tuple[_State, Generation]:
-        step = functools.partial(_step, *shared)
+    def decode(decoder: Decoder, state: _State) -> tuple[_State, Generation]:
+        step = functools.partial(_step, decoder)
         state, (tokens, log_probabilities, counted) = jax.lax.scan(step, _drop_device_axis(state), length=length)
         part = Generation(tokens=tokens.T, lengths=counted.sum(0), log_probabilities=log_probabilities.T)
         return _add_device_axis(state), part
 
-    return shard_map_batch(decode, (params, config, edits, sampling, end, key), state, mesh)
+    return shard_map_batch(decode, decoder, state, mesh)
 
 
 # The state is donated, so that the cache, which is most of the memory, is updated in place.
-_continue = jax.jit(decode_chunk, static_argnums=(7, 8), donate_argnums=3)
+_continue = jax.jit(decode_chunk, static_argnums=(2, 3), donate_argnums=1)
 
 
-def _step(
-    params: Transformer,
-    config: ModelConfig,
-    edits: EditArguments,
-    sampling: Sampling,
-    end: Int[Array, ""] | None,
-    key: Array | None,
-    state: _State,
-    _: None,
-) -> tuple[_State, tuple[Array, Array, Array]]:
+def _step(decoder: Decoder, state: _State, _: None) -> tuple[_State, tuple[Array, Array, Array]]:
     """Choose the next token of each row; return it, its log probability, and whether it counts as part of the row."""
-    step_key = None if key is None else jax.random.fold_in(key, state.step)
-    token = sample(step_key, state.logits, sampling, state.row)
+    end, edits = decoder.end, decoder.edits.edits()
+    step_key = None if decoder.key is None else jax.random.fold_in(decoder.key, state.step)
+    token = sample(step_key, state.logits, decoder.sampling, state.row)
     log_probability = _log_probability(state.logits, token)
     if end is not None:
         token = jnp.where(state.ended, end, token)
         log_probability = jnp.where(state.ended, 0, log_probability)
-    logits, cache = extend_edited(params, config, token[:, None], {}, state.cache, edits.edits())
+    logits, cache = extend_edited(decoder.params, decoder.config, token[:, None], {}, state.cache, edits)
     ended = state.ended if end is None else token == end
     state_after = _State(cache, logits[:, 0], state.step + 1, ended, state.row)
     return state_after, (token, log_probability, ~state.ended)

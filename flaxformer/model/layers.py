@@ -8,7 +8,7 @@ Layers that share weights use those of the block `ModelConfig.block_of_layer`.
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import jax
@@ -21,7 +21,7 @@ from flaxformer.components.component import Aux, Context
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters, unstack
 from flaxformer.devices.sharding import all_gather_fsdp
-from flaxformer.model.blocks import BlockIntermediates, BlockParams, block
+from flaxformer.model.blocks import BlockCall, BlockIntermediates, BlockParams, block
 from flaxformer.model.cache import BlockState, States
 from flaxformer.model.layout import Layers, Periods
 from flaxformer.model.remat import rematerialise, rematerialise_branch
@@ -63,11 +63,11 @@ def run_layers(
         (x, carried), (params, index, state) = carry, layer
         layer_key = None if key is None else jax.random.fold_in(key, index)
         edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
-        layer_context = context.replace(layer=index, carried=carried, edits=edits)
+        layer_context = context.replace(layer=index, carried=carried, edits=edits, batch_key=layer_key)
         whole = None if prefix_context is None else prefix_context.replace(layer=index)
         params = all_gather_fsdp(params)
         wrap = functools.partial(rematerialise_branch, remat=remat, scanned=is_scanned)
-        x, intermediates, aux, state = block(params, own, x, layer_context, layer_key, state, whole, wrap)
+        x, intermediates, aux, state = block(params, own, x, layer_context, BlockCall(state, whole, wrap))
         kept = intermediates if context.return_intermediates else None
         return (x, carried | aux.carried), (kept, aux.replace(intermediates={}, carried={}), state)
 
@@ -167,13 +167,9 @@ def _run_unrolled(
             carry, result = function(carry, layer)
         results.append(result)
     intermediates, found, states = zip(*results, strict=True) if results else ((), (), ())
-    losses: dict[str, Array] = {}
-    for aux in found:
-        losses |= {name: losses[name] + value if name in losses else value for name, value in aux.losses.items()}
-    names = dict.fromkeys(name for aux in found for name in aux.statistics)
-    statistics = {name: jnp.stack([aux.statistics[name] for aux in found if name in aux.statistics]) for name in names}
-    changed = {f"{i}/{path}": value for i, aux in enumerate(found) for path, value in aux.weights.items()}
-    return carry, intermediates, Aux(losses=losses, statistics=statistics, weights=changed), states
+    add_axis = functools.partial(jax.tree.map, lambda x: jnp.asarray(x)[None])
+    stacked = [aux.replace(losses=add_axis(aux.losses), statistics=add_axis(aux.statistics)) for aux in found]
+    return carry, intermediates, _merge(stacked, range(len(found))), states
 
 
 def _run_scanned(
@@ -199,18 +195,27 @@ def _run_scanned(
     if intermediates[0] is not None:
         single = [unstack(stacked) for stacked in intermediates]
         intermediates = tuple(single[index % period][index // period] for index in range(depth))
-    losses = [{name: value.sum(0) for name, value in aux.losses.items()} for aux in found]
-    names = dict.fromkeys(name for own in losses for name in own)
-    aux = Aux(
-        losses={name: sum(own[name] for own in losses if name in own) for name in names},
+    places = [f"blocks/{place}" for place in range(period)] if isinstance(layers, Periods) else None
+    return carry, intermediates, _merge(found, places), states[0] if period == 1 else states
+
+
+def _merge(found: Sequence[Aux], places: Iterable[object] | None) -> Aux:
+    """Merge the outputs of the layers of a period, [depth / period, ...] each: losses are added, statistics stacked.
+
+    Args:
+      places: path of the weights of each layer of the period; None if those of all layers are stacked.
+    """
+    names = dict.fromkeys(name for aux in found for name in aux.losses)
+    losses = {name: [aux.losses[name].sum(0) for aux in found if name in aux.losses] for name in names}
+    return Aux(
+        losses={name: functools.reduce(operator.add, values) for name, values in losses.items()},
         statistics=_interleave([aux.statistics for aux in found]),
         weights=(
-            {f"blocks/{place}/{path}": value for place, aux in enumerate(found) for path, value in aux.weights.items()}
-            if isinstance(layers, Periods)
-            else _interleave([aux.weights for aux in found])
+            _interleave([aux.weights for aux in found])
+            if places is None
+            else {f"{at}/{path}": x for at, aux in zip(places, found, strict=True) for path, x in aux.weights.items()}
         ),
     )
-    return carry, intermediates, aux, states[0] if period == 1 else states
 
 
 def _shared_weights(weights: BlockParams, config: ModelConfig, index: Int[Array, ""]) -> BlockParams:

@@ -1,7 +1,8 @@
 """Transformer encoder, decoder, or both: forward pass and cache."""
 
 import dataclasses
-from typing import Unpack
+import functools
+from typing import TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def encode(
     params: Transformer, config: ModelConfig, source: Array, valid: Bool[Array, "*batch S"] | None = None
 ) -> Float[Array, "*batch S D"]:
     """Return the output of a model's encoder, the `memory` of its decoder."""
-    return _run_encoder(params, config, {"source": source, "source_valid": valid}).output
+    return _run_encoder(params, config, {"source": source, "source_valid": valid}, {}).output
 
 
 def new_cache(
@@ -55,7 +56,7 @@ def new_cache(
     """
     check_inputs(config, given)
     check_decodable(config, capacity)
-    memory, memory_valid, _ = _memory(params, config, given, edits=edits)
+    memory, memory_valid, _ = _memory(params, config, given, {"edits": edits})
     context = stack_context(config, memory=memory, memory_valid=memory_valid, edits=edits)
     context = context.for_branch("cross_attention")
     states = empty_states(params, config, batch, capacity)
@@ -93,84 +94,80 @@ def new_cache(
     )
 
 
+class PassSettings(TypedDict, total=False):
+    """Settings of a forward pass, which its encoder has too."""
+
+    dropout_key: Array | None
+    """Random key of training, of the whole batch; None evaluates."""
+    rows: Int[Array, " B"] | None
+    """Index of each sequence in the batch, where these are a part of it; None for a whole batch."""
+    return_intermediates: bool
+    """True to return the intermediates."""
+    remat: str
+    """Activations that the backward pass stores; see `model.remat`. By default, all."""
+    edits: Edits | None
+    """Functions to apply at points before the output; the caller checks that each has matched a point."""
+
+
 def run(
     params: Transformer,
     config: ModelConfig,
     inputs: Array,
     given: ForwardInputs,
     *,
-    dropout_key: Array | None = None,
-    rows: Int[Array, " B"] | None = None,
     cache: Cache | None = None,
-    return_intermediates: bool = False,
-    remat: str = "none",
     table: Array | None = None,
     last_only: bool = False,
-    edits: Edits | None = None,
+    **settings: Unpack[PassSettings],
 ) -> ModelOutput:
     """Run a forward pass; `model.apply` and `model.extend` are the public functions for it.
 
     Args:
       given: padding, positions, a source and so on; see `ForwardInputs`.
-      dropout_key: random key of training, of the whole batch; None evaluates.
-      rows: index of each sequence in the batch, where these are a part of it; None for a whole batch.
       cache: decoding state; the inputs follow its tokens.
-      return_intermediates: True to return the intermediates.
-      remat: activations that the backward pass stores; see `model.remat`.
       table: embedding table of the decoder, for an encoder that shares it.
       last_only: return the output only for the last token of each sequence that is no padding, [*batch, 1, …].
-      edits: functions to apply at points before the output; the caller checks that each has matched a point.
+      settings: see `PassSettings`.
 
     Raises:
       TypeError: an unknown argument in `given`.
       UserError: a mask that a mixer would ignore.
     """
     check_inputs(config, given)
-    params = all_gather_fsdp(params)
-    keys = {
-        name: None if dropout_key is None else fold_in_name(dropout_key, name)
-        for name in ("embedding", "blocks", "head")
-    }
+    params, key, rows = all_gather_fsdp(params), settings.get("dropout_key"), settings.get("rows")
+    keys = {name: None if key is None else fold_in_name(key, name) for name in ("embedding", "blocks", "head")}
+    keeps, offset = settings.get("return_intermediates", False), None if cache is None else cache.used
     if cache is None:
-        memory, memory_valid, encoder = _memory(
-            params, config, given, dropout_key, rows, return_intermediates, remat, edits
-        )
-        offset = None
+        memory, memory_valid, encoder = _memory(params, config, given, settings)
     else:
-        memory, memory_valid, encoder, offset = None, cache.memory_valid, None, cache.used
+        memory, memory_valid, encoder = None, cache.memory_valid, None
         cache, positions = append_inputs(cache, config, inputs, given)
         given = {**given, "positions": positions}
     with jax.named_scope("embedding"):
         x, context = _embedded(params, config, inputs, given, table, cache, offset, memory, memory_valid)
-        is_training = dropout_key is not None
-        context = context.replace(training=is_training, rows=rows, return_intermediates=return_intermediates)
-        edited = context.replace(edits=edits)  # the points of the stack and of its blocks; a norm or a head has none
+        context = context.replace(training=key is not None, rows=rows, return_intermediates=keeps)
+        # The points of the stack and of its blocks are edited; a norm or a head has none.
+        edited = context.replace(edits=settings.get("edits"))
         x, first = normalise(params.embedding_norm, config.embedding_norm, x, context)
         x = embedded = edited.edit("embedded", dropout(keys["embedding"], config.dropout, x, rows))
-    cached = None if cache is None else cache_context(config, context, cache)
-    states = None if cache is None else cache.states
-    x, blocks, aux, states = run_layers(params.blocks, config, x, edited, keys["blocks"], states, cached, remat)
+    earlier, whole = (None, None) if cache is None else (cache.states, cache_context(config, context, cache))
+    remat = settings.get("remat", "none")
+    x, blocks, aux, states = run_layers(params.blocks, config, x, edited, keys["blocks"], earlier, whole, remat)
     with jax.named_scope("head"):
         final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
         final = edited.edit("final", final)
-        if last_only:
-            final, context = last_token(final, context)
-        context = context.with_key(keys["head"])
+        final, context = last_token(final, context) if last_only else (final, context)
         output, projection, head = config.head.apply_with_aux(
-            params.head, final, _table(params), context, config.norm_kind
+            params.head, final, _table(params), context.with_key(keys["head"]), config.norm_kind
         )
-    aux = aux.within("blocks").merge(first.within("embedding_norm")).merge(last.within("final_norm"))
-    aux = aux.merge(head.within("head")).merge(Aux() if encoder is None else encoder.aux.within("encoder"))
-    intermediates = None
-    if return_intermediates:
-        of_blocks = tuple(block for block in blocks or () if block is not None)
-        of_encoder = None if encoder is None else encoder.intermediates
-        intermediates = Intermediates(embedded, of_blocks, final, of_encoder)
+    parts = {"blocks": aux, "embedding_norm": first, "final_norm": last, "head": head}
+    parts |= {} if encoder is None else {"encoder": encoder.aux}
+    source = None if encoder is None else encoder.intermediates
     return ModelOutput(
         output=output,
-        aux=aux,
+        aux=functools.reduce(Aux.merge, (part.within(name) for name, part in parts.items())),
         cache=None if cache is None else cache.replace(layers=states.layers, shared=states.shared),
-        intermediates=intermediates,
+        intermediates=Intermediates(embedded, tuple(filter(None, blocks or ())), final, source) if keeps else None,
         projection=projection,
     )
 
@@ -230,48 +227,27 @@ def _table(params: Transformer) -> Array | None:
 
 
 def _memory(
-    params: Transformer,
-    config: ModelConfig,
-    given: ForwardInputs,
-    dropout_key: Array | None = None,
-    rows: Int[Array, " B"] | None = None,
-    return_intermediates: bool = False,
-    remat: str = "none",
-    edits: Edits | None = None,
+    params: Transformer, config: ModelConfig, given: ForwardInputs, settings: PassSettings
 ) -> tuple[Array | None, Array | None, ModelOutput | None]:
     """Return the memory of cross-attention, its `valid`, and the output of the encoder if it runs."""
     memory, source = given.get("memory"), given.get("source")
     check_memory(config, given)
     if source is None or memory is not None:
         return memory, given.get("memory_valid"), None
-    encoder = _run_encoder(params, config, given, dropout_key, rows, return_intermediates, remat, edits)
+    encoder = _run_encoder(params, config, given, settings)
     return encoder.output, given.get("source_valid"), encoder
 
 
-def _run_encoder(
-    params: Transformer,
-    config: ModelConfig,
-    given: ForwardInputs,
-    dropout_key: Array | None = None,
-    rows: Int[Array, " B"] | None = None,
-    return_intermediates: bool = False,
-    remat: str = "none",
-    edits: Edits | None = None,
-) -> ModelOutput:
+def _run_encoder(params: Transformer, config: ModelConfig, given: ForwardInputs, settings: PassSettings) -> ModelOutput:
     """Run the encoder on the source."""
-    source, key = given.get("source"), None if dropout_key is None else fold_in_name(dropout_key, "encoder")
+    source, key, edits = given.get("source"), settings.get("dropout_key"), settings.get("edits")
     if params.encoder is None or config.resolved_encoder is None or source is None:
         raise ValueError("the config has no encoder or no source is given; expected both")
+    own: PassSettings = {
+        **settings,
+        "dropout_key": None if key is None else fold_in_name(key, "encoder"),
+        "edits": None if edits is None else dataclasses.replace(edits, stack="encoder/"),
+    }
+    inputs: ForwardInputs = {"valid": given.get("source_valid"), "positions": given.get("source_positions")}
     with jax.named_scope("encoder"):
-        return run(
-            params.encoder,
-            config.resolved_encoder,
-            source,
-            {"valid": given.get("source_valid"), "positions": given.get("source_positions")},
-            dropout_key=key,
-            rows=rows,
-            return_intermediates=return_intermediates,
-            remat=remat,
-            table=_table(params),
-            edits=None if edits is None else dataclasses.replace(edits, stack="encoder/"),
-        )
+        return run(params.encoder, config.resolved_encoder, source, inputs, table=_table(params), **own)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.nn.element_pairs import has_pairs, join_pairs, split_pairs
+from flaxformer.nn.formulations import activations as fast
+from flaxformer.nn.formulations import with_formulations
 from flaxformer.nn.widen import widen
 
 
@@ -62,38 +63,15 @@ _ELEMENTWISE = frozenset(ACTIVATIONS.values())
 
 def activate(name: str, x: Float[Array, "*batch D"], bias: Float[Array, "D"] | None) -> Float[Array, "*batch D"]:
     """Return f(x + b) for an activation f, where its result is the operand of a matrix product."""
-    function = ACTIVATIONS[name]
-    if function in _ELEMENTWISE and has_pairs(x):
-        return _of_pairs(function, x, bias)
+    return activate_sum(ACTIVATIONS[name], x, bias, ACTIVATIONS[name] in _ELEMENTWISE)
+
+
+@with_formulations("activation", fast.FORMULATIONS)
+def activate_sum(
+    function: Callable[[Array], Array],
+    x: Float[Array, "*batch D"],
+    bias: Float[Array, "D"] | None,
+    is_elementwise: bool,
+) -> Float[Array, "*batch D"]:
+    """Return f(x + b), with the sum rounded as x is."""
     return function(x if bias is None else (x + bias.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _of_pairs(function: Callable[[Array], Array], x: Float[Array, "*batch D"], bias: Array | None) -> Array:
-    """Return function(x + bias) for a large x in bfloat16 on a GPU; x is stored for the derivative, and not the sum."""
-    return join_pairs(*map(function, _sums(x, bias)))
-
-
-def _sums(x: Float[Array, "*batch D"], bias: Array | None) -> tuple[Array, Array]:
-    """Return x + bias, rounded as x is, as pairs."""
-    even, odd = split_pairs(x)
-    if bias is None:
-        return even, odd
-    row = widen(bias).reshape((1,) * (x.ndim - 1) + (-1,))
-    return widen((even + row[..., ::2]).astype(x.dtype)), widen((odd + row[..., 1::2]).astype(x.dtype))
-
-
-def _of_pairs_backward(
-    function: Callable[[Array], Array], residuals: tuple[Array, Array | None], gradient: Array
-) -> tuple[Array, Array | None]:
-    # As in `jax.checkpoint`: otherwise XLA keeps parts of the forward pass, such as tanh, for this computation.
-    (x, bias), gradient = jax.lax.optimization_barrier((residuals, gradient))
-
-    def one(x: Array, gradient: Array) -> Array:
-        return gradient * jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
-
-    of_x = join_pairs(*map(one, _sums(x, bias), split_pairs(gradient)))
-    return of_x, None if bias is None else widen(of_x).sum(tuple(range(x.ndim - 1))).astype(bias.dtype)
-
-
-_of_pairs.defvjp(lambda function, x, bias: (_of_pairs(function, x, bias), (x, bias)), _of_pairs_backward)

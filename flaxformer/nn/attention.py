@@ -9,7 +9,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from flaxformer.nn.formulations import queries, with_formulations
+from flaxformer.nn.linear import linear
 from flaxformer.nn.widen import widen
+
+
+@with_formulations("query map", queries.FORMULATIONS)
+def map_queries(
+    x: Float[Array, "*batch T D"],
+    weight: Float[Array, "D N d_k"],
+    bias: Float[Array, "N d_k"] | None,
+    scale: float | Float[Array, ""],
+) -> tuple[Float[Array, "*batch T N d_k"], float | Float[Array, ""]]:
+    """Return Q = X W_Q + b, and the scale of the logits Q Kᵀ."""
+    return linear(x, weight, bias), scale
 
 
 def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"] | None) -> Float[Array, "*rows S"]:

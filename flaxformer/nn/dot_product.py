@@ -4,12 +4,12 @@ The kernels that compute it are in `nn.kernels`; logits and weights are here too
 """
 
 import math
-from typing import Literal, get_args
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.nn.attention import attention_logits, masked_softmax
+from flaxformer.nn.formulations import with_formulations
 from flaxformer.nn.heads import (
     as_booleans,
     broadcast_grouped,
@@ -17,14 +17,13 @@ from flaxformer.nn.heads import (
     heads_first,
     heads_last,
     logits_shape,
+    unpack_rows,
     with_rank,
     without_unreachable,
 )
-from flaxformer.nn.kernels import choose
+from flaxformer.nn.kernels import attention, packed
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.masks import Mask
-
-Implementation = Literal["reference", "xla", "chunked", "cudnn", "splash", "tokamax", "auto"]
 
 
 def dot_product_attention(
@@ -36,7 +35,7 @@ def dot_product_attention(
     bias: Float[Array, "..."] | None = None,
     scale: float | Float[Array, ""] | None = None,
     logit_cap: float | Float[Array, ""] | None = None,
-    implementation: Implementation = "auto",
+    implementation: str = "auto",
 ) -> Float[Array, "*batch T N d_v"]:
     """Multi-head attention on [..., length, heads, width] arrays.
 
@@ -60,7 +59,23 @@ def dot_product_attention(
     _check_shapes(query, key, value, implementation)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     call = AttentionCall(query, key, value, mask, bias, scale, logit_cap)
-    return choose(call, implementation).compute(call)
+    return attention(call) if implementation == "auto" else attention.named(implementation, call)(call)
+
+
+@with_formulations("attention to a cache", packed.FORMULATIONS)
+def cached_attention(
+    query: Float[Array, "*batch T N d_k"],
+    key: Float[Array, "rows S d_k"],
+    value: Float[Array, "rows S d_v"],
+    *,
+    mask: Mask | None = None,
+    bias: Float[Array, "*batch N T S"] | None = None,
+    scale: float | Float[Array, ""],
+    logit_cap: float | Float[Array, ""] | None = None,
+) -> Float[Array, "*batch T N d_v"]:
+    """`dot_product_attention` to finite keys and values that are packed, one row per sequence and key-value head."""
+    key, value = (unpack_rows(x, query.shape[:-3]) for x in (key, value))
+    return dot_product_attention(query, key, value, mask=mask, bias=bias, scale=scale, logit_cap=logit_cap)
 
 
 def dot_product_logits(
@@ -132,8 +147,9 @@ def apply_weights(
 
 def _check_shapes(query: Array, key: Array, value: Array, implementation: str) -> None:
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
-    if implementation not in get_args(Implementation):
-        raise ValueError(f"implementation is {implementation!r}; expected one of {', '.join(get_args(Implementation))}")
+    names = ("reference", *attention.formulations, "auto")
+    if implementation not in names:
+        raise ValueError(f"implementation is {implementation!r}; expected one of {', '.join(names)}")
     if min(query.ndim, key.ndim, value.ndim) < 3 or not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
         raise ValueError(f"expected [..., length, heads, width] with equal leading axes; got {shapes}")
     if query.shape[-1] != key.shape[-1]:

@@ -47,6 +47,11 @@ def heads_last(mixed: Float[Array, "B K G T d_v"], shape: tuple[int, ...]) -> Fl
     return jnp.swapaxes(mixed.reshape(math.prod(batch), N, T, mixed.shape[-1]), 1, 2).reshape(*shape, mixed.shape[-1])
 
 
+def unpack_rows(x: Float[Array, "rows length d"], batch: tuple[int, ...]) -> Float[Array, "*batch length K d"]:
+    """Return rows, one per sequence and key-value head, as [*batch, length, K, d]."""
+    return jnp.swapaxes(x.reshape(*batch, -1, *x.shape[-2:]), -3, -2)
+
+
 def with_rank(x: Array, rank: int) -> Array:
     """Prepend axes of size 1 up to this rank."""
     return x.reshape((1,) * (rank - x.ndim) + x.shape)

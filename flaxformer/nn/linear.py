@@ -2,9 +2,12 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from flaxformer.nn.formulations import linear as fast
+from flaxformer.nn.formulations import with_formulations
+from flaxformer.nn.widen import widen
 
 
 def linear(
@@ -14,9 +17,8 @@ def linear(
     *,
     contract: int = 1,
     wide: bool = False,
-    factor: Float[Array, ""] | None = None,
 ) -> Float[Array, "..."]:
-    """Return y = (x W + b) · factor, summed over the last `contract` axes of x and the first ones of W.
+    """Return y = x W + b, summed over the last `contract` axes of x and the first ones of W.
 
     Both are reshaped to matrices first, so that forward and backward pass are single matrix products.
 
@@ -26,7 +28,6 @@ def linear(
       bias: b, [*out].
       contract: number of axes in *in.
       wide: return float32 or wider, the precision of the sum; by default, the promoted dtype of x and W.
-      factor: number that W and b are multiplied by, which is faster than to multiply y; None for 1.
 
     Returns:
       y [*batch, *out].
@@ -37,8 +38,6 @@ def linear(
     batch, inputs, outputs = x.shape[: x.ndim - contract], weight.shape[:contract], weight.shape[contract:]
     if x.shape[x.ndim - contract :] != inputs:
         raise ValueError(f"x has shape {x.shape} and weight {weight.shape}; expected x to end in {inputs}")
-    if factor is not None:
-        weight, bias = jax.tree.map(lambda leaf: (leaf * factor).astype(leaf.dtype), (weight, bias))
     product = jnp.promote_types(x.dtype, weight.dtype)
     dtype = jnp.promote_types(product, jnp.float32) if wide else product
     y = jnp.matmul(
@@ -49,23 +48,10 @@ def linear(
     return y.reshape(*batch, *outputs)
 
 
+@with_formulations("lookup", fast.LOOKUP)
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
     """Return the rows of a table.
 
     The gradient of a row is the sum over all occurrences of its id, in float32 or wider.
     """
-    is_wide = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
-    return table[ids] if is_wide else _narrow_lookup(table, ids)
-
-
-@jax.custom_vjp
-def _narrow_lookup(table: Float[Array, "V D"], ids: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    return table[ids]
-
-
-def _lookup_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
-    table, ids = residuals  # of the table, its shape alone: a compiled program does not keep it
-    return jnp.zeros(table.shape, jnp.float32).at[ids].add(gradient.astype(jnp.float32)).astype(table.dtype), None
-
-
-_narrow_lookup.defvjp(lambda table, ids: (table[ids], (table, ids)), _lookup_backward)
+    return widen(table)[ids].astype(table.dtype)

@@ -1,20 +1,17 @@
 """Normalisation of token vectors; statistics are computed in float32 or wider.
 
-On accelerators, the backward pass of `layer_norm` and `rms_norm` has a formula of its own, which stores less.
-
 Sources: Ba et al. 2016; Ioffe & Szegedy 2015; Zhang & Sennrich 2019; "What Happens in A Transformer Layer", first
 appendix (which omits the square in σ² and the ε).
 """
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
-from flaxformer.nn.kernels.platform import platform
+from flaxformer.nn.formulations import norms as fast
+from flaxformer.nn.formulations import with_formulations
 from flaxformer.nn.widen import widen
 
 
@@ -26,7 +23,7 @@ def layer_norm(
     epsilon: float | Float[Array, ""] = 1e-5,
 ) -> Float[Array, "*batch D"]:
     """Return y = (x − μ) / √(σ² + ε) · gain + bias, with the mean μ and the biased variance σ² over D."""
-    return _affine(_standardise(x, epsilon, True), gain, bias).astype(x.dtype)
+    return _affine(standardise(x, epsilon, True), gain, bias).astype(x.dtype)
 
 
 def rms_norm(
@@ -37,7 +34,7 @@ def rms_norm(
     epsilon: float | Float[Array, ""] = 1e-6,
 ) -> Float[Array, "*batch D"]:
     """Return y = x / √(mean(x²) + ε) · gain + bias, with the mean over D."""
-    return _affine(_standardise(x, epsilon, False), gain, bias).astype(x.dtype)
+    return _affine(standardise(x, epsilon, False), gain, bias).astype(x.dtype)
 
 
 def sequence_norm(
@@ -119,58 +116,12 @@ def moments(
     return mean, jnp.square(centred).sum(axes, keepdims=True) / count
 
 
-def _standardise(x: Float[Array, "*batch D"], epsilon: float | Array, centre: bool) -> Float[Array, "*batch D"]:
-    """Return n = (x − μ) r with r = 1 / √(mean((x − μ)²) + ε), where μ is the mean over D, or 0 unless `centre`."""
-    # XLA for CPUs computes the gradient of a residual stream as one sum over all later layers, again in each layer.
-    # With a derivative of its own, each term of that sum costs more: 12 layers take 1.13 × the time.
-    if platform().name == "cpu":
-        return _from_statistics(widen(x), epsilon, centre)
-    return _with_own_derivative(widen(x), epsilon, centre, x.dtype == jnp.bfloat16)
-
-
-def _from_statistics(x: Float[Array, "*batch D"], epsilon: float | Array, centre: bool) -> Float[Array, "*batch D"]:
+@with_formulations("norm", fast.FORMULATIONS)
+def standardise(x: Float[Array, "*batch D"], epsilon: float | Array, centre: bool) -> Float[Array, "*batch D"]:
+    """Return (x − μ) / √(mean((x − μ)²) + ε), with the mean μ over D, or 0 unless `centre`, in float32 or wider."""
+    x = widen(x)
     centred = x - x.mean(-1, keepdims=True) if centre else x
     return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def _with_own_derivative(
-    x: Float[Array, "*batch D"], epsilon: float | Array, centre: bool, is_rounded: bool
-) -> Float[Array, "*batch D"]:
-    """Return n, with dn = r (dx − mean(dx) − n mean(n dx)) − n r² dε / 2, without mean(dx) unless `centre`.
-
-    Args:
-      is_rounded: x are numbers of bfloat16, of which the derivative computes σ² as mean(x²) − μ², in one pass over x.
-        In float32 this errs by about 2⁻²³ μ²; the rounding of x has added about 2⁻²⁰ μ² to σ².
-    """
-    return _from_statistics(x, epsilon, centre)
-
-
-def _derivative(
-    centre: bool,
-    is_rounded: bool,
-    primals: tuple[Array, float | Array],
-    tangents: tuple[Array | SymbolicZero, Array | SymbolicZero],
-) -> tuple[Array, Array]:
-    (x, epsilon), (dx, d_epsilon) = primals, tangents
-    mean = x.mean(-1, keepdims=True) if centre else None
-    if mean is not None and is_rounded:
-        variance = jnp.maximum(jnp.square(x).mean(-1, keepdims=True) - jnp.square(mean), 0)
-    else:
-        variance = jnp.square(x if mean is None else x - mean).mean(-1, keepdims=True)
-    # Without the barrier, a GPU stores n · dy in float32 for the gradient of the gain.
-    mean, inverse = jax.lax.optimization_barrier((mean, jax.lax.rsqrt(variance + epsilon)))
-    normal = (x if mean is None else x - mean) * inverse
-    change = jnp.zeros_like(normal)
-    if not isinstance(dx, SymbolicZero):
-        across = dx - dx.mean(-1, keepdims=True) if centre else dx
-        change = inverse * (across - normal * (normal * dx).mean(-1, keepdims=True))
-    if not isinstance(d_epsilon, SymbolicZero):
-        change = change - normal * jnp.square(inverse) * d_epsilon / 2
-    return normal, change
-
-
-_with_own_derivative.defjvp(_derivative, symbolic_zeros=True)
 
 
 def _affine(x: Float[Array, "*batch D"], gain: Array | None, bias: Array | None) -> Float[Array, "*batch D"]:

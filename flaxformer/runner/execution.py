@@ -8,6 +8,7 @@ import jax
 
 from flaxformer.devices.sharding import Devices
 from flaxformer.model.layout import Layout
+from flaxformer.nn.formulations import FormulationSetting, using
 from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
@@ -16,7 +17,8 @@ from flaxformer.training.device_group import DeviceGroup
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Settings of executing a study. No setting changes a result, except the last bits with `group_size` or `mesh`.
+    """Settings of executing a study. No setting changes a result, except the last bits with `group_size`, `mesh` or
+    `formulations`.
 
     Args:
       output: the folder of results; runs/NAME by default.
@@ -27,6 +29,7 @@ class Execution:
       mesh: the devices that each run is trained on, for runs too large for one; by default, one device.
       chunk_steps: steps per call of the compiled program, between which progress is reported and a signal is obeyed;
         rounded down to a divisor of the evaluation interval.
+      formulations: "auto", or "reference" for the equations alone (`nn.formulations`).
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
       save_minutes: minutes between two saves of the runs in progress, which an interrupted study resumes; 0 for never.
       diagnostics: at every evaluation, also record `diagnostics.summary` of the next step's batch.
@@ -42,6 +45,7 @@ class Execution:
     exact: bool = False
     mesh: Devices | None = None
     chunk_steps: int = 50
+    formulations: FormulationSetting = "auto"
     layout: Layout = "auto"
     save_minutes: float = 5.0
     diagnostics: bool = False
@@ -55,6 +59,7 @@ class Execution:
         if not 0 <= self.save_minutes < math.inf:
             raise UserError(f"save_minutes is {self.save_minutes}; expected minutes, or 0 for never")
         check_weights_to_keep(self.keep)
+        using(self.formulations)
         if self.exact and (self.group_size or 1) > 1:
             raise UserError(f"group_size is {self.group_size} and exact is given; expected 1, or not exact")
         if self.exact and self.mesh is not None and self.mesh.count > 1:
@@ -103,13 +108,13 @@ class Execution:
         """
         devices, mesh = self.use_devices(), self.use_mesh()
         if mesh is None:
-            return [DeviceGroup((device,)) for device in devices]
+            return [DeviceGroup((device,), None, self.formulations) for device in devices]
         if mesh.count > len(devices) or (jax.process_count() > 1 and mesh.count < len(devices)):
             mesh.mesh()  # raises, unless the fault is in `devices`
             raise UserError(f"mesh is {mesh}, {mesh.count} devices, and devices is {len(devices)}; expected as many")
         starts = range(0, len(devices) - mesh.count + 1, mesh.count)
         parts = [tuple(devices[i : i + mesh.count]) for i in starts]
-        return [DeviceGroup(own, mesh.mesh_of(own)) for own in parts]
+        return [DeviceGroup(own, mesh.mesh_of(own), self.formulations) for own in parts]
 
     @property
     def where(self) -> str:

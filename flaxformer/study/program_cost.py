@@ -12,6 +12,7 @@ import numpy as np
 from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
+from flaxformer.nn.formulations import describe_choices, recording
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training import Run, start, train_step
@@ -37,6 +38,8 @@ class Cost:
     """FLOPs of the compiled step as XLA counts them, with elementwise operations; 0 where it does not count them."""
     excess: str = ""
     """The memory that it needs and that there is, if it does not fit; it is not timed then."""
+    formulations: str = ""
+    """The formulations of its functions (`nn.formulations`), in words."""
 
     def seconds(self, group: ProgramGroup, devices: int) -> float:
         """Return the estimated seconds of the group on so many devices."""
@@ -57,7 +60,8 @@ def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), jax.eval_shape(start, run))
     batch = jax.jit(_first_batch)(run.task.load())
     begin = time.perf_counter()
-    step = jax.jit(train_step).lower(shapes, run, batch).compile()
+    with recording() as choices:
+        step = jax.jit(train_step).lower(shapes, run, batch).compile()
     compiled = time.perf_counter()
     memory, analysis = step.memory_analysis(), step.cost_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
@@ -74,7 +78,8 @@ def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
         state, _ = step(state, run, batch)
     jax.block_until_ready(state)
     seconds = (time.perf_counter() - warm) / timed_steps
-    return Cost(count, flops_per_step(run), used, seconds, compiled - begin, counted)
+    formulations = describe_choices(choices)
+    return Cost(count, flops_per_step(run), used, seconds, compiled - begin, counted, formulations=formulations)
 
 
 def _noise(leaf: jax.ShapeDtypeStruct) -> np.ndarray:

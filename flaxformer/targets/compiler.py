@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 from flaxformer.system.errors import UserError
-from flaxformer.training.compiling import CompilerOptions, options_for
+from flaxformer.training.compiling import CompilerOptions, compiler_options
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NEEDED = (
@@ -28,9 +28,7 @@ class NotCompiled(NamedTuple):
     reason: str
 
 
-def compile_lowered(
-    lowered: jax.stages.Lowered, folder: str, target: str, platform: str
-) -> tuple[jax.stages.Compiled | None, str]:
+def compile_lowered(lowered: jax.stages.Lowered, folder: str, target: str) -> tuple[jax.stages.Compiled | None, str]:
     """Return the compiled program, whose text is written to a folder, or None and the message that memory ran out.
 
     Raises:
@@ -38,7 +36,7 @@ def compile_lowered(
     """
     try:
         options: CompilerOptions = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
-        return lowered.compile(compiler_options=options | options_for(platform)), ""
+        return lowered.compile(compiler_options=options | compiler_options(False)), ""
     except TypeError as error:
         if "host_callbacks" not in str(error):
             raise

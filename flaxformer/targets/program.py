@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 
 from flaxformer.devices.sharding import Devices, replicated, shardings_of
 from flaxformer.model.layout import Layout
-from flaxformer.nn.kernels import KernelChoice, recording
+from flaxformer.nn.formulations import FormulationChoice, recording
 from flaxformer.system.errors import UserError
 from flaxformer.targets.collectives import Collective, collectives_of
 from flaxformer.targets.compiler import compile_lowered, optimized_text, parse_bytes_needed
@@ -65,7 +65,7 @@ class CompiledStep(NamedTuple):
       needed: bytes that it needs on a device.
       available: bytes that there are.
       fits: True if the compiler and the device have enough.
-      choices: kernels of attention, and why no others.
+      choices: formulations of its functions, and why no others.
       collectives: communication per step.
       traffic: bytes of its arguments and results on each device: state and batch.
       seconds: time of the compilation.
@@ -77,7 +77,7 @@ class CompiledStep(NamedTuple):
     needed: int
     available: int
     fits: bool
-    choices: tuple[KernelChoice, ...]
+    choices: tuple[FormulationChoice, ...]
     collectives: tuple[Collective, ...]
     traffic: int
     seconds: float
@@ -165,8 +165,7 @@ def compile_step(
         weights, moments, stored = (sum(map(_bytes, jax.tree.leaves(part))) for part in parts)
         logits = logits_bytes(traced.jaxpr.jaxpr, run, placement.mesh)
         with tempfile.TemporaryDirectory() as folder:
-            target = placement.target
-            compiled, error = compile_lowered(traced.lower(), folder, str(target), target.device.platform)
+            compiled, error = compile_lowered(traced.lower(), folder, str(placement.target))
             text = optimized_text(Path(folder))
     seconds, available = time.perf_counter() - began, placement.target.memory
     held, chosen = weights + moments + stored, tuple(dict.fromkeys(choices))

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from flaxformer.core.struct import replace_at
 from flaxformer.devices.sharding import Devices
-from flaxformer.nn.kernels import KernelChoice
+from flaxformer.nn.formulations import FormulationChoice
+from flaxformer.nn.kernels import KERNELS
 from flaxformer.system.errors import UserError
 from flaxformer.targets.topology import Target
 from flaxformer.training.micro_batches import check_batch
@@ -52,13 +53,15 @@ def suggestions(run: Run, target: Target, mesh: Devices | None) -> Iterator[Sugg
         yield Suggestion(" ".join(words), changes, devices)
 
 
-def kernel_suggestions(choices: tuple[KernelChoice, ...], platform: str) -> list[str]:
+def kernel_suggestions(choices: tuple[FormulationChoice, ...], platform: str) -> list[str]:
     """Return why attention has no fused kernel, where a kernel of the platform exists."""
-    fused = {"gpu": "cudnn", "tpu": "splash"}[platform]
+    fused = [name for name, kernel in KERNELS.items() if kernel.is_fused and platform in kernel.platforms]
     lines = [
         f"no fused attention for {choice.call}: {reason.partition(': ')[2]}"
         for choice in choices
         for reason in choice.reasons
-        if choice.kernel not in ("cudnn", "splash", "tokamax") and reason.partition(":")[0] in (fused, "all kernels")
+        if choice.function == "attention"
+        and choice.formulation not in fused
+        and reason.partition(":")[0] in (fused[0], "all kernels")
     ]
     return list(dict.fromkeys(lines))

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import jax
 
-from flaxformer.nn.kernels.platform import compiling_for
+from flaxformer.nn.formulations import compiling_for
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.targets.devices import TARGETS, Device
 from flaxformer.targets.gpu import cuda_is_known, target_config

@@ -35,7 +35,7 @@ from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import prefetch
 from flaxformer.training.calls_in_flight import wait_every_few_calls
-from flaxformer.training.compiling import compile_for
+from flaxformer.training.compiling import compile_lowered
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import task_columns, without_errors
 from flaxformer.training.evaluation_data import HeldOutPart, PlacedEvaluations, shapes_of
@@ -250,13 +250,13 @@ class CompiledRun:
         return wait_every_few_calls(self.programs[call.name](*call.arguments), self.device_group.mesh)
 
     def _lower(self, call: ProgramCall) -> jax.stages.Lowered:
-        with self.device_group.mesh_context(), self._functions.tracing, without_collections():
+        with self.device_group.context(), self._functions.tracing, without_collections():
             function = jax.jit(call.function, out_shardings=call.shardings, donate_argnums=call.donate)
             return function.lower(*call.arguments)
 
     def _compile(self, call: ProgramCall, lowered: jax.stages.Lowered) -> None:
-        with self.device_group.mesh_context():
-            compiled = compile_for(lowered, self._platform, runs_once=call.name == "start")
+        with self.device_group.context():
+            compiled = compile_lowered(lowered, runs_once=call.name == "start")
         if (own := compiled.memory_analysis()) is not None:
             used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
             self._bytes[call.name] = used - own.alias_size_in_bytes

@@ -29,7 +29,7 @@ class PlacedEvaluations:
     def batches(self, source: Source, part: HeldOutPart) -> Batch | None:
         """The batches of the task, whose data are on the devices; None if it has no test set."""
         if part not in self._batches:
-            with self._device_group.mesh_context():
+            with self._device_group.context():
                 batches = jax.jit(lambda source: getattr(source, part)())(source)
             # Batches that depend on no array of the source are computed on JAX's first device.
             self._batches[part] = batches if self._device_group.mesh else self._device_group.device_put(batches)

@@ -24,7 +24,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
 
 from flaxformer.core.struct import replace_at
-from flaxformer.nn.kernels import using
+from flaxformer.nn.formulations import using
 from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training.run import Run
 from flaxformer.training.step import start, train_step
@@ -75,7 +75,7 @@ def _step(run: Run, source: Source) -> Jaxpr:
     """The program of a training step, without operations whose results are not used."""
     run = jax.tree.map(jnp.asarray, run.without_init)
     state = jax.eval_shape(functools.partial(start, layout="auto"), run)
-    with using("xla"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
+    with using("reference"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
         traced = jax.make_jaxpr(train_step)(state, run, first_batch(source)).jaxpr
     return partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars), instantiate=True)[0]
 

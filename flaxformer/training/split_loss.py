@@ -1,6 +1,6 @@
 """Loss and accuracy from some of the tokens at a time: the logits of a large batch are never held as a whole.
 
-Up to `nn.chunks.LARGE` outputs per device, everything is computed at once. Beyond, the features that the head's
+Up to `chunks.LARGE` outputs per device, everything is computed at once. Beyond, the features that the head's
 `project` reads are divided into chunks of tokens, and each chunk's outputs, their losses and their gradients are
 computed before the next chunk's. A head without `project`, or whose own loss is not declared `by_token`, has all
 outputs at once.
@@ -21,8 +21,8 @@ from flaxformer.core.weight_axes import axes
 from flaxformer.devices.sharding import batch_shards, reduce_scatter, shard_leading, weight_spec
 from flaxformer.model.output import ModelOutput
 from flaxformer.model.weights import Transformer
-from flaxformer.nn import chunks
-from flaxformer.nn.chunks import Division
+from flaxformer.nn.formulations import chunks, with_formulations
+from flaxformer.nn.formulations.chunks import Division
 from flaxformer.nn.losses import mean
 from flaxformer.nn.widen import widen
 from flaxformer.tasks.batch import Batch
@@ -41,9 +41,13 @@ def division_of(outcome: ModelOutput, batch: Batch) -> Division | None:
         return None
     shards, tokens = batch_shards(shape[0]), math.prod(shape)
     width = math.prod(outcome.output.shape) // max(tokens, 1)
-    if tokens * width // shards <= chunks.LARGE:
-        return None
-    return Division(shape, shards, chunks.chunk_count(tokens // shards, width, chunks.LARGE))
+    return divide_outputs(shape, shards, width)
+
+
+@with_formulations("outputs", chunks.FORMULATIONS)
+def divide_outputs(shape: tuple[int, ...], shards: int, width: int) -> Division | None:
+    """Return None: all outputs of a batch of this shape, `width` per token, are computed at once."""
+    return None
 
 
 def training_counts(params: Transformer, run: Run, outcome: ModelOutput, batch: Batch) -> TargetCounts:

@@ -28,7 +28,7 @@ from flaxformer.devices.sharding import (
     shardings_of,
     weight_spec,
 )
-from flaxformer.nn.kernels.platform import compiling_for
+from flaxformer.nn.formulations import compiling_for
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.tasks.sharded import ShardedSource

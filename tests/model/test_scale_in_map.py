@@ -10,7 +10,7 @@ from flaxformer.components import Attention, RMSNorm
 from flaxformer.components import attention as module
 from flaxformer.core.struct import replace_at
 from flaxformer.model import apply, generate
-from flaxformer.nn.kernels.platform import compiling_for
+from flaxformer.nn.formulations import compiling_for
 
 
 def values(platform, params, config, tokens, given):

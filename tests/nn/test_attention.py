@@ -281,7 +281,7 @@ def shaped(*shape, dtype=np.float32):
         ([(7, 6, 4), (11, 3, 4), (11, 2, 5)], {}, "equal length and heads"),
         ([(2, 7, 6, 4), (3, 11, 3, 4), (2, 11, 3, 5)], {}, r"equal leading axes; got query \(2, 7, 6, 4\)"),
         ([(7, 4), (11, 4), (11, 5)], {}, r"expected \[..., length, heads, width\]"),
-        ([(7, 6, 4), (11, 3, 4), (11, 3, 5)], {"implementation": "flash"}, "'flash'; expected one of reference, xla"),
+        ([(7, 6, 4), (11, 3, 4), (11, 3, 5)], {"implementation": "flash"}, "'flash'; expected one of reference, cudnn"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_by_name(shapes, options, message):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer.nn.kernels.packed import cached_attention
+from flaxformer.nn.dot_product import cached_attention
 from flaxformer.nn.masks import Explicit, Padding
 
 B, N, K, S, WIDTH, VALUE = 2, 6, 3, 7, 5, 4

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.nn import chunks
-from flaxformer.nn.chunks import Division
+from flaxformer.nn.formulations import chunks
+from flaxformer.nn.formulations.chunks import Division
 from flaxformer.nn.losses import cross_entropy
 
 D, V = 5, 11

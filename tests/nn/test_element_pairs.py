@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import cross_entropy
-from flaxformer.nn import element_pairs as pairs
 from flaxformer.nn.activations import ACTIVATIONS, activate
-from flaxformer.nn.kernels.platform import compiling_for
+from flaxformer.nn.formulations import compiling_for, recording
+from flaxformer.nn.formulations import element_pairs as pairs
 
 BF16 = jnp.bfloat16
 
@@ -53,8 +53,10 @@ def test_pairs_are_for_large_rows_of_even_length_in_bfloat16_on_a_gpu(monkeypatc
     for (shape, fits), dtype, (name, is_gpu) in itertools.product(
         shapes.items(), (BF16, jnp.float16, jnp.float32), platforms.items()
     ):
-        with compiling_for(name):
-            assert pairs.has_pairs(jnp.zeros(shape, dtype)) == (fits and is_gpu and dtype == BF16), (shape, dtype, name)
+        with compiling_for(name), recording() as choices:
+            activate("tanh", jnp.zeros(shape, dtype), None)
+        uses_pairs = [choice.formulation == "pairs" for choice in choices]
+        assert uses_pairs == [fits and is_gpu and dtype == BF16], (shape, dtype, name)
 
 
 @pytest.mark.parametrize("biased", [False, True])

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer.nn import Causal, Padding, Segments, Window, dot_product_attention
-from flaxformer.nn.kernels import KERNELS, choose, cudnn
+from flaxformer.nn.formulations import Platform, compiling_for
+from flaxformer.nn.kernels import KERNELS, attention, cudnn
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.cudnn import unsupported_reason
-from flaxformer.nn.kernels.platform import Platform, compiling_for
 from flaxformer.nn.masks import Prefix
 from flaxformer.system.startup import cuda
 
@@ -83,16 +83,15 @@ def test_cudnn_refuses_a_call_with_the_reason(on_a_gpu, words, changes):
 
 
 def test_auto_is_the_first_kernel_that_takes_the_call(on_a_gpu):
-    assert choose(call(), "auto") is KERNELS["cudnn"]
-    assert choose(call(dtype=jnp.float32), "auto") is KERNELS["xla"]
-    assert choose(call(dtype=jnp.float32, T=600, S=600), "auto") is KERNELS["chunked"]
-    assert choose(call(), "reference") is KERNELS["reference"]
+    assert attention.choose(call()) is KERNELS["cudnn"].compute
+    assert attention.choose(call(dtype=jnp.float32)) is KERNELS["xla"].compute
+    assert attention.choose(call(dtype=jnp.float32, T=600, S=600)) is KERNELS["chunked"].compute
+    assert attention.named("reference", call()) is attention.equation
 
 
 def test_without_a_gpu_plain_products_and_a_clear_refusal():
     query, key, value, *_ = call()
-    assert unsupported_reason(call()) == "cuDNN needs an NVIDIA GPU"
-    with pytest.raises(ValueError, match="implementation is 'cudnn': cuDNN needs an NVIDIA GPU"):
+    with pytest.raises(ValueError, match="implementation is 'cudnn': cudnn needs an NVIDIA GPU"):
         dot_product_attention(query, key, value, implementation="cudnn")
 
 

@@ -8,8 +8,8 @@ from jax.sharding import PartitionSpec
 
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn import Causal, dot_product_attention
+from flaxformer.nn.formulations import compiling_for
 from flaxformer.nn.kernels.call import AttentionCall
-from flaxformer.nn.kernels.platform import compiling_for
 from flaxformer.nn.kernels.products import reference_attention
 from flaxformer.nn.kernels.splash import splash_attention
 

@@ -36,18 +36,6 @@ def test_equals_einsum(x, weight, contract, letters, biased):
 
 
 @every_case
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_factor_multiplies_the_result(x, weight, contract, letters, biased):
-    given = [jnp.asarray(a, jnp.float32) for a in numbers(x, weight, contract)][: 2 + biased]
-    factor = jnp.float32(0.3)
-    scaled, pull = jax.vjp(lambda f, *given: linear(*given, contract=contract, factor=f), factor, *given)
-    plain, pull_plain = jax.vjp(lambda f, *given: f * linear(*given, contract=contract), factor, *given)
-    np.testing.assert_allclose(scaled, plain, atol=2e-5)
-    for own, other in zip(pull(jnp.ones_like(scaled)), pull_plain(jnp.ones_like(plain)), strict=True):
-        np.testing.assert_allclose(own, other, atol=1e-4)
-
-
-@every_case
 def test_gradients_are_the_transposed_sums(x, weight, contract, letters):
     x, weight, bias = numbers(x, weight, contract)
     (inputs, output), (first, second) = letters.split("->"), letters.split("->")[0].split(",")

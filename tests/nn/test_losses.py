@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import cross_entropy
-from flaxformer.nn.kernels.platform import compiling_for
+from flaxformer.nn.formulations import compiling_for
 from flaxformer.nn.losses import count_correct, squared_error
 
 B, T, V = 3, 5, 7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer.nn import layer_norm, rms_norm
-from flaxformer.nn.kernels.platform import compiling_for
+from flaxformer.nn.formulations import compiling_for
 
 B, T, D = 2, 5, 7
 

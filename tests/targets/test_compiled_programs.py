@@ -21,7 +21,7 @@ from flaxformer.components import Attention, Dense, LanguageModel, LearnedPositi
 from flaxformer.config import ModelConfig
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices, parse_devices
-from flaxformer.nn import chunks
+from flaxformer.nn.formulations import chunks
 from flaxformer.nn.kernels import chunked
 from flaxformer.study.load import load_study
 from flaxformer.study.program_groups import groups
@@ -37,6 +37,13 @@ STUDY = Path(__file__).parents[2] / "experiments" / "norm_and_scale.py"
 BOUNDS = {"gpt2": 16.0, "shakespeare_gpu": 4.0, "multi30k": 2.0}
 """GiB per device that a recipe may need, on 8 devices along data; of others, 1."""
 KERNELS = {"tpu": "splash", "gpu": "cudnn"}
+
+
+def of_attention(program):
+    """Return the choices of kernels of attention."""
+    return [choice for choice in program.choices if choice.function == "attention"]
+
+
 GPT = Run(
     model=ModelConfig(
         vocabulary=50304,
@@ -92,7 +99,7 @@ def test_every_target_compiles_with_its_kernel(target):
     target = target_named(target)
     program = compile_step(SMALL, Placement.of(target, Devices(data=target.count)), "scanned")
     assert program.fits
-    assert {choice.kernel for choice in program.choices} == {KERNELS[target.device.platform]}
+    assert {choice.formulation for choice in of_attention(program)} == {KERNELS[target.device.platform]}
     assert (program.collectives != ()) == (target.count > 1)
     assert program.memory.weights > 4 * 257 * 128
     assert squares(program, 512) == []
@@ -123,7 +130,7 @@ def test_every_recipe_compiles_within_its_bound(file, target, data):  # noqa: F8
     assert program.memory.weights > 0
     assert program.memory.moments >= 2 * program.memory.weights * 0.9
     if file.stem == "gpt2":
-        assert [choice.kernel for choice in program.choices] == [KERNELS[target.device.platform]]
+        assert [choice.formulation for choice in of_attention(program)] == [KERNELS[target.device.platform]]
     assert all(own.is_known for own in program.collectives)
 
 
@@ -161,7 +168,7 @@ MESHES = ["data=8", "fsdp=8", "tensor=8"]
 def test_eight_devices_share_a_model_with_one_fused_kernel(target, mesh):
     program = gpt(target, mesh)
     assert program.fits, program.error
-    assert {choice.kernel for choice in program.choices} == {KERNELS[parse_target(target).device.platform]}
+    assert {choice.formulation for choice in of_attention(program)} == {KERNELS[parse_target(target).device.platform]}
     assert squares(program) == []
     whole = 4 * (50304 * 512 + 2048 * 512 + 4 * (4 * 512**2 + 2 * 512 * 1536))
     share = {"data=8": 1.0, "fsdp=8": 0.125, "tensor=8": 0.15}[mesh]
@@ -190,8 +197,8 @@ def test_without_a_fused_kernel_no_logits_are_held(target):
     program = gpt(
         target, "data=8", positions=LearnedPositions(max_length=2048), attention=Attention(heads=8, logit_cap=30.0)
     )
-    (choice,) = program.choices
-    assert choice.kernel == "chunked"
+    (choice,) = of_attention(program)
+    assert choice.formulation == "chunked"
     assert squares(program) == []
     assert chunked.MAX_LOGITS < 2048 * 2048
     assert program.fits
@@ -204,8 +211,8 @@ def test_windows_and_packed_documents_reach_the_kernel(target):
         task=GPT.task.replace(batch_size=1),
     )
     program = compile_step(run, Placement.of(target_named(target), None), "scanned")
-    (choice,) = program.choices
-    assert choice.kernel == KERNELS[parse_target(target).device.platform]
+    (choice,) = of_attention(program)
+    assert choice.formulation == KERNELS[parse_target(target).device.platform]
     assert "causal & window 256" in choice.call
     assert squares(program) == []
 
@@ -225,9 +232,9 @@ def test_packed_documents_and_a_window_at_8192_tokens_hold_no_logits(target, tmp
         training=SMALL.training.replace(remat="block"),
     )
     program = compile_step(run, Placement.of(target_named(target), None), "scanned")
-    (choice,) = program.choices
+    (choice,) = of_attention(program)
     # The window counts the positions of a document, which begin anew at each, so no fused kernel has its band.
-    assert choice.kernel == "chunked"
+    assert choice.formulation == "chunked"
     assert "segments" in choice.call
     assert squares(program, length) == []
     assert program.needed < 2 * 2 * length**2 * 4, "two heads of two sequences, in float32"

@@ -11,7 +11,6 @@ import pytest
 from flaxformer.components import Attention, Dense, Rotary
 from flaxformer.config import ModelConfig
 from flaxformer.model import Sampling, decoding, init
-from flaxformer.model.decoding_edits import EditArguments
 from flaxformer.targets.program import Placement
 from flaxformer.targets.topology import PACKAGES, parse_target
 from flaxformer.targets.transfers import host_transfers
@@ -44,7 +43,7 @@ def compiled(target, function, *arguments, donate=()):
 
 def begin(parts):
     def function(params, prompt, valid):
-        return decoding.begin_decoding(params, CONFIG, EditArguments(), prompt, valid, {}, CAPACITY, parts, None)
+        return decoding.begin_decoding(decoding.Decoder(params, CONFIG), prompt, valid, {}, CAPACITY, parts, None)
 
     return function
 
@@ -75,9 +74,8 @@ def test_a_chunk_of_tokens_updates_the_cache_in_place_without_the_host(target, t
     key = jax.eval_shape(lambda: jax.random.key(0))
 
     def function(params, state, key):
-        return decoding.decode_chunk(
-            params, CONFIG, EditArguments(), state, Sampling(temperature=temperature), 0, key, 32, None
-        )
+        decoder = decoding.Decoder(params, CONFIG, sampling=Sampling(temperature=temperature), end=0, key=key)
+        return decoding.decode_chunk(decoder, state, 32, None)
 
     memory, text = compiled(target, function, params, state, key, donate=1)
     assert memory.alias_size_in_bytes >= CACHE

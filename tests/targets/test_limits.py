@@ -9,11 +9,11 @@ from rich.console import Console
 
 from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
-from flaxformer.cli.target import collectives_table, gib, kernel_lines, memory_table, plan_run, step_line
+from flaxformer.cli.target import collectives_table, formulation_lines, gib, memory_table, plan_run, step_line
 from flaxformer.components import Attention
 from flaxformer.config import ModelConfig
 from flaxformer.devices.sharding import Devices
-from flaxformer.nn.kernels import KernelChoice
+from flaxformer.nn.formulations import FormulationChoice
 from flaxformer.study.declare import Axis, Study
 from flaxformer.study.program_groups import groups
 from flaxformer.targets.collectives import Collective
@@ -164,19 +164,21 @@ def test_suggestions_are_valid_changes_in_order_of_their_cost():
 
 
 CHOICES = (
-    KernelChoice("chunked", "T 1024, float32, causal",
-           ("cudnn: cuDNN takes bfloat16 or float16", "splash: splash attention needs a TPU")),
-    KernelChoice("cudnn", "T 512", ()),
-)  # fmt: skip
+    FormulationChoice("attention", "chunked", "T 1024, float32, causal", ("cudnn: cuDNN takes bfloat16 or float16",)),
+    FormulationChoice("attention", "cudnn", "T 512"),
+    FormulationChoice("norm", "one pass", "bfloat16 [2, 3]", ("some: reason",)),
+    FormulationChoice("norm", "reference", "float32 [2, 3]"),
+)
 
 
 def test_missing_kernels_are_suggested_with_their_reason():
     assert kernel_suggestions(CHOICES, "gpu") == [
         "no fused attention for T 1024, float32, causal: cuDNN takes bfloat16 or float16"
     ]
-    assert kernel_lines(CHOICES) == [
+    assert formulation_lines(CHOICES) == [
         "attention by chunked: T 1024, float32, causal (cudnn: cuDNN takes bfloat16 or float16)",
         "attention by cudnn: T 512",
+        "norm by one pass",
     ]
 
 

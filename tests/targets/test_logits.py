@@ -5,7 +5,7 @@ import pytest
 
 from flaxformer.components import Attention, Dense, LanguageModel
 from flaxformer.config import ModelConfig
-from flaxformer.nn import chunks
+from flaxformer.nn.formulations import chunks
 from flaxformer.targets.program import logits_bytes
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, Training, start, train_step

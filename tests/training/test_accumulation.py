@@ -9,7 +9,7 @@ from flaxformer.components import Attention, BatchNorm, Dense
 from flaxformer.config import ModelConfig
 from flaxformer.core.struct import replace_at
 from flaxformer.model import apply
-from flaxformer.nn import chunks
+from flaxformer.nn.formulations import chunks
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy
 from flaxformer.training import LossTerm, Run, Training, ZLoss, start, train_step

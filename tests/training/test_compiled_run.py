@@ -169,8 +169,8 @@ def test_initial_weights_have_the_bits_of_weights_drawn_alone(layout, devices):
 def test_the_program_that_runs_once_compiles_without_unknown_options(monkeypatch):
     lowered = jax.jit(lambda x: x + 1).lower(jnp.float32(1))
     monkeypatch.setattr(compiling, "ONCE_ON_CPU", {"xla_no_such_option": True})
-    assert compiling.compile_for(lowered, "cpu", runs_once=True)(jnp.float32(1)) == 2
+    assert compiling.compile_lowered(lowered, runs_once=True)(jnp.float32(1)) == 2
     others = {"xla_backend_optimization_level": "none"}
     monkeypatch.setattr(compiling, "ONCE_ON_CPU", {"xla_no_such_option": True, **others})
     with pytest.raises(jax.errors.JaxRuntimeError, match="none"):
-        compiling.compile_for(lowered, "cpu", runs_once=True)
+        compiling.compile_lowered(lowered, runs_once=True)

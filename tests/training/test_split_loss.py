@@ -12,7 +12,7 @@ from flaxformer.components import Attention, Classifier, Dense, LanguageModel, L
 from flaxformer.config import ModelConfig
 from flaxformer.core.struct import leaf
 from flaxformer.devices.sharding import Devices, shardings_of
-from flaxformer.nn import chunks
+from flaxformer.nn.formulations import chunks
 from flaxformer.tasks import Copy
 from flaxformer.tasks.batch import Batch
 from flaxformer.training import LossTerm, Run, Training, ZLoss, start

@@ -9,6 +9,8 @@ FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 """Exit codes other than 0; see `flaxformer --help`."""
 LAYOUTS = Literal["auto", "unrolled", "scanned"]
 """The choices of `model.layout.Layout`, without importing JAX."""
+FORMULATIONS = Literal["auto", "reference"]
+"""The choices of `nn.formulations.FormulationSetting`, without importing JAX."""
 ON_CODE_CHANGE = Literal["refuse", "keep", "retrain"]
 """The choices of `user_code.changes.OnCodeChange`, without importing JAX."""
 LAW_LOSSES = Literal["huber", "log_squares", "squares"]
@@ -54,6 +56,10 @@ CodeChangeOption = Annotated[
         "what to do if your code has changed since the results were computed: stop with an error, keep the results, "
         "or train again",
     ),
+]
+FormulationsOption = Annotated[
+    FORMULATIONS,
+    option("KIND", "auto: the fastest for the platform", "compute by auto, or by reference: the equations alone"),
 ]
 Coordinator = Annotated[
     str | None,

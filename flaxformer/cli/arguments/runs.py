@@ -10,6 +10,7 @@ from flaxformer.cli.arguments.options import (
     LAYOUTS,
     CodeChangeOption,
     Coordinator,
+    FormulationsOption,
     Overrides,
     Process,
     Processes,
@@ -70,6 +71,7 @@ class Train:
     keep_last: Annotated[int, option("N", "2", "number of newest checkpoints to keep")] = 2
     keep_best: Annotated[int, option("N", "1", "number of best checkpoints to keep")] = 1
     chunk_steps: Annotated[int, option("N", "50", "steps between two updates of the progress")] = 50
+    formulations: FormulationsOption = "auto"
     layout: Annotated[LAYOUTS, option("KIND", "auto: by depth", "layers: auto, unrolled or scanned")] = "auto"
     samples: Annotated[
         int, option("N", "64", "tokens to generate at each evaluation, for tasks of text; 0 for none")

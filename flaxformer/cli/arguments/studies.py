@@ -11,6 +11,7 @@ from flaxformer.cli.arguments.options import (
     ON_ERROR,
     CodeChangeOption,
     Coordinator,
+    FormulationsOption,
     Output,
     Overrides,
     Process,
@@ -42,6 +43,7 @@ class StudyArguments:
     ] = None
     chunk_steps: Annotated[int, option("N", "50", "steps between two updates of the progress")] = 50
     save_minutes: Annotated[float, option("N", "5; 0 for never", "minutes between two saves of unfinished runs")] = 5.0
+    formulations: FormulationsOption = "auto"
     layout: Annotated[LAYOUTS, option("KIND", "auto: by depth", "layers: auto, unrolled or scanned")] = "auto"
     diagnostics: Annotated[bool, flag("also record norms, attention entropy and logits")] = False
     keep: Annotated[

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flaxformer.nn.formulations import platform
 from flaxformer.nn.kernels.call import AttentionCall
-from flaxformer.nn.kernels.platform import platform
 from flaxformer.nn.kernels.structure import as_mask, structure
 from flaxformer.nn.masks import Causal, lengths_to_valid
 
@@ -46,13 +46,10 @@ CAPABILITIES: dict[str, Callable[[AttentionCall], bool]] = {
 
 def unsupported_reason(call: AttentionCall) -> str | None:
     """Return why the kernel cannot compute this call, or None if it can."""
-    target = platform()
-    if target.name != "gpu":
-        return "cuDNN needs an NVIDIA GPU"
     unmet = next((words for words, met in CAPABILITIES.items() if not met(call)), None)
     if unmet is not None:
         return f"cuDNN takes {unmet}"
-    return self_check() if target.is_attached else None
+    return self_check() if platform().is_attached else None
 
 
 def cudnn_attention(

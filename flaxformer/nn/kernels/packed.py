@@ -4,10 +4,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.nn.attention import attention_logits
+from flaxformer.nn.formulations import Formulation
 from flaxformer.nn.masks import Mask
 
 
-def cached_attention(
+def packed_attention(
     query: Float[Array, "*batch 1 N d_k"],
     key: Float[Array, "rows S d_k"],
     value: Float[Array, "rows S d_v"],
@@ -17,7 +18,7 @@ def cached_attention(
     scale: float | Float[Array, ""],
     logit_cap: float | Float[Array, ""] | None = None,
 ) -> Float[Array, "*batch 1 N d_v"]:
-    """`dot_product_attention` for T = 1, finite values, and key-value heads of all sequences packed into rows.
+    """`nn.dot_product.cached_attention` for T = 1.
 
     Keys and values enter one product each in the shape in which a decoding loop carries them, since XLA copies a
     carried array that is reshaped; and the sum of the weights divides the output, not the weights.
@@ -38,3 +39,12 @@ def cached_attention(
     total = weights.sum(-1, keepdims=True)
     y = jnp.matmul(weights.astype(value.dtype), value, preferred_element_type=weights.dtype)
     return (y / jnp.where(total > 0, total, 1)).astype(value.dtype).reshape(*batch, 1, heads, value.shape[-1])
+
+
+FORMULATIONS = {
+    "packed": Formulation(
+        packed_attention,
+        gain="copies no cache: XLA copies an array that a loop carries and reshapes",
+        unsupported_reason=lambda query, *_, **__: None if query.shape[-3] == 1 else "there are several queries",
+    )
+}

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Int
 from flaxformer.nn.heads import heads_first, heads_last
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.chunked import reachable_keys
-from flaxformer.nn.kernels.platform import platform
 from flaxformer.nn.kernels.structure import Structure, as_mask, structure
 from flaxformer.nn.masks import lengths_to_valid
 
@@ -32,14 +31,7 @@ BATCH_AXES, HEAD_AXIS = ("data", "fsdp"), "tensor"
 
 
 def unsupported_reason(call: AttentionCall) -> str | None:
-    """Return why the kernel cannot compute a call, or None if it can."""
-    if platform().name != "tpu":
-        return "splash attention needs a TPU"
-    return unmet_condition(call)
-
-
-def unmet_condition(call: AttentionCall) -> str | None:
-    """Return the first condition of the kernel that a call does not meet, on any platform; None if it meets all."""
+    """Return the first condition of the kernel that a call does not meet; None if it meets all."""
     if not call.query.dtype == call.key.dtype == call.value.dtype:
         return "splash attention takes queries, keys and values of one dtype"
     if call.query.dtype not in (jnp.float32, jnp.bfloat16):

@@ -14,18 +14,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flaxformer.nn.formulations import platform
 from flaxformer.nn.kernels.call import AttentionCall
-from flaxformer.nn.kernels.platform import platform
 from flaxformer.nn.kernels.structure import Structure, as_mask, structure
 from flaxformer.nn.masks import Causal, lengths_to_valid
 
 
 def unsupported_reason(call: AttentionCall) -> str | None:
     """Return why the kernel cannot compute a call, or None if it can."""
-    target = platform()
-    if target.name != "gpu":
-        return "tokamax is used on NVIDIA GPUs"
-    if not target.is_attached:
+    if not platform().is_attached:
         return "tokamax chooses its kernel on the device"
     if not is_installed():
         return "tokamax is not installed"

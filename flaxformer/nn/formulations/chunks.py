@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from flaxformer.nn.formulations import Formulation
+
 LARGE = 2**29
 """Numbers above which the logits of a batch are computed in chunks of tokens, and about as many per chunk.
 
@@ -80,6 +82,25 @@ class Division:
             return x[:, :size].reshape(*self.batch, *rest)
 
         return jax.tree.map(one, tree)
+
+
+def _divide(shape: tuple[int, ...], shards: int, width: int) -> Division:
+    """Return the division of a batch of this shape, with `width` numbers per token."""
+    return Division(shape, shards, chunk_count(math.prod(shape) // shards, width, LARGE))
+
+
+def _unsuitable_reason(shape: tuple[int, ...], shards: int, width: int) -> str | None:
+    numbers = math.prod(shape) * width // shards
+    return None if numbers > LARGE else f"{numbers:,} outputs; chunks save memory above {LARGE:,}"
+
+
+FORMULATIONS = {
+    "chunks": Formulation(
+        _divide,
+        gain="holds the outputs of a chunk alone; the largest chunks that fit are fastest (bench formulations)",
+        unsuitable_reason=_unsuitable_reason,
+    )
+}
 
 
 def map_chunks(function: ChunkFunction, shared: PyTree, x: Array, rows: PyTree, division: Division) -> PyTree:

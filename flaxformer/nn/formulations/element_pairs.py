@@ -8,17 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-from flaxformer.nn.kernels.platform import platform
-
 FEWEST = 2**22
 """Elements from which an array is read in pairs. The time of small arrays is that of starting a loop, and a loop over
 pairs is one more: XLA fuses it with no other."""
 
 
-def has_pairs(x: Float[Array, "*batch D"]) -> bool:
-    """Return True if x is read faster in pairs: a large array in bfloat16 on a GPU, with rows of an even length."""
-    is_large = x.ndim > 0 and x.size >= FEWEST and x.shape[-1] % 2 == 0
-    return is_large and x.dtype == jnp.bfloat16 and platform().name == "gpu"
+def unsuitable_reason(x: Float[Array, "*batch D"]) -> str | None:
+    """Return why pairs are not faster on a GPU; None for a large array in bfloat16 with rows of an even length."""
+    if x.dtype != jnp.bfloat16 or x.ndim == 0 or x.shape[-1] % 2:
+        return "pairs need bfloat16 and rows of an even length"
+    return None if x.size >= FEWEST else f"{x.size:,} numbers; pairs are faster from {FEWEST:,}"
 
 
 def split_pairs(x: Float[Array, "*batch D"]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
