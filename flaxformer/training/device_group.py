@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer.devices.sharding import BATCH, Devices, device_put_global, replicated
+from flaxformer.nn.kernels.platform import platform
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.sharded import ShardedSource
@@ -86,12 +87,18 @@ class DeviceGroup:
         )
 
 
-def default_devices(run: Run) -> Devices | None:
+def default_devices(run: Run, devices: int | None = None, processes: int | None = None) -> Devices | None:
     """Return the mesh that a single run is trained on by default; None for one device.
 
     With several processes, all their devices, along data. On a CPU, the cores that `core_devices` gives, if the
     examples are `separable`.
+
+    Args:
+      run: the run.
+      devices: number of devices of all processes; by default, those that JAX has.
+      processes: number of processes; by default, those that JAX has.
     """
-    if jax.process_count() > 1:
-        return Devices(data=jax.device_count())
-    return core_devices(run) if jax.default_backend() == "cpu" and separable(run) else None
+    devices = devices or jax.device_count()
+    if (processes or jax.process_count()) > 1:
+        return Devices(data=devices)
+    return core_devices(run, devices) if platform().name == "cpu" and separable(run) else None
