@@ -70,7 +70,7 @@ def check_family(config: ModelConfig, expected: str | None, module: str) -> None
         )
 
 
-class Training(NamedTuple):
+class TrainingTraits(NamedTuple):
     """Known differences between training and evaluation of a model."""
 
     has_dropout: bool
@@ -79,7 +79,7 @@ class Training(NamedTuple):
     """With a component from outside the package, which may use the batch and random numbers in training."""
 
     @classmethod
-    def of(cls, config: ModelConfig) -> "Training":
+    def of(cls, config: ModelConfig) -> "TrainingTraits":
         """Return those of a config."""
         stacks = [config] if config.encoder is None else [config, config.encoder]
         kinds = (kind for kind in classes_in(config) if issubclass(kind, Component))
@@ -191,7 +191,7 @@ def attention_weights(
     return names, lambda key: initialise(key, declared, config.initial_std)
 
 
-class Cache(NamedTuple):
+class HeadCache(NamedTuple):
     """Keys and values of an attention's earlier calls, and the number of positions that they use, by Flax's names."""
 
     cached_key: Float[Array, "*batch S K d_k"]
@@ -199,12 +199,12 @@ class Cache(NamedTuple):
     cache_index: Int[Array, ""]
 
     @classmethod
-    def empty(cls, config: ModelConfig, shape: tuple[int, ...], dtype: DTypeLike) -> "Cache":
+    def empty(cls, config: ModelConfig, shape: tuple[int, ...], dtype: DTypeLike) -> "HeadCache":
         """Return a cache of zeros for inputs [*batch, capacity]."""
         heads, key, value = (config.sizes[name] for name in ("key_value_heads", "d_head", "d_value"))
         return cls(jnp.zeros((*shape, heads, key), dtype), jnp.zeros((*shape, heads, value), dtype), jnp.int32(0))
 
-    def append(self, new: KeysValues) -> "Cache":
+    def append(self, new: KeysValues) -> "HeadCache":
         """Return the cache with keys and values appended.
 
         Raises:
@@ -215,24 +215,26 @@ class Cache(NamedTuple):
             raise ValueError(f"{int(used)} of {capacity} positions are used; {length} more tokens do not fit")
         assert new.key is not None  # only a frozen pattern has no keys
         key = write(self.cached_key, new.key, used, axis=-3)
-        return Cache(key, write(self.cached_value, new.value, used, axis=-3), used + length)
+        return HeadCache(key, write(self.cached_value, new.value, used, axis=-3), used + length)
 
 
-Inputs = tuple[Float[Array, "*batch T D"], Float[Array, "*batch S D"] | None, Float[Array, "*batch S D"] | None]
+AttentionInputs = tuple[
+    Float[Array, "*batch T D"], Float[Array, "*batch S D"] | None, Float[Array, "*batch S D"] | None
+]
 """Inputs of queries, keys and values; by default, those of keys are those of queries, and of values those of keys."""
 
 
 def attend(
     params: PyTree[Array],
     config: ModelConfig,
-    inputs: Inputs,
+    inputs: AttentionInputs,
     mask: Mask | Array | None,
     *,
-    cache: Cache | None = None,
+    cache: HeadCache | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
     return_weights: bool = False,
-) -> tuple[Float[Array, "*batch T D_out"], Float[Array, "*batch N T S"] | None, Cache | None]:
+) -> tuple[Float[Array, "*batch T D_out"], Float[Array, "*batch N T S"] | None, HeadCache | None]:
     """Return the output of multi-head attention, on request its weights A, and the extended cache.
 
     With a key, A has dropout before it is applied. With a cache, query t attends to all earlier positions.
@@ -260,7 +262,7 @@ def attend(
     return y, weights, cache
 
 
-def _project(params: PyTree[Array], config: ModelConfig, inputs: Inputs, context: Context) -> KeysValues:
+def _project(params: PyTree[Array], config: ModelConfig, inputs: AttentionInputs, context: Context) -> KeysValues:
     """Return keys and values."""
     inputs_q, inputs_k, inputs_v = inputs
     if inputs_k is None and inputs_v is not None:

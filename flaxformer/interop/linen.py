@@ -21,7 +21,7 @@ from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import path_name
 from flaxformer.interop import flax_modules
-from flaxformer.interop.flax_modules import Cache, Training
+from flaxformer.interop.flax_modules import HeadCache, TrainingTraits
 from flaxformer.model import Transformer, init, run
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Mask
@@ -110,7 +110,7 @@ class Model(nn.Module):
         """
         config, key = self.config, None
         flax_modules.check_family(config, self.family, type(self).__name__)
-        names, training = flax_modules.collections_of(config, self.layout), Training.of(config)
+        names, training = flax_modules.collections_of(config, self.layout), TrainingTraits.of(config)
         params = _weights(self, names, lambda key: init(key, config, self.layout))
         reads = training.reads(self.deterministic, deterministic)
         if reads and not nn.merge_param("deterministic", self.deterministic, deterministic):
@@ -210,7 +210,7 @@ class MultiHeadAttention(nn.Module):
             config,
             (inputs_q, inputs_k, inputs_v),
             mask,
-            cache=Cache(**{name: variable.value for name, variable in stored.items()}) if is_extended else None,
+            cache=HeadCache(**{name: variable.value for name, variable in stored.items()}) if is_extended else None,
             dropout_rate=self.dropout_rate,
             dropout_key=key,
             return_weights=sow_weights,
@@ -222,5 +222,5 @@ class MultiHeadAttention(nn.Module):
         return y
 
     def _cache(self, config: ModelConfig, inputs: Float[Array, "*batch S D"]) -> dict[str, nn.Variable]:
-        empty = Cache.empty(config, inputs.shape[:-1], inputs.dtype)._asdict()
+        empty = HeadCache.empty(config, inputs.shape[:-1], inputs.dtype)._asdict()
         return {name: self.variable("cache", name, lambda value=value: value) for name, value in empty.items()}

@@ -23,7 +23,7 @@ from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters
 from flaxformer.interop import flax_modules
-from flaxformer.interop.flax_modules import Cache, Training
+from flaxformer.interop.flax_modules import HeadCache, TrainingTraits
 from flaxformer.model import Transformer, init, run
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Causal, Mask
@@ -128,7 +128,7 @@ class Model(Holder):
             if rngs is None:
                 raise ValueError("rngs and params are None; expected rngs to draw weights from, or params")
             params = init(rngs.params(), config, layout)
-        training = Training.of(config)
+        training = TrainingTraits.of(config)
         draws = keep_rngs and (training.has_dropout or (training.may_draw and hasattr(rngs, "dropout")))
         names = flax_modules.collections(params, config)
         self._set_up(config, names, params, deterministic, rngs if draws else None)
@@ -159,7 +159,7 @@ class Model(Holder):
           sow_losses: sow the losses of components (`Aux.losses`), which training adds to the head's, as "losses".
           arguments: padding, positions, a source and so on; see `flaxformer.model.ForwardInputs`.
         """
-        params, training, key = self.params, Training.of(self.config), None
+        params, training, key = self.params, TrainingTraits.of(self.config), None
         if training.reads(self.deterministic, deterministic) and not self._is_deterministic(deterministic):
             # If no number is drawn, any key selects the behaviour in training.
             key = self._key(rngs) if training.may_draw else jax.random.key(0)
@@ -236,19 +236,19 @@ class MultiHeadAttention(Holder):
         draws = keep_rngs and dropout_rate > 0
         self._set_up(config, names, draw(rngs.params()), deterministic, rngs if draws else None)
         self.dropout_rate, self.decode = dropout_rate, decode
-        for name in Cache._fields:
+        for name in HeadCache._fields:
             setattr(self, name, nnx.data(None))
 
     def init_cache(self, input_shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> None:
         """Create an empty cache for inputs [*batch, capacity, in_features]."""
-        for name, value in Cache.empty(self.config, input_shape[:-1], dtype)._asdict().items():
+        for name, value in HeadCache.empty(self.config, input_shape[:-1], dtype)._asdict().items():
             setattr(self, name, nnx.Cache(value))
 
-    def _cache(self) -> Cache:
-        variables = [getattr(self, name) for name in Cache._fields]
+    def _cache(self) -> HeadCache:
+        variables = [getattr(self, name) for name in HeadCache._fields]
         if None in variables:
             raise ValueError("decode is True and there is no cache; expected init_cache to be called first")
-        return Cache(*(variable[...] for variable in variables))
+        return HeadCache(*(variable[...] for variable in variables))
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""All that is read from texts of the compiler: programs, and its message that memory ran out.
+"""Reading of texts of the compiler: programs, and its message that memory ran out.
 
 These forms are of no public interface, and may change with XLA: no other module of the package searches such a text.
 `tests/targets/golden` has texts of each version of JAX that the package is tested with, and what they must give.
