@@ -1,6 +1,6 @@
 """Time of declaration of each claim, and the results that were known then, from the log of declarations.
 
-A result is known by its configuration and its seed (`store.entry_content`), whatever its arm, its study's claims or its
+A result is known by its configuration and its seed (`store.log_entries`), whatever its arm, its study's claims or its
 code were called then. A claim is identified by its text, its rule, and what it measures: the metric and the recipes of
 its arms, with all user code, or the code and the recipes of a derived number.
 """

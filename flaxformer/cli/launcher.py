@@ -1,5 +1,8 @@
 """Training the runs of a study by workers elsewhere: the options --launcher and those that go with it."""
 
+import dataclasses
+from pathlib import Path
+
 import jax
 from rich.console import Console
 
@@ -7,55 +10,76 @@ from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.study import exit_code, show_report
 from flaxformer.jobs.study_trackers import track
-from flaxformer.launchers import Options, Payload, launch
+from flaxformer.launchers import Options, Share, launch
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, missing, store_of
+from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 
+NOT_PASSED = ("launcher", "workers", "slurm", "ray", "share", "on_code_change", "track", "overrides")
+"""Arguments that a worker does not get as they are: those of the launcher, and what it does once for all workers."""
+
 
 def options_of(arguments: RunStudy) -> Options:
     """Options of the launcher."""
-    return Options(arguments.workers, arguments.slurm, arguments.ray, arguments.interface)
+    return Options(arguments.workers, arguments.slurm, arguments.ray)
 
 
 def check_options(arguments: RunStudy) -> None:
     """Refuse options that the launcher, or its absence, has no use for."""
     options_of(arguments).check(arguments.launcher)
-    for name in ("coordinator", "processes", "process"):
+    if arguments.share is not None:
+        Share.parse(arguments.share)
+    for name in ("coordinator", "processes", "process", "share"):
         if arguments.launcher is not None and (value := getattr(arguments, name)) is not None:
             raise UserError(f"--{name} is given {value} and launcher is {arguments.launcher}; expected one of them")
+
+
+def words_of(arguments: RunStudy, file: Path, output: Path) -> list[str]:
+    """Return what a worker gets after `flaxformer run`: the arguments with absolute paths."""
+    arguments = dataclasses.replace(arguments, output=output)
+    words = [str(file)]
+    for field in dataclasses.fields(arguments):
+        value = getattr(arguments, field.name)
+        if field.name not in ("file", *NOT_PASSED) and value != field.default:
+            words += [f"--{field.name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return words + (["--set", *arguments.overrides] if arguments.overrides else [])
 
 
 def launch_workers(arguments: RunStudy, study: Study, execution: Execution, console: Console) -> int:
     """Hand the study to a launcher; the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
-    store = store_of(study, execution)
-    plan = StudyPlan(study)
+    store, plan = store_of(study, execution), StudyPlan(study)
     check_recipes(plan, store)
     todo = missing(plan, store, retry_failed=arguments.retry_failed)
     runs = sum(len(group.trials) for group in todo)
     size = f"{count_of(runs, 'run')} to train in {count_of(len(todo), 'program')}"
     console.print(f"{study.name}: {size}; results in {store.root}", highlight=False, soft_wrap=True)
-    payload = Payload(
-        file=study.file or arguments.file,
-        jobs=(),
-        execution=execution,
-        overrides=arguments.overrides,
-        seeds=arguments.seeds,
-        retry_failed=arguments.retry_failed,
-        on_error=arguments.on_error,
-        on_code_change=arguments.on_code_change,
+    has_ended = launch(
+        str(arguments.launcher),
+        plan,
+        store,
+        words_of(arguments, (study.file or arguments.file).resolve(), store.root.resolve()),
+        options_of(arguments),
+        console,
+        arguments.retry_failed,
+        arguments.on_code_change,
     )
-    if not launch(str(arguments.launcher), plan, payload, options_of(arguments), console):
+    if not has_ended:
         console.print(
             f"flaxformer status {store.root} shows their progress; the same command later trains what is left.",
             highlight=False,
         )
         return 0
     list(track((), store, arguments.track))
+    return end_of(store, plan, console)
+
+
+def end_of(store: Store, plan: StudyPlan, console: Console) -> int:
+    """Show the report after all workers have ended; the exit code."""
     failed = show_report(store, console)
     left = sum(len(group.trials) for group in missing(plan, store))
     if left:

@@ -12,6 +12,7 @@ from flaxformer.cli.study import exit_code, load, show_report
 from flaxformer.devices import distributed
 from flaxformer.jobs import trackers
 from flaxformer.jobs.study_trackers import track
+from flaxformer.launchers import Share
 from flaxformer.runner.execute import Finished
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, declare, missing, run, store_of
@@ -38,18 +39,22 @@ def main(arguments: RunStudy, console: Console) -> int:
     check_recipes(plan, store)
     if not is_staged(study):
         declare(plan, store, arguments.on_code_change)
-    for line in _work_to_do(study, plan, execution, store, arguments.retry_failed):
+    only = _names_of_share(arguments.share, plan)
+    for line in _work_to_do(study, plan, execution, store, only, arguments.retry_failed):
         console.print(line, highlight=False, soft_wrap=True)
-    runs, steps = remaining_work(study, plan, execution, arguments.retry_failed)
+    runs, steps = remaining_work(study, plan, execution, only, arguments.retry_failed)
     events = run(
         study,
         execution,
+        only=only,
         retry_failed=arguments.retry_failed,
         on_error=arguments.on_error,
         on_code_change=arguments.on_code_change,
         plan=plan,
     )
-    follow(track(events, store, arguments.track), console, runs, steps)
+    failed = follow(track(events, store, arguments.track), console, runs, steps)
+    if arguments.share is not None:  # the launcher shows the report of all shares
+        return FAILED if failed else 0
     return exit_code(show_report(store, console), console)
 
 
@@ -59,12 +64,20 @@ def _follow_coordinator(study: Study, execution: Execution) -> int:
     return FAILED if "failed" in found else 0
 
 
-def _work_to_do(study: Study, plan: StudyPlan, execution: Execution, store: Store, retry_failed: bool) -> Iterator[str]:
+def _names_of_share(text: str | None, plan: StudyPlan) -> list[str] | None:
+    """Return the names of the runs of a share; None for all, which processes divide among themselves by leases."""
+    share = Share(1, 1) if text is None else Share.parse(text)
+    return None if share.parts == 1 else share.names(plan.declaration.trials)
+
+
+def _work_to_do(
+    study: Study, plan: StudyPlan, execution: Execution, store: Store, only: list[str] | None, retry_failed: bool
+) -> Iterator[str]:
     """Yield lines that say how many runs are to be trained, how many ended before, and where the results are."""
-    todo = missing(plan, store, retry_failed=retry_failed)
+    todo = missing(plan, store, only, retry_failed)
     left = sum(len(group.trials) for group in todo)
     known = statuses(store)
-    names = [trial.name for group in plan.groups for trial in group.trials]
+    names = only or [trial.name for group in plan.groups for trial in group.trials]
     ended = Counter(known[name] == "failed" for name in names if name in known)
     parts = [f"{count_of(left, 'run')} to train"]
     parts[0] += f" in {count_of(len(todo), 'compiled program')} on {execution.where}" if left else ""

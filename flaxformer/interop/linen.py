@@ -13,24 +13,21 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.components.cache import KeysValues
 from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import path_name
 from flaxformer.interop import flax_modules
+from flaxformer.interop.flax_modules import HeadCache, TrainingTraits
 from flaxformer.model import Transformer, init, run
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Mask
 
 Collections = Mapping[str, Mapping[str, PyTree]]
 """Variables of a Linen module: nested dictionaries by collection and name."""
-Variables = dict[str, dict[str, nn.Variable]]
-"""Linen's variable objects by collection and name."""
 
 
 def to_variables(params: Transformer, config: ModelConfig) -> Collections:
@@ -40,11 +37,6 @@ def to_variables(params: Transformer, config: ModelConfig) -> Collections:
 
 def to_params(variables: Collections, config: ModelConfig, layout: Layout = "unrolled") -> Transformer:
     """Convert the variables of a Linen module to the pure tree for `flaxformer.model.apply`.
-
-    Args:
-      variables: the variables.
-      config: the module's config.
-      layout: the module's layout.
 
     Raises:
       ValueError: a weight of the config is missing.
@@ -69,29 +61,17 @@ def _paths(names: PyTree[str]) -> list[tuple[str, ...]]:
     return [(name, *path_name(path).split("/")) for path, name in jax.tree_util.tree_leaves_with_path(names)]
 
 
-def _make_variables(module: nn.Module, names: PyTree[str], draw: Callable[[Array], PyTree]) -> Variables:
-    """Return the module's variables; missing ones are drawn with the module's "params" key."""
+def _weights(module: nn.Module, names: PyTree[str], draw: Callable[[Array], PyTree]) -> PyTree[Array]:
+    """Return the weights in a module's variables; missing ones are drawn with the module's "params" key."""
     drawn = functools.cache(lambda: _nest(draw(module.make_rng("params")), names))
-    return {
+    values = {
         collection: {
-            name: module.variable(collection, name, lambda c=collection, n=name: drawn()[c][n]) for name in weights
+            name: module.variable(collection, name, lambda c=collection, n=name: drawn()[c][n]).value
+            for name in weights
         }
         for collection, weights in _nest(names, names).items()
     }
-
-
-def _read_params(variables: Variables, names: PyTree[str]) -> PyTree[Array]:
-    values = {collection: {name: v.value for name, v in weights.items()} for collection, weights in variables.items()}
     return _unnest(values, names)
-
-
-def _update(variables: Variables, after: Collections) -> None:
-    """Write the weights that have changed."""
-    for collection, weights in variables.items():
-        for name, variable in weights.items():
-            new, old = jax.tree.leaves(after[collection][name]), jax.tree.leaves(variable.value)
-            if any(one is not other for one, other in zip(new, old, strict=True)):
-                variable.value = after[collection][name]
 
 
 class Model(nn.Module):
@@ -114,39 +94,43 @@ class Model(nn.Module):
         *,
         deterministic: bool | None = None,
         mask: Mask | Array | None = None,
-        **given: Array | None,
+        **arguments: Array | None,
     ) -> Float[Array, "..."]:
-        """Return the model's output, as `flaxformer.model.apply`.
-
-        Losses of components (`Aux.losses`), which training adds to that of the head, are sown into "losses".
+        """Return the model's output, as `flaxformer.model.apply`; losses of components are sown into "losses".
 
         Args:
           inputs: tokens [*batch, T], vectors or images, according to the config.
           deterministic: False applies dropout with `make_rng("dropout")`, and a BatchNorm normalises by the batch and
-            updates its statistics (mutable=["batch_stats"]). Required, here or in the constructor, for models whose
-            training is known to differ from evaluation.
+            updates its statistics (mutable=["batch_stats"]).
           mask: mask of self-attention: a `Mask`, or an array [*batch, heads, T, S], nonzero at allowed pairs.
-          given: padding, positions, a source and so on; see `flaxformer.model.ForwardInputs`.
+          arguments: padding, positions, a source and so on; see `flaxformer.model.ForwardInputs`.
 
         Raises:
           UserError: the config is not of the class's family.
         """
-        config = self.config
+        config, key = self.config, None
         flax_modules.check_family(config, self.family, type(self).__name__)
-        names = flax_modules.collections_of(config, self.layout)
-        variables = _make_variables(self, names, lambda key: init(key, config, self.layout))
-        params = _read_params(variables, names)
-        key = None
-        is_read = flax_modules.reads_deterministic(config, self.deterministic, deterministic)
-        if is_read and not nn.merge_param("deterministic", self.deterministic, deterministic):
+        names, training = flax_modules.collections_of(config, self.layout), TrainingTraits.of(config)
+        params = _weights(self, names, lambda key: init(key, config, self.layout))
+        reads = training.reads(self.deterministic, deterministic)
+        if reads and not nn.merge_param("deterministic", self.deterministic, deterministic):
             # If no number is drawn, any key selects the behaviour in training.
-            key = self.make_rng("dropout") if flax_modules.may_draw(config) else jax.random.key(0)
-        outcome = run(params, config, inputs, flax_modules.as_given(mask, given), dropout_key=key)
+            key = self.make_rng("dropout") if training.may_draw else jax.random.key(0)
+        outcome = run(params, config, inputs, flax_modules.as_inputs(mask, arguments), dropout_key=key)
         if not self.is_initializing():
-            _update(variables, _nest(replace_weights(params, outcome.aux.weights), names))
+            if outcome.aux.weights:
+                self._update(_nest(replace_weights(params, outcome.aux.weights), names))
             for name, loss in outcome.aux.losses.items():
                 self.sow("losses", name, loss)
         return outcome.output
+
+    def _update(self, after: Collections) -> None:
+        """Write the weights that have changed."""
+        for collection, weights in after.items():
+            for name, new in weights.items():
+                old: PyTree = self.get_variable(collection, name)
+                if any(x is not y for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)):
+                    self.put_variable(collection, name, new)
 
 
 class Encoder(Model):
@@ -208,57 +192,35 @@ class MultiHeadAttention(nn.Module):
         Args:
           inputs_q, inputs_k, inputs_v: inputs of queries, keys and values.
           mask: a `Mask`, or an array [*batch, heads, T, S], nonzero at allowed pairs.
-          deterministic: False applies dropout to attention weights; required, here or in the constructor, if there is a
-            dropout_rate.
+          deterministic: False applies dropout to attention weights.
           dropout_rng: the key of dropout; by default `make_rng("dropout")`.
           sow_weights: sow the attention weights as "attention_weights" into "intermediates".
         """
         width, read_width = inputs_q.shape[-1], (inputs_q if inputs_k is None else inputs_k).shape[-1]
-        config = flax_modules.attention_config(
-            self.num_heads,
-            width,
-            self.qkv_features,
-            self.num_kv_heads,
-            read_width,
-            self.use_bias,
-            self.normalize_qk,
-            self.options or {},
-        )
-        names = flax_modules.attention_collections(config, self.out_features)
-        variables = _make_variables(
-            self, names, lambda key: flax_modules.attention_init(key, config, self.out_features)
-        )
-        params = _read_params(variables, names)
-        read, allowed = flax_modules.project(params, config, inputs_q, inputs_k, inputs_v), flax_modules.as_mask(mask)
-        if self.decode:
-            read, allowed = self._extend(config, read, allowed)
-        key = None
+        sizes = (self.num_heads, width, self.qkv_features, self.num_kv_heads, read_width)
+        config = flax_modules.attention_config(*sizes, self.use_bias, self.normalize_qk, self.options)
+        names, draw = flax_modules.attention_weights(config, self.out_features)
+        params, key = _weights(self, names, draw), None
         if self.dropout_rate > 0 and not nn.merge_param("deterministic", self.deterministic, deterministic):
             key = self.make_rng("dropout") if dropout_rng is None else dropout_rng
-        y, weights = flax_modules.attend(
+        is_extended = self.has_variable("cache", "cache_index")  # not in the call that creates the cache
+        stored = self._cache(config, inputs_q if inputs_k is None else inputs_k) if self.decode else {}
+        y, weights, cache = flax_modules.attend(
             params,
             config,
-            inputs_q,
-            read,
-            allowed,
+            (inputs_q, inputs_k, inputs_v),
+            mask,
+            cache=HeadCache(**{name: variable.value for name, variable in stored.items()}) if is_extended else None,
             dropout_rate=self.dropout_rate,
             dropout_key=key,
             return_weights=sow_weights,
         )
+        for name, variable in stored.items() if cache is not None else ():
+            variable.value = getattr(cache, name)
         if sow_weights:
             self.sow("intermediates", "attention_weights", weights)
         return y
 
-    def _extend(self, config: ModelConfig, new: KeysValues, mask: Mask | None) -> tuple[KeysValues, Mask | None]:
-        """Append keys and values to the cache, and return all; the call that creates the cache returns its own."""
-        exists = self.has_variable("cache", "cache_index")
-        *batch, capacity, _, _ = new.value.shape
-        empty = flax_modules.empty_cache(config, tuple(batch), capacity, new.value.dtype)
-        key = self.variable("cache", "cached_key", lambda: empty.key)
-        value = self.variable("cache", "cached_value", lambda: empty.value)
-        index = self.variable("cache", "cache_index", lambda: jnp.int32(0))
-        if not exists:
-            return new, mask
-        read, index.value, mask = flax_modules.extend(KeysValues(key.value, value.value), index.value, new, mask)
-        key.value, value.value = read.key, read.value
-        return read, mask
+    def _cache(self, config: ModelConfig, inputs: Float[Array, "*batch S D"]) -> dict[str, nn.Variable]:
+        empty = HeadCache.empty(config, inputs.shape[:-1], inputs.dtype)._asdict()
+        return {name: self.variable("cache", name, lambda value=value: value) for name, value in empty.items()}

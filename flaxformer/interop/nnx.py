@@ -9,34 +9,91 @@ embedding's), so that the modules work in graph mode and in tree mode. In tree m
 argument: split off all variables other than `nnx.Param`, and merge them inside the loss.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from flaxformer.components.cache import KeysValues
 from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
+from flaxformer.core.params import Parameters
 from flaxformer.interop import flax_modules
-from flaxformer.interop.nnx_variables import Frozen, Holder, Randomness, is_variable, to_variables, wrap_in_variables
+from flaxformer.interop.flax_modules import HeadCache, TrainingTraits
 from flaxformer.model import Transformer, init, run
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Causal, Mask
 
-__all__ = ["Decoder", "Encoder", "EncoderDecoder", "Frozen", "Model", "MultiHeadAttention", "to_variables"]
+Randomness = nnx.Rngs | nnx.RngStream | Array
+"""Random numbers of dropout: Rngs (its `dropout`), a stream, or a key."""
 
 
-class Settings(TypedDict, total=False):
-    """Arguments of `Model` beside the config and the weights."""
+class Frozen(nnx.Variable):
+    """Variable of a weight that training does not change."""
 
-    rngs: nnx.Rngs | None
+
+KINDS: dict[str, type[nnx.Variable]] = {"params": nnx.Param, "batch_stats": nnx.BatchStat, "frozen": Frozen}
+"""Class of the variables of each collection."""
+
+
+def is_variable(node: object) -> bool:
+    """True if a node is a variable, which JAX sees as a tree."""
+    return isinstance(node, nnx.Variable)
+
+
+class Holder(nnx.Module):
+    """Base of modules whose attributes are the fields of a tree of weights."""
+
+    config: ModelConfig
     deterministic: bool | None
-    layout: Layout
-    keep_rngs: bool
+
+    def _set_up(
+        self,
+        config: ModelConfig,
+        names: PyTree[str],
+        params: Parameters,
+        deterministic: bool | None,
+        rngs: nnx.Rngs | None,
+    ) -> None:
+        """Make the fields of the tree attributes, each weight in a variable, and fork the stream of dropout."""
+        self.config, self.deterministic, self.parameters_class = nnx.static(config), deterministic, type(params)
+        variables = jax.tree.map(lambda name, weight: KINDS[name](weight), names, params)
+        for field in dataclasses.fields(variables):
+            setattr(self, field.name, nnx.data(getattr(variables, field.name)))
+        self.rngs = nnx.data(None if rngs is None else rngs.dropout.fork())
+
+    @property
+    def _variables(self) -> PyTree[nnx.Variable]:
+        names = [field.name for field in dataclasses.fields(self.parameters_class)]
+        return self.parameters_class(**{name: getattr(self, name) for name in names})
+
+    @property
+    def params(self) -> PyTree[Array]:
+        """The weights as the pure tree for `flaxformer.model.apply`."""
+        return jax.tree.map(lambda variable: variable[...], self._variables, is_leaf=is_variable)
+
+    def _is_deterministic(self, deterministic: bool | None) -> bool:
+        message = f"deterministic is None; {type(self).__name__} expects True or False, in the call or constructor"
+        return nnx.module.first_from(deterministic, self.deterministic, error_msg=message)
+
+    def _key(self, rngs: Randomness | None) -> Array:
+        message = "deterministic is False and rngs is None; expected rngs to draw dropout from"
+        stream = nnx.module.first_from(rngs, self.rngs, error_msg=message)
+        stream = stream.dropout if isinstance(stream, nnx.Rngs) else stream
+        return stream() if isinstance(stream, nnx.RngStream) else stream
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Set the attributes that `nnx.view` may change.
+
+        Args:
+          deterministic: True evaluates, False trains.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
 
 
 class Model(Holder):
@@ -71,14 +128,14 @@ class Model(Holder):
             if rngs is None:
                 raise ValueError("rngs and params are None; expected rngs to draw weights from, or params")
             params = init(rngs.params(), config, layout)
-        self._set_variables(to_variables(params, config), config)
-        needs_rngs = flax_modules.has_dropout(config) or (flax_modules.may_draw(config) and hasattr(rngs, "dropout"))
-        self._set_rngs(rngs, keep_rngs and needs_rngs)
-        self.deterministic = deterministic
+        training = TrainingTraits.of(config)
+        draws = keep_rngs and (training.has_dropout or (training.may_draw and hasattr(rngs, "dropout")))
+        names = flax_modules.collections(params, config)
+        self._set_up(config, names, params, deterministic, rngs if draws else None)
 
     @classmethod
-    def from_params(cls, config: ModelConfig, params: Transformer, **settings: Unpack[Settings]) -> Self:
-        """Return the module with these weights."""
+    def from_params(cls, config: ModelConfig, params: Transformer, **settings: Any) -> Self:
+        """Return the module with these weights; the settings are other arguments of the class."""
         return cls(config, params=params, **settings)
 
     def __call__(
@@ -89,7 +146,7 @@ class Model(Holder):
         rngs: Randomness | None = None,
         mask: Mask | Array | None = None,
         sow_losses: bool = False,
-        **given: Array | None,
+        **arguments: Array | None,
     ) -> Float[Array, "..."]:
         """Return the model's output, as `flaxformer.model.apply`.
 
@@ -97,17 +154,16 @@ class Model(Holder):
           inputs: tokens [*batch, T], vectors or images, according to the config.
           deterministic: False applies dropout, and a BatchNorm normalises by the batch and updates its statistics in
             place. Required, here or in the constructor, for models whose training is known to differ from evaluation.
-          rngs: random numbers of dropout: Rngs (its `dropout`), a stream, or a key.
+          rngs: random numbers of dropout.
           mask: mask of self-attention: a `Mask`, or an array [*batch, heads, T, S], nonzero at allowed pairs.
           sow_losses: sow the losses of components (`Aux.losses`), which training adds to the head's, as "losses".
-          given: padding, positions, a source and so on; see `flaxformer.model.ForwardInputs`.
+          arguments: padding, positions, a source and so on; see `flaxformer.model.ForwardInputs`.
         """
-        params, key = self.params, None
-        is_read = flax_modules.reads_deterministic(self.config, self.deterministic, deterministic)
-        if is_read and not self._is_deterministic(deterministic):
+        params, training, key = self.params, TrainingTraits.of(self.config), None
+        if training.reads(self.deterministic, deterministic) and not self._is_deterministic(deterministic):
             # If no number is drawn, any key selects the behaviour in training.
-            key = self._key(rngs) if flax_modules.may_draw(self.config) else jax.random.key(0)
-        outcome = run(params, self.config, inputs, flax_modules.as_given(mask, given), dropout_key=key)
+            key = self._key(rngs) if training.may_draw else jax.random.key(0)
+        outcome = run(params, self.config, inputs, flax_modules.as_inputs(mask, arguments), dropout_key=key)
         after = replace_weights(params, outcome.aux.weights)
         jax.tree.map(_update, self._variables, params, after, is_leaf=is_variable)
         if sow_losses:
@@ -174,25 +230,25 @@ class MultiHeadAttention(Holder):
         rngs: nnx.Rngs,
         keep_rngs: bool = True,
     ) -> None:
-        config = flax_modules.attention_config(
-            num_heads, in_features, qkv_features, num_kv_heads, in_kv_features, use_bias, normalize_qk, options or {}
-        )
-        names = flax_modules.attention_collections(config, out_features)
-        variables = wrap_in_variables(names, flax_modules.attention_init(rngs.params(), config, out_features))
-        self._set_variables(variables, config)
-        self._set_rngs(rngs, keep_rngs and dropout_rate > 0)
-        self.dropout_rate, self.deterministic, self.decode = dropout_rate, deterministic, decode
-        self.cached_key: nnx.Cache[Array | None] | None = nnx.data(None)
-        self.cached_value: nnx.Cache[Array] | None = nnx.data(None)
-        self.cache_index: nnx.Cache[Array] | None = nnx.data(None)
+        sizes = (num_heads, in_features, qkv_features, num_kv_heads, in_kv_features)
+        config = flax_modules.attention_config(*sizes, use_bias, normalize_qk, options)
+        names, draw = flax_modules.attention_weights(config, out_features)
+        draws = keep_rngs and dropout_rate > 0
+        self._set_up(config, names, draw(rngs.params()), deterministic, rngs if draws else None)
+        self.dropout_rate, self.decode = dropout_rate, decode
+        for name in HeadCache._fields:
+            setattr(self, name, nnx.data(None))
 
     def init_cache(self, input_shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> None:
         """Create an empty cache for inputs [*batch, capacity, in_features]."""
-        *batch, capacity, _ = input_shape
-        cache = flax_modules.empty_cache(self.config, tuple(batch), capacity, dtype)
-        self.cached_key = nnx.Cache[Array | None](cache.key)
-        self.cached_value = nnx.Cache(cache.value)
-        self.cache_index = nnx.Cache(jnp.int32(0))
+        for name, value in HeadCache.empty(self.config, input_shape[:-1], dtype)._asdict().items():
+            setattr(self, name, nnx.Cache(value))
+
+    def _cache(self) -> HeadCache:
+        variables = [getattr(self, name) for name in HeadCache._fields]
+        if None in variables:
+            raise ValueError("decode is True and there is no cache; expected init_cache to be called first")
+        return HeadCache(*(variable[...] for variable in variables))
 
     def __call__(
         self,
@@ -213,7 +269,7 @@ class MultiHeadAttention(Holder):
           inputs_q, inputs_k, inputs_v: inputs of queries, keys and values.
           mask: a `Mask`, or an array [*batch, heads, T, S], nonzero at allowed pairs.
           deterministic: False applies dropout to attention weights.
-          rngs: random numbers of dropout: Rngs (its `dropout`), a stream, or a key.
+          rngs: random numbers of dropout.
           sow_weights: sow the attention weights as the intermediate "attention_weights".
           decode: append the inputs, any number of tokens, to the cache; S is then its capacity.
           is_causal: let query t attend to keys s ≤ t only.
@@ -221,34 +277,21 @@ class MultiHeadAttention(Holder):
         Raises:
           ValueError: inputs of wrong width, or decoding without a cache or beyond its capacity.
         """
-        params = self.params
-        read, allowed = (
-            flax_modules.project(params, self.config, inputs_q, inputs_k, inputs_v),
-            flax_modules.as_mask(mask),
-        )
-        if self.decode if decode is None else decode:
-            read, allowed = self._extend(read, allowed)
-        elif is_causal:
-            allowed = Causal() & allowed
-        drop = self.dropout_rate > 0 and not self._is_deterministic(deterministic)
-        y, weights = flax_modules.attend(
-            params,
+        cache = self._cache() if (self.decode if decode is None else decode) else None
+        y, weights, cache = flax_modules.attend(
+            self.params,
             self.config,
-            inputs_q,
-            read,
-            allowed,
+            (inputs_q, inputs_k, inputs_v),
+            Causal() & flax_modules.as_mask(mask) if is_causal and cache is None else mask,
+            cache=cache,
             dropout_rate=self.dropout_rate,
-            dropout_key=self._key(rngs) if drop else None,
+            dropout_key=self._key(rngs)
+            if self.dropout_rate > 0 and not self._is_deterministic(deterministic)
+            else None,
             return_weights=sow_weights,
         )
+        for name, value in cache._asdict().items() if cache is not None else ():
+            getattr(self, name)[...] = value
         if sow_weights:
             self.sow(nnx.Intermediate, "attention_weights", weights)
         return y
-
-    def _extend(self, new: KeysValues, mask: Mask | None) -> tuple[KeysValues, Mask]:
-        if self.cached_key is None or self.cached_value is None or self.cache_index is None:
-            raise ValueError("decode is True and there is no cache; expected init_cache to be called first")
-        cached = KeysValues(self.cached_key[...], self.cached_value[...])
-        read, used, mask = flax_modules.extend(cached, self.cache_index[...], new, mask)
-        self.cached_key[...], self.cached_value[...], self.cache_index[...] = read.key, read.value, used
-        return read, mask

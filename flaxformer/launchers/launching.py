@@ -1,21 +1,21 @@
 """Launch of the missing runs of a study in other processes."""
 
 import dataclasses
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from flaxformer.launchers import local, ray, slurm
-from flaxformer.launchers.division import Jobs, Options, names
-from flaxformer.launchers.payload import Payload, private
-from flaxformer.runner.launch import declare, missing, store_of
+from flaxformer.launchers.options import Options
+from flaxformer.launchers.share import Share
+from flaxformer.runner.launch import declare, missing
 from flaxformer.runner.stages import is_staged
-from flaxformer.store.provenance import code
+from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.user_code.changes import OnCodeChange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +23,13 @@ class Launcher:
     """Functions of one launcher.
 
     Args:
-      divide: returns the groups of each job, and checks the options before anything is written.
-      start: starts the jobs of a payload file; returns true once all have ended, false if they are only submitted.
+      divide: returns the share of each worker, and checks the options before anything is written.
+      start: starts one worker per share, given the words of `flaxformer run` and the output folder; returns true once
+        all have ended, false if they are only submitted.
     """
 
-    divide: Callable[[list[ProgramGroup], Options], Jobs]
-    start: Callable[[Path, Payload, Options, Console], bool]
+    divide: Callable[[list[ProgramGroup], Options], list[Share]]
+    start: Callable[[Sequence[str], list[Share], Path, Options, Console], bool]
 
 
 LAUNCHERS = {
@@ -38,13 +39,27 @@ LAUNCHERS = {
 }
 
 
-def launch(kind: str, plan: StudyPlan, payload: Payload, options: Options, console: Console) -> bool:
-    """Declare the study and start the jobs that train its missing runs.
+def launch(
+    kind: str,
+    plan: StudyPlan,
+    store: Store,
+    words: Sequence[str],
+    options: Options,
+    console: Console,
+    retry_failed: bool = False,
+    on_code_change: OnCodeChange = "refuse",
+) -> bool:
+    """Declare the study and start the workers that train its missing runs.
 
     Args:
       kind: name of a launcher in `LAUNCHERS`.
-      plan: of the study that `payload.study()` returns.
-      payload: the file and the overrides of the command line; the other fields are filled in here.
+      plan: of the study.
+      store: its output folder.
+      words: what follows `flaxformer run` on the command line of a worker; its share is added here.
+      options: of the launcher.
+      console: for messages.
+      retry_failed: train failed trials again.
+      on_code_change: what to do with results whose user code has changed; the workers refuse further changes.
 
     Returns:
       true if all workers have ended; false if the jobs are only submitted.
@@ -55,27 +70,15 @@ def launch(kind: str, plan: StudyPlan, payload: Payload, options: Options, conso
     if kind not in LAUNCHERS:
         raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
     options.check(kind)
-    study = plan.study
-    if is_staged(study):
+    if is_staged(plan.study):
         raise UserError(
-            f"study '{study.name}' is trained in stages, which launchers do not support; run the command without "
+            f"study '{plan.study.name}' is trained in stages, which launchers do not support; run the command without "
             "--launcher, several times on one folder to share the work"
         )
-    store = store_of(study, payload.execution)
-    LAUNCHERS[kind].divide([], options)
-    declare(plan, store, payload.on_code_change)
-    todo = missing(plan, store, retry_failed=payload.retry_failed)
-    jobs = LAUNCHERS[kind].divide(todo, options)
-    if not todo:
-        return True
-    payload = dataclasses.replace(
-        payload,
-        file=payload.file.resolve(),
-        jobs=names(jobs),
-        interface=options.interface,
-        execution=dataclasses.replace(payload.execution, output=store.root.resolve()),
-        code=code(payload.file),
-    )
-    path = private(store.root.resolve() / "launches") / f"{kind}-{secrets.token_hex(4)}.json"
-    payload.write(path)
-    return LAUNCHERS[kind].start(path, payload, options, console)
+    launcher = LAUNCHERS[kind]
+    launcher.divide([], options)
+    trials = declare(plan, store, on_code_change).trials
+    todo = missing(plan, store, retry_failed=retry_failed)
+    names = {trial.name for group in todo for trial in group.trials}
+    shares = [share for share in launcher.divide(todo, options) if names.intersection(share.names(trials))]
+    return not shares or launcher.start(words, shares, store.root.resolve(), options, console)

@@ -1,34 +1,36 @@
 """Worker processes on this machine, each with its own devices or cores.
 
-All workers share the missing groups through leases: a fast worker trains more of them, and the group of a worker that
-dies is taken over by the others. With fewer groups than workers, each worker gets a share of the trials instead.
+All workers share the missing programs through leases: a fast worker trains more of them, and the program of a worker
+that dies is taken over by another. With fewer programs than workers, each worker gets a share of the trials instead.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.launchers.division import EVERYTHING, Jobs, Options, assign, shares
-from flaxformer.launchers.payload import Payload
-from flaxformer.launchers.work import DONE, FAILED
+from flaxformer.launchers.options import Options
+from flaxformer.launchers.share import Share, shares
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.interrupts import raise_if_interrupted
 
 POLL = 0.2
 """Seconds between two checks of the workers."""
+COLUMNS = "200"
+"""Width of the lines of a worker."""
 
 
-def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
-    """Return one job per worker.
+def divide(groups: list[ProgramGroup], options: Options) -> list[Share]:
+    """Return the share of each worker.
 
     Raises:
       UserError: there are more workers than devices or cores.
@@ -37,7 +39,7 @@ def divide(groups: list[ProgramGroup], options: Options) -> Jobs:
     workers = options.workers or len(devices)
     if workers > len(devices):
         raise UserError(f"workers is {workers}; expected at most {len(devices)}, the {kind} of this machine")
-    return [EVERYTHING] * workers if len(groups) >= workers else assign(groups, workers)
+    return shares(1) * workers if len(groups) >= workers else shares(workers)
 
 
 def places() -> tuple[list[str], str]:
@@ -49,20 +51,23 @@ def places() -> tuple[list[str], str]:
     platforms = os.environ.get("JAX_PLATFORMS", "cuda").split(",")
     if any("cuda" in name for name in plugins) and {"cuda", "gpu"} & set(platforms):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        found = range(len(list(Path("/dev").glob("nvidia[0-9]*")))) if visible is None else visible.split(",")
-        if gpus := [str(name) for name in found if str(name) not in ("", "-1")]:
+        numbers = range(len(list(Path("/dev").glob("nvidia[0-9]*")))) if visible is None else visible.split(",")
+        if gpus := [str(name) for name in numbers if str(name) not in ("", "-1")]:
             return gpus, "GPUs"
     return [str(core) for core in sorted(os.sched_getaffinity(0))], "cores"
 
 
-def start(path: Path, payload: Payload, options: Options, console: Console) -> bool:
+def start(words: Sequence[str], workers: list[Share], root: Path, options: Options, console: Console) -> bool:
     """Run all workers to their end and print their output, prefixed by their number; report those that die."""
     devices, kind = places()
+    ends = [len(devices) * number // len(workers) for number in range(len(workers) + 1)]
     processes: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
     try:
-        for index, own in enumerate(shares(devices, len(payload.jobs))):
-            processes.append(start_worker(path, index, own, kind))
+        for index, share in enumerate(workers):
+            processes.append(
+                start_worker([*words, "--share", str(share)], devices[ends[index] : ends[index + 1]], kind)
+            )
             readers.append(threading.Thread(target=_repeat, args=(processes[-1], index, console)))
             readers[-1].start()
         while any(process.poll() is None for process in processes):
@@ -76,23 +81,33 @@ def start(path: Path, payload: Payload, options: Options, console: Console) -> b
             process.wait()
             reader.join()
     for index, process in enumerate(processes):
-        if process.returncode not in (DONE, FAILED):
+        if process.returncode not in (0, 1):  # done, or done with failed runs
             console.print(f"worker {index} {_ending(process.returncode)}; its runs are kept", style="red")
     return True
 
 
-def start_worker(path: Path, index: int, own: Sequence[str], kind: str) -> subprocess.Popen[str]:
-    """Start the process of one worker with its devices or cores."""
-    words = [sys.executable, "-m", "flaxformer.launchers.worker", str(path), str(index)]
-    environment = dict(os.environ)
+def start_worker(words: Sequence[str], devices: Sequence[str], kind: str) -> subprocess.Popen[str]:
+    """Start `flaxformer run` with these words, on these devices or cores."""
+    environment = os.environ | {"COLUMNS": COLUMNS}
     if kind == "GPUs":
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-    else:
-        words += ["--cores", ",".join(own)]
-    # In a session of its own, so that Ctrl-C reaches only this process, which then stops the worker once.
-    return subprocess.Popen(
-        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    with _cores(devices) if kind == "cores" else contextlib.nullcontext():
+        # In a session of its own, so that Ctrl-C reaches only this process, which then stops the worker once.
+        return subprocess.Popen(
+            [sys.executable, "-m", "flaxformer.cli", "run", *words],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _cores(numbers: Sequence[str]) -> Iterator[None]:
+    """Let processes that this thread starts inside the `with` block use these CPU cores alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, map(int, numbers))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _repeat(process: subprocess.Popen[str], index: int, console: Console) -> None:

@@ -1,10 +1,10 @@
-"""Second attempts of a SLURM job whose process was killed, such as by a lack of memory.
+"""Second attempts of a SLURM job that was asked to end, or whose process was killed, such as by a lack of memory.
 
-    python -m flaxformer.launchers.resubmit DIR/launches/ID.json INDEX EXIT_CODE
+    python -m flaxformer.launchers.resubmit DIR K/N EXIT_CODE
 
 The batch script of a job calls it after a process that a signal ended. The job is queued again, and continues with the
-trials that have no row. After `ATTEMPTS` such ends without a new result or save, the trials of the program that was
-being trained get failed rows with the cause, and the job is queued again for its other trials, if it has any.
+trials of its share that have no row. After `ATTEMPTS` kills without a new result or save, the trials of the program
+that was being trained get failed rows with the cause, and the job is queued again for its other trials, if any.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.launchers.payload import read
+from flaxformer.launchers.share import Share
 from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.leases import owner_is_gone, read_leases
 from flaxformer.store.rows import Row
@@ -29,9 +29,9 @@ from flaxformer.system.json_reader import parse_json
 from flaxformer.system.wording import count_of
 
 ATTEMPTS = 3
-"""Number of ends without progress after which a program is given up."""
-REQUESTS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
-"""Signals that ask a process to end; these jobs are queued again where they are handled, or not at all."""
+"""Number of kills without progress after which a program is given up."""
+REQUESTS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU}
+"""Signals that ask a process to end; an interrupted command ends with the exit code of SIGINT."""
 
 
 def job_state() -> str:
@@ -43,25 +43,23 @@ def job_state() -> str:
         return ""
 
 
-def killed_by(code: int) -> signal.Signals | None:
-    """Return the signal that ended a process, from the exit code that srun gives; None if none did, or a request."""
+def ended_by(code: int) -> signal.Signals | None:
+    """Return the signal that ended a process, from the exit code that srun gives; None if none did."""
     try:
-        found = signal.Signals(code - 128)
+        return signal.Signals(code - 128)
     except ValueError:
         return None
-    return None if found in REQUESTS else found
 
 
-def after_kill(path: Path, index: int, killer: signal.Signals, console: Console) -> bool:
-    """Record the end of a job's process by a signal; returns true if the job is to be queued again."""
-    payload = read(path)
-    store = Store(payload.execution.output or path.parent.parent)
+def after_kill(root: Path, share: Share, killer: signal.Signals, console: Console) -> bool:
+    """Record that a signal killed the process of a job; returns true if the job is to be queued again."""
+    store = Store(root)
     declared = {trial.trial: trial for trial in store.declaration.trials}
-    own = [name for name in payload.job(index) or declared if name in declared]
-    left = [name for name in own if name not in store.rows()]
+    names = share.names(store.declaration.trials)
+    left = [name for name in names if name not in store.rows()]
     groups = {declared[name].group for name in left}
-    record = path.with_suffix("") / f"{index}.ends.json"
-    progress, count = _progress(store, own, groups), 1
+    record = root / "launches" / f"slurm-{os.environ.get('SLURM_ARRAY_JOB_ID', '0')}_{share.number}.kills.json"
+    progress, count = _progress(store, names, groups), 1
     if (former := _read_record(record)).get("progress") == progress:
         count += former["count"]
     write_atomically(record, json.dumps({"progress": progress, "count": count}).encode())
@@ -69,7 +67,7 @@ def after_kill(path: Path, index: int, killer: signal.Signals, console: Console)
     if killer == signal.SIGKILL:
         ended += ", which is how a machine without memory ends one"
     if count < ATTEMPTS:
-        console.print(f"job {index}: {ended}; it is queued again, {count} of {ATTEMPTS} times without progress")
+        console.print(f"share {share}: {ended}; it is queued again, {count} of {ATTEMPTS} times without progress")
         return bool(left)
     held = {lease["group"] for lease in read_leases(store.leases) if owner_is_gone(lease)} & groups or groups
     given_up = [name for name in left if declared[name].group in held]
@@ -78,7 +76,7 @@ def after_kill(path: Path, index: int, killer: signal.Signals, console: Console)
         for name in given_up:
             store.append(declared[name].group, _failed(declared[name], cause))
     record.unlink()
-    console.print(f"job {index}: {cause}. {count_of(len(given_up), 'run')} failed; --retry-failed trains them again")
+    console.print(f"share {share}: {cause}. {count_of(len(given_up), 'run')} failed; --retry-failed trains them again")
     return len(given_up) < len(left)
 
 
@@ -103,19 +101,6 @@ def _failed(trial: DeclaredTrial, cause: str) -> Row:
     )
 
 
-def main() -> int:
-    """Entry point; return the exit code."""
-    path, index, code = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    killer = killed_by(code)
-    if killer is not None and job_state() == "RUNNING" and after_kill(path, index, killer, Console(width=200)):
-        return subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False).returncode
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def _read_record(path: Path) -> JsonObject:
     """Return the record of a job's earlier ends; an empty one if there is none.
 
@@ -131,3 +116,17 @@ def _read_record(path: Path) -> JsonObject:
     if not isinstance(record, dict) or type(record.get("count")) is not int:
         raise UserError(f"{path} is damaged ({shown(record)}); remove it, and submit the job again")
     return record
+
+
+def main() -> int:
+    """Entry point; return the exit code."""
+    root, share, ending = Path(sys.argv[1]), Share.parse(sys.argv[2]), ended_by(int(sys.argv[3]))
+    if ending is None or job_state() != "RUNNING":  # cancelled, or queued again by SLURM
+        return 0
+    if ending in REQUESTS or after_kill(root, share, ending, Console(width=200)):
+        return subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False).returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,7 @@ import jax
 
 from flaxformer.devices.sharding import Devices
 from flaxformer.model.layout import Layout
-from flaxformer.nn.formulations import FormulationSetting, using
+from flaxformer.nn.formulations import FormulationSetting, platform, using
 from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
@@ -71,7 +71,7 @@ class Execution:
 
     def runs_together(self, size: int, sharing: int) -> int:
         """Number of runs of a group of `size` to train together when `sharing` device groups share it, memory aside."""
-        if self.exact or (self.group_size is None and jax.default_backend() == "cpu"):
+        if self.exact or (self.group_size is None and platform().name == "cpu"):
             return 1
         return min(size, self.group_size or -(-size // sharing))
 

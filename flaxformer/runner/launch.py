@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from flaxformer.runner import partial_runs
 from flaxformer.runner.execute import Finished, Message, StudyEvent, execute
@@ -61,7 +61,6 @@ def run(
     retry_failed: bool = False,
     on_error: OnError = "continue",
     on_code_change: OnCodeChange = "refuse",
-    submitted: Mapping[str, Any] | None = None,
     plan: StudyPlan | None = None,
 ) -> Iterator[StudyEvent]:
     """Train every trial without a result; each finished run is on disk before its event is yielded.
@@ -78,7 +77,6 @@ def run(
       on_error: "stop" to end after the first run that fails.
       on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to run,
         "keep" them, or "retrain", which sets them aside.
-      submitted: `provenance.code` where the work was submitted; differences are yielded as a message and recorded.
       plan: that of the study, if the caller has made it.
 
     Raises:
@@ -91,7 +89,7 @@ def run(
         check_alone(study, "trials that are chosen by name")
     stop = on_error == "stop"
     for stage, where in stages(study, execution, retry_failed, stop, on_code_change, plan):
-        yield from _run_stage(stage, where, only, retry_failed, stop, on_code_change, submitted)
+        yield from _run_stage(stage, where, only, retry_failed, stop, on_code_change)
 
 
 def _run_stage(
@@ -101,23 +99,19 @@ def _run_stage(
     retry_failed: bool,
     stop: bool,
     on_code_change: OnCodeChange,
-    submitted: Mapping[str, Any] | None,
 ) -> Iterator[StudyEvent]:
     """Train a study without stages; see `run`."""
     study, declared, share = plan.study, plan.declaration, selected_groups(plan, only)
     store = Store(store_of(study, execution).root, worker=secrets.token_hex(6))
     execution = dataclasses.replace(execution, output=store.root)
     launch: JsonObject = provenance(study.file) | {"worker": store.worker}
-    changed = [name for name in ("commit", "source", "study_file") if submitted and submitted.get(name) != launch[name]]
     for group in share:
         check_file_name(group.name)
     with store.locked(LOCK_PATIENCE):
         entry = declarations.declare(store, declared, on_code_change, study.file).declaration
         repair(store)
         launch["code"] = copy_sources(store.root / "code", user_modules(study.file))
-        store.record_launch(launch | ({"changed_since_submission": changed} if changed else {}))
-    if changed:
-        yield Message(f"the code is not what was submitted: {', '.join(changed)} changed; the launch records it")
+        store.record_launch(launch)
     keep = Keep.of(study, execution, path_of_copy(launch["code"], study.file))
     if keep is not None and (lost := finished_without_weights(store)):
         yield Message(

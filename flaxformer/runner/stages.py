@@ -10,7 +10,7 @@ A round of a search adds the points that it suggests to the study, which is then
 """
 
 import dataclasses
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
@@ -221,13 +221,19 @@ def describe_stages(study: Study, plan: StudyPlan, execution: Execution) -> Iter
         )
 
 
-def remaining_work(study: Study, plan: StudyPlan, execution: Execution, retry_failed: bool = False) -> tuple[int, int]:
+def remaining_work(
+    study: Study,
+    plan: StudyPlan,
+    execution: Execution,
+    only: Collection[str] | None = None,
+    retry_failed: bool = False,
+) -> tuple[int, int]:
     """Return the number of runs that are still to be trained, and of their steps, over all stages.
 
-    The plan is that of `resolve_study(study, execution)`.
+    The plan is that of `resolve_study(study, execution)`; `only` names the trials of a study without stages that count.
     """
     store = store_of(study, execution)
-    todo = missing(plan, store, retry_failed=retry_failed)
+    todo = missing(plan, store, only, retry_failed)
     if study.halving is None or not todo:
         parts = [(len(group.trials), group.steps) for group in todo]
         if isinstance(study, Search):

@@ -1,6 +1,5 @@
 """The compiler of a target: the compiled program and its text, or the bytes that it says it needs."""
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,14 +7,6 @@ import jax
 
 from flaxformer.system.errors import UserError
 from flaxformer.training.compiling import CompilerOptions, compiler_options
-
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_NEEDED = (
-    (re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of"), False),
-    (re.compile(r"total memory required[^(]*temporaries \(([\d.]+)([KMGT]?)\)"), True),
-    (re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds"), False),
-)
-"""Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
 
 
 class NotCompiled(NamedTuple):
@@ -54,11 +45,3 @@ def optimized_text(folder: Path) -> str:
     """Return the text of a compiled program, which `as_text` does not give for some programs of TPUs."""
     files = [*folder.glob("*after_optimizations.txt")]
     return max(files, key=lambda file: file.stat().st_size).read_text() if files else ""
-
-
-def parse_bytes_needed(error: str, held: int) -> int:
-    """Return the bytes that the compiler says it needs, or 0."""
-    for form, is_temporary in _NEEDED:
-        if match := form.search(error):
-            return int(float(match[1]) * UNITS[match[2]]) + (held if is_temporary else 0)
-    return 0

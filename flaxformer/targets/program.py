@@ -22,10 +22,10 @@ from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationChoice, recording
 from flaxformer.system.errors import UserError
 from flaxformer.targets.collectives import Collective, collectives_of
-from flaxformer.targets.compiler import compile_lowered, optimized_text, parse_bytes_needed
+from flaxformer.targets.compiler import compile_lowered, optimized_text
+from flaxformer.targets.texts import host_transfers, parse_bytes_needed
 from flaxformer.targets.topology import Target
 from flaxformer.targets.traffic import KernelTraffic, kernels_of
-from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks.batch import Source
 from flaxformer.tasks.host import Chunk
 from flaxformer.tasks.sharded import ShardedSource

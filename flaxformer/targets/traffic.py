@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flaxformer.targets.program_text import Instruction, arrays, callees, computations, instructions, run_counts
+from flaxformer.targets.texts import Instruction, arrays, callees, computations, instructions, run_counts
 
 PARTS = ("embedding", "attention", "cross_attention", "feed_forward", "head", "loss", "optimizer")
 """Parts that kernels are attributed to, by the scopes in the names of their instructions; all others are "other"."""

@@ -34,14 +34,14 @@ def cached_micro_batches(run: Run) -> int:
     return parts
 
 
-def core_devices(run: Run) -> Devices | None:
-    """Return as many of the cores, each a device, as divide the batch; None for one device, or for a small run.
+def core_devices(run: Run, cores: int) -> Devices | None:
+    """Return as many of these cores, each a device, as divide the batch; None for one device, or for a small run.
 
     Each core computes its own examples in its own caches, which is up to a quarter faster than sharing every product
     (`experiments/benchmarks/README.md`).
     """
     rows = run.task.batch_size // run.buckets // (run.training.micro_batches or 1)
-    count = math.gcd(jax.device_count(), rows, *(one.rows for one in run.evaluations))
+    count = math.gcd(cores, rows, *(one.rows for one in run.evaluations))
     return Devices(data=count) if count > 1 and activation_bytes(run) >= MIN_BYTES_TO_SHARE else None
 
 

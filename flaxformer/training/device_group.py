@@ -103,16 +103,22 @@ class DeviceGroup:
         )
     },
 )
-def devices_of_process(run: Run) -> Devices | None:
+def devices_of_process(run: Run, devices: int) -> Devices | None:
     """Return None: a run is trained on one device."""
     return None
 
 
-def default_devices(run: Run) -> Devices | None:
+def default_devices(run: Run, devices: int | None = None, processes: int | None = None) -> Devices | None:
     """Return the mesh that a single run is trained on by default; None for one device.
 
     With several processes, all their devices, along data.
+
+    Args:
+      run: the run.
+      devices: number of devices of all processes; by default, those that JAX has.
+      processes: number of processes; by default, those that JAX has.
     """
-    if jax.process_count() > 1:
-        return Devices(data=jax.device_count())
-    return devices_of_process(run)
+    devices = devices or jax.device_count()
+    if (processes or jax.process_count()) > 1:
+        return Devices(data=devices)
+    return devices_of_process(run, devices)

@@ -20,7 +20,7 @@ def separable(run: Run) -> bool:
     return not any(stack.mixes_batch for stack in stacks)
 
 
-def why_inseparable(run: Run) -> str | None:
+def why_inseparable(run: Run, *_: object) -> str | None:
     """Return why examples cannot be computed apart; None if they can."""
     return None if separable(run) else "a component needs the whole batch"
 

@@ -93,7 +93,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--launcher", ["threads", "slurm ray"]),
         ("--slurm", ["time=60", "gpus"]),
         ("--ray", ["cpus=x"]),
-        ("--interface", ["eth99"]),
+        ("--share", ["2", "0/3", "4/3", "1/"]),
         ("--process", ["0"]),
         ("--output", ["x" * 300, "study.py", "study.py/below", "/proc/none", "/dev/null/x", "dangling/x"]),
     ],

@@ -1,11 +1,11 @@
 """A CPU's cores share the batch of a run that is large enough and whose examples can be computed apart."""
 
-import jax
 import pytest
 
 from flaxformer.components import Attention, BatchNorm
 from flaxformer.config import ModelConfig
 from flaxformer.devices.sharding import Devices
+from flaxformer.nn.formulations import compiling_for
 from flaxformer.tasks import StandardLibrary
 from flaxformer.training import Run, Training
 from flaxformer.training.device_group import default_devices
@@ -36,14 +36,11 @@ LARGE = Run(
     ],
     ids=str,
 )
-def test_cpu_cores_share_a_large_separable_batch(monkeypatch, changes, data):
-    monkeypatch.setattr(jax, "device_count", lambda: 4)
-    assert default_devices(LARGE.replace(**changes)) == (None if data is None else Devices(data=data))
+def test_cpu_cores_share_a_large_separable_batch(changes, data):
+    assert default_devices(LARGE.replace(**changes), devices=4) == (None if data is None else Devices(data=data))
 
 
-def test_the_default_is_one_accelerator_or_all_devices_of_several_processes(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert default_devices(LARGE) is None
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(jax, "device_count", lambda: 16)
-    assert default_devices(LARGE) == Devices(data=16)
+def test_the_default_is_one_accelerator_or_all_devices_of_several_processes():
+    with compiling_for("gpu"):
+        assert default_devices(LARGE) is None
+        assert default_devices(LARGE, devices=16, processes=2) == Devices(data=16)

@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+HOST = socket.gethostname()
+"""Name of the first node, which has an address: the tasks of a job over several nodes connect to it."""
+NODES = (HOST, f"{HOST}-2")
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 SETTINGS = """
 ClusterName=loopback
@@ -45,9 +48,9 @@ KillWait=5
 ReturnToService=2
 SlurmctldTimeout=30
 SlurmdTimeout=15
-NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000
-NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000
-PartitionName=debug Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+NodeName={host} NodeHostname=localhost NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000
+NodeName={host}-2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000
+PartitionName=debug Nodes={host},{host}-2 Default=YES MaxTime=INFINITE State=UP
 """
 
 
@@ -69,7 +72,7 @@ class Cluster:
     def __init__(self, root: Path) -> None:
         self.root, self.processes = root, {}
         self.environment = os.environ | {"SLURM_CONF": str(root / "slurm.conf")}
-        for name in ("munge", "state", "spool-n1", "spool-n2"):
+        for name in ("munge", "state", *(f"spool-{node}" for node in NODES)):
             (root / name).mkdir(parents=True)
         root.chmod(0o755)
         (root / "munge").chmod(0o755)
@@ -81,7 +84,7 @@ class Cluster:
         """Start the daemons, and wait until both nodes are up."""
         root = self.root
         ports = dict(zip(("controller", "first", "second"), free_ports(3), strict=True))
-        (root / "slurm.conf").write_text(SETTINGS.format(root=root, **ports))
+        (root / "slurm.conf").write_text(SETTINGS.format(root=root, host=HOST, **ports))
         own = {name: root / "munge" / name for name in ("key", "socket", "pid", "log", "seed")}
         self.start(
             "munged", "--foreground", f"--key-file={own['key']}", f"--socket={own['socket']}",
@@ -89,7 +92,7 @@ class Cluster:
         )  # fmt: skip
         wait(own["socket"].exists, 10)
         self.start("slurmctld", "-D", "-f", str(root / "slurm.conf"))
-        for node in ("n1", "n2"):
+        for node in NODES:
             self.start_node(node)
         wait(lambda: self.command("sinfo", "-h", "-t", "idle", "-o", "%D").split() == ["2"], 40)
 
@@ -131,7 +134,7 @@ class Cluster:
         return [pid for pid in pids if pid not in own and wanted <= environment(pid)]
 
     def stop(self) -> None:
-        if "n2" in self.processes:
+        if NODES[1] in self.processes:
             self.command("scancel", "--user=root")
             deadline = time.monotonic() + 15
             while self.jobs() and time.monotonic() < deadline:

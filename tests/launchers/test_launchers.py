@@ -1,14 +1,11 @@
-"""Launchers: assignment of trials, payloads, validation of options, and reports about dead workers."""
+"""Launchers: shares of the runs, words of the workers, validation of options, and reports about dead workers."""
 
-import dataclasses
 import io
 import itertools
-import json
 import os
-import pickle
-import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,22 +13,9 @@ from study.tiny import FILE, tiny
 
 from flaxformer.cli import launcher, main
 from flaxformer.cli.arguments import RunStudy
-from flaxformer.cli.parsing import with_set
-from flaxformer.devices.sharding import Devices
-from flaxformer.launchers import (
-    LAUNCHERS,
-    Options,
-    Payload,
-    division,
-    launching,
-    local,
-    payload,
-    ray,
-    rendezvous,
-    slurm,
-    work,
-)
-from flaxformer.runner.execution import Execution
+from flaxformer.cli.parsing import parse, with_set
+from flaxformer.launchers import LAUNCHERS, Options, Share, launching, local, ray, slurm
+from flaxformer.launchers.share import shares
 from flaxformer.store.store import Store
 from flaxformer.study import Axis
 from flaxformer.study.plan import StudyPlan
@@ -47,17 +31,6 @@ def planned():
     return groups(tiny(axes=(WIDTHS, tiny().axes[1]), claims=()).trials())
 
 
-@pytest.fixture
-def example(tmp_path):
-    file = tmp_path / "tiny.py"
-    file.write_text(FILE)
-    execution = Execution(output=tmp_path / "out", devices=1, chunk_steps=3, layout="scanned", mesh=Devices(data=2))
-    return Payload(
-        file=file, jobs=(("a", "b"), None), execution=execution, overrides=("seed=1",), seeds="1000:1002",
-        retry_failed=True, on_error="stop", interface="lo", code={"commit": None, "source": "0"},
-    )  # fmt: skip
-
-
 def said_by(function):
     out = io.StringIO()
     value = function(Console(file=out, width=200))
@@ -67,37 +40,32 @@ def said_by(function):
 # --- who gets what ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3, 4, 5, 7, 24, 30])
-def test_each_trial_is_assigned_once(planned, jobs):
-    dealt = division.names(division.assign(planned, jobs))
-    assert len(dealt) == min(jobs, 24)
-    assert sorted(itertools.chain(*dealt)) == sorted(trial.name for group in planned for trial in group.trials)
-    sizes = [len(job) for job in dealt]
-    assert max(sizes) - min(sizes) <= (6 if jobs < 4 else 1)
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 5, 7, 24, 30])
+def test_each_trial_is_in_one_share(parts):
+    declared = [{"trial": f"{group}{seed}", "group": group} for seed in range(6) for group in "dbca"]
+    divided = [share.names(declared) for share in shares(parts)]
+    assert sorted(itertools.chain(*divided)) == sorted(trial.trial for trial in declared)
+    lengths = [len(names) for names in divided]
+    assert max(lengths) - min(lengths) <= 1
+    programs = sum(len({name[0] for name in names}) for names in divided)
+    assert programs <= 4 + parts - 1
+    assert programs == 4 or 4 % parts
 
 
-def test_largest_groups_are_assigned_first():
-    def group(name, trials):
-        return dataclasses.replace(whole, name=name, trials=whole.trials[:trials])
-
-    (whole,) = groups(tiny(axes=(tiny().axes[1],), claims=()).trials())
-    found = division.assign([group("a", 1), group("b", 2), group("c", 3), group("d", 5)], 2)
-    assert [[one.name for one in job] for job in found] == [["d", "a"], ["c", "b"]]
+@pytest.mark.parametrize("text", ["2", "0/3", "4/3", "1/0", "-1/2", "1/2/3", "\u0661/2", "1/1e1", ""])
+def test_invalid_share_raises_an_error(text):
+    assert str(Share.parse("2/4")) == "2/4"
+    with pytest.raises(UserError, match=rf"share is '{text}'; expected K/N, the K-th of N shares"):
+        Share.parse(text)
 
 
-def test_no_groups_give_no_jobs():
-    assert division.assign([], 3) == []
-    assert division.shares([], 0) == []
-
-
-def test_local_workers_share_all_groups_or_get_their_trials(planned, monkeypatch):
+def test_local_workers_share_all_programs_or_get_their_trials(planned, monkeypatch):
     monkeypatch.setattr(local, "places", lambda: (["0", "1", "2"], "cores"))
-    assert local.divide(planned, Options()) == [division.EVERYTHING] * 3
-    assert local.divide(planned, Options(workers=2)) == [division.EVERYTHING] * 2
-    assert len(local.divide(planned[:1], Options())) == 3
+    assert local.divide(planned, Options()) == [Share(1, 1)] * 3
+    assert local.divide(planned, Options(workers=2)) == [Share(1, 1)] * 2
+    assert local.divide(planned[:1], Options()) == shares(3)
     with pytest.raises(UserError, match="workers is 4; expected at most 3, the cores of this machine"):
         local.divide(planned, Options(workers=4))
-    assert division.shares(["0", "1", "2"], 2) == [["0"], ["1", "2"]]
 
 
 def test_devices_are_found_without_starting_jax(monkeypatch):
@@ -116,84 +84,78 @@ def test_devices_are_found_without_starting_jax(monkeypatch):
     assert local.places() == (cores, "cores")
 
 
-# --- the payload -----------------------------------------------------------------------------------------
-
-
-def test_a_payload_is_read_as_it_was_written(example, tmp_path):
-    example.write(tmp_path / "one.json")
-    assert payload.read(tmp_path / "one.json") == example
-    assert example.job(0) == ("a", "b")
-    assert example.job(1) is None
-    study = dataclasses.replace(example, overrides=("training.steps=9",)).study()
-    assert (study.baseline.training.steps, len(study.seeds)) == (9, 2)
-    with pytest.raises(UserError, match="job is 2; expected one from 0 to 1"):
-        example.job(2)
+# --- the words of a worker ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "words",
     [
-        (lambda text: text[:40], "is damaged"),
-        (lambda text: text.replace('"format": 1', '"format": 7'), "not a payload of format 1"),
-        (lambda text: "[]", "not a payload of format 1"),
-        (lambda text: text.replace('"chunk_steps"', '"chunks"'), "is damaged .*chunks"),
-        (lambda text: text.replace('"chunk_steps": 3', '"chunk_steps": 0'), "chunk_steps is 0; expected at least 1"),
-        (lambda text: text.replace('"jobs"', '"work"'), "is damaged .*jobs"),
-        (lambda text: text.replace('"file"', '"pickle": "x", "file"'), "is damaged .*pickle"),
-        (lambda text: "[" * 100_000, "is damaged"),
+        [],
+        [
+            "--seeds",
+            "3:9",
+            "--exact",
+            "--mesh",
+            "data=2",
+            "--chunk-steps",
+            "7",
+            "--save-minutes",
+            "0.5",
+            "--retry-failed",
+        ],
+        ["--devices", "1", "--keep", "final", "--on-error", "stop", "model.layers=2", "optimizer.learning_rate=0.1"],
     ],
 )
-def test_invalid_payload_raises_an_error(example, tmp_path, change, message):
-    path = tmp_path / "one.json"
-    example.write(path)
-    path.write_text(change(path.read_text()))
-    with pytest.raises(UserError, match=message):
-        payload.read(path)
-
-
-def test_missing_payload_raises_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"nothing.json' cannot be read .*; expected a file written by --launcher"):
-        payload.read(tmp_path / "nothing.json")
-
-
-def test_launch_folders_are_private(tmp_path):
-    (tmp_path / "open").mkdir(mode=0o755)
-    for name in ("open", "new"):
-        assert stat.S_IMODE(payload.private(tmp_path / name).stat().st_mode) == 0o700
-    (tmp_path / "link").symlink_to(tmp_path / "open")
-    with pytest.raises(UserError, match="link' is a link or belongs to another user; expected a folder of your own"):
-        payload.private(tmp_path / "link")
+def test_workers_get_the_arguments_of_the_command(words):
+    arguments = parse(["run", "tiny.py", *words])
+    ours = [
+        "--launcher",
+        "slurm",
+        "--workers",
+        "2",
+        "--slurm",
+        "time=9",
+        "--on-code-change",
+        "retrain",
+        "--track",
+        "wandb",
+    ]
+    launched = parse(["run", "tiny.py", *words, *ours])
+    passed = parse(["run", *launcher.words_of(launched, Path("/a b/tiny.py"), Path("/out"))])
+    changed = {"file": Path("/a b/tiny.py"), "output": Path("/out")}
+    assert vars(passed) == vars(arguments) | changed
 
 
 # --- launching -------------------------------------------------------------------------------------------
 
 
-def test_launch_declares_the_study_and_assigns_missing_trials(example, tmp_path, monkeypatch):
-    handed = []
+def launch(plan, store, kind="local", options=None):
+    return launching.launch(kind, plan, store, ["tiny.py"], options or Options(), Console())
 
-    def start(path, given, options, console):
-        handed.append((path, payload.read(path)))
+
+def test_launch_declares_the_study_and_starts_shares_with_missing_trials(tmp_path, monkeypatch):
+    started = []
+
+    def start(words, workers, root, options, console):
+        started.append((words, workers, root))
         return False
 
-    monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, _: division.assign(groups, 2), start))
-    example = dataclasses.replace(example, overrides=())
-    study = example.study()
+    plan, store = StudyPlan(tiny(claims=())), Store(tmp_path / "out")
     for kind, options in (("local", Options(slurm=("time=5",))), ("loca", Options())):
         with pytest.raises(UserError, match=r"launcher is local; expected|did you mean 'local'"):
-            launching.launch(kind, study, example, options, Console())
-    assert launching.launch("local", StudyPlan(study), example, Options(workers=2), Console()) is False
-    ((path, found),) = handed
-    assert path.parent == tmp_path / "out" / "launches"
-    assert sorted(itertools.chain(*found.jobs)) == sorted(trial.name for trial in study.trials())
-    assert set(found.code) == {"commit", "source", "study_file"}
-    assert found == dataclasses.replace(example, jobs=found.jobs, code=found.code, interface=None)
-    assert len(Store(tmp_path / "out").declaration.trials) == len(study.trials())
+            launch(plan, store, kind, options)
+    todo = [group for group in plan.groups if group.name == plan.declaration.trials[0]["group"]]
+    monkeypatch.setattr(launching, "missing", lambda *_, **__: todo)
+    monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, _: shares(4), start))
+    assert launch(plan, store) is False
+    assert started == [(["tiny.py"], shares(4)[:2], (tmp_path / "out").resolve())]
+    assert len(store.declaration.trials) == 12
 
 
-def test_launch_without_missing_trials_starts_no_job(example, tmp_path, monkeypatch):
+def test_launch_without_missing_trials_starts_no_job(tmp_path, monkeypatch):
     monkeypatch.setattr(launching, "missing", lambda *_, **__: [])
-    monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, options: [], None))
-    assert launching.launch("local", StudyPlan(example.study()), example, Options(), Console()) is True
+    monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, options: shares(2), None))
+    assert launch(StudyPlan(tiny()), Store(tmp_path / "out")) is True
     assert (tmp_path / "out" / "study.json").exists()
 
 
@@ -205,13 +167,13 @@ WORDS = {
 }
 
 
-def test_dead_worker_is_reported_and_others_continue(example, monkeypatch):
-    def worker(path, index, own, kind):
-        return subprocess.Popen([sys.executable, "-c", WORDS[index]], stdout=subprocess.PIPE, text=True)
+def test_dead_worker_is_reported_and_others_continue(monkeypatch):
+    def worker(words, own, kind):
+        code = WORDS[int(words[-1][0]) - 1]
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
     monkeypatch.setattr(local, "start_worker", worker)
-    example = dataclasses.replace(example, jobs=(None,) * 4)
-    ended, said = said_by(lambda console: local.start(None, example, Options(), console))
+    ended, said = said_by(lambda console: local.start([], shares(4), None, Options(), console))
     assert ended is True
     assert "worker 0: hello" in said
     assert "worker 1 was killed by SIGKILL; its runs are kept" in said
@@ -219,24 +181,24 @@ def test_dead_worker_is_reported_and_others_continue(example, monkeypatch):
     assert "worker 3" not in said
 
 
-def test_workers_get_cores_or_gpus_and_the_compilation_cache(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(local.subprocess, "Popen", lambda words, **settings: started.append((words, settings)))
-    local.start_worker(tmp_path / "p.json", 1, ["2", "3"], "cores")
-    local.start_worker(tmp_path / "p.json", 0, ["1"], "GPUs")
-    (first, _), (second, settings) = started
-    assert first[1:] == ["-m", "flaxformer.launchers.worker", str(tmp_path / "p.json"), "1", "--cores", "2,3"]
-    assert second[-1] == "0"
-    assert settings["env"]["CUDA_VISIBLE_DEVICES"] == "1"
+def test_workers_get_cores_or_gpus(monkeypatch):
+    started, cores = [], os.sched_getaffinity(0)
+    first = min(cores)
+
+    def start(words, **settings):
+        started.append((words, settings, os.sched_getaffinity(0)))
+
+    monkeypatch.setattr(local.subprocess, "Popen", start)
+    local.start_worker(["tiny.py"], [str(first)], "cores")
+    local.start_worker(["tiny.py"], ["1"], "GPUs")
+    (words, settings, own), (_, other, all_cores) = started
+    assert words[1:] == ["-m", "flaxformer.cli", "run", "tiny.py"]
     assert settings["start_new_session"]
+    assert (own, all_cores, os.sched_getaffinity(0)) == ({first}, cores, cores)
+    assert other["env"]["CUDA_VISIBLE_DEVICES"] == "1"
 
 
-def test_worker_reports_unreadable_payload(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
-        work.work(tmp_path / "nothing.json", 0, Console())
-
-
-# --- SLURM, Ray, several processes -----------------------------------------------------------------------
+# --- SLURM and Ray -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -246,16 +208,56 @@ def test_time_limits_have_the_formats_of_sbatch(text, found):
     assert slurm.minutes(text) == found
 
 
-def test_slurm_options_become_submitit_parameters():
-    asked = slurm.parameters(Options(slurm=("time=2:00:00", "gpus=4", "cpus=8", "partition=big", "mem-per-cpu=2G")))
-    assert asked == {
-        "time": 120,
-        "signal_delay_s": 90,
-        "gpus_per_node": 4,
-        "cpus_per_task": 8,
-        "ntasks_per_node": 1,
-        "additional_parameters": {"partition": "big", "mem-per-cpu": "2G", "requeue": True},
+def test_slurm_options_become_options_of_sbatch():
+    words = ("time=2:00:00", "gpus=4", "cpus=8", "parallel=3", "warning=120", "partition=big", "mem-per-cpu=2G")
+    assert slurm.parameters(Options(slurm=words)) == {
+        "time": "120",
+        "signal": "USR2@120",
+        "gpus-per-node": "4",
+        "cpus-per-task": "8",
+        "parallel": "3",
+        "partition": "big",
+        "mem-per-cpu": "2G",
     }
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """Put an sbatch into PATH that keeps its arguments and its script; return the folder."""
+    for name in ("sbatch", "srun"):
+        (tmp_path / name).write_text(
+            f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/asked\ncat > {tmp_path}/script\necho 7\n'
+        )
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_submitted_script_runs_the_command_with_the_share_of_the_job(sbatch):
+    root, options = sbatch / "a b", Options(slurm=("cpus=2", "parallel=5"))
+    words, some = ["x y.py", "--seeds", "2"], [Share(2, 4), Share(3, 4)]
+    ended, said = said_by(lambda console: slurm.start(words, some, root, options, console))
+    assert ended is False
+    assert "submitted 2 jobs as 7; their output is in" in said
+    asked = (sbatch / "asked").read_text().splitlines()
+    assert {"--requeue", "--array=2,3%5", "--ntasks-per-node=1", "--cpus-per-task=2", "--signal=USR2@90"} <= set(asked)
+    said = (sbatch / "script").read_text()
+    assert "srun --cpus-per-task=2 " in said
+    check = 'srun() { shift; "$@"; }; python() { printf "%s\\n" "$@"; return "$CODE"; }\n'
+    check += said.replace(sys.executable, "python")
+    words = ["-m", "flaxformer.cli", "run", "x y.py", "--seeds", "2", "--share", "3/4"]
+    again = ["-m", "flaxformer.launchers.resubmit", str(root), "3/4"]
+    for code in (0, 1, 2, 130, 137):
+        environment = os.environ | {"SLURM_ARRAY_TASK_ID": "3", "CODE": str(code)}
+        done = subprocess.run(["bash", "-c", check], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert done.stdout.splitlines() == words + ([*again, str(code)] if code > 128 else [])
+
+
+def test_refused_jobs_give_one_message(sbatch):
+    (sbatch / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n")
+    with pytest.raises(UserError, match="sbatch refused the jobs: sbatch: error: invalid partition"):
+        slurm.start(["tiny.py"], shares(2), sbatch, Options(), Console())
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,6 @@ def test_slurm_options_become_submitit_parameters():
         (["nodes=0"], "--slurm is given nodes=0; expected a whole number of at least 1"),
         (["gpus=all"], "--slurm is given gpus=all; expected a whole number"),
         (["array=1-9"], "--slurm is given array=1-9, which the launcher sets itself"),
-        (["nodes=2"], "nodes=2 and interface is None; expected --interface NAME"),
     ],
 )
 def test_invalid_slurm_options_raise_errors(words, message):
@@ -286,51 +287,11 @@ def test_missing_slurm_raises_an_error(planned, monkeypatch):
         slurm.divide(planned, Options())
 
 
-def test_pickled_job_holds_only_the_path():
-    data = pickle.dumps(slurm.SlurmJob("/somewhere/one.json"))
-    assert pickle.loads(data) == slurm.SlurmJob("/somewhere/one.json")
-    assert len(data) < 150
-
-
-def test_requeued_job_has_the_same_arguments():
-    pytest.importorskip("submitit")
-    job = slurm.SlurmJob("/somewhere/one.json")
-    again = job.checkpoint(3)
-    assert (again.function, again.args) == (job, (3,))
-
-
 @pytest.mark.parametrize("words", [["cpus=2", "gpus=1"]])
 def test_ray_options_become_task_resources(words):
     assert ray.resources(Options(ray=tuple(words))) == {"num_cpus": 2, "num_gpus": 1}
     with pytest.raises(UserError, match="--ray is given disk=3; expected cpus=N or gpus=N"):
         ray.resources(Options(ray=("disk=3",)))
-
-
-def test_interfaces_have_addresses():
-    assert rendezvous.address_of("lo") == "127.0.0.1"
-    assert rendezvous.address_of("10.1.2.3") == "10.1.2.3"
-    with pytest.raises(UserError, match=r"interface is 'none0'; expected an address, or one of .*lo"):
-        rendezvous.address_of("none0")
-
-
-def test_processes_connect_to_the_address_of_the_first(tmp_path, monkeypatch):
-    met = []
-    monkeypatch.setattr(rendezvous.distributed, "initialize", lambda *arguments: met.append(arguments))
-    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "")
-    for process in (0, 1):
-        rendezvous.rendezvous(tmp_path, "7-0", "lo", 2, process)
-    (address, *first), (same, *second) = met
-    assert (first, second) == ([2, 0], [2, 1])
-    assert (
-        address
-        == same
-        == os.environ["JAX_COORDINATOR_BIND_ADDRESS"]
-        == json.loads((tmp_path / "7-0.coordinator").read_text())
-    )
-    assert address.startswith("127.0.0.1:")
-    monkeypatch.setattr(rendezvous, "SECONDS", 0.0)
-    with pytest.raises(UserError, match=r"8-0.coordinator' does not exist after 0 s; expected it from the first"):
-        rendezvous.rendezvous(tmp_path, "8-0", "lo", 2, 1)
 
 
 # --- the command -----------------------------------------------------------------------------------------
@@ -353,7 +314,9 @@ def test_slurm_options_are_not_overrides():
         (["--launcher", "local", "--slurm", "time=5"], "--slurm is given ('time=5',) and launcher is local; expected"),
         (["--launcher", "local", "--processes", "2"], "--processes is given 2 and launcher is local; expected one of"),
         (["--launcher", "local", "--workers", "999"], "workers is 999; expected at most"),
-        (["--launcher", "slurm", "--slurm", "nodes=2"], "expected --interface NAME"),
+        (["--launcher", "slurm", "--slurm", "nodes=0"], "nodes=0; expected a whole number of at least 1"),
+        (["--launcher", "local", "--share", "1/2"], "--share is given 1/2 and launcher is local; expected one of them"),
+        (["--share", "3/2"], "share is '3/2'; expected K/N"),
     ],
 )
 def test_invalid_launcher_options_raise_errors(tmp_path, monkeypatch, capsys, words, message):

@@ -7,30 +7,27 @@ import pytest
 from rich.console import Console
 from study.tiny import LOWER, fill, tiny
 
-from flaxformer.launchers import resubmit
-from flaxformer.launchers.payload import Payload, private
-from flaxformer.runner.execution import Execution
+from flaxformer.launchers import Share, resubmit
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 
 
 @pytest.fixture
 def job(tmp_path):
-    """A folder with a declared study, of which no run is trained, and the payload of a job that has all of them."""
+    """A folder with a declared study, of which no run is trained."""
     study = tiny(claims=(LOWER,), seeds=range(2))
     store = fill(tmp_path / "results", study, lambda trial: 1.0)
     with store.locked():
         store.remove_rows(list(store.rows()))
     names = tuple(trial.name for trial in study.trials())
-    path = private(store.root / "launches") / "slurm-0.json"
-    private(path.with_suffix(""))
-    Payload(file=tmp_path / "tiny.py", jobs=(names,), execution=Execution(output=store.root)).write(path)
-    return store, path, names
+    (store.root / "launches").mkdir()
+    return store, store.root, names
 
 
-def killed(path):
+def killed(root):
     out = io.StringIO()
-    return resubmit.after_kill(path, 0, signal.SIGKILL, Console(file=out, width=400)), out.getvalue()
+    again = resubmit.after_kill(root, Share(1, 1), signal.SIGKILL, Console(file=out, width=400))
+    return again, out.getvalue()
 
 
 def finished(store, name):
@@ -41,29 +38,44 @@ def finished(store, name):
 
 
 @pytest.mark.parametrize(
-    ("code", "found"),
+    ("code", "state", "again", "counted"),
     [
-        (137, signal.SIGKILL),
-        (139, signal.SIGSEGV),
-        (134, signal.SIGABRT),
-        (143, None),
-        (130, None),
-        (1, None),
-        (255, None),
+        (137, "RUNNING", True, True),
+        (139, "RUNNING", True, True),
+        (134, "RUNNING", True, True),
+        (143, "RUNNING", True, False),
+        (130, "RUNNING", True, False),
+        (140, "RUNNING", True, False),
+        (137, "COMPLETING", False, False),
+        (130, "COMPLETING", False, False),
+        (143, "", False, False),
+        (1, "RUNNING", False, False),
+        (255, "RUNNING", False, False),
     ],
 )
-def test_only_signals_that_are_no_requests_count(code, found):
-    assert resubmit.killed_by(code) == found
+def test_job_that_a_signal_ended_is_queued_again(job, tmp_path, monkeypatch, code, state, again, counted):
+    _, root, _ = job
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho {state}\n")
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")
+    for name in ("squeue", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    monkeypatch.setattr("sys.argv", ["resubmit", str(root), "1/1", str(code)])
+    assert resubmit.main() == 0
+    assert (tmp_path / "asked").is_file() == again
+    assert not again or (tmp_path / "asked").read_text() == "requeue 41\n"
+    assert any(root.glob("launches/*.kills.json")) == counted
 
 
 def test_a_job_without_progress_is_given_up_after_three_ends(job):
-    store, path, names = job
+    store, root, names = job
     for attempt in (1, 2):
-        again, said = killed(path)
+        again, said = killed(root)
         assert again
         assert f"queued again, {attempt} of 3 times without progress" in said
         assert store.rows() == {}
-    again, said = killed(path)
+    again, said = killed(root)
     assert not again
     assert f"{len(names)} runs failed" in said
     rows = store.rows()
@@ -73,27 +85,27 @@ def test_a_job_without_progress_is_given_up_after_three_ends(job):
 
 
 def test_a_new_result_counts_as_progress(job):
-    store, path, names = job
+    store, root, names = job
     for name in names[:5]:
-        assert killed(path)[0]
-        assert "1 of 3 times" in killed(path.with_name(path.name))[1].replace("2 of 3", "1 of 3")
+        assert killed(root)[0]
+        assert "1 of 3 times" in killed(root)[1].replace("2 of 3", "1 of 3")
         finished(store, name)
     assert {row.status for row in store.rows().values()} == {"done"}
 
 
 def test_a_job_that_has_all_results_is_not_queued_again(job):
-    store, path, names = job
+    store, root, names = job
     for name in names:
         finished(store, name)
-    assert not killed(path)[0]
+    assert not killed(root)[0]
 
 
 def test_only_the_program_that_was_being_trained_is_given_up(job, monkeypatch):
-    store, path, names = job
+    store, root, names = job
     groups = {trial.trial: trial.group for trial in store.declaration.trials}
     held = groups[names[0]]
     monkeypatch.setattr(resubmit, "read_leases", lambda folder: [{"group": held}])
     monkeypatch.setattr(resubmit, "owner_is_gone", lambda lease: True)
-    assert [killed(path)[0] for _ in range(3)] == [True, True, True]
+    assert [killed(root)[0] for _ in range(3)] == [True, True, True]
     assert {row.group for row in Store(store.root).rows().values()} == {held}
     assert len(set(groups.values())) == 2

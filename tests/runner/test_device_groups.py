@@ -13,6 +13,7 @@ from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
 
 from flaxformer.core.struct import replace_at
 from flaxformer.devices.sharding import Devices
+from flaxformer.nn.formulations import Platform, compiling_for
 from flaxformer.runner import program
 from flaxformer.runner.execute import Compiled, Execution, Finished, Message, execute
 from flaxformer.runner.program import MemoryFittedProgram, Program
@@ -75,7 +76,7 @@ def fake(monkeypatch):
     """Programs that are fakes, on an accelerator."""
     kind = type("Fake", (Fake,), {"made": []})
     monkeypatch.setattr(program, "Program", kind)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("flaxformer.runner.execution.platform", lambda: Platform("gpu"))
     monkeypatch.setattr(kind, "memory", 1e9, raising=False)
     monkeypatch.setattr(DeviceGroup, "memory", property(lambda _: kind.memory))
     return kind
@@ -170,9 +171,9 @@ def test_a_halved_size_is_used_for_the_rest_of_the_group(fake):
         ("gpu", {"exact": True}, 1),
     ],
 )
-def test_the_default_number_of_runs_trained_together(monkeypatch, backend, execution, together):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert Execution(**execution).runs_together(6, 2) == together
+def test_the_default_number_of_runs_trained_together(backend, execution, together):
+    with compiling_for(backend):
+        assert Execution(**execution).runs_together(6, 2) == together
 
 
 def test_memory_is_that_of_the_smallest_device_of_a_group():

@@ -418,13 +418,6 @@ def test_a_failed_run_is_trained_again_when_asked_for_and_errors_can_stop(whole,
         train(tmp_path, on_error="pause")
 
 
-def test_code_that_changed_since_submission_is_reported_and_recorded(tmp_path):
-    events = train(tmp_path, only=TRIALS[:1], submitted={"commit": "c", "source": "other", "study_file": None})
-    assert "source changed" in told(events)
-    assert read_lines(tmp_path / "launches.jsonl")[0]["changed_since_submission"] == ["source"]
-    assert "changed" not in told(train(tmp_path, submitted={"commit": "c", "source": "s", "study_file": None}))
-
-
 # --- what strangers may put there ------------------------------------------------------------------------------
 
 

@@ -12,8 +12,8 @@ from flaxformer.components import Attention, Dense, Rotary
 from flaxformer.config import ModelConfig
 from flaxformer.model import Sampling, decoding, init
 from flaxformer.targets.program import Placement
+from flaxformer.targets.texts import host_transfers
 from flaxformer.targets.topology import PACKAGES, parse_target
-from flaxformer.targets.transfers import host_transfers
 
 pytestmark = pytest.mark.compile
 CONFIG = ModelConfig(

@@ -17,11 +17,12 @@ from flaxformer.nn.formulations import FormulationChoice
 from flaxformer.study.declare import Axis, Study
 from flaxformer.study.program_groups import groups
 from flaxformer.targets.collectives import Collective
-from flaxformer.targets.compiler import NotCompiled, parse_bytes_needed
+from flaxformer.targets.compiler import NotCompiled
 from flaxformer.targets.limits import COMPILATIONS, Largest, largest
 from flaxformer.targets.program import CompiledStep, TargetMemory
 from flaxformer.targets.roofline import roofline
 from flaxformer.targets.suggestions import kernel_suggestions, suggestions
+from flaxformer.targets.texts import parse_bytes_needed
 from flaxformer.targets.topology import parse_target
 from flaxformer.tasks import Induction
 from flaxformer.training import Run, Training

@@ -14,8 +14,8 @@ from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
 from flaxformer.system.errors import UserError
 from flaxformer.targets.program import CompiledStep, Placement, TargetMemory, compile_step
+from flaxformer.targets.texts import host_transfers
 from flaxformer.targets.topology import PACKAGES, parse_target
-from flaxformer.targets.transfers import host_transfers
 from flaxformer.tasks import StandardLibrary, TokenFiles, token_files
 from flaxformer.tasks.host import HostSource
 from flaxformer.training import LossTerm, Run, Training

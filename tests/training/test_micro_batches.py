@@ -6,6 +6,7 @@ import pytest
 
 from flaxformer.components import GRU, Attention, BatchNorm, Dense
 from flaxformer.config import Block, ModelConfig, recurrent_model
+from flaxformer.nn.formulations import compiling_for
 from flaxformer.tasks import Copy, StandardLibrary
 from flaxformer.training import Run, Training, cpu, start, train_chunk
 from flaxformer.training.cpu import activation_bytes
@@ -44,9 +45,9 @@ def test_the_default_number_of_micro_batches_fits_the_caches(run, parts):
     assert micro_batches(run) == parts
 
 
-def test_an_accelerator_has_one_micro_batch_by_default(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert micro_batches(LARGE) == 1
+def test_an_accelerator_has_one_micro_batch_by_default():
+    with compiling_for("gpu"):
+        assert micro_batches(LARGE) == 1
 
 
 @pytest.mark.slow

@@ -109,8 +109,8 @@ class LauncherArguments:
         option("KEY=VALUE …", "time=60", "time, nodes, gpus and cpus per node, parallel, or any option of sbatch"),
     ] = ()
     ray: Annotated[tuple[str, ...], option("KEY=VALUE …", "cpus=1", "cpus and gpus of a task")] = ()
-    interface: Annotated[
-        str | None, option("NAME", "none", "network interface between the nodes of one job, such as eth0")
+    share: Annotated[
+        str | None, option("K/N", "all runs", "train the K-th of N shares of the runs, without a report")
     ] = None
 
 

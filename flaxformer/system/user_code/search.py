@@ -1,20 +1,20 @@
-"""Search for the user code that a result uses, from objects through the names in their definitions.
+"""Digests of the user code that a result can depend on: whole modules, and the values that they hand to the package.
 
-The search starts from objects (the classes of a config, a `measure` function), finds their definitions in the source
-files, and follows every name in these through any number of user modules. Each definition is digested as a syntax
-tree without docstrings, so comments, docstrings and formatting do not count. Parts of a study file that no result
-reads (claims, captions, seeds) are not followed and do not count, nor does the baseline, which is compared as data.
+A result that uses a class or function from outside installed packages depends on all of the study file and of the user
+modules that it imports, directly or through others: a digest per definition, of its syntax tree without docstrings.
+Comments, docstrings and formatting do not count, nor does what the study declares (`reduced`): its configs are
+compared as data, and its claims, captions and seeds change no result. So an edit of a helper that no result uses
+counts too; an analysis of what uses what would sometimes miss an edit that changes numbers.
 
-Two kinds of code count although no name leads to them: statements that act on other modules when a user module is
-imported, such as `ACTIVATIONS["mine"] = f`; and user functions in the tables and classes of this package.
+Values that code cannot be read from count as well: the variables that a function captures, the arguments of a partial
+function, the attributes of a callable object, and all definitions of a notebook that a result uses.
 """
 
-import ast
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -23,18 +23,9 @@ import numpy as np
 from flaxformer.system.files import digest_of
 from flaxformer.system.user_code import source
 from flaxformer.system.user_code.source import is_user_class, is_user_file, is_user_module, normalized_text, source_path
-from flaxformer.system.user_code.statements import (
-    acts_on_others,
-    attribute_chains,
-    is_user_code,
-    names_bound,
-    names_used_whole,
-    star_imports,
-)
+from flaxformer.system.user_code.statements import definitions, has_acting_statement
 
 CONSTANT = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
-DYNAMIC = {"eval", "exec", "globals", "locals", "__import__", "importlib"}
-"""Names that let code read definitions its text does not name: where one is used, the whole module counts."""
 NUMERIC = {"components", "config", "core", "data", "model", "nn", "tasks", "training"}
 """Packages of flaxformer that determine numerical results."""
 WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "func")
@@ -42,24 +33,28 @@ WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "func")
 
 
 def code_digests(roots: Iterable[object], file: Path | None = None) -> dict[str, str]:
-    """Return a digest of each user definition that the roots use, by a readable name such as "heads.py: MyAdamW".
+    """Return a digest of each user definition that a result depends on, by a readable name: "heads.py: MyAdamW".
 
     Args:
-      roots: functions, classes, or instances of user classes.
-      file: the study file, whose import statements and acting statements count too.
+      roots: functions, classes, or instances of user classes that the result uses.
+      file: the study file.
 
     Returns:
-      An empty dict if all code is the package's own.
+      An empty dict if the roots are the package's own, and no user code changes the package.
     """
     search = _Search()
     for root in [*roots, *_patches()]:
         search.visit(root, "")
-    search.visit_acting_statements(source.user_modules(file, search.modules.values()))
+    modules = source.user_modules(file, search.modules.values())
+    is_used = bool(search.texts or search.modules) or any(map(has_acting_statement, modules))
+    for module in modules if is_used else ():
+        for name, text in definitions(module):
+            search.record(f"{source_path(module.__name__)}: {name}", text)
     return {name: digest_of("\0".join(sorted(texts)).encode()) for name, texts in sorted(search.texts.items())}
 
 
 class _Search:
-    """State of one search: the texts of each definition by its readable name, and the modules with definitions."""
+    """The user modules of some objects, and the text of each value and interactive definition by its readable name."""
 
     def __init__(self) -> None:
         self.texts: dict[str, set[str]] = {}
@@ -67,10 +62,15 @@ class _Search:
         self._seen: dict[int, object] = {}
         """Objects that have been visited, by id; they are referenced here so that no id is reused."""
 
+    def record(self, name: str, text: str) -> None:
+        """Add a text to those of a name."""
+        if name:
+            self.texts.setdefault(name, set()).add(text)
+
     def visit(self, value: object, name: str) -> None:
-        """Record an object's code and all code that it uses; plain data is recorded under `name`."""
+        """Find the user code of an object; plain data is recorded under `name`."""
         if isinstance(value, CONSTANT):
-            self._record(name, repr(value))
+            self.record(name, repr(value))
         elif id(value) not in self._seen:
             self._seen[id(value)] = value
             self._visit_object(value, name)
@@ -81,14 +81,15 @@ class _Search:
         elif isinstance(value, types.FunctionType):
             self._visit_function(value)
         elif isinstance(value, types.ModuleType):
-            self._visit_module(value)
+            self._add_module(value.__name__)
         elif isinstance(value, np.ndarray | np.generic | jax.Array):
-            self._record(name, _array_text(value))
+            self.record(name, _array_text(value))
         elif isinstance(value, Mapping | list | set | frozenset | tuple):
             items: dict[object, object] = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
             for key, item in items.items():
                 # Numbers in a mutable container, such as a log, do not count; functions in it do.
-                self._visit_item(item, f"{name}[{key!r}]", constants=isinstance(value, tuple | frozenset))
+                if isinstance(value, tuple | frozenset) or not isinstance(item, CONSTANT):
+                    self.visit(item, f"{name}[{key!r}]")
         else:
             self._visit_instance(value, name)
 
@@ -104,136 +105,61 @@ class _Search:
             self.visit(value.__self__, name)
         elif is_user_class(type(value)):
             self.visit(type(value), "")
-            own = f"{source_path(type(value).__module__)}: {type(value).__qualname__}"
-            self._visit_items(getattr(value, "__dict__", {}), own)
+            place = f"{source_path(type(value).__module__)}: {type(value).__qualname__}"
+            self._visit_items(getattr(value, "__dict__", {}), place)
 
     def _visit_items(self, items: Mapping[str, object] | Mapping[int, object], name: str) -> None:
         for key, item in dict(items).items():
             self.visit(item, f"{name}.{key}")
 
-    def _visit_item(self, item: object, name: str, constants: bool) -> None:
-        if constants or not isinstance(item, CONSTANT):
-            self.visit(item, name)
-
     def _visit_function(self, function: types.FunctionType) -> None:
-        """Visit a function's definition, the variables that it captures, its defaults, and the names in its body."""
-        own = f"{source_path(function.__module__ or '?')}: {function.__qualname__}"
-        captured = _captured_variables(function)
-        self._visit_items(captured, own)
+        """Visit a function's module, the variables that it captures, and what it wraps."""
+        place = f"{source_path(function.__module__ or '?')}: {function.__qualname__}"
+        self._visit_items(_captured_variables(function), place)
         self.visit(getattr(function, "__wrapped__", None), "")
         if not is_user_file(function.__code__.co_filename):
             return
-        self._visit_items(dict(enumerate(function.__defaults__ or ())), own)
-        self._visit_items(function.__kwdefaults__ or {}, own)
-        nodes = source.function_nodes(function.__code__)
-        if not nodes:  # the file is gone, or the function was generated
-            self._record(own, repr((function.__code__.co_code, function.__code__.co_names)))
-        for node in nodes:
-            self._record(own, normalized_text(node))
-            self._follow(node, function.__globals__, function.__module__, captured)
+        self._visit_items(dict(enumerate(function.__defaults__ or ())), place)
+        self._visit_items(function.__kwdefaults__ or {}, place)
+        self._visit_globals(function.__code__, function.__globals__)
+        if not self._add_module(function.__module__):
+            nodes = source.function_nodes(function.__code__)
+            texts = [normalized_text(node) for node in nodes] or [repr(function.__code__.co_code)]
+            for text in texts:
+                self.record(place, text)
+
+    def _visit_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> None:
+        """Visit the global objects that code reads: their values may come from elsewhere than the module's text."""
+        for name in code.co_names:
+            if name in scope:
+                self.visit(scope[name], f"{source_path(str(scope.get('__name__')))}: {name}")
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self._visit_globals(inner, scope)
 
     def _visit_class(self, kind: type) -> None:
-        """Visit a class's definition and the names in it, its bases, and the variables that its methods capture."""
+        """Visit a class's module, its bases, and the functions and values of its attributes."""
         for base in kind.__mro__[1:]:
             self.visit(base, "")
         if not is_user_class(kind):
             return
-        own = f"{source_path(kind.__module__)}: {kind.__qualname__}"
-        nodes = source.class_nodes(kind)
-        scope = vars(sys.modules[kind.__module__])
-        for node in nodes:
-            self._record(own, normalized_text(node))
-            self._follow(node, scope, kind.__module__, {})
+        place, nodes = f"{source_path(kind.__module__)}: {kind.__qualname__}", source.class_nodes(kind)
+        for node in nodes if not self._add_module(kind.__module__) else ():
+            self.record(place, normalized_text(node))
         for key, item in vars(kind).copy().items():
-            if nodes and isinstance(item, types.FunctionType) and is_user_file(item.__code__.co_filename):
-                self._visit_items(_captured_variables(item), f"{own}.{key}")
-            elif not (key.startswith("__") and isinstance(item, CONSTANT)) and key not in ("__dict__", "__weakref__"):
-                self._visit_item(item, f"{own}.{key}", constants=not nodes)
+            if isinstance(item, types.FunctionType) and is_user_file(item.__code__.co_filename):
+                self._visit_items(_captured_variables(item), f"{place}.{key}")
+                self._visit_globals(item.__code__, item.__globals__)
+            elif key not in ("__dict__", "__weakref__") and not (nodes and isinstance(item, CONSTANT)):
+                self.visit(item, f"{place}.{key}")
 
-    def _visit_module(self, module: types.ModuleType) -> None:
-        """Visit every definition of a user module that is used as a whole."""
-        if is_user_module(module):
-            for name in list(vars(module)):
-                if not name.startswith("__"):
-                    self._visit_name(name, module)
-
-    def _follow(self, node: ast.AST, scope: Mapping[str, object], name: str, captured: Collection[str]) -> None:
-        """Visit the objects that the names in a definition refer to.
-
-        Args:
-          node: the definition.
-          scope: the global names of its module.
-          name: the module's name.
-          captured: names of enclosing functions, which are visited elsewhere.
-        """
+    def _add_module(self, name: str) -> bool:
+        """Add a module if it is a user's; returns true if it is one, whose file has the definitions."""
         module = sys.modules.get(name)
-        if is_user_module(module):
-            self.modules[name] = module
-        for imported in source.imported_modules(node, module):
-            self.visit(imported, "")
-        names = {found.id for found in ast.walk(node) if isinstance(found, ast.Name)} - set(captured)
-        if names & DYNAMIC and module is not None:
-            self._visit_module(module)
-        used_whole = names_used_whole(node)
-        for one in sorted(names & set(scope)):
-            if isinstance(scope[one], types.ModuleType):
-                if one in used_whole:
-                    self.visit(scope[one], "")
-            elif is_user_module(module):
-                self._visit_name(one, module)
-            else:
-                self.visit(scope[one], f"{name}: {one}")
-        for chain in attribute_chains(node):
-            if chain[0] in names:
-                self._visit_attribute(scope.get(chain[0]), chain[1:])
-
-    def _visit_attribute(self, value: object, attributes: list[str]) -> None:
-        """Visit the object of `module.attribute`, where a package's attribute may be a module."""
-        for attribute in attributes:
-            if not is_user_module(value) or not hasattr(value, attribute):
-                return
-            module, value = value, getattr(value, attribute)
-            if not isinstance(value, types.ModuleType):
-                self._visit_name(attribute, module)
-
-    def _visit_name(self, name: str, module: types.ModuleType) -> None:
-        """Visit the object of a global name of a user module and, for a container, the statements that fill it."""
-        self.modules[module.__name__] = module
-        value = vars(module).get(name)
-        if isinstance(value, type | types.FunctionType | types.ModuleType):
-            self.visit(value, "")
-            return
-        own = f"{source_path(module.__name__)}: {name}"
-        nodes = [node for node in source.module_tree(module).body if name in names_bound(node)]
-        origins = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-        for origin in origins:
-            imported = sys.modules.get(source.imported_module_name(origin, module))
-            imported_name = next(alias.name for alias in origin.names if (alias.asname or alias.name) == name)
-            if is_user_module(imported):
-                self._visit_name(imported_name, imported)
-        if not nodes:
-            for starred in star_imports(module):
-                if name in vars(starred):
-                    self._visit_name(name, starred)
-        if not origins and not isinstance(value, CONSTANT) and own not in self.texts:
-            for node in nodes:
-                self._record(own, normalized_text(node))
-                self._follow(node, vars(module), module.__name__, {})
-        if not origins or not isinstance(value, CONSTANT):
-            self.visit(value, own)
-
-    def visit_acting_statements(self, modules: Iterable[types.ModuleType]) -> None:
-        """Record the statements by which user modules change others when they are imported."""
-        for module in modules:
-            own = f"{source_path(module.__name__)}: statements that run on import"
-            for node in source.module_tree(module).body:
-                if acts_on_others(node, module):
-                    self._record(own, normalized_text(node))
-                    self._follow(node, vars(module), module.__name__, {})
-
-    def _record(self, name: str, text: str) -> None:
-        if name:
-            self.texts.setdefault(name, set()).add(text)
+        if not is_user_module(module):
+            return False
+        self.modules[name] = module
+        return True
 
 
 # --- objects ---------------------------------------------------------------------------------------------
@@ -241,13 +167,13 @@ class _Search:
 
 def _captured_variables(function: types.FunctionType) -> dict[str, object]:
     """Return the variables of enclosing functions that a function reads."""
-    found: dict[str, object] = {}
+    captured: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            captured[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    return found
+    return captured
 
 
 def _array_text(value: np.ndarray | np.generic | jax.Array) -> str:
@@ -264,7 +190,15 @@ def _patches() -> Iterator[object]:
         package, _, part = name.partition(".")
         if package == "flaxformer" and part.partition(".")[0] in NUMERIC and module is not None:
             for item in list(vars(module).values()):
-                yield from filter(is_user_code, _entries(item, name))
+                yield from filter(_is_user_code, _entries(item, name))
+
+
+def _is_user_code(item: object) -> bool:
+    """True if an object is a function or class that the user wrote."""
+    if isinstance(item, type):
+        return is_user_class(item)
+    function = inspect.unwrap(item) if callable(item) else None
+    return isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename)
 
 
 def _entries(item: object, module: str) -> list[object]:

@@ -118,7 +118,8 @@ def is_edited(module: types.ModuleType) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _parsed(text: str) -> ast.Module:
+def parsed(text: str) -> ast.Module:
+    """Return the syntax tree of a text; an empty one if it is not Python."""
     try:
         return ast.parse(text)
     except SyntaxError:
@@ -127,13 +128,13 @@ def _parsed(text: str) -> ast.Module:
 
 def module_tree(module: types.ModuleType) -> ast.Module:
     """Return the syntax tree of a user module."""
-    return _parsed(module_source(module))
+    return parsed(module_source(module))
 
 
 def tree_of_file(name: str) -> ast.Module:
     """Return the syntax tree of a file or a notebook cell, by the name that a code object has of it."""
     module = module_of(Path(name)) if Path(name).exists() else None
-    return _parsed("".join(linecache.getlines(name))) if module is None else module_tree(module)
+    return parsed("".join(linecache.getlines(name))) if module is None else module_tree(module)
 
 
 def function_nodes(code: types.CodeType) -> list[ast.AST]:
@@ -194,16 +195,20 @@ def is_docstring(node: object) -> bool:
 
 def imported_modules(node: ast.AST, module: types.ModuleType | None) -> list[types.ModuleType]:
     """Return the user modules that the import statements in a module's syntax tree name."""
-    names: list[str] = []
+    functions = (inner for inner in ast.walk(node) if isinstance(inner, Function))
+    local = {id(inner) for function in functions for inner in ast.walk(function)}
+    names: dict[str, bool] = {}
     for found in ast.walk(node):
+        named: list[str] = []
         if isinstance(found, ast.Import):
             for alias in found.names:
                 parts = alias.name.split(".")
-                names += [".".join(parts[: n + 1]) for n in range(len(parts))]
+                named += [".".join(parts[: n + 1]) for n in range(len(parts))]
         elif isinstance(found, ast.ImportFrom) and (base := imported_module_name(found, module)):
-            names += [base, *(f"{base}.{alias.name}" for alias in found.names)]
-    is_local = not isinstance(node, ast.Module)  # an import inside a function may not have run yet
-    modules = (_find_module(name, load=is_local) for name in dict.fromkeys(names))
+            named += [base, *(f"{base}.{alias.name}" for alias in found.names)]
+        is_local = id(found) in local  # an import inside a function may not have run yet
+        names |= {name: is_local or names.get(name, False) for name in named}
+    modules = (_find_module(name, load) for name, load in names.items())
     return [found for found in modules if found is not None]
 
 

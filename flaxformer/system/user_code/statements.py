@@ -1,118 +1,115 @@
-"""Analysis of a module's statements: the names that they read, bind and change, and effects on other modules."""
+"""Statements of a user module that can change a result."""
 
 import ast
-import inspect
-import sys
+import copy
+import functools
 import types
 from collections.abc import Iterator
 
 from flaxformer.system.user_code import source
-from flaxformer.system.user_code.source import is_user_class, is_user_file, is_user_module
+
+DECLARED = ("study", "run", "case")
+"""Names by which a file declares a study, a training job or a case."""
+CODE: dict[str, tuple[str, ...]] = {
+    "Study": ("measure", "derive"),
+    "Search": ("measure", "derive"),
+    "Probe": ("measure",),
+    "Case": ("evidence",),
+    "Run": (),
+}
+"""Arguments with code, by the class of what is declared; the other arguments are compared as data."""
+STATEMENTS = "statements that run on import"
+Definition = source.Function | ast.ClassDef
+Import = ast.Import | ast.ImportFrom
 
 
-def is_user_code(item: object) -> bool:
-    """True if an object is a function or class that the user wrote."""
-    if isinstance(item, type):
-        return is_user_class(item)
-    function = inspect.unwrap(item) if callable(item) else None
-    return isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename)
+def definitions(module: types.ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield the name and the normalized text of each definition of a user module, and of its other statements."""
+    for node in _statements(source.module_source(module)):
+        yield _name(node), source.normalized_text(node)
 
 
-def attribute_chains(node: ast.AST) -> list[list[str]]:
-    """Return each attribute access `a.b.c` in a syntax tree as the list of its names."""
-    chains = []
-    for found in ast.walk(node):
-        names, value = [], found
-        while isinstance(value, ast.Attribute):
-            names.append(value.attr)
-            value = value.value
-        if names and isinstance(value, ast.Name):
-            chains.append([value.id, *reversed(names)])
-    return chains
+def _name(node: ast.stmt) -> str:
+    if isinstance(node, Definition):
+        return node.name
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    return target.id if isinstance(target, ast.Name) else STATEMENTS
 
 
-def names_used_whole(node: ast.AST) -> set[str]:
-    """Return the names that are used for more than reading an attribute."""
-    read = {id(found.value) for found in ast.walk(node) if isinstance(found, ast.Attribute)}
-    return {found.id for found in ast.walk(node) if isinstance(found, ast.Name) and id(found) not in read}
+@functools.lru_cache(maxsize=256)
+def _statements(text: str) -> list[ast.stmt]:
+    """Return the statements of a module's text that count, with the imports whose names they read."""
+    kept = list(reduced(source.parsed(text)))
+    names = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    imports = [node for node in source.parsed(text).body if isinstance(node, Import)]
+    return [_import_of(node, names) for node in imports if _import_of(node, names).names] + kept
 
 
-def names_bound(node: ast.stmt) -> set[str]:
-    """Return the global names that a statement binds, or whose objects it changes."""
-    if isinstance(node, ast.ClassDef | source.Function):
-        return {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-    stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store | ast.Del)}
-    return stored | {target.id for target in _changed_objects(node) if isinstance(target, ast.Name)}
+def _import_of(node: Import, names: set[str]) -> Import:
+    """Return an import with the names that are read."""
+    node = copy.copy(node)
+    node.names = [name for name in node.names if (name.asname or name.name.partition(".")[0]) in {*names, "*"}]
+    return node
 
 
-def _changed_objects(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the objects that a statement changes by assigning to a part of them or by calling a method."""
-    for found in ast.walk(node):
-        target: ast.expr | None = None
-        if isinstance(found, ast.Attribute | ast.Subscript) and isinstance(found.ctx, ast.Store | ast.Del):
-            target = found
-        elif isinstance(found, ast.Expr) and isinstance(found.value, ast.Call):
-            target = found.value.func if isinstance(found.value.func, ast.Attribute) else None
-        while isinstance(target, ast.Attribute | ast.Subscript | ast.Call):
-            target = target.func if isinstance(target, ast.Call) else target.value
-        if target is not None:
-            yield target
+def reduced(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements of a module without imports, docstrings, `if __name__ …` and what is declared as data."""
+    for node in tree.body:
+        if isinstance(node, Import | ast.Pass) or source.is_docstring(node) or _is_main_guard(node):
+            continue
+        name = _declared_name(node)
+        if (
+            isinstance(node, ast.Assign)
+            and name
+            and not any(_reads(other, name) for other in tree.body if other is not node)
+        ):
+            value = _code_of(node.value)
+            if isinstance(value, ast.Call) and not (value.args or value.keywords):
+                continue
+            node = ast.Assign(node.targets, value, lineno=node.lineno)
+        yield node
 
 
-def star_imports(module: types.ModuleType) -> Iterator[types.ModuleType]:
-    """Yield the user modules from which a module imports `*`."""
-    for node in source.module_tree(module).body:
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            found = sys.modules.get(source.imported_module_name(node, module))
-            if is_user_module(found):
-                yield found
+def _declared_name(node: ast.stmt) -> str | None:
+    """Return the name that `study = Study(…)` or the like declares; None for another statement."""
+    match node:
+        case ast.Assign([ast.Name(name)], ast.Call(ast.Name(kind))) if name in DECLARED and kind in CODE:
+            return name
+    return None
 
 
-def acts_on_others(node: ast.stmt, module: types.ModuleType) -> bool:
-    """True if a statement may do more than define or fill names of its own module."""
-    if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass) or source.is_docstring(node) or _is_main_guard(node):
-        return False
-    if isinstance(node, ast.ClassDef | source.Function):
-        kind = vars(module).get(node.name)
-        hooked = isinstance(node, ast.ClassDef) and isinstance(kind, type) and _registers_itself(kind)
-        return hooked or any(_may_register(decorator, module) for decorator in node.decorator_list)
-    if any(_is_call(found) for found in ast.walk(node)):
-        return True
-    return any(not (isinstance(one, ast.Name) and _is_private(one.id, module)) for one in _changed_objects(node))
+def _code_of(node: ast.expr) -> ast.expr:
+    """Return a declaration without the arguments that are data."""
+    match node:
+        case ast.List(elements) | ast.Tuple(elements):
+            return ast.List([_code_of(element) for element in elements])
+        case ast.Call(ast.Name(kind)) if kind in CODE:
+            kept = [keyword for keyword in node.keywords if keyword.arg is None or keyword.arg in CODE[kind]]
+            kept = [ast.keyword(k.arg, _code_of(k.value) if k.arg == "evidence" else k.value) for k in kept]
+            return ast.Call(node.func, node.args, kept)
+    return node
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
 
 
 def _is_main_guard(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+    return isinstance(node, ast.If) and _reads(node.test, "__name__")
 
 
-def _is_call(node: ast.AST) -> bool:
-    """True if a node is a statement that calls a plain function other than print."""
-    function = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-    return isinstance(function, ast.Name) and function.id != "print"
+def has_acting_statement(module: types.ModuleType) -> bool:
+    """True if a statement of a module may do more than bind names of the module when it is imported."""
+    return any(map(_acts, reduced(source.module_tree(module))))
 
 
-def _is_private(name: str, module: types.ModuleType) -> bool:
-    """True if no other module holds a name's object, so that changing the object affects its own module alone."""
-    value = vars(module).get(name)
-    if not isinstance(value, dict | list | set) and not is_user_class(type(value)):
+def _acts(node: ast.stmt) -> bool:
+    if isinstance(node, Definition):  # a function that a decorator adds to a table of the package is found there
         return False
-    others = [m for key, m in sys.modules.copy().items() if m is not module and _may_share(key, m)]
-    return not any(value is item for other in others for item in list(vars(other).values()))
-
-
-def _may_share(name: str, module: object) -> bool:
-    return isinstance(module, types.ModuleType) and (name.partition(".")[0] == "flaxformer" or is_user_module(module))
-
-
-def _may_register(decorator: ast.expr, module: types.ModuleType) -> bool:
-    """True if a decorator is user code, which may add what it decorates to a table."""
-    names = {found.id for found in ast.walk(decorator) if isinstance(found, ast.Name)}
-    return any(is_user_code(vars(module).get(name)) for name in names)
-
-
-def _registers_itself(kind: type) -> bool:
-    """True if defining a class runs user code: an `__init_subclass__` or a metaclass."""
-    hooks = [base for base in kind.__mro__[1:] if "__init_subclass__" in vars(base)]
-    return any(map(is_user_class, hooks)) or is_user_class(type(kind))
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return not all(isinstance(target, ast.Name | ast.Tuple) for target in targets)
+    match node:
+        case ast.Expr(ast.Call(ast.Name("print"))):
+            return False
+    return True

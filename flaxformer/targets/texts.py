@@ -1,10 +1,15 @@
-"""Text of a compiled program: its computations, how often each runs, their instructions, and the arrays of a type.
+"""Reading of texts of the compiler: programs, and its message that memory ran out.
 
-Source of the text's form: openxla.org/xla/operation_semantics.
+These forms are of no public interface, and may change with XLA: no other module of the package searches such a text.
+`tests/targets/golden` has texts of each version of JAX that the package is tested with, and what they must give.
+
+Source of the form of a program: openxla.org/xla/operation_semantics. JAX writes a Python callback as a custom call on a
+GPU, and as send and recv of the host on a TPU.
 """
 
 import math
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 WIDTHS = {"pred": 1, "f8e4m3fn": 1, "f8e5m2": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16}
@@ -13,6 +18,30 @@ _ARRAY = re.compile(r"\b(pred|bf16|f8\w+|[a-z]\d+)\[([\d,]*)\](\{[^}]*\})?")
 _CALL = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.\-]+))")
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<kind>[a-z][\w\-]*)\((?P<rest>.*)$")
 _HEADER = re.compile(r"^(?:ENTRY )?(%?[\w.\-]+) .*\{$")
+COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+_COLLECTIVE = re.compile(rf"= (?P<result>.*?) (?P<name>{'|'.join(COLLECTIVES)})(?P<phase>-start|-done)?\(")
+_SHAPE, _LAYOUT = r"\w+\[[\d,]*\]", r"[^}]*"
+_ON_HOST = rf"\{{{_LAYOUT}S\(5\)\}}"
+"""The layout of an array in the host's memory, which is space 5 of XLA."""
+_FORMS = {
+    "infeed": re.compile(r"= .*? infeed\("),
+    "outfeed": re.compile(r"= .*? outfeed\("),
+    "send to the host": re.compile(r"= .*? send\(.*is_host_transfer=true"),
+    "receive from the host": re.compile(r"= .*? recv\(.*is_host_transfer=true"),
+    "Python callback": re.compile(r'custom_call_target="[^"]*callback[^"]*"'),
+    "copy to the host": re.compile(rf"= \(?{_SHAPE}{_ON_HOST}.* copy(-start)?\("),
+    "copy from the host": re.compile(
+        rf"= \({_SHAPE}(\{{(?!{_LAYOUT}S\(5\))[^}}]*\}})?, {_SHAPE}{_ON_HOST}.* copy-start\("
+    ),
+}
+"""Forms of the operations, by their names in words."""
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_NEEDED = (
+    (re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of"), False),
+    (re.compile(r"total memory required[^(]*temporaries \(([\d.]+)([KMGT]?)\)"), True),
+    (re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds"), False),
+)
+"""Forms of the compiler's message that memory ran out, and whether the number leaves the arguments out."""
 
 
 class ArrayType(NamedTuple):
@@ -163,3 +192,75 @@ def _trips(line: str, bodies: dict[str, list[str]]) -> int | None:
     bounds = [int(n) for own in lines for n in re.findall(r"s32\[\][^=]*? constant\((\d+)\)", own)]
     is_less = any("direction=LT" in own for own in lines)
     return bounds[0] if len(bounds) == 1 and is_less else None
+
+
+# --- operations ------------------------------------------------------------------------------------------
+
+
+def host_transfers(text: str) -> dict[str, int]:
+    """Return how many operations of a program exchange data with the host, by kind; empty if none does.
+
+    Args:
+      text: the program, as `jax.stages.Compiled.as_text` gives it.
+    """
+    counts = {name: sum(bool(form.search(line)) for line in text.splitlines()) for name, form in _FORMS.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def fused_computations(bodies: dict[str, list[str]]) -> set[str]:
+    """Return the names of the computations that fusions call."""
+    return {name for lines in bodies.values() for line in lines if " fusion(" in line for name in callees(line)}
+
+
+def channel_of(line: str) -> str | None:
+    """Return the number of a collective's channel, or None."""
+    match = re.search(r"channel_id=(\d+)", line)
+    return match[1] if match else None
+
+
+def collectives_in(line: str, devices: int, computation: str) -> Iterator[tuple[str, ArrayType, int]]:
+    """Yield the collective's name, the array and the number of devices of each group; nothing for other lines.
+
+    The array is the result on a device; of a reduce-scatter, it is the operand.
+
+    Args:
+      line: of the text of a program.
+      devices: number of devices, for collectives of all of them.
+      computation: the name of the computation that has the line.
+    """
+    match = _COLLECTIVE.search(line)
+    if match is None or match["phase"] == "-done":
+        return
+    name = "reduce-scatter" if computation.startswith("all-reduce-scatter") else match["name"]  # a fusion on TPUs
+    results = arrays(match["result"])
+    if match["phase"] == "-start" and match["name"] != "all-reduce":  # operands, results, and contexts
+        whole = [array for array in results if array.shape]
+        results = whole[len(whole) // 2 :] if len(whole) > 1 else whole
+    group = _group(line, devices)
+    for array in results:
+        if match["name"] == "reduce-scatter" and array.shape:
+            array = array._replace(shape=(array.shape[0] * group, *array.shape[1:]))
+        yield name, array, group
+
+
+def _group(line: str, devices: int) -> int:
+    """Return the number of devices of each group of a collective."""
+    if match := re.search(r"replica_groups=\{\{([\d,]*)\}", line):
+        return match[1].count(",") + 1
+    if match := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", line):
+        return int(match[2])
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", line):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
+        return math.prod(sizes.get(name, 1) for name in re.findall(r"'([^']+)'", match[2])) or devices
+    return devices
+
+
+# --- messages --------------------------------------------------------------------------------------------
+
+
+def parse_bytes_needed(error: str, held: int) -> int:
+    """Return the bytes that the compiler says it needs, or 0."""
+    for form, is_temporary in _NEEDED:
+        if match := form.search(error):
+            return int(float(match[1]) * UNITS[match[2]]) + (held if is_temporary else 0)
+    return 0

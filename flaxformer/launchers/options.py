@@ -1,0 +1,68 @@
+"""Options of launchers, from the command line."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from flaxformer.system.errors import UserError
+
+USED_BY = {"workers": ("local", "slurm", "ray"), "slurm": ("slurm",), "ray": ("ray",)}
+"""Launchers that accept each option."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of a launcher.
+
+    Args:
+      workers: largest number of processes or jobs.
+      slurm: KEY=VALUE options for `sbatch`.
+      ray: KEY=VALUE resources of a task: cpus, gpus.
+    """
+
+    workers: int | None = None
+    slurm: tuple[str, ...] = ()
+    ray: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"workers is {self.workers}; expected at least 1")
+
+    def check(self, launcher: str | None) -> None:
+        """Check that every given option belongs to the launcher.
+
+        Raises:
+          UserError: an option belongs to another launcher.
+        """
+        for name, launchers in USED_BY.items():
+            if (value := getattr(self, name)) and launcher not in launchers:
+                expected = " or ".join(f"--launcher {kind}" for kind in launchers)
+                raise UserError(f"--{name} is given {value} and launcher is {launcher}; expected {expected} with it")
+
+
+def parse_key_values(option: str, words: Sequence[str]) -> dict[str, str]:
+    """Return KEY=VALUE words as a mapping.
+
+    Raises:
+      UserError: a word has another form, or a key is given twice.
+    """
+    values: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not re.fullmatch(r"[a-z][a-z-]*", key) or not value.isprintable() or not value:
+            raise UserError(f"{option} is given {word!r}; expected KEY=VALUE, such as time=60")
+        if key in values:
+            raise UserError(f"{option} is given {key} twice, as {values[key]} and {value}; expected it once")
+        values[key] = value
+    return values
+
+
+def parse_int(option: str, key: str, value: str, least: int = 1) -> int:
+    """Return a value as an integer.
+
+    Raises:
+      UserError: it is not an integer, or is below `least`.
+    """
+    if not value.isascii() or not value.isdecimal() or int(value) < least:
+        raise UserError(f"{option} is given {key}={value}; expected a whole number of at least {least}")
+    return int(value)
