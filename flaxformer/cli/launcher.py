@@ -9,9 +9,8 @@ from flaxformer.cli.study import exit_code, show_report
 from flaxformer.jobs.study_trackers import track
 from flaxformer.launchers import Options, Payload, launch
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import check_recipes, missing, store_of
+from flaxformer.runner.launch import check_recipes, missing, plan_of, store_of
 from flaxformer.study.declare import Study
-from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 
@@ -33,7 +32,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     """Hand the study to a launcher; the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
     store = store_of(study, execution)
-    plan = StudyPlan(study)
+    plan = plan_of(study, execution)
     check_recipes(plan, store)
     todo = missing(plan, store, retry_failed=arguments.retry_failed)
     runs = sum(len(group.trials) for group in todo)

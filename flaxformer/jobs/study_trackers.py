@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flaxformer.jobs.log import LogLine
 from flaxformer.jobs.trackers import TrackedTrial, Tracker
-from flaxformer.runner.execute import Finished, Message, StudyEvent
+from flaxformer.runner.events import Event, Finished, Message
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.files import lock_folder, write_atomically
 
 
-def track(events: Iterable[StudyEvent], store: Store, names: Sequence[str]) -> Iterator[StudyEvent]:
+def track(events: Iterable[Event], store: Store, names: Sequence[str]) -> Iterator[Event]:
     """Pass events on, and write the trials of the folder to trackers: those that are there, and each that finishes.
 
     Args:
@@ -27,7 +27,7 @@ def track(events: Iterable[StudyEvent], store: Store, names: Sequence[str]) -> I
     return _track(events, StudyTrackers(store, names)) if names else iter(events)
 
 
-def _track(events: Iterable[StudyEvent], study: "StudyTrackers") -> Iterator[StudyEvent]:
+def _track(events: Iterable[Event], study: "StudyTrackers") -> Iterator[Event]:
     yield from study.write_all()
     for event in events:
         if isinstance(event, Finished):
@@ -42,6 +42,7 @@ class StudyTrackers:
     def __init__(self, store: Store, names: Sequence[str]) -> None:
         self.store, self.names, self.folder = store, list(names), store.root / "trackers"
         self.study: JsonObject = {}
+        self.fingerprints: set[str] = set()
 
     def write_all(self) -> Iterator[Message]:
         """Write every finished trial of the folder that a tracker does not have."""
@@ -51,17 +52,20 @@ class StudyTrackers:
 
     def write(self, row: Row) -> Iterator[Message]:
         """Write a trial to the trackers that do not have it, unless it failed or is a run of a halving's rung."""
-        if not self.names or row["status"] == "failed" or (names := self._names_of(row)) is None:
+        if not self.names or row["status"] == "failed" or not self._is_declared(row):
             return
+        arm = row["trial"].rpartition(",seed=")[0]
+        trial = TrackedTrial(self.study["name"], arm, row["seed"], row["fingerprint"])
+        recipe = self.study["recipes"][arm]["run"] | {"seed": row["seed"]}
         messages: list[str] = []
         for name in tuple(self.names):
-            marker = self.folder / f"{name}-{row['fingerprint']}"
+            marker = self.folder / f"{name}-{trial.key}"
             if marker.exists():
                 continue
             with lock_folder(self.folder, "writing to trackers", LOCK_PATIENCE):
                 if marker.exists():
                     continue
-                tracker = Tracker(name, self.store.root, self._recipe(row), messages.append, names)
+                tracker = Tracker(name, self.store.root, recipe, messages.append, trial)
                 for line in log_lines(row):
                     tracker(line)
                 tracker.close()
@@ -71,26 +75,12 @@ class StudyTrackers:
                     write_atomically(marker, b"")
         yield from map(Message, messages)
 
-    def _names_of(self, row: Row) -> TrackedTrial | None:
-        """Names of a row's trial; None where the study declares no such trial with its fingerprint."""
-        if row.get("fingerprint") not in self.study.get("fingerprints", ()):
-            self._read_declaration()
-        if row.get("fingerprint") not in self.study["fingerprints"]:
-            return None
-        return TrackedTrial(self.study["name"], _arm(row), row["seed"], row["fingerprint"])
-
-    def _read_declaration(self) -> None:
-        declared = self.store.declaration
-        fingerprints = {trial["fingerprint"] for trial in declared["trials"]}
-        self.study = {"name": declared["name"], "fingerprints": fingerprints, "recipes": declared["recipes"]}
-
-    def _recipe(self, row: Row) -> JsonObject:
-        recipe: JsonObject = self.study["recipes"][_arm(row)]["run"]
-        return recipe | {"seed": row["seed"]}
-
-
-def _arm(row: Row) -> str:
-    return str(row["trial"].rpartition(",seed=")[0])
+    def _is_declared(self, row: Row) -> bool:
+        """True if the study declares a trial of this fingerprint; its declaration is read again if it does not."""
+        if row.get("fingerprint") not in self.fingerprints:
+            self.study = self.store.declaration
+            self.fingerprints = {trial["fingerprint"] for trial in self.study["trials"]}
+        return row.get("fingerprint") in self.fingerprints
 
 
 def log_lines(row: Row) -> Iterator[LogLine]:

@@ -56,7 +56,7 @@ def launch(kind: str, plan: StudyPlan, payload: Payload, options: Options, conso
         raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
     options.check(kind)
     study = plan.study
-    if is_staged(study):
+    if is_staged(plan):
         raise UserError(
             f"study '{study.name}' is trained in stages, which launchers do not support; run the command without "
             "--launcher, several times on one folder to share the work"

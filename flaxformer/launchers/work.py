@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.launchers.payload import read
-from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, StudyEvent
+from flaxformer.runner.events import Compiled, Compiling, Event, Finished, Message, Progressed
 from flaxformer.runner.launch import run
 from flaxformer.system.wording import count_of
 
@@ -35,7 +35,7 @@ def work(path: Path, index: int, console: Console) -> int:
     return report_events(events, console)
 
 
-def report_events(events: Iterable[StudyEvent], console: Console) -> int:
+def report_events(events: Iterable[Event], console: Console) -> int:
     """Print progress, at most one line per 15 seconds, and return the number of failed runs."""
     began, printed = time.monotonic(), float("-inf")
     done = failed = tokens = 0

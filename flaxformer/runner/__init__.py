@@ -5,7 +5,7 @@ The calls from the command `flaxformer run FILE` down to the training step pass 
 1. `cli/__init__.py`: handle signals, and return the exit code.
 2. `cli/command.py`: parse the command line, and print errors.
 3. `cli/run.py`: load the study and its settings from the file.
-4. `runner/progress.py`: show the events of the study.
+4. `jobs/progress.py`: show the events of the study.
 5. `runner/launch.py`: take leases on trials without results, and write each row of results.
 6. `runner/execute.py`: start one worker thread per device group, which trains batches of trials.
 7. `runner/program.py`: train a batch of trials together, in chunks, with evaluations and partial saves.

@@ -147,8 +147,7 @@ def _apply_code_change(
     rows = [row for row in store.rows().values() if declaration_log.arm_of(row) in changed]
     measured = store.measurements(old) if changes.DERIVED in changed else []
     results = sum(map(is_finished, rows)) + len(measured)
-    if results and on_code_change == "refuse":
-        raise UserError(changes.refusal(store.root, changed, changes.count_in_words(changed, results)))
+    decided = changes.decide(store.root, on_code_change, changed, results)
     if owner := wait_for_dead_leases(store.leases):
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         raise UserError(f"{store.root}: {who} is training with code that has changed since; stop it, and run again")
@@ -162,10 +161,7 @@ def _apply_code_change(
     elif measured:
         measured_by = [*record.get("kept_measurements", []), old["measured_by"]]
         record["kept_measurements"] = list(dict.fromkeys(measured_by))
-    if not results:
-        return record
-    entry = changes.record_decision(on_code_change, changed, results)
-    return record | {"code_changes": [*record.get("code_changes", []), entry]}
+    return record | ({"code_changes": [*record.get("code_changes", []), *decided]} if decided else {})
 
 
 def _supersede(store: Store, trials: Collection[str]) -> None:

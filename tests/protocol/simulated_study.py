@@ -16,7 +16,7 @@ from study.tiny import INCIDENTAL, NORM, tiny
 
 from flaxformer.checkpoint import storage
 from flaxformer.runner import launch, partial_runs
-from flaxformer.runner.execute import Finished, Message
+from flaxformer.runner.events import Finished, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import PartialRun, Progress
 from flaxformer.store.rows import Row

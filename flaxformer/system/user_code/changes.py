@@ -52,38 +52,34 @@ def compare_declarations(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict
     return {name: definitions for name, definitions in found.items() if definitions}
 
 
-def refusal(where: object, changes: Mapping[str, Collection[str]], results: str) -> str:
-    """Return the error message that lists what changed and how to go on.
+def decide(
+    where: object, decision: str, changes: Mapping[str, Collection[str]], results: int, affected: str = ""
+) -> list[CodeChange]:
+    """Return the record of a decision that is made now; none if nothing that the former code has made is affected.
 
     Args:
       where: the folder.
+      decision: "refuse", "keep" or "retrain".
       changes: the changed definitions, by arm.
-      results: what the former code has made, such as "2 results of 1 arm".
+      results: number of results that the former code has made.
+      affected: these in words; by default such as "2 results of 1 arm".
+
+    Raises:
+      UserError: the decision is to refuse; the message lists what changed and how to go on.
     """
     names = list(dict.fromkeys(name for definitions in changes.values() for name in definitions))
-    lines = [f"  {name}" for name in names[:MOST_NAMES]]
-    lines += [f"  and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    listed = "\n".join(lines)
-    return (
-        f"{where} holds {results} made by code that has changed since, or that read what has:\n{listed}\n"
-        "Give --on-code-change keep to keep them as they are, which is recorded;\n"
-        "--on-code-change retrain to set them aside and make them again; or --output another folder."
-    )
-
-
-def count_in_words(changes: Mapping[str, Collection[str]], results: int) -> str:
-    """Return the numbers of affected results and arms in words, such as "2 results of 1 arm"."""
     arms = [arm for arm in changes if arm != DERIVED]
-    of = f" of {len(arms)} arm{'s' * (len(arms) != 1)}" if arms else ""
-    return f"{results} result{'s' * (results != 1)}{of}"
-
-
-def record_decision(decision: str, changes: Mapping[str, Collection[str]], results: int) -> CodeChange:
-    """Return the record of a decision that is made now."""
-    return {
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "decision": decision,
-        "changed": list(dict.fromkeys(name for definitions in changes.values() for name in definitions)),
-        "arms": [arm for arm in changes if arm != DERIVED],
-        "results": results,
-    }
+    if not changes or not results:
+        return []
+    if decision == "refuse":
+        of = f" of {len(arms)} arm{'s' * (len(arms) != 1)}" if arms else ""
+        affected = affected or f"{results} result{'s' * (results != 1)}{of}"
+        more = f"\n  and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        listed = "\n".join(f"  {name}" for name in names[:MOST_NAMES]) + more
+        raise UserError(
+            f"{where} holds {affected} made by code that has changed since, or that read what has:\n{listed}\n"
+            "Give --on-code-change keep to keep them as they are, which is recorded;\n"
+            "--on-code-change retrain to set them aside and make them again; or --output another folder."
+        )
+    time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return [{"time": time, "decision": decision, "changed": names, "arms": arms, "results": results}]
