@@ -27,16 +27,17 @@ def main(arguments: RunStudy, console: Console) -> int:
     """Train the missing runs, then write and show the report."""
     check_options(arguments)
     trackers.check(arguments.track)
-    study, execution = load(arguments)
     if arguments.launcher is not None:
-        return launch_workers(arguments, study, execution, console)
+        return launch_workers(arguments, *load(arguments), console)
     distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
-    plan, store = plan_of(study, execution), store_of(study, execution)
+    study, execution = load(arguments)
+    plan = plan_of(study, execution)
     retry, on_code_change = arguments.retry_failed, arguments.on_code_change
     events = run_plan(plan, execution, None, retry, arguments.on_error, on_code_change)
     if not distributed.is_coordinator():  # the first process writes and prints all
         failed = [isinstance(event, Finished) and event.row["status"] == "failed" for event in events]
         return FAILED if any(failed) else 0
+    store = store_of(study, execution)
     if is_staged(plan):
         check_recipes(plan, store)
     else:

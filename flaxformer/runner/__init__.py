@@ -12,8 +12,8 @@ The calls from the command `flaxformer run FILE` down to the training step pass 
 8. `training/compiled_run.py`: compile and call the functions of a run on a device or a mesh.
 9. `training/step.py`: the training step, a pure function of state, run and batch.
 
-All other modules are called by one of these and return to it: `stages` (the studies that a study is trained as),
-`remaining` (trials without results), `multihost` (several processes that train each run together), `schedule` (the next
-batch of a device group), `partial_runs` (checkpoints of runs in progress), `results` (rows), `probes` (measurements
-without training).
+All other modules are called by one of these and return to it: `events` (what happens, as data), `stages` (the studies
+that a study is trained as), `remaining` (trials without results), `multihost` (several processes that train each run
+together), `schedule` (the next batch of a device group), `partial_runs` (checkpoints of runs in progress), `results`
+(rows), `probes` (measurements without training).
 """

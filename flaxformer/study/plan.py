@@ -44,7 +44,7 @@ class StudyPlan:
 
     Args:
       study: an ordinary study; of a search, that of the rounds so far.
-      search: the search.
+      search: the search whose points these are; None for any other study.
     """
 
     study: Study
