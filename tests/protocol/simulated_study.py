@@ -49,7 +49,7 @@ def progress_of(name, step, weight):
 def train(execution, group, trial, notify):
     """Train one trial in chunks, from its partial run, and return its row; and its partial run."""
     partial = PartialRun(execution.output, group, [trial], 1, execution.save_minutes, notify, dict)
-    step, progress = partial.resume(progress_of(trial.name, 0, loss_after(trial.name, 0)), CHUNK)
+    step, progress = partial.resume(progress_of(trial.name, 0, loss_after(trial.name, 0)))
     while step < STEPS:
         weight = float(progress.states.weight[0])
         for number in range(step, step + CHUNK):
