@@ -12,7 +12,8 @@ import pytest
 from flaxformer.checkpoint import Stop
 from flaxformer.core.struct import replace_at
 from flaxformer.data import prepare, read_tokenizer
-from flaxformer.jobs import Evaluated, Job, train
+from flaxformer.jobs import Job, train
+from flaxformer.runner.events import Evaluated
 from flaxformer.study.load import load, load_study
 from flaxformer.training import Run
 

@@ -12,10 +12,11 @@ from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.core.canonical import differences
 from flaxformer.statistics.judgement import LEVEL, Estimate
 from flaxformer.store import columns
-from flaxformer.store.declaration import Declaration, plain
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.store import Store
 from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain
 
 STEP = 1000
 """Distance between the seeds of a study and the first seeds that a replication may use."""

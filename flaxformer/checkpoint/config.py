@@ -9,10 +9,11 @@ from typing import NotRequired, TypedDict, cast
 
 from flaxformer.core.canonical import Json, canonical, differences
 from flaxformer.core.struct import Config, alternatives, qualified_name, type_hints
-from flaxformer.system.digests import DamagedError, read_document, write_document
+from flaxformer.system.digests import DamagedError, JsonObject, read_document, write_document
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.files import make_folder
 from flaxformer.system.links import check_file
+from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.training.run import Run
@@ -31,7 +32,7 @@ class ConfigFile(TypedDict):
     code: dict[str, str] | None
     """Digests of user code by the name of the definition."""
     source: str | None
-    code_changes: NotRequired[list[changes.CodeChange]]
+    code_changes: NotRequired[list[JsonObject]]
     initial_weights: NotRequired[str]
     """Digest of the weights that the run started from."""
 
@@ -61,13 +62,12 @@ def write_config(
       UserError: the folder has another run, or results of other code; the message lists what differs.
     """
     folder, code = Path(folder), dict(code or {})
-    changed = check_config(folder, run, code, on_code_change, initial_weights, file)
+    decided = check_config(folder, run, code, on_code_change, initial_weights, file)
     old = _read_document(folder) if (folder / NAME).exists() else None
-    if old is not None and not changed:
+    if old is not None and not decided:
         return
-    history = [] if old is None else old.get("code_changes", [])
-    if changed:
-        history = [*history, changes.record_decision(on_code_change, {changes.DERIVED: changed}, 1)]
+    history = [] if old is None else [*old.get("code_changes", []), *map(plain, decided)]
+    if decided:
         if on_code_change == "retrain":
             supersede(folder)
         read_records.accept(folder, file)
@@ -87,8 +87,8 @@ def check_config(
     on_code_change: OnCodeChange,
     initial_weights: str | None = None,
     file: Path | None = None,
-) -> list[str]:
-    """Return what has changed of user code, and of what it read, since the folder's results were made. Write nothing.
+) -> list[changes.CodeChange]:
+    """Return the record of what has changed of user code, and of what it read, since the folder's results were made.
 
     Raises:
       UserError: the folder has another run, or one that started from other weights; or `on_code_change` is "refuse" and
@@ -107,9 +107,7 @@ def check_config(
             "or remove this one."
         )
     changed = changes.compare_digests(old.get("code") or {}, code) + read_records.changed_reads(folder, file)
-    if changed and on_code_change == "refuse":
-        raise UserError(changes.refusal(folder, {changes.DERIVED: changed}, "a run"))
-    return changed
+    return changes.decide(folder, on_code_change, {changes.DERIVED: changed} if changed else {}, 1, "a run")
 
 
 def supersede(folder: Path) -> None:

@@ -10,13 +10,12 @@ from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.claims.run import CaseResult
 from flaxformer.report import phrasing, verdicts
-from flaxformer.store.declaration import plain
 from flaxformer.store.store import Store
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.json_reader import parse_json
 from flaxformer.system.links import check_file, output_folder
-from flaxformer.system.typed_data import Integer, Number, Record, convert
+from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, plain
 from flaxformer.system.wording import count_of
 
 NAME = "case.json"
@@ -27,10 +26,10 @@ OF_FACTS = {"supported": "holds", "refuted": "does not hold"}
 class StoredCase(Record, frozen=True):
     """Content of `NAME`."""
 
-    number: Integer
+    number: Int64
     claim: str
     source: str
-    seconds: Number
+    seconds: FiniteNumber
     quick: bool
     evidence: tuple[str, ...]
     """Folders of its probes and studies."""

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.claims.case import Case, Evidence
+from flaxformer.jobs.progress import Totals, follow
 from flaxformer.report.write import write
-from flaxformer.runner.execute import Execution
-from flaxformer.runner.launch import missing, run
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import missing, run_plan
 from flaxformer.runner.probes import run_probe
-from flaxformer.runner.progress import follow
 from flaxformer.store.provenance import provenance
 from flaxformer.store.records import append_line
 from flaxformer.store.store import Store, read_lines
@@ -102,8 +102,8 @@ def _work(
     todo = missing(plan, store, retry_failed=True)
     runs = sum(len(group.trials) for group in todo)
     steps = sum(len(group.trials) * group.example.training.steps for group in todo)
-    events = run(evidence, execution, retry_failed=True, on_code_change=on_code_change, plan=plan)
-    follow(events, console, runs, steps)
+    events = run_plan(plan, execution, retry_failed=True, on_code_change=on_code_change)
+    follow(events, console, Totals(runs, steps))
     return runs > 0
 
 

@@ -10,12 +10,10 @@ from flaxformer.analysis.claim_history import seeds_in_words
 from flaxformer.cli.arguments import Declare
 from flaxformer.report import phrasing, verdicts
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import check_recipes, declare, store_of
-from flaxformer.runner.stages import resolve_study
+from flaxformer.runner.launch import check_recipes, declare, plan_of, store_of
 from flaxformer.store import declaration_log
 from flaxformer.store.store import Store
 from flaxformer.study.load import load_study
-from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of
@@ -26,7 +24,7 @@ def main(arguments: Declare, console: Console) -> int:
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     declared = load_study(arguments.file, arguments.overrides, seeds)
     execution = Execution(output=arguments.output)
-    plan = StudyPlan(resolve_study(declared, execution))
+    plan = plan_of(declared, execution)
     store = store_of(plan.study, execution)
     check_recipes(plan, store)
     declare(plan, store, arguments.on_code_change)

@@ -12,7 +12,7 @@ from flaxformer.cli.study import exit_code, show_report
 from flaxformer.jobs.study_trackers import track
 from flaxformer.launchers import Options, Share, launch
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import check_recipes, missing, store_of
+from flaxformer.runner.launch import check_recipes, missing, plan_of, store_of
 from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
@@ -52,7 +52,7 @@ def words_of(arguments: RunStudy, file: Path, output: Path) -> list[str]:
 def launch_workers(arguments: RunStudy, study: Study, execution: Execution, console: Console) -> int:
     """Hand the study to a launcher; the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
-    store, plan = store_of(study, execution), StudyPlan(study)
+    store, plan = store_of(study, execution), plan_of(study, execution)
     check_recipes(plan, store)
     todo = missing(plan, store, retry_failed=arguments.retry_failed)
     runs = sum(len(group.trials) for group in todo)

@@ -20,12 +20,11 @@ from flaxformer.devices.sharding import replicated_axes
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fit_width
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import store_of
-from flaxformer.runner.stages import describe_stages, resolve_study
+from flaxformer.runner.launch import plan_of, store_of
+from flaxformer.runner.stages import describe_stages
 from flaxformer.store.columns import statuses
 from flaxformer.study.equal_cost import describe_matches
 from flaxformer.study.evaluation_data import data_limits
-from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.wording import count_of, duration, with_prefix
@@ -48,7 +47,7 @@ def main(arguments: Plan, console: Console) -> int:
     if arguments.target is not None:
         return target.main(arguments, console)
     declared, execution = load(arguments)
-    plan = StudyPlan(resolve_study(declared, execution))
+    plan = plan_of(declared, execution)
     study, programs = plan.study, plan.groups
     devices = len(execution.device_groups())
     ended = statuses(store_of(study, execution))
@@ -69,7 +68,7 @@ def main(arguments: Plan, console: Console) -> int:
         *describe_matches(study.compare, study.matches, study.baseline),
         *_flops(planned),
         *dict.fromkeys(f"Computed with {program.cost.formulations}." for program in planned if not program.cost.excess),
-        *describe_stages(declared, plan, execution),
+        *describe_stages(plan, execution),
         *_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),
         *([] if too_large else data_limits(plan.declaration)),

@@ -25,16 +25,15 @@ from flaxformer.cli.arguments import Replicate
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study
 from flaxformer.cli.study import exit_code, show_paths
+from flaxformer.jobs.progress import Totals, follow
 from flaxformer.report import phrasing, replication, terminal
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import missing, run
-from flaxformer.runner.progress import follow
-from flaxformer.runner.stages import remaining_work, resolve_study
+from flaxformer.runner.launch import missing, plan_of, run_plan
+from flaxformer.runner.stages import remaining_work
 from flaxformer.store import declaration_log
 from flaxformer.store.log_entries import Replication
 from flaxformer.store.store import Store
-from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
@@ -74,7 +73,7 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     study = copied_study(store, arguments, seeds)
     output = output_of(arguments)
     execution = Execution(output=output, devices=arguments.devices)
-    plan = StudyPlan(resolve_study(study, execution))
+    plan = plan_of(study, execution)
     check_same_recipes(first.study, plan.declaration)
     fresh_store = Store(output)
     is_listed = list_attempt(console, store, seeds, output)
@@ -85,8 +84,7 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     console.print(f"Results in {output}", highlight=False, soft_wrap=True)
     if is_listed:
         console.print(f"The report of {store.root} lists this attempt", highlight=False, soft_wrap=True)
-    runs, steps = remaining_work(study, plan, execution)
-    follow(run(study, execution, plan=plan), console, runs, steps)
+    follow(run_plan(plan, execution), console, Totals(*remaining_work(plan, execution)))
     fresh = write(fresh_store)
     found = compare_claims(first, fresh)
     is_listed = list_attempt(console, store, seeds, output, found)

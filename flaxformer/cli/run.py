@@ -11,16 +11,15 @@ from flaxformer.cli.launcher import check_options, launch_workers
 from flaxformer.cli.study import exit_code, load, show_report
 from flaxformer.devices import distributed
 from flaxformer.jobs import trackers
+from flaxformer.jobs.progress import Totals, follow
 from flaxformer.jobs.study_trackers import track
 from flaxformer.launchers import Share
-from flaxformer.runner.execute import Finished
+from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import check_recipes, declare, missing, run, store_of
-from flaxformer.runner.progress import follow
-from flaxformer.runner.stages import describe_stages, is_staged, remaining_work, resolve_study
+from flaxformer.runner.launch import check_recipes, declare, missing, plan_of, run_plan, store_of
+from flaxformer.runner.stages import describe_stages, is_staged, remaining_work
 from flaxformer.store.columns import statuses
 from flaxformer.store.store import Store
-from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.wording import count_of
 
@@ -33,35 +32,28 @@ def main(arguments: RunStudy, console: Console) -> int:
         return launch_workers(arguments, *load(arguments), console)
     distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
     study, execution = load(arguments)
-    if not distributed.is_coordinator():
-        return _follow_coordinator(study, execution)
-    store, plan = store_of(study, execution), StudyPlan(resolve_study(study, execution))
-    check_recipes(plan, store)
-    if not is_staged(study):
-        declare(plan, store, arguments.on_code_change)
-    only = _names_of_share(arguments.share, plan)
-    for line in _work_to_do(study, plan, execution, store, only, arguments.retry_failed):
-        console.print(line, highlight=False, soft_wrap=True)
-    runs, steps = remaining_work(study, plan, execution, only, arguments.retry_failed)
-    events = run(
-        study,
-        execution,
-        only=only,
-        retry_failed=arguments.retry_failed,
-        on_error=arguments.on_error,
-        on_code_change=arguments.on_code_change,
-        plan=plan,
+    plan = plan_of(study, execution)
+    only, retry, on_code_change = (
+        _names_of_share(arguments.share, plan),
+        arguments.retry_failed,
+        arguments.on_code_change,
     )
-    failed = follow(track(events, store, arguments.track), console, runs, steps)
+    events = run_plan(plan, execution, only, retry, arguments.on_error, on_code_change)
+    if not distributed.is_coordinator():  # the first process writes and prints all
+        failed = [isinstance(event, Finished) and event.row["status"] == "failed" for event in events]
+        return FAILED if any(failed) else 0
+    store = store_of(study, execution)
+    if is_staged(plan):
+        check_recipes(plan, store)
+    else:
+        declare(plan, store, on_code_change)
+    for line in describe(plan, execution, store, only, retry):
+        console.print(line, highlight=False, soft_wrap=True)
+    totals = Totals(*remaining_work(plan, execution, only, retry))
+    failures = follow(track(events, store, arguments.track), console, totals)
     if arguments.share is not None:  # the launcher shows the report of all shares
-        return FAILED if failed else 0
+        return FAILED if failures else 0
     return exit_code(show_report(store, console), console)
-
-
-def _follow_coordinator(study: Study, execution: Execution) -> int:
-    """Train with the first process of a job, which writes and prints all; the exit code."""
-    found = [event.row["status"] for event in run(study, execution) if isinstance(event, Finished)]
-    return FAILED if "failed" in found else 0
 
 
 def _names_of_share(text: str | None, plan: StudyPlan) -> list[str] | None:
@@ -70,8 +62,8 @@ def _names_of_share(text: str | None, plan: StudyPlan) -> list[str] | None:
     return None if share.parts == 1 else share.names(plan.declaration.trials)
 
 
-def _work_to_do(
-    study: Study, plan: StudyPlan, execution: Execution, store: Store, only: list[str] | None, retry_failed: bool
+def describe(
+    plan: StudyPlan, execution: Execution, store: Store, only: list[str] | None, retry_failed: bool
 ) -> Iterator[str]:
     """Yield lines that say how many runs are to be trained, how many ended before, and where the results are."""
     todo = missing(plan, store, only, retry_failed)
@@ -83,6 +75,6 @@ def _work_to_do(
     parts[0] += f" in {count_of(len(todo), 'compiled program')} on {execution.where}" if left else ""
     parts += [f"{ended[False]} already finished"] if ended[False] else []
     parts += [f"{ended[True]} failed before"] if ended[True] else []
-    yield f"{study.name}: {', '.join(parts)}"
+    yield f"{plan.study.name}: {', '.join(parts)}"
     yield f"Results in {store.root}"
-    yield from describe_stages(study, plan, execution)
+    yield from describe_stages(plan, execution)

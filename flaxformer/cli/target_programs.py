@@ -14,7 +14,7 @@ from flaxformer.core.overrides import override
 from flaxformer.core.struct import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import using
-from flaxformer.runner.stages import resolve_study
+from flaxformer.runner.stages import plan_of
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.program_groups import ProgramGroup, groups
@@ -32,7 +32,7 @@ def load(arguments: Plan) -> Run | Study:
     module = load_module(arguments.file, "defines `study` or `run`")
     if isinstance(getattr(module, "study", None), Study):
         declared, execution = load_study(arguments)
-        return resolve_study(declared, dataclasses.replace(execution, mesh=None, devices=None))
+        return plan_of(declared, dataclasses.replace(execution, mesh=None, devices=None)).study
     if isinstance(run := getattr(module, "run", None), Run):
         return override(run, arguments.overrides)
     raise UserError(f"'{arguments.file}' defines neither `study` nor `run`; expected Study(...) or Run(...)")

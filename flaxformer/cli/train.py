@@ -3,15 +3,10 @@
 import dataclasses
 import math
 import re
-import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import jax
 from rich.console import Console
-from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from flaxformer import model
 from flaxformer.checkpoint import stop_on_signals
@@ -23,33 +18,18 @@ from flaxformer.core import params
 from flaxformer.core.overrides import override
 from flaxformer.devices import distributed
 from flaxformer.devices.sharding import Devices, parse_devices
-from flaxformer.jobs import (
-    Diverged,
-    Evaluated,
-    FinalScores,
-    Job,
-    JobEvent,
-    ProgramsCompiled,
-    Sampled,
-    Saved,
-    Started,
-    StepsTaken,
-    check,
-    train,
-)
+from flaxformer.jobs import Job, check, train
 from flaxformer.jobs.peak import model_flops, peak
-from flaxformer.report.numbers import number
+from flaxformer.jobs.progress import RunTotals, follow
 from flaxformer.report.table import Table
 from flaxformer.report.terminal import fit_width
 from flaxformer.study.load import load
 from flaxformer.study.program_cost import Cost, cost_of_run, slow_decoding
-from flaxformer.system.wording import count_of, duration, printable, with_prefix
+from flaxformer.system.wording import count_of, duration, with_prefix
 from flaxformer.training import Run
 from flaxformer.training.device_group import default_devices
 from flaxformer.training.memory import check_memory, excess, parameters
 from flaxformer.training.micro_batches import micro_batches
-
-SECONDS_BETWEEN_LINES = 15
 
 
 def main(arguments: Train, console: Console) -> int:
@@ -78,7 +58,8 @@ def main(arguments: Train, console: Console) -> int:
             console.print(fit_width(remat_table(run), console.width))
         return 0
     with stop_on_signals() as stop:
-        diverged = follow(train(run, job, stop), console, run, price)
+        totals = RunTotals(runs=1, steps=run.training.steps, describe=price.describe)
+        diverged = follow(train(run, job, stop), console, totals)
     if stop.by is not None:
         console.print(
             f"Incomplete: stopped by {stop.by.name}; the same command resumes from the newest checkpoint in {output}.",
@@ -155,52 +136,3 @@ def modules_table(config: ModelConfig) -> Table:
         weights.setdefault(module, {})[f"{name} {'×'.join(map(str, spec.shape))}"] = None
     rows = [[module, ", ".join(weights[module]), f"{count:,}"] for module, count in counts.items()]
     return Table("", ["module", "weights", "parameters"], rows, 2)
-
-
-def _in_order(metrics: Iterable[str]) -> list[str]:
-    """Metrics of an evaluation: the loss of the task, the losses of named evaluations, and all others."""
-    return sorted(metrics, key=lambda name: (name not in ("validation_loss", "test_loss"), not name.endswith("_loss")))
-
-
-def follow(events: Iterable[JobEvent], console: Console, run: Run, price: Price) -> bool:
-    """Print steps, loss, tokens per second, FLOP/s, MFU and time left; returns True if the run diverged."""
-    columns = [TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"), BarColumn(bar_width=10)]
-    columns += [TextColumn("{task.fields[now]}"), TimeRemainingColumn()]
-    printed, diverged = time.monotonic(), False
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=run.training.steps, now="compiling")
-        for event in events:
-            match event:
-                case Started(step):
-                    progress.update(bar, completed=step)
-                    begins = f"resuming after step {step:,}" if step else "starting"
-                    progress.console.print(f"{begins}; compiling", style="dim", highlight=False)
-                case ProgramsCompiled(seconds, used):
-                    memory = f"; the largest program needs {with_prefix(used, 'B')} on a device" if used else ""
-                    line = f"compiled in {duration(seconds)}{memory}"
-                    progress.console.print(line, style="dim", highlight=False)
-                case StepsTaken(step, loss, steps, seconds):
-                    rate = steps / max(seconds, 1e-9)
-                    now = f"loss {loss:.4f}  {rate * run.tokens_per_step:,.0f} tokens/s"
-                    progress.update(bar, completed=step, now=now)
-                    if not console.is_terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
-                        printed = time.monotonic()
-                        left = duration((run.training.steps - step) / rate)
-                        line = f"step {step:,}: {now}  {price.describe(rate)}, {left} left"
-                        console.print(line, highlight=False)
-                case Evaluated(step, metrics) | FinalScores(step, metrics):
-                    line = "  ".join(f"{name.replace('_', ' ')} {number(metrics[name])}" for name in _in_order(metrics))
-                    progress.console.print(Text.assemble((f"step {step:>7,}  ", "dim"), line))
-                case Sampled(_, prompt, text):
-                    said = Text.assemble((printable(prompt), "dim"), printable(text))
-                    progress.console.print(Padding(said, (0, 0, 0, 14), expand=False))
-                case Saved():
-                    pass
-                case Diverged(step):
-                    diverged = True
-                    progress.console.print(
-                        f"The loss or a gradient was not finite at step {step:,}; the weights are those before that "
-                        "step. flaxformer.diagnostics.first_nonfinite finds the first operation that was not finite.",
-                        style="red",
-                    )
-    return diverged

@@ -13,21 +13,21 @@ from flaxformer.cli.arguments import Verify
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study, last_command
 from flaxformer.devices.sharding import Devices, parse_devices
+from flaxformer.jobs.progress import Totals, follow
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting
-from flaxformer.runner.execute import StudyEvent
+from flaxformer.runner.events import Event
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.progress import follow
 from flaxformer.runner.rung_verification import halving_differences, rung_differences
 from flaxformer.runner.verification import Outcome, TrialSample, choose, derived_differences, train_again
 from flaxformer.store import declaration_log, provenance
-from flaxformer.store.declaration import plain
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.log_entries import Verification
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain
 from flaxformer.system.wording import count_of
 
 
@@ -51,7 +51,7 @@ def main(arguments: Verify, console: Console) -> int:
     events = EventsWithResult(train_again(plan, chosen, executions))
     quiet = Console(quiet=True) if arguments.json else console
     steps = sum(row.stopped_at or study.baseline.training.steps for row in chosen)
-    follow(events, quiet, len(chosen), steps)
+    follow(events, quiet, Totals(len(chosen), steps))
     outcome, same = events.outcome, {name: row for name, row in rows.items() if name not in choice.not_verified}
     different = outcome.different | derived_differences(store, plan, rows)
     different |= rung_differences(store.root, study, outcome.again) | halving_differences(store.root, plan, same)
@@ -73,10 +73,10 @@ def main(arguments: Verify, console: Console) -> int:
 class EventsWithResult:
     """Events of a generator, and what it returns."""
 
-    def __init__(self, events: Generator[StudyEvent, None, Outcome]) -> None:
+    def __init__(self, events: Generator[Event, None, Outcome]) -> None:
         self.events, self.outcome = events, Outcome()
 
-    def __iter__(self) -> Generator[StudyEvent]:
+    def __iter__(self) -> Generator[Event]:
         self.outcome = yield from self.events
 
 

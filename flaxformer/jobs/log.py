@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from flaxformer.runner.events import Evaluated, Event, Progressed, Sampled
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import set_aside, write_atomically
@@ -44,15 +45,28 @@ class Log:
         for line in kept if trackers else ():
             self._write_to_trackers(line)
 
-    def append(self, **line: object) -> None:
-        """Add one line; it is on the disk when this returns."""
-        with _recording(self.path):
-            digests.append_line(self.path, line)
-        self._write_to_trackers(line)
+    def record(self, event: Event) -> None:
+        """Add the line of an event, if it has one; it is on the disk when this returns."""
+        if line := line_of(event):
+            with _recording(self.path):
+                digests.append_line(self.path, line)
+            self._write_to_trackers(line)
 
     def _write_to_trackers(self, line: LogLine) -> None:
         for tracker in self.trackers:
             tracker(line)
+
+
+def line_of(event: Event) -> LogLine | None:
+    """Return the line of an event; None for an event that the log does not have."""
+    match event:
+        case Progressed(step=step, seconds=seconds, curves=curves):
+            return {"kind": "steps", "step": step, "seconds": seconds, **curves}
+        case Evaluated(step, metrics, is_test):
+            return {"kind": "test" if is_test else "evaluation", "step": step, **metrics}
+        case Sampled(step, prompt, text):
+            return {"kind": "sample", "step": step, "prompt": prompt, "text": text}
+    return None
 
 
 @contextlib.contextmanager

@@ -27,7 +27,10 @@ class Sample(NamedTuple):
     text: str
 
 
-def sampler(run: Run, source: Source, tokens: int) -> Callable[[Transformer, int], Sample] | None:
+Sampler = Callable[[Transformer, int], Sample]
+
+
+def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
     """Return a function from weights and step to a sample of at most `tokens` tokens; None for a task without text.
 
     The prompt is the start of the first example of the evaluation set, and the draws depend on the run's seed and the

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flaxformer.jobs.log import LogLine
 from flaxformer.jobs.trackers import TrackedTrial, Tracker
-from flaxformer.runner.execute import Finished, Message, StudyEvent
+from flaxformer.runner.events import Event, Finished, Message
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.files import lock_folder, write_atomically
 
 
-def track(events: Iterable[StudyEvent], store: Store, names: Sequence[str]) -> Iterator[StudyEvent]:
+def track(events: Iterable[Event], store: Store, names: Sequence[str]) -> Iterator[Event]:
     """Pass events on, and write the trials of the folder to trackers: those that are there, and each that finishes.
 
     Args:
@@ -28,7 +27,7 @@ def track(events: Iterable[StudyEvent], store: Store, names: Sequence[str]) -> I
     return _track(events, StudyTrackers(store, names)) if names else iter(events)
 
 
-def _track(events: Iterable[StudyEvent], study: "StudyTrackers") -> Iterator[StudyEvent]:
+def _track(events: Iterable[Event], study: "StudyTrackers") -> Iterator[Event]:
     yield from study.write_all()
     for event in events:
         if isinstance(event, Finished):
@@ -52,17 +51,20 @@ class StudyTrackers:
 
     def write(self, row: Row) -> Iterator[Message]:
         """Write a trial to the trackers that do not have it, unless it failed or is a run of a halving's rung."""
-        if not self.names or row["status"] == "failed" or (names := self._names_of(row)) is None:
+        if not self.names or row["status"] == "failed" or (study := self._study_of(row)) is None:
             return
+        arm = row.trial.rpartition(",seed=")[0]
+        trial = TrackedTrial(study.name, arm, row.seed, str(row.fingerprint))
+        recipe = study.recipes[arm].run | {"seed": row.seed}
         messages: list[str] = []
         for name in tuple(self.names):
-            marker = self.folder / f"{name}-{row['fingerprint']}"
+            marker = self.folder / f"{name}-{trial.key}"
             if marker.exists():
                 continue
             with lock_folder(self.folder, "writing to trackers", LOCK_PATIENCE):
                 if marker.exists():
                     continue
-                tracker = Tracker(name, self.store.root, self._recipe(row), messages.append, names)
+                tracker = Tracker(name, self.store.root, recipe, messages.append, trial)
                 for line in log_lines(row):
                     tracker(line)
                 tracker.close()
@@ -72,21 +74,11 @@ class StudyTrackers:
                     write_atomically(marker, b"")
         yield from map(Message, messages)
 
-    def _names_of(self, row: Row) -> TrackedTrial | None:
-        """Names of a row's trial; None where the study declares no such trial with its fingerprint."""
+    def _study_of(self, row: Row) -> Declaration | None:
+        """The declaration, read again if it lacks the trial; None where it declares no such trial."""
         if self.study is None or self.study.fingerprints.get(row.trial) != row.fingerprint:
             self.study = self.store.declaration
-        if row.fingerprint is None or self.study.fingerprints.get(row.trial) != row.fingerprint:
-            return None
-        return TrackedTrial(self.study.name, _arm(row), row.seed, row.fingerprint)
-
-    def _recipe(self, row: Row) -> JsonObject:
-        assert self.study is not None
-        return self.study.recipes[_arm(row)].run | {"seed": row.seed}
-
-
-def _arm(row: Row) -> str:
-    return str(row["trial"].rpartition(",seed=")[0])
+        return self.study if self.study.fingerprints.get(row.trial) == row.fingerprint else None
 
 
 def log_lines(row: Row) -> Iterator[LogLine]:

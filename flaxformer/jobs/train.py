@@ -1,13 +1,13 @@
-"""The training loop: chunks of compiled steps, and between them evaluation, log and checkpoint."""
+"""A single run: chunks of compiled steps, and between them evaluation, log and checkpoint."""
 
 import contextlib
 import dataclasses
+import functools
 import logging
-import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import jax
@@ -19,23 +19,12 @@ from flaxformer.core.canonical import classes_in
 from flaxformer.devices import distributed
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import trackers
-from flaxformer.jobs.events import (
-    Diverged,
-    Evaluated,
-    FinalScores,
-    JobEvent,
-    ProgramsCompiled,
-    Sampled,
-    Saved,
-    Started,
-    StepsTaken,
-)
 from flaxformer.jobs.log import NAME as LOG_NAME
 from flaxformer.jobs.log import Log
-from flaxformer.jobs.samples import Sample, sampler
+from flaxformer.jobs.samples import Sampler, sampler
 from flaxformer.model.layout import Layout
-from flaxformer.model.weights import Transformer
 from flaxformer.nn.formulations import FormulationSetting, using
+from flaxformer.runner.events import Compiled, Diverged, Evaluated, Event, Progressed, Sampled, Started
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.system.errors import UserError
@@ -43,12 +32,13 @@ from flaxformer.system.files import lock_folder
 from flaxformer.system.links import DEEPEST, check_not_dangling, check_places, output_folder
 from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.system.user_code.changes import OnCodeChange
-from flaxformer.tasks.batch import Source
 from flaxformer.training import Run, TrainState
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup, default_devices
+from flaxformer.training.loop import chunk_steps, train_chunks
 from flaxformer.training.memory import check_memory
 from flaxformer.training.micro_batches import check_batch
+from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
 
 LOG = logging.getLogger(__name__)
@@ -155,7 +145,7 @@ def _code(run: Run, job: Job) -> dict[str, str]:
     return code_digests(classes_in(run), job.file)
 
 
-def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
+def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
     """Train a run to its last step, or until `stop` is set, from its newest checkpoint if it has one.
 
     A run that was stopped or killed and is resumed equals the uninterrupted one bit for bit on the same devices:
@@ -203,14 +193,16 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
         yield Started(step)
         if step < run.training.steps:
             began = time.perf_counter()
-            compiled.compile(run, _chunk_steps(run, job), initial)
-            yield ProgramsCompiled(time.perf_counter() - began, compiled.bytes)
+            interval = run.training.interval
+            compiled.compile(run, chunk_steps(job.chunk_steps, interval, job.save_every or interval), initial)
+            yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
         state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
         starting.close()
         try:
-            yield from _steps(run, compiled, job, stop, checkpoints, state, step)
+            steps = _steps(run, compiled, job, stop, checkpoints, state, step)
+            yield from recorded(steps, run, job, step)
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
@@ -218,96 +210,60 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[JobEvent]:
 
 def _steps(
     run: Run, compiled: CompiledRun, job: Job, stop: Stop, checkpoints: Checkpoints, state: TrainState, step: int
-) -> Iterator[StepsTaken | Evaluated | FinalScores | Sampled | Saved | Diverged]:
+) -> Iterator[Event]:
     """Train from a state on, chunk by chunk, with evaluations and checkpoints between chunks."""
-    interval, saves = run.training.interval, job.save_every or run.training.interval
-    metrics: dict[str, float] = {}
-    with logging_to(run, job, step) as log:
-        evaluate = _Evaluation(run, compiled, log, sampler(run, run.task.load(), job.samples))
-        if step == 0:
-            metrics, events = evaluate(state, step)
-            yield from events
-        for source, steps in _chunks(run, compiled, job, step):
-            began = time.perf_counter()
-            state, computed = compiled.advance(state, run, steps, source)
-            step += steps
-            curves = {name: [float(x) for x in numbers] for name, numbers in jax.device_get(computed).items()}
-            seconds = time.perf_counter() - began
-            log(kind="steps", step=step, seconds=seconds, **curves)
-            yield StepsTaken(step, curves["loss"][-1], steps, seconds)
-            if step % interval == 0:
-                metrics, events = evaluate(state, step)
-                yield from events
-            diverged_at = int(state.diverged_at)
-            if step == run.training.steps and diverged_at == ALIVE:
-                yield from evaluate.test(state, step)
-            if asked := distributed.all_reduce_max(stop.by or 0):
-                stop.by = signal.Signals(asked)
-            if step % saves == 0 or asked or step == run.training.steps:
-                checkpoints.save(step, state, metrics if step % interval == 0 else {})
-                yield Saved(step)
-            if diverged_at != ALIVE:
-                yield Diverged(diverged_at)
-            if asked or diverged_at != ALIVE:
-                return
+    steps, interval, saves = run.training.steps, run.training.interval, job.save_every or run.training.interval
+    evaluate = functools.partial(_evaluate, run, compiled, sampler(run, run.task.load(), job.samples))
+    if step == 0:
+        yield from evaluate(state, step)
+    for chunk in train_chunks(compiled, run, state, step, steps, chunk_steps(job.chunk_steps, interval, saves)):
+        state, step = chunk.state, chunk.step
+        curves = {name: [float(x) for x in numbers] for name, numbers in chunk.curves.items()}
+        tokens = chunk.steps * run.tokens_per_step
+        yield Progressed("", 1, chunk.steps, tokens, step, chunk.seconds, curves)
+        metrics = (yield from evaluate(state, step)) if step % interval == 0 else {}
+        diverged_at = int(state.diverged_at)
+        if step == steps and diverged_at == ALIVE and (scores := _numbers(compiled.test(state, run))):
+            yield Evaluated(step, scores, is_test=True)
+        if asked := distributed.all_reduce_max(stop.by or 0):
+            stop.by = signal.Signals(asked)
+        if step % saves == 0 or asked or step == steps:
+            checkpoints.save(step, state, metrics)
+        if diverged_at != ALIVE:
+            yield Diverged(diverged_at)
+        if asked or diverged_at != ALIVE:
+            return
 
 
-@contextlib.contextmanager
-def logging_to(run: Run, job: Job, step: int) -> Iterator[Callable[..., None]]:
-    """Yield a function that appends a line to the run's log and to its trackers; it does nothing in other processes."""
-    if not distributed.is_coordinator():
-        yield lambda **line: None
-        return
-    attached = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
-    try:
-        yield Log(job.output, step, attached).append
-    finally:
-        for tracker in attached:
-            tracker.close()
+def _evaluate(
+    run: Run, compiled: CompiledRun, sample: Sampler | None, state: TrainState, step: int
+) -> Generator[Event, None, dict[str, float]]:
+    """Evaluate, and generate a sample for a task of text; return the metrics."""
+    metrics = _numbers(compiled.evaluate(state, run))
+    yield Evaluated(step, metrics)
+    if sample is not None:
+        params = compiled.evaluation_params(state, run)  # every process takes part in gathering them
+        if distributed.is_coordinator():
+            with compiled.device_group.context():
+                text = sample(params, step)
+            yield Sampled(step, *text)
+    return metrics
 
 
-class _Evaluation:
-    """Evaluate, and generate a sample for a task of text; both are logged, as is the test at the end."""
-
-    def __init__(
-        self,
-        run: Run,
-        compiled: CompiledRun,
-        log: Callable[..., None],
-        sample: Callable[[Transformer, int], Sample] | None,
-    ) -> None:
-        self.run, self.compiled, self.log, self.sample = run, compiled, log, sample
-
-    def __call__(self, state: TrainState, step: int) -> tuple[dict[str, float], list[Evaluated | Sampled]]:
-        metrics = {name: float(x) for name, x in jax.device_get(self.compiled.evaluate(state, self.run)).items()}
-        self.log(kind="evaluation", step=step, **metrics)
-        events: list[Evaluated | Sampled] = [Evaluated(step, metrics)]
-        if self.sample is not None:
-            params = self.compiled.evaluation_params(state, self.run)  # every process takes part in gathering them
-            if distributed.is_coordinator():
-                with self.compiled.device_group.context():
-                    said = self.sample(params, step)
-                self.log(kind="sample", step=step, prompt=said.prompt, text=said.text)
-                events.append(Sampled(step, said.prompt, said.text))
-        return metrics, events
-
-    def test(self, state: TrainState, step: int) -> Iterator[FinalScores]:
-        """Evaluate the trained run on the test data; nothing where the task has none."""
-        if metrics := {name: float(x) for name, x in jax.device_get(self.compiled.test(state, self.run)).items()}:
-            self.log(kind="test", step=step, **metrics)
-            yield FinalScores(step, metrics)
+def _numbers(metrics: RunMetrics) -> dict[str, float]:
+    return {name: float(x) for name, x in jax.device_get(metrics).items()}
 
 
-def _chunks(run: Run, compiled: CompiledRun, job: Job, first: int) -> Iterator[tuple[Source, int]]:
-    """Yield data and a number of steps, until the last step; no chunk extends beyond an evaluation or a checkpoint."""
-    size, last = _chunk_steps(run, job), run.training.steps
-    # A launch with chunks of another length may have stopped between two of these boundaries.
-    boundary = min(first + -first % size, last)
-    for begin, end in ((first, boundary), (boundary, last)):
-        yield from compiled.chunks(run, begin, end, size)
-
-
-def _chunk_steps(run: Run, job: Job) -> int:
-    """The most steps, up to `job.chunk_steps`, of which the intervals of evaluations and checkpoints are multiples."""
-    every = math.gcd(run.training.interval, job.save_every or run.training.interval)
-    return next(n for n in range(min(job.chunk_steps, every), 0, -1) if every % n == 0)
+def recorded(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[Event]:
+    """Pass events on, and write them to the run's log and to its trackers in the first process."""
+    with contextlib.ExitStack() as opened:
+        log: Log | None = None
+        if distributed.is_coordinator():
+            attached = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
+            for tracker in attached:
+                opened.callback(tracker.close)
+            log = Log(job.output, step, attached)
+        for event in events:
+            if log is not None:
+                log.record(event)
+            yield event

@@ -70,7 +70,7 @@ def launch(
     if kind not in LAUNCHERS:
         raise UserError(f"launcher is '{kind}'{did_you_mean(kind, list(LAUNCHERS))}")
     options.check(kind)
-    if is_staged(plan.study):
+    if is_staged(plan):
         raise UserError(
             f"study '{plan.study.name}' is trained in stages, which launchers do not support; run the command without "
             "--launcher, several times on one folder to share the work"

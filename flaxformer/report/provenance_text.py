@@ -8,8 +8,8 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.core.canonical import differences
 from flaxformer.report import events
 from flaxformer.report.numbers import duration
-from flaxformer.store.declaration import CodeChange
 from flaxformer.system.digests import JsonObject
+from flaxformer.system.user_code.changes import CodeChange
 from flaxformer.system.wording import count_of
 
 SHOWN = 5

@@ -5,6 +5,7 @@ several together (for accelerators). A device group is one device, or a mesh of 
 """
 
 import dataclasses
+import functools
 import queue
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -13,12 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import jax
 
 from flaxformer.devices import distributed
+from flaxformer.runner.events import Compiled, Compiling, Event, Finished, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep
-from flaxformer.runner.program import MemoryFittedProgram, Stopped
+from flaxformer.runner.program import MemoryFittedProgram
 from flaxformer.runner.results import failed_row
 from flaxformer.runner.schedule import Scheduler, Take
-from flaxformer.store.rows import Row
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.interrupts import interrupted, raise_if_interrupted
 from flaxformer.training.device_group import DeviceGroup
@@ -28,56 +29,9 @@ SECONDS_BETWEEN_CHECKS = 0.05
 """Time between two checks of the workers that an interrupted study waits for."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiling:
-    """A group's program is being compiled for the first time: the k-th of n."""
-
-    group: str
-    number: int
-    programs: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-    """A worker has compiled a group's program."""
-
-    group: str
-    device: str
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Progressed:
-    """Some trials of a group have made progress."""
-
-    group: str
-    trials: int
-    steps: int
-    tokens: int
-    """Tokens read for these steps; 0 for steps that were resumed from disk."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Finished:
-    """A trial has a row of results, or failed."""
-
-    group: str
-    row: Row
-
-
-@dataclasses.dataclass(frozen=True)
-class Message:
-    """A sentence for the user."""
-
-    text: str
-
-
-StudyEvent = Compiling | Compiled | Progressed | Finished | Message
-
-
 def execute(
     groups: Sequence[ProgramGroup], execution: Execution, take: Take | None = None, keep: Keep | None = None
-) -> Generator[StudyEvent]:
+) -> Generator[Event]:
     """Train every trial of the groups, and yield events in the caller's thread as they happen.
 
     An exception in a batch gives its trials failed rows, with the traceback, and the others go on. Closing the iterator
@@ -98,7 +52,7 @@ def execute(
     scheduler = Scheduler(
         groups, lambda group: execution.runs_together(group.size, len(device_groups)), _agreed(groups, take)
     )
-    events: queue.SimpleQueue[StudyEvent | None] = queue.SimpleQueue()
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     pool = ThreadPoolExecutor(len(device_groups))
     workers = {
         device_group: pool.submit(_work, device_group, len(device_groups), scheduler, execution, keep, events.put)
@@ -140,7 +94,7 @@ def _work(
     scheduler: Scheduler,
     execution: Execution,
     keep: Keep | None,
-    emit: Callable[[StudyEvent], None],
+    emit: Callable[[Event], None],
 ) -> None:
     """Worker of one device group: take a batch, compile its program if it is another one, train it, emit events."""
     program: MemoryFittedProgram | None = None
@@ -149,13 +103,7 @@ def _work(
         if task is None:
             return
         group, trials = task
-        left = list(trials)
-
-        def report(trials: int, steps: int, trained: int, group: ProgramGroup = group) -> None:
-            emit(Progressed(group.name, trials, steps, trained * trials * group.example.tokens_per_step))
-            if _stops(scheduler):
-                raise Stopped
-
+        ended: set[str] = set()
         try:
             if program is None or program.group.name != group.name:
                 program = None
@@ -168,15 +116,15 @@ def _work(
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
                 emit(Compiled(group.name, str(device_group), program.compile_seconds))
             began = time.perf_counter()
-            for trial, row in program.train(trials, report):
-                left.remove(trial)
-                emit(Finished(group.name, row))
+            for event in program.train(trials, functools.partial(_stops, scheduler)):
+                if isinstance(event, Finished):
+                    ended.add(event.row.trial)
+                emit(event)
             scheduler.learn(group.name, batch_seconds=time.perf_counter() - began)
-        except Stopped:
-            return
         except Exception as error:  # the program does not compile, for no batch of the group
             program = None
-            for trial in (*left, *scheduler.abandon(group.name)):
+            waiting = [trial for trial in trials if trial.name not in ended] + scheduler.abandon(group.name)
+            for trial in waiting:
                 emit(Finished(group.name, failed_row(group, trial, error)))
 
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from flaxformer.runner import partial_runs
-from flaxformer.runner.execute import Finished, Message, StudyEvent, execute
+from flaxformer.runner.events import Event, Finished, Message
+from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep, finished_without_weights
 from flaxformer.runner.multihost import on_all_processes
@@ -23,7 +24,7 @@ from flaxformer.runner.remaining import (
     with_trials,
     without_results,
 )
-from flaxformer.runner.stages import check_alone, stages
+from flaxformer.runner.stages import check_alone, plan_of, stages
 from flaxformer.store import declarations
 from flaxformer.store.checks import is_finished
 from flaxformer.store.leases import Leases
@@ -46,14 +47,13 @@ from flaxformer.system.user_code import copy_sources, path_of_copy, read_records
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
 
-__all__ = ["OnError", "check_recipes", "declare", "missing", "run", "store_of"]
+__all__ = ["OnError", "check_recipes", "declare", "missing", "plan_of", "run", "run_plan", "store_of"]
 
 POLL = 1.0
 """Seconds between two checks of the leases of other processes, while there is nothing else to do."""
 OnError = Literal["continue", "stop"]
 
 
-@on_all_processes
 def run(
     study: Study,
     execution: Execution,
@@ -61,8 +61,20 @@ def run(
     retry_failed: bool = False,
     on_error: OnError = "continue",
     on_code_change: OnCodeChange = "refuse",
-    plan: StudyPlan | None = None,
-) -> Iterator[StudyEvent]:
+) -> Iterator[Event]:
+    """Train every trial of a study without a result; see `run_plan`."""
+    plan = plan_of(study, execution)
+    return run_plan(plan, execution, only, retry_failed, on_error, on_code_change)
+
+
+def run_plan(
+    plan: StudyPlan,
+    execution: Execution,
+    only: Collection[str] | None = None,
+    retry_failed: bool = False,
+    on_error: OnError = "continue",
+    on_code_change: OnCodeChange = "refuse",
+) -> Iterator[Event]:
     """Train every trial without a result; each finished run is on disk before its event is yielded.
 
     Any number of processes may do so in one folder: each group is trained by the one that holds its lease. A process
@@ -70,14 +82,13 @@ def run(
     stages (halving, search) is trained stage by stage (`runner.stages`).
 
     Args:
-      study: what to run.
+      plan: that of the study to run (`stages.plan_of`).
       execution: how.
       only: names of trials; no others are trained or waited for.
       retry_failed: train again, once, what failed before.
       on_error: "stop" to end after the first run that fails.
       on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to run,
         "keep" them, or "retrain", which sets them aside.
-      plan: that of the study, if the caller has made it.
 
     Raises:
       UserError: another process holds the folder for too long, or it has results of another recipe or of other code;
@@ -86,10 +97,14 @@ def run(
     if on_error not in ("continue", "stop"):
         raise UserError(f"on_error is '{on_error}'; expected continue or stop")
     if only is not None:
-        check_alone(study, "trials that are chosen by name")
+        check_alone(plan, "trials that are chosen by name")
     stop = on_error == "stop"
-    for stage, where in stages(study, execution, retry_failed, stop, on_code_change, plan):
-        yield from _run_stage(stage, where, only, retry_failed, stop, on_code_change)
+
+    def events() -> Iterator[Event]:
+        for stage, where in stages(plan, execution, retry_failed, stop, on_code_change):
+            yield from _run_stage(stage, where, only, retry_failed, stop, on_code_change)
+
+    return on_all_processes(plan, execution, events())
 
 
 def _run_stage(
@@ -99,7 +114,7 @@ def _run_stage(
     retry_failed: bool,
     stop: bool,
     on_code_change: OnCodeChange,
-) -> Iterator[StudyEvent]:
+) -> Iterator[Event]:
     """Train a study without stages; see `run`."""
     study, declared, share = plan.study, plan.declaration, selected_groups(plan, only)
     store = Store(store_of(study, execution).root, worker=secrets.token_hex(6))
@@ -180,7 +195,7 @@ class _Worker:
         self.left[group.name] = len(found[0].trials)
         return found[0]
 
-    def work(self, execution: Execution, keep: Keep | None, alone: bool, stop: bool) -> Iterator[StudyEvent]:
+    def work(self, execution: Execution, keep: Keep | None, alone: bool, stop: bool) -> Iterator[Event]:
         """Train the trials that no other process holds, in rounds, until every trial has its row."""
         patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
         while True:

@@ -5,50 +5,36 @@ gives to `execute`, the trials of a group that it takes, and how the study ended
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
-from typing import Concatenate, ParamSpec
+from collections.abc import Iterator
 
 import jax
 
 from flaxformer.devices import distributed
-from flaxformer.runner.execute import StudyEvent, execute, only
+from flaxformer.runner.events import Event
+from flaxformer.runner.execute import execute, only
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.stages import check_alone
-from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 
-P = ParamSpec("P")
 DONE, STOPPED = {"done": ""}, {"stopped": ""}
 Broadcast = list[tuple[str, list[str]]] | dict[str, str]
 """The groups to train, each with its trials; or how the study ended."""
 
 
-def on_all_processes(
-    run: Callable[Concatenate[Study, Execution, P], Iterator[StudyEvent]],
-) -> Callable[Concatenate[Study, Execution, P], Iterator[StudyEvent]]:
-    """Make `run(study, execution, …)` callable by all processes of one job alike; a single process runs it unchanged.
+def on_all_processes(plan: StudyPlan, execution: Execution, events: Iterator[Event]) -> Iterator[Event]:
+    """The events of training a plan, in each of the processes of one job; those of a single process are `events`.
 
     An exception or an interrupt in one process stops all at their next chunk. Outside of chunks, the coordination
     service of JAX ends the processes that wait for one that has ended.
     """
-
-    @functools.wraps(run)
-    def in_every_process(
-        study: Study, execution: Execution, *arguments: P.args, **options: P.kwargs
-    ) -> Iterator[StudyEvent]:
-        if jax.process_count() > 1:
-            check_alone(study, "runs that several processes share")
-            if not distributed.is_coordinator():
-                return _follower(study, execution)
-        events = run(study, execution, *arguments, **options)
-        return events if jax.process_count() == 1 else _coordinator(events)
-
-    return in_every_process
+    if jax.process_count() == 1:
+        return events
+    check_alone(plan, "runs that several processes share")
+    return _coordinator(events) if distributed.is_coordinator() else _follower(plan, execution)
 
 
-def _coordinator(events: Iterator[StudyEvent]) -> Iterator[StudyEvent]:
+def _coordinator(events: Iterator[Event]) -> Iterator[Event]:
     """The first process's events; the others receive how the study ended."""
     last = STOPPED
     try:
@@ -61,15 +47,15 @@ def _coordinator(events: Iterator[StudyEvent]) -> Iterator[StudyEvent]:
         distributed.run_on_coordinator(lambda: last)
 
 
-def _follower(study: Study, execution: Execution) -> Iterator[StudyEvent]:
+def _follower(plan: StudyPlan, execution: Execution) -> Iterator[Event]:
     """Train the groups that the first process broadcasts, until it broadcasts the end.
 
     Raises:
       UserError: the first process ended with an exception.
       KeyboardInterrupt: it was interrupted.
     """
-    whole = {group.name: group for group in StudyPlan(study).groups}
-    execution = dataclasses.replace(execution, output=execution.folder(study.name))
+    whole = {group.name: group for group in plan.groups}
+    execution = dataclasses.replace(execution, output=execution.folder(plan.study.name))
     try:
         while isinstance(message := _receive(), list):
             yield from execute([only(whole[name], trials) for name, trials in message], execution)

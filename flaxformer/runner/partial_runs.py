@@ -23,12 +23,12 @@ from jaxtyping import Array, PyTree
 from flaxformer.checkpoint import Checkpoints, SaveError
 from flaxformer.devices import distributed
 from flaxformer.diagnostics import Diagnostics
-from flaxformer.store.declaration import plain
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.identity import digest, recipe
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain
 from flaxformer.training.step import TrainState
 
 CodeByArm = Mapping[str, Mapping[str, str]]
@@ -43,7 +43,7 @@ class Progress:
     states: TrainState
     evaluations: list[dict[str, Array]]
     diagnostics: list[Diagnostics | None]
-    losses: list[Array]
+    losses: list[np.ndarray]
     """Losses of each chunk, [runs, steps of the chunk]."""
     seconds: float = 0.0
 
@@ -116,18 +116,12 @@ class PartialRun:
             folder = Store(root).unfinished / group.name / digest(who)
             self._checkpoints = Checkpoints(folder, keep_last=2, keep_best=0, report=self._say)
 
-    def resume(self, initial: Progress, chunk: int) -> tuple[int, Progress]:
-        """The latest step on disk at which a chunk of `chunk` steps may begin, and the progress there.
-
-        Without one, 0 and the initial progress.
-        """
+    def resume(self, initial: Progress) -> tuple[int, Progress]:
+        """The latest step on disk, and the progress there; without one, 0 and the initial progress."""
         if self._checkpoints is None:
             return 0, initial
         interval = self._group.example.training.interval
         for step in reversed(distributed.run_on_coordinator(self._checkpoints.steps)):
-            if step % chunk:
-                self._say(f"not resumed from step {step}: chunks have {chunk} steps now")
-                continue
             try:
                 _, tree = self._checkpoints.restore(initial.shapes(step, interval), step)
             except UserError as error:

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from flaxformer.diagnostics import Diagnostics, diagnose
+from flaxformer.runner.events import Finished, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress
@@ -25,14 +26,11 @@ from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.initial_weights import InitialWeights
+from flaxformer.training.loop import TrainedSteps, chunk_steps, train_chunks
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 
 T = TypeVar("T")
-
-
-class Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
-    """Raised by the callback of a training at the end of a chunk, to stop there."""
 
 
 class Program:
@@ -50,7 +48,7 @@ class Program:
     ) -> None:
         began, interval = time.perf_counter(), group.example.training.interval
         self.group, self.device_group, self.stack_size = group, device_group, stack_size
-        self.chunk = next(n for n in range(min(execution.chunk_steps, interval), 0, -1) if interval % n == 0)
+        self.chunk = chunk_steps(execution.chunk_steps, interval)
         self.compiled = CompiledRun(
             group.example.without_init,
             device_group,
@@ -92,21 +90,19 @@ class Program:
     def train(
         self,
         trials: Sequence[Trial],
-        report: Callable[[int, int], None],
+        stops: Callable[[], bool],
         partial_run: PartialRun,
         weights: KeptWeights | None,
-    ) -> list[Row]:
+    ) -> Generator[Progressed, None, list[Row] | None]:
         """Train the trials to their last step, in chunks, from the step that `partial_run` has on disk.
 
-        Args:
-          report: called after every chunk with the number of steps of progress, and how many of those were trained
-            here; it may raise `Stopped`.
+        Return their rows; None if `stops`, which is called after every chunk, has returned True.
         """
         began, steps, runs = time.perf_counter(), self.group.steps, self.stack(trials)
         self._errors = {}
         states = self.compiled.start(runs, self._initial_weights(trials))
         initial = Progress(states, [self.compiled.evaluate(states, runs)], [self.compiled.diagnose(states, runs)], [])
-        step, progress = partial_run.resume(initial, self.chunk)
+        step, progress = partial_run.resume(initial)
         before = progress.seconds
         if weights is not None:
             interval = self.group.example.training.interval
@@ -114,17 +110,19 @@ class Program:
             weights.resume(progress.evaluations[:-1] if is_evaluated else progress.evaluations, interval)
             if is_evaluated:
                 self._keep(weights, progress, runs, step)
-        report(step, 0)
-        while step < steps:
-            self._train_chunk(progress, runs, weights, step := step + self.chunk)
+        yield Progressed(self.group.name, len(trials), step, 0, step)
+        if stops():
+            return None
+        for chunk in train_chunks(self.compiled, runs, progress.states, step, steps, self.chunk):
+            self._add(progress, chunk, runs, weights)
             progress.seconds = before + time.perf_counter() - began
-            try:
-                report(self.chunk, self.chunk)
-            except Stopped:
-                partial_run.stop(step, progress)
-                raise
-            if step < steps:
-                partial_run.maybe_save(step, progress)
+            tokens = len(trials) * chunk.steps * self.group.example.tokens_per_step
+            yield Progressed(self.group.name, len(trials), chunk.steps, tokens, chunk.step, chunk.seconds)
+            if stops():
+                partial_run.stop(chunk.step, progress)
+                return None
+            if chunk.step < steps:
+                partial_run.maybe_save(chunk.step, progress)
         if weights is not None:
             weights.wait()
         final = self._final_scores(progress.states, runs)
@@ -149,15 +147,15 @@ class Program:
             self._evaluate(states, runs)
         return self._errors | self.compiled.test(states, runs)
 
-    def _train_chunk(self, progress: Progress, runs: Run, weights: KeptWeights | None, step: int) -> None:
-        """Train a chunk, which ends after `step` steps, and evaluate and keep weights if an evaluation is due."""
-        progress.states, metrics = self.compiled.advance(progress.states, runs, self.chunk)
-        progress.losses.append(jax.device_get(metrics["loss"]))
-        if step % self.group.example.training.interval == 0:
+    def _add(self, progress: Progress, chunk: TrainedSteps, runs: Run, weights: KeptWeights | None) -> None:
+        """Add a chunk to the progress, and evaluate and keep weights if an evaluation is due."""
+        progress.states = chunk.state
+        progress.losses.append(chunk.curves["loss"])
+        if chunk.step % self.group.example.training.interval == 0:
             progress.evaluations.append(self._evaluate(progress.states, runs))
             progress.diagnostics.append(self.compiled.diagnose(progress.states, runs))
             if weights is not None:
-                self._keep(weights, progress, runs, step)
+                self._keep(weights, progress, runs, chunk.step)
 
     def _keep(self, weights: KeptWeights, progress: Progress, runs: Run, step: int) -> None:
         """Keep the weights of the latest evaluation, of those runs that ask for them."""
@@ -200,11 +198,11 @@ class MemoryFittedProgram:
         self.program: Program | None = None
         self._compile(execution.runs_together(group.size, sharing))
 
-    def train(self, trials: Sequence[Trial], report: Callable[[int, int, int], None]) -> Iterator[tuple[Trial, Row]]:
-        """Train trials and yield each with its row; a trial that an exception ended has a failed row.
+    def train(self, trials: Sequence[Trial], stops: Callable[[], bool]) -> Iterator[Progressed | Finished]:
+        """Train trials, and yield their progress and rows; a trial that an exception ended has a failed row.
 
         Args:
-          report: called after every chunk with the number of trials, of steps, and of steps that were trained here.
+          stops: called after every chunk; trials that are in progress when it returns True have no row.
 
         Raises:
           Exception: a smaller program does not compile; trials that were not yielded have no row.
@@ -218,9 +216,7 @@ class MemoryFittedProgram:
             )
             try:
                 weights = self._weights_of(batch)
-                rows = self.program.train(batch, functools.partial(report, len(batch)), partial_run, weights)
-            except Stopped:
-                raise
+                rows = yield from self.program.train(batch, stops, partial_run, weights)
             except Exception as error:
                 if stack_size > 1 and is_out_of_memory(error):
                     cause = error_line(error)
@@ -230,8 +226,10 @@ class MemoryFittedProgram:
                 self.program = None
                 self._compile(self._fewer(stack_size // 2, cause))
                 continue
+            if rows is None:
+                return
             left = left[len(batch) :]
-            yield from zip(batch, rows, strict=True)
+            yield from (Finished(self.group.name, row) for row in rows)
             partial_run.remove()
 
     def _weights_of(self, batch: Sequence[Trial]) -> KeptWeights | None:

@@ -10,7 +10,7 @@ A round of a search adds the points that it suggests to the study, which is then
 """
 
 import dataclasses
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
@@ -22,6 +22,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.divergence import score
 from flaxformer.study.halving import mean
 from flaxformer.study.plan import StudyPlan
+from flaxformer.study.search import Point
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code.changes import OnCodeChange
@@ -45,52 +46,62 @@ class Rung(Study):
         return [Trial(arm, seed, self.until) for arm in self.arms() for seed in self.seeds]
 
 
-def is_staged(study: Study) -> bool:
+def plan_of(study: Study, execution: Execution) -> StudyPlan:
+    """The plan of a study; of a search, with the rounds recorded so far, and at least the first."""
+    if not isinstance(study, Search):
+        return StudyPlan(study)
+    rounds = read_rounds(study, store_of(study, execution)) or [suggest(study, [], {})]
+    return StudyPlan(_of_rounds(study, rounds), study)
+
+
+def _of_rounds(search: Search, rounds: Sequence[Sequence[Point]]) -> Study:
+    return search.of([point for points in rounds for point in points])
+
+
+def is_staged(plan: StudyPlan) -> bool:
     """True if the trials of later stages depend on results, so that no trial can be trained by itself."""
-    return isinstance(study, Search) or study.halving is not None
+    return plan.search is not None or plan.study.halving is not None
 
 
-def check_alone(study: Study, what: str) -> None:
+def check_alone(plan: StudyPlan, what: str) -> None:
     """Refuse a study with stages where all trials must be known beforehand.
 
     Raises:
       UserError: it has stages; the message begins with what would need the trials.
     """
-    if is_staged(study):
-        raise UserError(f"study '{study.name}' is trained in stages; expected one without, for {what}")
+    if is_staged(plan):
+        raise UserError(f"study '{plan.study.name}' is trained in stages; expected one without, for {what}")
 
 
 def stages(
-    study: Study,
+    plan: StudyPlan,
     execution: Execution,
     retry_failed: bool = False,
     stop_on_error: bool = False,
     on_code_change: OnCodeChange = "refuse",
-    plan: StudyPlan | None = None,
 ) -> Iterator[Stage]:
     """Yield the ordinary studies to train, each with its execution; a study without stages is its own only stage.
-
-    The plan is that of `study`, if it is known.
 
     Train each before asking for the next, which depends on its results. The stages end early where a stage is left
     incomplete, or with `stop_on_error` has a failed run.
     """
-    if isinstance(study, Search):
-        yield from _rounds(study, execution, stop_on_error)
+    if plan.search is not None:
+        yield from _rounds(plan, plan.search, execution, stop_on_error)
         return
-    plan = plan or StudyPlan(study)
-    if study.halving is None or (yield from _rungs(plan, execution, retry_failed, stop_on_error, on_code_change)):
+    if plan.study.halving is None or (yield from _rungs(plan, execution, retry_failed, stop_on_error, on_code_change)):
         yield plan, execution
 
 
-def _rounds(search: Search, execution: Execution, stop_on_error: bool) -> Iterator[Stage]:
+def _rounds(plan: StudyPlan, search: Search, execution: Execution, stop_on_error: bool) -> Iterator[Stage]:
     """The study of the rounds so far, again and again; a round is recorded on disk before it is trained."""
     store = store_of(search, execution)
     while True:
         rounds = read_rounds(search, store)
         if rounds:
-            study = search.of([point for points in rounds for point in points])
-            yield StudyPlan(study), execution
+            study = _of_rounds(search, rounds)
+            if study.axes != plan.study.axes:
+                plan = StudyPlan(study, search)
+            yield plan, execution
             if not _is_complete(study, store.rows(), stop_on_error):
                 return
         if len(rounds) >= search.rounds:
@@ -101,14 +112,6 @@ def _rounds(search: Search, execution: Execution, stop_on_error: bool) -> Iterat
         with store.locked(LOCK_PATIENCE):
             if len(read_rounds(search, store)) == len(rounds):  # else another process recorded this round
                 append_round(search, store, len(rounds), points)
-
-
-def resolve_study(study: Study, execution: Execution) -> Study:
-    """The ordinary study to plan and count: of a search, the rounds recorded so far, and at least the first."""
-    if not isinstance(study, Search):
-        return study
-    rounds = read_rounds(study, store_of(study, execution)) or [suggest(study, [], {})]
-    return study.of([point for points in rounds for point in points])
 
 
 def _rungs(
@@ -202,11 +205,11 @@ def _record_stopped(
             records.write_table(store.groups / f"stopped-{until}.parquet", found)
 
 
-def describe_stages(study: Study, plan: StudyPlan, execution: Execution) -> Iterator[str]:
-    """Yield sentences that describe the stages of a study, for `plan` and `run`; see `remaining_work`."""
-    if not is_staged(study):
+def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:
+    """Yield sentences that describe the stages of a study, for `plan` and `run`."""
+    if not is_staged(plan):
         return
-    runs, steps = remaining_work(study, plan, execution)
+    study, search, (runs, steps) = plan.study, plan.search, remaining_work(plan, execution)
     if study.halving is not None and runs:
         last = study.baseline.training.steps
         rungs = ", ".join(map(str, steps_of_rungs(study)))
@@ -214,31 +217,27 @@ def describe_stages(study: Study, plan: StudyPlan, execution: Execution) -> Iter
             f"One arm in {study.halving.factor} of each program goes on after {rungs} steps: "
             f"{count_of(runs, 'training')} to do, of together {steps:,} steps ({steps / last:.0f} whole runs)."
         )
-    if isinstance(study, Search) and runs:
+    if search is not None and runs:
         yield (
-            f"{count_of(study.rounds, 'round')} of {count_of(study.samples, 'suggested point')}, each at "
+            f"{count_of(search.rounds, 'round')} of {count_of(search.samples, 'suggested point')}, each at "
             f"{count_of(len(study.seeds), 'seed')}: at most {count_of(runs, 'run')} to do."
         )
 
 
 def remaining_work(
-    study: Study,
-    plan: StudyPlan,
-    execution: Execution,
-    only: Collection[str] | None = None,
-    retry_failed: bool = False,
+    plan: StudyPlan, execution: Execution, only: Collection[str] | None = None, retry_failed: bool = False
 ) -> tuple[int, int]:
     """Return the number of runs that are still to be trained, and of their steps, over all stages.
 
-    The plan is that of `resolve_study(study, execution)`; `only` names the trials of a study without stages that count.
+    `only` names the trials of a study without stages that count.
     """
-    store = store_of(study, execution)
+    study, search, store = plan.study, plan.search, store_of(plan.study, execution)
     todo = missing(plan, store, only, retry_failed)
     if study.halving is None or not todo:
         parts = [(len(group.trials), group.steps) for group in todo]
-        if isinstance(study, Search):
-            later = max(0, study.rounds - max(1, len(read_rounds(study, store))))
-            parts.append((later * study.samples * len(study.seeds), study.baseline.training.steps))
+        if search is not None:
+            later = max(0, search.rounds - max(1, len(read_rounds(search, store))))
+            parts.append((later * search.samples * len(study.seeds), study.baseline.training.steps))
         return sum(n for n, _ in parts), sum(n * length for n, length in parts)
     runs = steps = 0
     left = {name: len(arms) for name, arms in programs(plan).items()}

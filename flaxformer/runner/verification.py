@@ -12,7 +12,8 @@ import struct
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from flaxformer.runner.execute import Finished, StudyEvent, execute
+from flaxformer.runner.events import Event, Finished
+from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import derive_numbers
 from flaxformer.store.checks import is_finished
@@ -115,7 +116,7 @@ def _device_kind_of(execution: Execution) -> str:
 
 def train_again(
     plan: StudyPlan, rows: Sequence[Row], executions: Sequence[Execution]
-) -> Generator[StudyEvent, None, Outcome]:
+) -> Generator[Event, None, Outcome]:
     """Train trials again, with as many runs together as their rows say, and return what differs, by trial.
 
     A row does not hold the layout of layers and the mesh by which it was trained, so a trial that differs is trained by
@@ -164,7 +165,7 @@ def _impossible(study: Study, row: Row) -> str:
     return ""
 
 
-def _train(plan: StudyPlan, rows: Sequence[Row], execution: Execution) -> Iterator[StudyEvent]:
+def _train(plan: StudyPlan, rows: Sequence[Row], execution: Execution) -> Iterator[Event]:
     """Train trials by the settings that their rows hold, and yield the events."""
     by_setting: dict[tuple[int, int, int | None], list[Row]] = defaultdict(list)
     for row in rows:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.typed_data import Integer, Number, Record, convert
+from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, expect
+from flaxformer.system.user_code.changes import CodeChange
 
 FORMAT = 5
 """Version of study.json; raised when its form changes."""
@@ -29,7 +30,7 @@ class DeclaredAxis(Record, frozen=True, kw_only=True):
     labels: tuple[str, ...]
     baseline: str | None
     """The label of the baseline; None for a baseline that is not an arm."""
-    coordinates: dict[str, dict[str, Integer | Number | str]] = msgspec.field(default_factory=dict)
+    coordinates: dict[str, dict[str, Int64 | FiniteNumber | str]] = msgspec.field(default_factory=dict)
     """Value of each path by label, for the figures of sweeps."""
 
 
@@ -38,34 +39,34 @@ class DeclaredClaim(Record, frozen=True, kw_only=True):
 
     text: str
     kind: Literal["lower", "higher", "equal"]
-    by: Number
+    by: FiniteNumber
     """Smallest effect that supports the claim."""
-    within: Number | None
+    within: FiniteNumber | None
     """Margin of an equality; None for other claims."""
     unit: str | None = None
     """Unit of the contrast; None for the study's."""
-    terms: tuple[tuple[Number, Labels], ...]
-    constant: Number
+    terms: tuple[tuple[FiniteNumber, Labels], ...]
+    constant: FiniteNumber
     answers: dict[str, str] | None = None
     """A sentence per verdict that answers the study's question."""
 
     def __post_init__(self) -> None:
-        _expect((self.within is not None) == (self.kind == "equal"), "within", self.within, "a margin of an equality")
-        _expect(
+        expect((self.within is not None) == (self.kind == "equal"), "within", self.within, "a margin of an equality")
+        expect(
             bool(self.terms) and all(weight for weight, _ in self.terms), "terms", self.terms, "weights other than 0"
         )
-        _expect(self.answers is None or {*self.answers} == VERDICTS, "answers", self.answers, ", ".join(VERDICTS))
+        expect(self.answers is None or {*self.answers} == VERDICTS, "answers", self.answers, ", ".join(VERDICTS))
 
 
 class ArmScale(Record, frozen=True, kw_only=True):
     """Size of an arm of a scaling law."""
 
-    flops: Number
-    parameters: Number
-    tokens: Number
+    flops: FiniteNumber
+    parameters: FiniteNumber
+    tokens: FiniteNumber
 
     def __post_init__(self) -> None:
-        _expect(min(self.flops, self.parameters, self.tokens) >= 0, "size", self, "numbers of at least 0")
+        expect(min(self.flops, self.parameters, self.tokens) >= 0, "size", self, "numbers of at least 0")
 
 
 class DeclaredScaling(Record, frozen=True, kw_only=True):
@@ -80,21 +81,21 @@ class DeclaredScaling(Record, frozen=True, kw_only=True):
     """Size by arm; empty in the log."""
 
 
-class EvaluationData(Record, frozen=True, kw_only=True):
+class DeclaredData(Record, frozen=True, kw_only=True):
     """Evaluation data of an arm, and how many of its examples also occur in training."""
 
     digest: str
-    examples: Integer
-    in_training: Integer
-    compared: Integer | None = None
-    """Number of training examples that were drawn for the comparison; None for all."""
+    examples: Int64
+    in_training: Int64
+    compared: Int64 | None = None
+    """FiniteNumber of training examples that were drawn for the comparison; None for all."""
 
 
 class MatchedArm(Record, frozen=True, kw_only=True):
     """Cost of an arm relative to the baseline, before and after the fields in `changes` were adjusted."""
 
-    before: Number
-    after: Number
+    before: FiniteNumber
+    after: FiniteNumber
     changes: dict[str, tuple[Any, Any]]
 
 
@@ -103,20 +104,9 @@ class DeclaredComparison(Record, frozen=True, kw_only=True):
 
     quantity: str
     adjust: tuple[str, ...]
-    tolerance: Number
-    multiple_of: Integer
+    tolerance: FiniteNumber
+    multiple_of: Int64
     arms: dict[str, MatchedArm]
-
-
-class CodeChange(Record, frozen=True, kw_only=True):
-    """Decision about results whose code has changed since."""
-
-    time: str
-    changed: tuple[str, ...]
-    """Names of the definitions."""
-    decision: Literal["keep", "retrain"]
-    arms: tuple[str, ...] = ()
-    results: Integer = 0
 
 
 class Recipe(Record, frozen=True, kw_only=True):
@@ -124,11 +114,11 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     run: JsonObject
     """Config in canonical form, without its seed."""
-    semantics: Integer
+    semantics: Int64
     """`flaxformer.SEMANTICS`."""
     data: JsonObject
     """Fingerprint of the data."""
-    until: Integer | None = None
+    until: Int64 | None = None
     """Step at which a rung of a halving ends."""
     code: dict[str, str] = msgspec.field(default_factory=dict)
     """Digests of user code, by the name of the definition."""
@@ -143,7 +133,7 @@ class DeclaredTrial(Record, frozen=True, kw_only=True):
     arm: str
     labels: Labels
     group: str
-    seed: Integer
+    seed: Int64
     fingerprint: str
     initial_weights: str | None = None
 
@@ -160,7 +150,7 @@ class DeclaredArm(Record, frozen=True, kw_only=True):
 
 
 class Question(Record, frozen=True, kw_only=True):
-    """What a study asks: texts, definitions, claims and seeds, which do not depend on recipes."""
+    """Question of a study: texts, definitions, claims and seeds, which do not depend on recipes."""
 
     name: str
     question: str
@@ -168,7 +158,7 @@ class Question(Record, frozen=True, kw_only=True):
     unit: str
     goal: Goal | None = None
     caveats: tuple[str, ...] = ()
-    seeds: tuple[Integer, ...]
+    seeds: tuple[Int64, ...]
     axes: tuple[DeclaredAxis, ...] = ()
     claims: tuple[DeclaredClaim, ...] = ()
     scaling: DeclaredScaling | None = None
@@ -180,18 +170,18 @@ class Declaration(Question, dict=True, frozen=True, kw_only=True):
     """A study, or a probe, as its folder holds it: all that resuming and reporting need."""
 
     kind: Literal["study", "probe"]
-    format: Integer
+    format: Int64
     """`FORMAT`."""
     exact: bool = False
     """True if the numbers do not depend on the seed."""
     arms: tuple[DeclaredArm, ...] = ()
     recipes: dict[str, Recipe] = msgspec.field(default_factory=dict)
     """Recipe by arm, also of arms of earlier declarations."""
-    references: dict[str, Number] = msgspec.field(default_factory=dict)
+    references: dict[str, FiniteNumber] = msgspec.field(default_factory=dict)
     """Losses to compare with, such as that of a uniform prediction."""
-    parameters: Integer = 0
-    """Number of parameters of the baseline."""
-    evaluation_data: dict[str, EvaluationData] = msgspec.field(default_factory=dict)
+    parameters: Int64 = 0
+    """FiniteNumber of parameters of the baseline."""
+    evaluation_data: dict[str, DeclaredData] = msgspec.field(default_factory=dict)
     evaluation_columns: tuple[str, ...] = ()
     """Columns of the baseline's named evaluations."""
     compare: DeclaredComparison | None = None
@@ -204,30 +194,30 @@ class Declaration(Question, dict=True, frozen=True, kw_only=True):
     code_changes: tuple[CodeChange, ...] = ()
 
     def __post_init__(self) -> None:
-        _expect(bool(self.seeds) and len({*self.seeds}) == len(self.seeds), "seeds", self.seeds, "different seeds")
+        expect(bool(self.seeds) and len({*self.seeds}) == len(self.seeds), "seeds", self.seeds, "different seeds")
         axes = {axis.name: {*axis.labels} for axis in self.axes}
-        _expect(len(axes) == len(self.axes), "axes", list(axes), "different names")
+        expect(len(axes) == len(self.axes), "axes", list(axes), "different names")
         for axis in self.axes:
-            _expect(bool(axis.labels), f"axis {axis.name}", axis.labels, "a label")
+            expect(bool(axis.labels), f"axis {axis.name}", axis.labels, "a label")
             known = (None, *axis.labels)
-            _expect(axis.baseline in known, f"baseline of axis {axis.name}", axis.baseline, "one of its labels")
+            expect(axis.baseline in known, f"baseline of axis {axis.name}", axis.baseline, "one of its labels")
             for path, values in axis.coordinates.items():
-                _expect(values.keys() >= {*axis.labels}, f"coordinates.{path}", list(values), "a value per label")
-        _expect(len({arm.arm for arm in self.arms}) == len(self.arms), "arms", len(self.arms), "different names")
+                expect(values.keys() >= {*axis.labels}, f"coordinates.{path}", list(values), "a value per label")
+        expect(len({arm.arm for arm in self.arms}) == len(self.arms), "arms", len(self.arms), "different names")
         for arm in self.arms:
             _check_labels(f"arm {arm.arm}", arm.labels, axes)
             n = len(self.seeds)
-            _expect(len(arm.fingerprints) == n, f"arm {arm.arm}", arm.fingerprints, f"{n} fingerprints")
-            _expect(len(arm.initial_weights) in (0, n), f"arm {arm.arm}", arm.initial_weights, f"{n} digests")
-            _expect(arm.arm in self.recipes, "recipes", list(self.recipes)[:5], f"one of {arm.arm}")
+            expect(len(arm.fingerprints) == n, f"arm {arm.arm}", arm.fingerprints, f"{n} fingerprints")
+            expect(len(arm.initial_weights) in (0, n), f"arm {arm.arm}", arm.initial_weights, f"{n} digests")
+            expect(arm.arm in self.recipes, "recipes", list(self.recipes)[:5], f"one of {arm.arm}")
         for claim in self.claims:
             for _, labels in claim.terms:
                 if labels.keys() != {QUANTITY}:
                     _check_labels(f"claim '{claim.text}'", labels, axes)
         if self.scaling is not None:
-            _expect(self.scaling.axis in axes, "scaling.axis", self.scaling.axis, "an axis")
+            expect(self.scaling.axis in axes, "scaling.axis", self.scaling.axis, "an axis")
             missing = [arm.arm for arm in self.arms if arm.arm not in self.scaling.scales]
-            _expect(not missing, "scaling.scales", missing[:5], "the size of every arm")
+            expect(not missing, "scaling.scales", missing[:5], "the size of every arm")
 
     @functools.cached_property
     def trials(self) -> tuple[DeclaredTrial, ...]:
@@ -246,12 +236,12 @@ class Declaration(Question, dict=True, frozen=True, kw_only=True):
             for n, seed in enumerate(self.seeds)
         )
 
-    @property
+    @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
         """Fingerprint by the name of the trial."""
         return {trial.trial: trial.fingerprint for trial in self.trials}
 
-    @property
+    @functools.cached_property
     def initial_weights(self) -> dict[str, str]:
         """Digest of the weights that a trial starts from, by its name, where some are not drawn."""
         return {trial.trial: trial.initial_weights for trial in self.trials if trial.initial_weights is not None}
@@ -267,20 +257,7 @@ def read(data: JsonObject) -> Declaration:
     return declaration
 
 
-def plain(record: Record) -> JsonObject:
-    """Return a record as plain data."""
-    data: JsonObject = msgspec.to_builtins(record)
-    return data
-
-
 def _check_labels(where: str, labels: Labels, axes: Mapping[str, Collection[str]]) -> None:
-    _expect(labels.keys() == axes.keys(), where, labels, f"a label of each axis: {', '.join(axes) or 'none'}")
+    expect(labels.keys() == axes.keys(), where, labels, f"a label of each axis: {', '.join(axes) or 'none'}")
     for name, label in labels.items():
-        _expect(label in axes[name], where, labels, f"labels of axis {name}")
-
-
-def _expect(holds: bool, where: str, value: object, expected: str) -> None:
-    """Raise ValueError, which msgspec reports with the place of the record, unless a condition holds."""
-    if not holds:
-        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-        raise ValueError(f"{where} is {ascii(shown)[1:-1]}; expected {expected}")
+        expect(label in axes[name], where, labels, f"labels of axis {name}")

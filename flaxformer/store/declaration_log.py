@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 import flaxformer
 from flaxformer.store import columns, records
-from flaxformer.store.declaration import Declaration, plain
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.log_entries import DeclarationEntry, Entry, Interim, entry_of, read_entry
 from flaxformer.store.rows import Row
 from flaxformer.store.store import RUNGS, SUPERSEDED, Store
@@ -32,6 +32,7 @@ from flaxformer.system.digests import DamagedError, JsonObject, digest, parse_li
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically
 from flaxformer.system.links import check_file
+from flaxformer.system.typed_data import plain
 from flaxformer.system.wording import count_of
 
 NAME, HEAD = "declarations.jsonl", "declarations.head"

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from flaxformer.core.canonical import differences
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
-from flaxformer.store.declaration import CodeChange, Declaration, Recipe, plain
+from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import SUPERSEDED, Store
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, set_aside
-from flaxformer.system.typed_data import convert
+from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records
 from flaxformer.system.user_code.changes import OnCodeChange
 
@@ -138,7 +138,7 @@ def _apply_code_change(
 
     Failed runs are not results: they are set aside and trained again in any case.
     """
-    changed, reads = changes.compare_declarations(old, new), read_records.changed_reads(store.root, file)
+    changed, reads = _changed_code(old, new), read_records.changed_reads(store.root, file)
     if reads:
         both = [changes.DERIVED, *(arm for arm in new.recipes if arm in old.recipes)]
         changed = {name: [*changed.get(name, ()), *reads] for name in both}
@@ -148,8 +148,7 @@ def _apply_code_change(
     rows = [row for row in store.rows().values() if declaration_log.arm_of(row) in changed]
     measured = store.measurements(old) if changes.DERIVED in changed else []
     results = sum(map(is_finished, rows)) + len(measured)
-    if results and on_code_change == "refuse":
-        raise UserError(changes.refusal(store.root, changed, changes.count_in_words(changed, results)))
+    decided = changes.decide(store.root, on_code_change, changed, results)
     if owner := wait_for_dead_leases(store.leases):
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         raise UserError(f"{store.root}: {who} is training with code that has changed since; stop it, and run again")
@@ -162,10 +161,18 @@ def _apply_code_change(
             set_aside(store.root / "measurements.jsonl", "superseded")
     elif measured:
         new = replace(new, kept_measurements=tuple(dict.fromkeys([*old.kept_measurements, old.measured_by])))
-    if not results:
-        return new
-    entry = convert(changes.record_decision(on_code_change, changed, results), CodeChange)
-    return replace(new, code_changes=(*new.code_changes, entry))
+    return replace(new, code_changes=(*new.code_changes, *decided))
+
+
+def _changed_code(old: Declaration, new: Declaration) -> dict[str, list[str]]:
+    """Return the definitions that changed, by arm; under `changes.DERIVED`, those of measured or derived numbers.
+
+    Only arms that both declarations have, and of them those with a change, are in the result.
+    """
+    pairs = {arm: (old.recipes[arm].code, own.code) for arm, own in new.recipes.items() if arm in old.recipes}
+    pairs[changes.DERIVED] = old.code, new.code
+    found = {arm: changes.compare_digests(*pair) for arm, pair in pairs.items()}
+    return {arm: definitions for arm, definitions in found.items() if definitions}
 
 
 def _supersede(store: Store, trials: Collection[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from flaxformer.system import digests
 from flaxformer.system.digests import FormError, JsonObject
-from flaxformer.system.typed_data import Integer, Number, Record, convert
+from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert
 
 DISAGREEMENTS = "disagreements.jsonl"
 LAUNCHES = "launches.jsonl"
@@ -30,11 +30,11 @@ class LaunchLine(Record, frozen=True):
     code: str | None = None
 
 
-class Measurement(Record, frozen=True):
+class SeedMeasurement(Record, frozen=True):
     """Numbers of a probe, or derived from runs, at one seed."""
 
     measured_by: str
-    seed: Integer
+    seed: Int64
     values: dict[str, float]
     declaration: str | None = None
 
@@ -42,7 +42,7 @@ class Measurement(Record, frozen=True):
 class Suggestions(Record, frozen=True):
     """Points of one round of a search."""
 
-    round: Integer
+    round: Int64
     paths: tuple[str, ...]
     points: tuple[tuple[str, ...], ...]
 
@@ -56,7 +56,7 @@ class MeasuringLaunch(Record, frozen=True, tag_field="kind", tag="launch"):
     """Digest of the function's code, and of all user code that it uses."""
     code: dict[str, str]
     """Digests of that code, by the name of the definition."""
-    step: Integer | None
+    step: Int64 | None
     """Step of the weights; None for the newest of each trial."""
     time: str
 
@@ -71,15 +71,15 @@ class TrialMeasurement(Record, frozen=True, tag_field="kind", tag="trial"):
 
     function: str
     measured_by: str
-    step: Integer | None
+    step: Int64 | None
     trial: str
     fingerprint: str
     """Identity of the trial."""
     weights: str
     """Digest of the kept weights."""
-    at: Integer
+    at: Int64
     """Step of the weights."""
-    seconds: Number
+    seconds: FiniteNumber
     values: dict[str, float]
 
     @property
@@ -91,7 +91,7 @@ class TrialMeasurement(Record, frozen=True, tag_field="kind", tag="trial"):
 LINES: dict[str, Any] = {
     DISAGREEMENTS: Disagreement,
     LAUNCHES: LaunchLine,
-    MEASUREMENTS: Measurement,
+    MEASUREMENTS: SeedMeasurement,
     SUGGESTIONS: Suggestions,
     TRIAL_MEASUREMENTS: MeasuringLaunch | TrialMeasurement,
 }

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from flaxformer.store.declaration import Declaration, Question, Recipe, plain
+from flaxformer.store.declaration import Declaration, Question, Recipe
 from flaxformer.system.digests import JsonObject, digest
-from flaxformer.system.typed_data import Integer, Record, convert
+from flaxformer.system.typed_data import Int64, Record, convert, plain
 
 
 class DeclarationEntry(Question, tag_field="kind", tag="declaration", frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class DeclarationEntry(Question, tag_field="kind", tag="declaration", frozen=Tru
     """Digest of the recipe of each arm."""
     code: dict[str, str]
     """Digests of all user code, by the name of the definition."""
-    results: dict[str, tuple[Integer, ...]] = msgspec.field(default_factory=dict)
+    results: dict[str, tuple[Int64, ...]] = msgspec.field(default_factory=dict)
     """Seeds that had a result then, by arm."""
     faults: tuple[str, ...] = ()
     """Faults of the lines before it that no entry had noted."""
@@ -50,8 +50,8 @@ class Event(Record, tag_field="kind", frozen=True, kw_only=True):
 class Interim(Event, tag="interim", frozen=True, kw_only=True):
     """An interim analysis: results were shown before all were there."""
 
-    finished: Integer
-    declared: Integer
+    finished: Int64
+    declared: Int64
     reader: str
     """The command that showed them."""
 
@@ -59,7 +59,7 @@ class Interim(Event, tag="interim", frozen=True, kw_only=True):
 class Replication(Event, tag="replication", frozen=True, kw_only=True):
     """An attempt to replicate the claims at other seeds, and the verdicts once there are any."""
 
-    seeds: tuple[Integer, ...]
+    seeds: tuple[Int64, ...]
     folder: str
     verdicts: dict[str, str] | None = None
 
@@ -67,9 +67,9 @@ class Replication(Event, tag="replication", frozen=True, kw_only=True):
 class Verification(Event, tag="verification", frozen=True, kw_only=True):
     """Trials that were trained again, and what differed in each."""
 
-    seed: Integer
+    seed: Int64
     trials: tuple[str, ...]
-    finished: Integer
+    finished: Int64
     different: dict[str, str]
     source: str
     """Digest of the package's code."""

@@ -7,11 +7,12 @@ import polars as pl
 
 from flaxformer.store import records
 from flaxformer.store.checks import CONTROL, check_file_name
-from flaxformer.store.declaration import Declaration, DeclaredTrial, plain, read
+from flaxformer.store.declaration import Declaration, DeclaredTrial, read
 from flaxformer.store.rows import Row
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain
 
 
 def check_round_trip(declaration: Declaration) -> None:

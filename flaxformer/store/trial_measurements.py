@@ -6,10 +6,10 @@ trial identity or of other weights stay in the file, and are not read as results
 """
 
 from flaxformer.store import records
-from flaxformer.store.declaration import Declaration, plain
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.line_forms import TRIAL_MEASUREMENTS, MeasuringLaunch, TrialMeasurement, read_checked
 from flaxformer.store.store import Store
-from flaxformer.system.typed_data import convert
+from flaxformer.system.typed_data import convert, plain
 
 NAME = TRIAL_MEASUREMENTS
 

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from flaxformer.store.declaration import QUANTITY, Declaration, EvaluationData, Labels
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredData, Labels
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
 from flaxformer.study.metrics import METRICS
@@ -21,7 +21,7 @@ MOST_NAMED = 3
 """Largest number of arms that a sentence names."""
 
 
-def evaluation_data(study: Study) -> dict[str, EvaluationData]:
+def evaluation_data(study: Study) -> dict[str, DeclaredData]:
     """Return a digest of the evaluation examples of each arm, by its name, and how many also occur in training.
 
     They are the data of the study's metric: those of the task, or of a named evaluation. An arm whose task raises an
@@ -38,13 +38,13 @@ def _evaluated(run: Run, metric: str) -> Task | Evaluation:
     return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
 
 
-def _describe(evaluated: Task | Evaluation, training: Task) -> EvaluationData | None:
+def _describe(evaluated: Task | Evaluation, training: Task) -> DeclaredData | None:
     prints = [evaluated.fingerprint(), {} if isinstance(evaluated, Task) else training.fingerprint()]
     return _measure(evaluated, training, json.dumps(prints, sort_keys=True, default=str))
 
 
 @functools.lru_cache(maxsize=256)
-def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> EvaluationData | None:
+def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> DeclaredData | None:
     """Return the description of evaluation data, measured once per task or evaluation and fingerprint of its data."""
     try:
         overlap = evaluated.overlap() if isinstance(evaluated, Task) else evaluated.overlap(training)
@@ -56,7 +56,7 @@ def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> 
         raise
     except Exception:
         return None
-    return EvaluationData(
+    return DeclaredData(
         digest=digest, examples=overlap.examples, in_training=overlap.in_training, compared=overlap.compared
     )
 
@@ -133,7 +133,7 @@ def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str])
     return any(len(group) > 1 for group in groups.values())
 
 
-def _overlaps(data: Mapping[str, EvaluationData]) -> Iterator[str]:
+def _overlaps(data: Mapping[str, DeclaredData]) -> Iterator[str]:
     """Yield a sentence per set of evaluation data of which examples also occur in training."""
     found: dict[tuple[int, int, int | None], list[str]] = {}
     for arm, own in data.items():

@@ -3,12 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
+from flaxformer.store.declaration import Goal
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError, did_you_mean
 
-Goal = Literal["lower", "higher"]
 GOALS: tuple[Goal, ...] = ("lower", "higher")
 
 

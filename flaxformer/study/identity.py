@@ -8,10 +8,11 @@ from pathlib import Path
 
 import flaxformer
 from flaxformer.core.canonical import Known, canonical, classes_in
-from flaxformer.store.declaration import Recipe, plain
+from flaxformer.store.declaration import Recipe
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Measure
 from flaxformer.system.digests import JsonObject
+from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import code_digests
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation

@@ -37,6 +37,7 @@ from flaxformer.study.metrics import METRICS, columns_of, metrics_of
 from flaxformer.study.program_groups import ProgramGroup, groups
 from flaxformer.study.scale import variable_names
 from flaxformer.study.scaling_claim import ScalingClaim, declared_claim
+from flaxformer.study.suggest import Search
 from flaxformer.study.tracing import check_traces
 from flaxformer.study.user_functions import calling, check_column
 from flaxformer.system.digests import JsonObject
@@ -49,12 +50,17 @@ from flaxformer.training.memory import check_memory
 
 @dataclasses.dataclass(frozen=True)
 class StudyPlan:
-    """A study without stages with its programs and its declaration, each computed once, when it is first needed.
+    """A study with its programs and its declaration, each computed once, when it is first needed.
 
-    A command makes one plan and passes it on. Of a study with stages, such as a halving, each stage has a plan.
+    A command makes one plan and passes it on (`runner.stages.plan_of`). Each stage of a study has a plan of its own.
+
+    Args:
+      study: an ordinary study; of a search, that of the rounds so far.
+      search: the search whose points these are; None for any other study.
     """
 
     study: Study
+    search: Search | None = None
 
     @functools.cached_property
     def groups(self) -> list[ProgramGroup]:

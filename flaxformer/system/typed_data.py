@@ -3,17 +3,16 @@
 import math
 import re
 import sys
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
-from flaxformer.system.digests import FormError
+from flaxformer.system.digests import FormError, JsonObject
 
-T = TypeVar("T")
 INTEGERS = range(-(2**63), 2**63)
-"""Integers that a file or a table can hold."""
-Integer = Annotated[int, msgspec.Meta(ge=INTEGERS.start, le=INTEGERS.stop - 1)]
-Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Int64s that a file or a table can hold."""
+Int64 = Annotated[int, msgspec.Meta(ge=INTEGERS.start, le=INTEGERS.stop - 1)]
+FiniteNumber = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A finite number."""
 PLACE = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)
 
@@ -37,6 +36,24 @@ def convert(data: Any, kind: Any) -> Any:
         raise FormError(f"{place}: {value}{text}" if place else text) from None
 
 
+def plain(record: Record) -> JsonObject:
+    """Return a record as plain data."""
+    data: JsonObject = msgspec.to_builtins(record)
+    return data
+
+
+def expect(holds: bool, where: str, value: object, expected: str) -> None:
+    """Raise ValueError, which `convert` reports with the place of the record, unless a condition holds."""
+    if not holds:
+        raise ValueError(f"{where} is {_shown(value)}; expected {expected}")
+
+
+def _shown(value: object) -> str:
+    """A value in at most 60 printable characters."""
+    text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    return ascii(text)[1:-1]
+
+
 def _value_at(data: Any, place: str) -> str:
     """The value at a place such as axes[0].name, as the beginning of a message; "" where it is not determined."""
     for name in re.findall(r"[^.\[\]]+|\.\.\.", place):
@@ -46,8 +63,7 @@ def _value_at(data: Any, place: str) -> str:
             data = data[int(name)]
         else:
             return ""
-    shown = repr(data) if len(repr(data)) <= 60 else f"{repr(data)[:57]}..."
-    return f"{ascii(shown)[1:-1]}; "
+    return f"{_shown(data)}; "
 
 
 def is_storable(value: int | float) -> bool:

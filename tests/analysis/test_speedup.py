@@ -235,7 +235,7 @@ def test_a_speed_up_is_refused_or_its_interval_covers_the_truth(evaluations, fac
             assert found.reason.endswith("evaluate more often (training.evaluate_every)")
             assert math.isnan(found.ratio)
             assert costs.speed_up(found) == "not read off"
-            assert "not read off" in costs.speed_ups(compare_arms({"metric": METRIC}, arm, baseline))
+            assert "not read off" in costs.speed_ups(compare_arms(bare_declaration(metric=METRIC), arm, baseline))
         else:
             low, high = found.interval
             assert low <= factor <= high

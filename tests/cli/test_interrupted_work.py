@@ -130,7 +130,7 @@ def test_a_signal_ends_a_command_wherever_it_is(folder, command, how, request):
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_a_study_that_trains(folder, number, tmp_path):
     words = ["run", "tiny.py", LONG, "--devices", "1", "--output", str(tmp_path / "out")]
-    process = start(folder, words, "flaxformer.runner.program:Program._train_chunk", "goes_on")
+    process = start(folder, words, "flaxformer.runner.program:Program._add", "goes_on")
     process.send_signal(number)
     assert "Stopped." in end(process)[1]
     assert not list((tmp_path / "out/leases").glob("*.json"))
@@ -159,7 +159,7 @@ def test_a_signal_ends_generation_between_tokens(finished):
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_second_signal_ends_a_study_whose_steps_do_not_end(folder, number, tmp_path):
     words = ["run", "tiny.py", "--devices", "1", "--output", str(tmp_path / "out")]
-    process = start(folder, words, "flaxformer.runner.program:Program._train_chunk", "in_native_code")
+    process = start(folder, words, "flaxformer.runner.program:Program._add", "in_native_code")
     process.send_signal(number)
     assert process.stderr.readline().startswith("Stopping: waiting")
     process.send_signal(number)

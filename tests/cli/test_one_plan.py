@@ -62,6 +62,18 @@ def test_a_study_is_grouped_and_declared_once(folder, monkeypatch, command):
     assert [len(names) for names in calls] == [1, 0 if command == "plan" else 1]
 
 
+def test_each_round_of_a_search_is_grouped_and_declared_once(folder, monkeypatch):
+    pytest.importorskip("optuna")
+    space = 'space={"optimizer.learning_rate": LogUniform(1e-3, 1e-1)}, rounds=2, samples=2,'
+    text = STUDY.format(model="").replace("= Study(", "= Search(").replace("    seeds", f"    {space}\n    seeds")
+    lines = [line for line in text.replace(" Study,", "").splitlines() if "axes" not in line]
+    imports = "from flaxformer.study import LogUniform, Search\n"
+    (folder / "counted.py").write_text(imports + "\n".join(lines))
+    calls = [counted(monkeypatch, name) for name in ("groups", "declaration")]
+    assert main(["run", "counted.py"]) == 0
+    assert [len(names) for names in calls] == [2, 2]
+
+
 def test_a_component_is_traced_at_most_four_times_in_a_run_of_one_program(folder):
     log = folder / "log.txt"
     (folder / "counted.py").write_text(TRACES.format(log=str(log)) + STUDY.format(model=", feed_forward=Counted()"))

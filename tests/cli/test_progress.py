@@ -9,11 +9,11 @@ from study.tiny import FILE, cache_folder, kept_programs, tiny
 
 from flaxformer.checkpoint import stop_on_signals
 from flaxformer.cli import main, train
-from flaxformer.jobs import Started, StepsTaken
-from flaxformer.runner import progress
-from flaxformer.runner.execute import Compiled, Compiling, Finished, Message, Progressed, execute
+from flaxformer.jobs import progress
+from flaxformer.jobs.progress import Totals, follow
+from flaxformer.runner.events import Compiled, Compiling, Finished, Message, Progressed, Started
+from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.progress import follow
 from flaxformer.study.program_cost import Cost
 from flaxformer.study.program_groups import groups
 from flaxformer.system.interrupts import SIGNALS, interrupt_on_signals, raise_if_interrupted
@@ -51,7 +51,7 @@ def test_a_pipe_gets_a_line_per_program_and_lines_between_results(monkeypatch):
         Message("a warning"),
     ]
     out = console()
-    assert follow(events, out, runs=1, steps=100) == 0
+    assert follow(events, out, Totals(runs=1, steps=100)) == 0
     lines = out.export_text().splitlines()
     assert lines[0] == "compiling norm=pre (1 of 1)"
     shares = [line.split(", ")[1] for line in lines if line.startswith("0/1 runs")]
@@ -63,7 +63,7 @@ def test_a_pipe_gets_a_line_per_program_and_lines_between_results(monkeypatch):
 def test_failed_runs_are_counted():
     events = [Finished("norm=pre", {"status": "failed"}), Finished("norm=pre", {"status": "done"})]
     out = console()
-    assert follow(events, out, runs=2, steps=10) == 1
+    assert follow(events, out, Totals(runs=2, steps=10)) == 1
     assert "2/2 runs, 1 failed" in out.export_text()
 
 
@@ -73,7 +73,7 @@ def test_a_signal_ends_training_with_130_after_the_chunk(tmp_path, monkeypatch, 
         yield Started(0)
         signal.raise_signal(number)
         assert stop.is_requested
-        yield StepsTaken(3, 1.5, 3, 0.1)
+        yield Progressed("", 1, 3, 60, 3, 0.1, {"loss": [1.5]})
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.py").write_text(FILE + "run = study.baseline\n")
@@ -92,7 +92,7 @@ def test_a_signal_ends_a_study_with_130(tmp_path, monkeypatch, capsys, number):
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.py").write_text(FILE)
-    monkeypatch.setattr("flaxformer.cli.run.run", stopped)
+    monkeypatch.setattr("flaxformer.cli.run.run_plan", stopped)
     assert main(["run", "tiny.py"]) == 130
     assert "run the same command again" in " ".join(capsys.readouterr().err.split())
     raise_if_interrupted()  # the next study of this process is not interrupted

@@ -11,7 +11,7 @@ from study.tiny import FILE, cache_folder, kept_programs, tiny
 from flaxformer.cli import main
 from flaxformer.jobs import study_trackers, trackers
 from flaxformer.jobs.study_trackers import log_lines, track
-from flaxformer.runner.execute import Finished, Message
+from flaxformer.runner.events import Finished, Message
 from flaxformer.store.store import Store
 
 

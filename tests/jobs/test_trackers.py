@@ -8,7 +8,8 @@ import pytest
 
 from flaxformer.jobs import Job, trackers
 from flaxformer.jobs.log import read
-from flaxformer.jobs.train import logging_to
+from flaxformer.jobs.train import recorded
+from flaxformer.runner.events import Evaluated, Progressed
 from flaxformer.system.errors import UserError
 from flaxformer.training import AdamW, Run
 
@@ -18,11 +19,11 @@ RUN = Run(optimizer=AdamW(learning_rate=1e-2))
 def launched(folder, *track, since=0, until=6):
     """A launch that goes on after a checkpoint, up to a step: chunks of one step, an evaluation every three."""
     folder.mkdir(exist_ok=True)
-    with logging_to(RUN, Job(output=folder, track=track), since) as log:
-        for step in range(since + 1, until + 1):
-            log(kind="steps", step=step, seconds=0.5, loss=[1 / step], gradient_norm=[step / 7])
-            if step % 3 == 0:
-                log(kind="evaluation", step=step, validation_loss=2 / step)
+    events = []
+    for step in range(since + 1, until + 1):
+        events.append(Progressed("", 1, 1, 8, step, 0.5, {"loss": [1 / step], "gradient_norm": [step / 7]}))
+        events += [Evaluated(step, {"validation_loss": 2 / step})] if step % 3 == 0 else []
+    assert list(recorded(iter(events), RUN, Job(output=folder, track=track), since)) == events
 
 
 def points(folder):

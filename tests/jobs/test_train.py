@@ -15,25 +15,16 @@ from rich.console import Console
 from flaxformer.checkpoint import Checkpoints, Stop
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main
-from flaxformer.cli.train import Price, follow
+from flaxformer.cli.train import Price
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
 from flaxformer.core.struct import replace_at
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
-from flaxformer.jobs import (
-    Diverged,
-    Evaluated,
-    FinalScores,
-    Job,
-    ProgramsCompiled,
-    Sampled,
-    Saved,
-    Started,
-    StepsTaken,
-    train,
-)
+from flaxformer.jobs import Job, train
 from flaxformer.jobs.log import Log, read
+from flaxformer.jobs.progress import RunTotals, follow
+from flaxformer.runner.events import Compiled, Diverged, Evaluated, Progressed, Sampled, Started
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
@@ -57,9 +48,9 @@ def trained(folder, run=RUN, stop_after=None, kill_after=None, **settings):
     stop, events = Stop(), []
     for event in train(run, Job(output=folder, **({"chunk_steps": 2} | settings)), stop):
         events.append(event)
-        if isinstance(event, StepsTaken) and event.step == stop_after:
+        if isinstance(event, Progressed) and event.step == stop_after:
             stop.by = 15
-        if isinstance(event, StepsTaken) and event.step == kill_after:
+        if isinstance(event, Progressed) and event.step == kill_after:
             break
     return events
 
@@ -88,18 +79,17 @@ def whole(tmp_path_factory):
 def test_a_run_yields_its_events(whole):
     folder, events = whole
     assert events[0] == Started(0)
-    assert isinstance(events[1], ProgramsCompiled)
+    assert isinstance(events[1], Compiled)
     assert events[1].bytes > 0
-    assert [event.step for event in events if isinstance(event, StepsTaken)] == [2, 4, 6, 8, 10, 12]
-    assert [event.step for event in events if isinstance(event, Evaluated)] == [0, 6, 12]
-    assert [event.step for event in events if isinstance(event, Saved)] == [6, 12]
+    assert [event.step for event in events if isinstance(event, Progressed)] == [2, 4, 6, 8, 10, 12]
+    assert [event.step for event in events if isinstance(event, Evaluated) and not event.is_test] == [0, 6, 12]
     assert Checkpoints(folder).steps() == [6, 12]
     losses, evaluations, _ = results(folder)
     assert len(losses) == 12
     assert [(line["kind"], line["step"]) for line in evaluations] == [
         ("evaluation", 0), ("evaluation", 6), ("evaluation", 12), ("test", 12),
     ]  # fmt: skip
-    [tested] = [event for event in events if isinstance(event, FinalScores)]
+    [tested] = [event for event in events if isinstance(event, Evaluated) and event.is_test]
     assert tested.metrics == {name: x for name, x in evaluations[-1].items() if name not in ("kind", "step")}
     _, state = Checkpoints(folder).restore(jax.eval_shape(start, RUN))
     again = evaluate(evaluation_params(state, RUN), RUN, OnTestData(RUN.task.load()))
@@ -121,10 +111,10 @@ def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_pa
     monkeypatch.setattr("flaxformer.cli.train.cost_of_run", priced)
     stop, job = Stop(), Job(output=tmp_path, chunk_steps=2, save_every=2)
     for event in train(RUN, job, stop):
-        if isinstance(event, StepsTaken):
+        if isinstance(event, Progressed):
             assert len(compiled) == 3  # start, advance and evaluate
             stop.by = signal.SIGTERM
-    for kinds in ([Started, ProgramsCompiled, StepsTaken], [Started]):  # a resumed run; one that has ended
+    for kinds in ([Started, Compiled, Progressed], [Started]):  # a resumed run; one that has ended
         compiled.clear()
         events = list(train(RUN, job, Stop()))
         assert [type(event) for event in events[:3]] == kinds
@@ -157,8 +147,8 @@ class OnTestData:
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, 6, 10, 12])
 def test_a_stopped_job_saves_and_resumes_bit_for_bit(whole, tmp_path, steps):
-    events = trained(tmp_path, stop_after=steps)
-    assert events[-1] == Saved(steps)
+    trained(tmp_path, stop_after=steps)
+    assert Checkpoints(tmp_path).steps()[-1] == steps
     assert trained(tmp_path)[0] == Started(steps)
     assert results(tmp_path) == results(whole[0])
 
@@ -229,7 +219,7 @@ def test_a_run_that_diverges_ends_there(tmp_path):
     diverged = [event for event in events if isinstance(event, Diverged)]
     assert len(diverged) == 1
     assert events[-1] == diverged[0]
-    assert max(event.step for event in events if isinstance(event, StepsTaken)) < 12
+    assert max(event.step for event in events if isinstance(event, Progressed)) < 12
 
 
 def test_another_run_in_the_same_folder_is_refused(whole):
@@ -252,7 +242,7 @@ def test_a_log_drops_what_came_after_its_checkpoint_and_what_was_cut_short(tmp_p
     lines = [{"kind": "steps", "step": step} for step in (2, 4, 6)]
     text = b"".join(map(digests.line, lines))
     (tmp_path / "log.jsonl").write_bytes(text[:-9])
-    Log(tmp_path, 4).append(kind="evaluation", step=4)
+    Log(tmp_path, 4).record(Evaluated(4, {}))
     assert [(line["kind"], line["step"]) for line in read(tmp_path / "log.jsonl")] == [
         ("steps", 2), ("steps", 4), ("evaluation", 4),
     ]  # fmt: skip
@@ -330,17 +320,17 @@ def test_the_plan_says_what_a_run_will_take(command, tmp_path):
 
 
 def test_progress_shows_loss_speed_and_share_of_the_peak(monkeypatch):
-    monkeypatch.setattr("flaxformer.cli.train.SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("flaxformer.jobs.progress.SECONDS_BETWEEN_LINES", -1)
     price = Price(flops=2 * 10**9, device="NVIDIA H200", devices=Devices(), peak=1e12)
     events = [
         Started(0),
-        ProgramsCompiled(61.0, 53_300_000),
-        StepsTaken(2, 1.5, 2, 0.01),
+        Compiled("", "cpu:0", 61.0, 53_300_000),
+        Progressed("", 1, 2, 2 * RUN.tokens_per_step, 2, 0.01, {"loss": [1.75, 1.5]}),
         Evaluated(2, {"validation_loss": 1.25}),
         Sampled(2, "a\x1b", "b\x07"),
     ]
     console = Console(width=100, record=True, file=io.StringIO())
-    assert not follow(events, console, RUN, price)
+    assert not follow(events, console, RunTotals(runs=1, steps=12, describe=price.describe))
     out = console.export_text()
     assert "step 2: loss 1.5000  4,800 tokens/s  400 GFLOP/s  MFU 40.0%, 0.1 s left" in out
     assert "validation loss 1.25" in out

@@ -144,7 +144,7 @@ def test_launch_declares_the_study_and_starts_shares_with_missing_trials(tmp_pat
     for kind, options in (("local", Options(slurm=("time=5",))), ("loca", Options())):
         with pytest.raises(UserError, match=r"launcher is local; expected|did you mean 'local'"):
             launch(plan, store, kind, options)
-    todo = [group for group in plan.groups if group.name == plan.declaration.trials[0]["group"]]
+    todo = [group for group in plan.groups if group.name == plan.declaration.trials[0].group]
     monkeypatch.setattr(launching, "missing", lambda *_, **__: todo)
     monkeypatch.setitem(LAUNCHERS, "local", launching.Launcher(lambda groups, _: shares(4), start))
     assert launch(plan, store) is False

@@ -16,7 +16,7 @@ from study.tiny import INCIDENTAL, NORM, tiny
 
 from flaxformer.checkpoint import storage
 from flaxformer.runner import launch, partial_runs
-from flaxformer.runner.execute import Finished, Message
+from flaxformer.runner.events import Finished, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import PartialRun, Progress
 from flaxformer.store.rows import Row
@@ -49,7 +49,7 @@ def progress_of(name, step, weight):
 def train(execution, group, trial, notify):
     """Train one trial in chunks, from its partial run, and return its row; and its partial run."""
     partial = PartialRun(execution.output, group, [trial], 1, execution.save_minutes, notify, dict)
-    step, progress = partial.resume(progress_of(trial.name, 0, loss_after(trial.name, 0)), CHUNK)
+    step, progress = partial.resume(progress_of(trial.name, 0, loss_after(trial.name, 0)))
     while step < STEPS:
         weight = float(progress.states.weight[0])
         for number in range(step, step + CHUNK):

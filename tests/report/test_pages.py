@@ -25,11 +25,11 @@ from flaxformer.report.scores_figure import arms_figure, quantities_figure
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.report.table import Table
 from flaxformer.runner.probes import run_probe
-from flaxformer.store.declaration import plain
 from flaxformer.store.provenance import command, provenance
 from flaxformer.store.records import write_document, write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Probe
+from flaxformer.system.typed_data import plain
 
 LONG = "under a condition that takes many words to say, the first of the two arms ends below the second"
 RATES = Axis("optimizer.learning_rate", {f"a rate with a long label {i}": 10.0**-i for i in range(2, 5)}, name="rate")

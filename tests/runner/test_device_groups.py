@@ -15,7 +15,9 @@ from flaxformer.core.struct import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import Platform, compiling_for
 from flaxformer.runner import program
-from flaxformer.runner.execute import Compiled, Execution, Finished, Message, execute
+from flaxformer.runner.events import Compiled, Finished, Message, Progressed
+from flaxformer.runner.execute import execute
+from flaxformer.runner.execution import Execution
 from flaxformer.runner.program import MemoryFittedProgram, Program
 from flaxformer.store.rows import Row
 from flaxformer.study import Axis
@@ -61,10 +63,10 @@ class Fake:
         if self.bytes > self.compiles:
             raise jax.errors.JaxRuntimeError(OUT)
 
-    def train(self, trials, report, partial_run, weights):
+    def train(self, trials, stops, partial_run, weights):
         if 100 * self.stack_size > self.trains:
             raise jax.errors.JaxRuntimeError(OUT)
-        report(6, 6)
+        yield Progressed(self.group.name, len(trials), 6, 6)
         return [
             Row(trial=one.name, group=self.group.name, seed=one.seed, status="done", group_size=self.stack_size)
             for one in trials
@@ -139,7 +141,7 @@ def test_a_given_group_size_is_tried_whatever_the_analysis_says(fake):
 
 
 def test_another_error_does_not_halve_the_runs_trained_together(fake, monkeypatch):
-    def train(self, trials, report, partial_run, weights):
+    def train(self, trials, stops, partial_run, weights):
         raise jax.errors.JaxRuntimeError("INTERNAL: no luck today")
 
     monkeypatch.setattr(fake, "train", train)
@@ -154,9 +156,8 @@ def test_a_halved_size_is_used_for_the_rest_of_the_group(fake):
     fitting = MemoryFittedProgram(
         GROUP, DeviceGroup((jax.devices()[0],)), Execution(group_size=5), 1, lambda text: None
     )
-    first = list(fitting.train(TRIALS[:5], lambda *_: None))
-    second = list(fitting.train(TRIALS[5:], lambda *_: None))
-    assert [trial for trial, _ in first + second] == TRIALS
+    rows = rows_of([*fitting.train(TRIALS[:5], lambda: False), *fitting.train(TRIALS[5:], lambda: False)])
+    assert list(rows) == [trial.name for trial in TRIALS]
     assert fake.made == [5, 2]
 
 

@@ -11,7 +11,9 @@ from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, result
 
 from flaxformer.components import LayerNorm, RMSNorm
 from flaxformer.core.struct import replace_at
-from flaxformer.runner.execute import Compiled, Execution, Finished, execute
+from flaxformer.runner.events import Compiled, Finished
+from flaxformer.runner.execute import execute
+from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, run
 from flaxformer.runner.program import Program
 from flaxformer.store.declarations import declare

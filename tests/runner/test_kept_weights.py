@@ -21,7 +21,7 @@ from flaxformer.checkpoint.steps import read_marker
 from flaxformer.cli import main
 from flaxformer.core.struct import replace_at
 from flaxformer.runner import kept_weights, partial_runs
-from flaxformer.runner.execute import Finished, Message, Progressed
+from flaxformer.runner.events import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.store import weights as store_weights

@@ -13,7 +13,9 @@ from study.tiny import results, tiny
 
 from flaxformer.core.params import fold_in_name
 from flaxformer.diagnostics import diagnose, summary
-from flaxformer.runner.execute import Execution, Finished, execute
+from flaxformer.runner.events import Finished
+from flaxformer.runner.execute import execute
+from flaxformer.runner.execution import Execution
 from flaxformer.study.program_groups import groups
 from flaxformer.training import evaluate, start, train_chunk
 

@@ -7,7 +7,9 @@ import jax
 import pytest
 from study.tiny import BASELINE, tiny
 
-from flaxformer.runner.execute import Compiled, Execution, Finished, execute
+from flaxformer.runner.events import Compiled, Finished
+from flaxformer.runner.execute import execute
+from flaxformer.runner.execution import Execution
 from flaxformer.study.program_groups import groups
 from flaxformer.training.compiled_run import functions_of
 

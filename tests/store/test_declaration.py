@@ -7,13 +7,13 @@ import pytest
 from study.tiny import fill, tiny
 
 from flaxformer.store import declaration
-from flaxformer.store.declaration import plain
 from flaxformer.store.declaration_log import read
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
 from flaxformer.study import plan as plans
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain
 
 OTHERS = [3, 1.5, "x", True, [], {}, [[1]], {"x": {"y": 1}}]
 SHOWN = ("recipes", "format", "run", "data", "changes")

@@ -22,7 +22,7 @@ from flaxformer.components import POST, PRE
 from flaxformer.core.struct import replace_at
 from flaxformer.report.write import write
 from flaxformer.runner import launch
-from flaxformer.runner.execute import Finished, Message
+from flaxformer.runner.events import Finished, Message
 from flaxformer.store import leases, records
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status

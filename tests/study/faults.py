@@ -7,6 +7,7 @@ from study.tiny import INCIDENTAL, NORM, RATE, tiny
 
 from flaxformer.runner import launch
 from flaxformer.runner import program as program_module
+from flaxformer.runner.events import Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
@@ -28,12 +29,14 @@ class Program:
     def __init__(self, group, device, execution, *_, **__):
         self.group, self.compile_seconds, self.stack_size, self.bytes = group, 0.0, 1, 0
 
-    def train(self, trials, report, partial_run, weights):
+    def train(self, trials, stops, partial_run, weights):
         rows = []
         for trial in trials:
             for _ in range(4):
                 time.sleep(self.seconds / 4)
-                report(2, 2)
+                yield Progressed(self.group.name, len(trials), 2, 2)
+                if stops():
+                    return None
             if trial.name in self.broken:
                 raise FloatingPointError(f"no luck with {trial.name}")
             loss = number(trial.name)

@@ -18,7 +18,7 @@ PRE = Claim("pre is lower", lower={"norm": "pre"}, than={"norm": "post"})
 
 
 def digests(study):
-    return {arm: own["digest"] for arm, own in evaluation_data(study).items()}
+    return {arm: own.digest for arm, own in evaluation_data(study).items()}
 
 
 def test_an_axis_over_the_batch_size_keeps_the_evaluation_data():

@@ -14,7 +14,7 @@ from flaxformer.checkpoint.leaves import copy_to_host
 from flaxformer.core.struct import replace_at
 from flaxformer.jobs import Job, train
 from flaxformer.runner import partial_runs
-from flaxformer.runner.execute import Message, Progressed
+from flaxformer.runner.events import Message, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.remaining import declare

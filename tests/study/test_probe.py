@@ -11,7 +11,7 @@ from study.tiny import RATE, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report.write import write
-from flaxformer.runner.execute import Execution
+from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.declarations import declare

@@ -20,9 +20,8 @@ from flaxformer.core.struct import get_at
 from flaxformer.report import index
 from flaxformer.report import write as report_module
 from flaxformer.runner import launch, stages
-from flaxformer.runner.execute import Finished
+from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
-from flaxformer.store.declaration import plain
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
@@ -34,6 +33,7 @@ from flaxformer.study.plan import StudyPlan, declaration
 from flaxformer.study.search import coordinates
 from flaxformer.study.suggest import suggest
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain
 
 RATE = "optimizer.learning_rate"
 RATES = {RATE: LogUniform(1e-4, 1e-1)}
@@ -215,7 +215,7 @@ def test_the_best_go_on_and_equals_in_the_order_of_their_declaration():
 def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_path):
     trained = pretend(monkeypatch, by_rate)
     study, execution = halved(), Execution(output=tmp_path)
-    assert stages.remaining_work(study, StudyPlan(study), execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
+    assert stages.remaining_work(StudyPlan(study), execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
     assert len(list(launch.run(study, execution))) == len(trained) == 36 + 12 + 4
     rates = {
         (steps, norm): sorted({int(name.split("rate=")[1][0]) for name, n in trained if n == steps and norm in name})
@@ -232,7 +232,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
         assert row["validation_loss"] == by_rate(trial, row.get("stopped_at") or 27)
         assert row["status"] == ("stopped" if row.get("stopped_at") else "done")
     assert list(launch.run(study, execution)) == []
-    assert stages.remaining_work(study, StudyPlan(study), execution) == (0, 0)
+    assert stages.remaining_work(StudyPlan(study), execution) == (0, 0)
 
 
 @pytest.mark.slow
@@ -361,7 +361,7 @@ def search(**changes):
 
 def remaining(study, execution):
     """The numbers of runs and steps that are left in a folder."""
-    return stages.remaining_work(study, StudyPlan(stages.resolve_study(study, execution)), execution)
+    return stages.remaining_work(stages.plan_of(study, execution), execution)
 
 
 def valley(trial, steps):

@@ -13,7 +13,7 @@ from study.tiny import FILE, cache_folder, kept_programs
 from flaxformer.claims.case import find_cases
 from flaxformer.claims.run import run_case
 from flaxformer.cli import main
-from flaxformer.runner.execute import Execution
+from flaxformer.runner.execution import Execution
 
 OWN = '''
 import optax

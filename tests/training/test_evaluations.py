@@ -1,6 +1,5 @@
 """Named evaluations of a run: the same numbers as each task alone gives, in every way in which a run is executed."""
 
-import contextlib
 import json
 
 import jax
@@ -16,9 +15,9 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
 from flaxformer.jobs.log import read
 from flaxformer.runner import partial_runs
+from flaxformer.runner.events import Progressed
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.program import MemoryFittedProgram, Stopped
-from flaxformer.store.declaration import plain as as_data
+from flaxformer.runner.program import MemoryFittedProgram
 from flaxformer.store.rows import RESERVED_PREFIXES
 from flaxformer.study import Axis
 from flaxformer.study.evaluation_data import evaluation_data
@@ -26,6 +25,7 @@ from flaxformer.study.metrics import metrics_of
 from flaxformer.study.plan import check_measured, declaration
 from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain as as_data
 from flaxformer.tasks import (
     Copy,
     Domain,
@@ -145,14 +145,13 @@ def train_group(root, stop_at=None, **execution):
     fitted = MemoryFittedProgram(GROUP, how.device_groups()[0], how, 1, lambda text: None)
     taken = []
 
-    def report(trials, steps, here):
-        taken.append(here)
-        if sum(taken) == stop_at:
-            raise Stopped
-
-    with contextlib.suppress(Stopped):
-        return {trial.name: row for trial, row in fitted.train([GROUP.trials[0], GROUP.trials[3]], report)}
-    return {}
+    rows = {}
+    for event in fitted.train([GROUP.trials[0], GROUP.trials[3]], lambda: sum(taken) == stop_at):
+        if isinstance(event, Progressed):
+            taken.append(event.steps if event.tokens else 0)
+        else:
+            rows[event.row.trial] = event.row
+    return rows
 
 
 @pytest.mark.slow
@@ -207,7 +206,7 @@ def test_a_job_logs_the_named_metrics_and_resumes(tmp_path):
     list(train(run, Job(output=tmp_path / "whole", chunk_steps=2), Stop()))
     stop = Stop()
     for event in train(run, Job(output=tmp_path / "parts", chunk_steps=2), stop):
-        if getattr(event, "step", 0) == 2:
+        if isinstance(event, Progressed) and event.step == 2:
             stop.by = 15
     list(train(run, Job(output=tmp_path / "parts", chunk_steps=2), Stop()))
     whole, parts = (

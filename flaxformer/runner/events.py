@@ -1,0 +1,92 @@
+"""Events of training, of the runs of a study and of a single run."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from flaxformer.store.rows import Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A sentence for the user."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A single run starts, or resumes from its checkpoint after this step."""
+
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiling:
+    """A group's program is being compiled for the first time: the k-th of n."""
+
+    group: str
+    number: int
+    programs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """The programs of a group, or of a single run, are compiled for a device group."""
+
+    group: str
+    device: str
+    seconds: float
+    bytes: int | None = None
+    """Memory that the largest program of a single run needs on a device; 0 if that is unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Progressed:
+    """Some trials of a group, or a single run, have made progress."""
+
+    group: str
+    trials: int
+    steps: int
+    tokens: int
+    """Tokens read for these steps; 0 for steps that were resumed from disk."""
+    step: int = 0
+    """Number of steps that each has taken."""
+    seconds: float = 0.0
+    curves: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    """Metrics of each of these steps, of a single run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """A single run was evaluated; on the test data, once it is trained."""
+
+    step: int
+    metrics: Mapping[str, float]
+    is_test: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """The model of a single run generated a text."""
+
+    step: int
+    prompt: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Diverged:
+    """A single run ends, as the loss or a gradient was not finite at this step; the weights are those before it."""
+
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A trial has a row of results, or failed."""
+
+    group: str
+    row: Row
+
+
+Event = Message | Started | Compiling | Compiled | Progressed | Evaluated | Sampled | Diverged | Finished
