@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import subprocess
 import sys
 import textwrap
 import types
@@ -428,6 +429,47 @@ def test_values_that_a_program_sets_count_as_its_text_does(tmp_path):
     assert code_digests([measure], tmp_path / "own.py") != first
     module.K = 3.0
     assert code_digests([module.make(1.0)], tmp_path / "own.py") != first
+
+
+CELL = """
+K = 1.0
+def helper(x):
+    return 2.0 * x
+class Base:
+    factor = 3.0
+    def of(self, x):
+        return helper(x) * self.factor
+class Own(Base):
+    def __init__(self, shift):
+        self.shift = shift
+    def __call__(self, params, run):
+        return {"x": self.of(K) + self.shift}
+"""
+
+
+def in_notebook(text, shift=1.0):
+    """Return the digests of an object that a cell of a notebook defines, in a process whose program is no file."""
+    program = f"""
+import linecache, sys
+from flaxformer.system.user_code import code_digests
+vars(sys.modules["__main__"]).pop("__file__", None)
+text = {text!r}
+linecache.cache["<cell>"] = (len(text), None, text.splitlines(True), "<cell>")
+exec(compile(text, "<cell>", "exec"), globals())
+print(sorted(code_digests([Own({shift})]).items()))
+"""
+    file = "import sys; exec(sys.stdin.read(), globals())"
+    done = subprocess.run([sys.executable, "-c", file], input=program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_code_of_a_notebook_counts():
+    first = in_notebook(CELL)
+    assert in_notebook(CELL.replace("    return 2.0", '    """Twice x."""  # a remark\n    return 2.0')) == first
+    changes = [("K = 1.0", "K = 1.5"), ("2.0 *", "2.5 *"), ("factor = 3.0", "factor = 4.0"), ("+ self", "- self")]
+    assert len({in_notebook(CELL, shift=2.0), first, *(in_notebook(CELL.replace(*edit)) for edit in changes)}) == 6
 
 
 def test_code_may_change_while_there_are_no_results(tmp_path):

@@ -143,15 +143,10 @@ class _Search:
             self.visit(base, "")
         if not is_user_class(kind):
             return
-        place, nodes = f"{source_path(kind.__module__)}: {kind.__qualname__}", source.class_nodes(kind)
-        for node in nodes if not self._add_module(kind.__module__) else ():
-            self.record(place, normalized_text(node))
+        self._add_module(kind.__module__)
         for key, item in vars(kind).copy().items():
-            if isinstance(item, types.FunctionType) and is_user_file(item.__code__.co_filename):
-                self._visit_items(_captured_variables(item), f"{place}.{key}")
-                self._visit_globals(item.__code__, item.__globals__)
-            elif key not in ("__dict__", "__weakref__") and not (nodes and isinstance(item, CONSTANT)):
-                self.visit(item, f"{place}.{key}")
+            if not (key.startswith("__") and isinstance(item, (*CONSTANT, tuple, dict))):
+                self.visit(item, f"{source_path(kind.__module__)}: {kind.__qualname__}.{key}")
 
     def _add_module(self, name: str) -> bool:
         """Add a module if it is a user's; returns true if it is one, whose file has the definitions."""

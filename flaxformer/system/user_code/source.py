@@ -8,7 +8,7 @@ import linecache
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
@@ -147,31 +147,6 @@ def function_nodes(code: types.CodeType) -> list[ast.AST]:
         elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>":
             found += [node] if node.lineno == code.co_firstlineno else []
     return found
-
-
-def class_nodes(kind: type) -> list[ast.AST]:
-    """Return the definitions with a class's qualified name, in its module or in the cell that defines its methods."""
-    module = sys.modules.get(kind.__module__)
-    if is_user_module(module):
-        tree = module_tree(module)
-    else:
-        codes = (item.__code__ for item in vars(kind).values() if isinstance(item, types.FunctionType))
-        own = next((code.co_filename for code in codes if is_user_file(code.co_filename)), None)
-        tree = ast.Module(body=[], type_ignores=[]) if own is None else tree_of_file(own)
-    found: list[ast.AST] = [tree]
-    for name in kind.__qualname__.split("."):
-        if name != "<locals>":
-            inside = (node for one in found for node in _statements(one))
-            found = [node for node in inside if isinstance(node, ast.ClassDef | Function) and node.name == name]
-    return [node for node in found if isinstance(node, ast.ClassDef)]
-
-
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements of a definition or module, including those inside `if`, `try`, `with` and loops."""
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if isinstance(child, ast.If | ast.Try | ast.With | ast.For | ast.While | ast.ExceptHandler):
-            yield from _statements(child)
 
 
 def normalized_text(node: ast.AST) -> str:
