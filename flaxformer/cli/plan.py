@@ -67,7 +67,7 @@ def main(arguments: Plan, console: Console) -> int:
         _time_left(left, sum(one.seconds for one in planned)),
         *describe_matches(study.compare, study.matches, study.baseline),
         *_flops(planned),
-        *dict.fromkeys(f"Computed with {program.cost.formulations}." for program in planned if not program.cost.excess),
+        *dict.fromkeys(f"Formulations: {program.cost.formulations}." for program in planned if not program.cost.excess),
         *describe_stages(plan, execution),
         *_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),

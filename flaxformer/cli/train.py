@@ -112,7 +112,7 @@ class Price:
         memory = f"{with_prefix(step.bytes_per_member, 'B')} of memory per step{' on one device' * is_shared}"
         console.print(f"{memory}; {_about(seconds, is_shared)}, without evaluations", highlight=False)
         if step.formulations:
-            console.print(f"computed with {step.formulations}", highlight=False)
+            console.print(f"formulations: {step.formulations}", highlight=False)
 
     def describe(self, steps_per_second: float) -> str:
         """The FLOP/s of the model at a number of steps per second, and their share of the peak (MFU)."""

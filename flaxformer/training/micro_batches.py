@@ -33,6 +33,7 @@ def why_inseparable(run: Run, *_: object) -> str | None:
             gain="activations stay in the caches: 1.5 × at S in 8 parts (bench training)",
             platforms=("cpu",),
             unsupported_reason=why_inseparable,
+            unsuitable_reason=lambda run: None if cached_micro_batches(run) > 1 else "the batch suits the caches whole",
         )
     },
 )
