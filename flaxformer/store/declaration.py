@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -96,7 +96,7 @@ class MatchedArm(Record, frozen=True, kw_only=True):
 
     before: FiniteNumber
     after: FiniteNumber
-    changes: dict[str, tuple[Any, Any]]
+    changes: dict[str, tuple[Int64 | None, Int64]]
 
 
 class DeclaredComparison(Record, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class DeclaredArm(Record, frozen=True, kw_only=True):
     """Digest of the weights that its trial at each seed starts from; empty if all weights are drawn."""
 
 
-class Question(Record, frozen=True, kw_only=True):
+class DeclaredQuestion(Record, frozen=True, kw_only=True):
     """Question of a study: texts, definitions, claims and seeds, which do not depend on recipes."""
 
     name: str
@@ -166,7 +166,7 @@ class Question(Record, frozen=True, kw_only=True):
     """Digest of the code, and of the recipes, that give measured or derived numbers; empty without any."""
 
 
-class Declaration(Question, dict=True, frozen=True, kw_only=True):
+class Declaration(DeclaredQuestion, dict=True, frozen=True, kw_only=True):
     """A study, or a probe, as its folder holds it: all that resuming and reporting need."""
 
     kind: Literal["study", "probe"]

@@ -1,7 +1,7 @@
 """Forms of the lines in a study's folder, by the name of their file: a line of another file has another form."""
 
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from flaxformer.system import digests
 from flaxformer.system.digests import FormError, JsonObject
@@ -88,12 +88,12 @@ class TrialMeasurement(Record, frozen=True, tag_field="kind", tag="trial"):
         return self.function, self.measured_by, self.step
 
 
-LINES: dict[str, Any] = {
+LINES: dict[str, type[Record]] = {
     DISAGREEMENTS: Disagreement,
     LAUNCHES: LaunchLine,
     MEASUREMENTS: SeedMeasurement,
     SUGGESTIONS: Suggestions,
-    TRIAL_MEASUREMENTS: MeasuringLaunch | TrialMeasurement,
+    TRIAL_MEASUREMENTS: cast(type[Record], MeasuringLaunch | TrialMeasurement),
 }
 """Type of a file's lines; a line may have further fields."""
 

@@ -7,17 +7,17 @@ which are known stay known under other labels, and with other code.
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from flaxformer.store.declaration import Declaration, Question, Recipe
+from flaxformer.store.declaration import Declaration, DeclaredQuestion, Recipe
 from flaxformer.system.digests import JsonObject, digest
 from flaxformer.system.typed_data import Int64, Record, convert, plain
 
 
-class DeclarationEntry(Question, tag_field="kind", tag="declaration", frozen=True, kw_only=True):
+class DeclarationEntry(DeclaredQuestion, tag_field="kind", tag="declaration", frozen=True, kw_only=True):
     """A declaration that differs from the one before it."""
 
     time: str = ""
@@ -38,7 +38,7 @@ class DeclarationEntry(Question, tag_field="kind", tag="declaration", frozen=Tru
     """Digest of the line before it."""
 
 
-class Event(Record, tag_field="kind", frozen=True, kw_only=True):
+class LogEvent(Record, tag_field="kind", frozen=True, kw_only=True):
     """An event in the history of a folder."""
 
     time: str = ""
@@ -47,7 +47,7 @@ class Event(Record, tag_field="kind", frozen=True, kw_only=True):
     previous: str = ""
 
 
-class Interim(Event, tag="interim", frozen=True, kw_only=True):
+class Interim(LogEvent, tag="interim", frozen=True, kw_only=True):
     """An interim analysis: results were shown before all were there."""
 
     finished: Int64
@@ -56,7 +56,7 @@ class Interim(Event, tag="interim", frozen=True, kw_only=True):
     """The command that showed them."""
 
 
-class Replication(Event, tag="replication", frozen=True, kw_only=True):
+class Replication(LogEvent, tag="replication", frozen=True, kw_only=True):
     """An attempt to replicate the claims at other seeds, and the verdicts once there are any."""
 
     seeds: tuple[Int64, ...]
@@ -64,7 +64,7 @@ class Replication(Event, tag="replication", frozen=True, kw_only=True):
     verdicts: dict[str, str] | None = None
 
 
-class Verification(Event, tag="verification", frozen=True, kw_only=True):
+class Verification(LogEvent, tag="verification", frozen=True, kw_only=True):
     """Trials that were trained again, and what differed in each."""
 
     seed: Int64
@@ -84,8 +84,7 @@ def read_entry(data: JsonObject) -> Entry:
     Raises:
       FormError: the field, and what was expected.
     """
-    entry: Entry = convert(data, Entry)
-    return entry
+    return convert(data, cast(type[Entry], Entry))
 
 
 def entry_of(declaration: Declaration) -> DeclarationEntry:
@@ -102,10 +101,10 @@ def entry_of(declaration: Declaration) -> DeclarationEntry:
     )
 
 
-def question(declaration: Question) -> dict[str, Any]:
-    """Return the fields of `Question` without values of coordinates and sizes of arms, which follow from recipes."""
+def question(declaration: DeclaredQuestion) -> dict[str, Any]:
+    """Return the fields of `DeclaredQuestion`, without coordinates and sizes of arms, which follow from recipes."""
     scaling = declaration.scaling
-    return {name: getattr(declaration, name) for name in Question.__struct_fields__} | {
+    return {name: getattr(declaration, name) for name in DeclaredQuestion.__struct_fields__} | {
         "axes": tuple(replace(axis, coordinates={}) for axis in declaration.axes),
         "scaling": scaling and replace(scaling, scales={}),
     }

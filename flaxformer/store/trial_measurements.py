@@ -7,7 +7,7 @@ trial identity or of other weights stay in the file, and are not read as results
 
 from flaxformer.store import records
 from flaxformer.store.declaration import Declaration
-from flaxformer.store.line_forms import TRIAL_MEASUREMENTS, MeasuringLaunch, TrialMeasurement, read_checked
+from flaxformer.store.line_forms import LINES, TRIAL_MEASUREMENTS, MeasuringLaunch, TrialMeasurement, read_checked
 from flaxformer.store.store import Store
 from flaxformer.system.typed_data import convert, plain
 
@@ -27,11 +27,11 @@ def read(store: Store) -> tuple[list[MeasuringLaunch], list[TrialMeasurement]]:
     launches: dict[str, MeasuringLaunch] = {}
     found = []
     for line in lines:
-        entry = convert(line, MeasuringLaunch | TrialMeasurement)
+        entry = convert(line, LINES[NAME])
         if isinstance(entry, MeasuringLaunch):
             launches.pop(entry.function, None)  # the last launch is the last one listed
             launches[entry.function] = entry
-        else:
+        elif isinstance(entry, TrialMeasurement):
             found.append(entry)
     return list(launches.values()), found
 

@@ -3,7 +3,7 @@
 import math
 import re
 import sys
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from flaxformer.system.digests import FormError, JsonObject
 
 INTEGERS = range(-(2**63), 2**63)
 """Int64s that a file or a table can hold."""
+T = TypeVar("T")
 Int64 = Annotated[int, msgspec.Meta(ge=INTEGERS.start, le=INTEGERS.stop - 1)]
 FiniteNumber = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A finite number."""
@@ -21,7 +22,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Immutable object of JSON with typed fields; fields with their default are not written."""
 
 
-def convert(data: Any, kind: Any) -> Any:
+def convert(data: object, kind: type[T]) -> T:
     """Return plain data as an instance of a type, after checking every field; unknown fields are ignored.
 
     Raises:
@@ -54,7 +55,7 @@ def _shown(value: object) -> str:
     return ascii(text)[1:-1]
 
 
-def _value_at(data: Any, place: str) -> str:
+def _value_at(data: object, place: str) -> str:
     """The value at a place such as axes[0].name, as the beginning of a message; "" where it is not determined."""
     for name in re.findall(r"[^.\[\]]+|\.\.\.", place):
         if isinstance(data, dict) and name in data:

@@ -100,7 +100,9 @@ class DeviceGroup:
             gain="each core computes its own examples: 1.27 × at S (bench training)",
             platforms=("cpu",),
             unsupported_reason=why_inseparable,
-            unsuitable_reason=lambda run: None if core_devices(run) else "the run is too small for several devices",
+            unsuitable_reason=lambda run, devices: (
+                None if core_devices(run, devices) else "the run is too small for several devices"
+            ),
         )
     },
 )
