@@ -18,7 +18,7 @@ from flaxformer.core import params
 from flaxformer.core.params import Spec
 from flaxformer.devices.sharding import replicated_axes
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import store_of
 from flaxformer.runner.stages import describe_stages, resolve_study

@@ -13,7 +13,8 @@ from flaxformer.analysis.analysis import Analysis, analyse_to_show
 from flaxformer.cli.arguments import Status
 from flaxformer.report import phrasing
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import STYLES, fit_width
+from flaxformer.report.verdicts import STYLES
+from flaxformer.report.width import fit_width
 from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
 from flaxformer.store.store import Store
 from flaxformer.system.wording import count_of, duration

@@ -9,8 +9,6 @@ from rich.text import Text
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.arguments.studies import StudyArguments
 from flaxformer.devices.sharding import parse_devices
-from flaxformer.report import terminal
-from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
 from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
@@ -29,6 +27,9 @@ def load(arguments: StudyArguments) -> tuple[Study, Execution]:
 
 def show_report(store: Store, console: Console) -> int:
     """Write the report's files and print it; returns how many runs failed."""
+    from flaxformer.report import terminal  # here, since importing matplotlib takes a third of a second
+    from flaxformer.report.write import report_path, write
+
     analysis = write(store)
     console.print()
     terminal.show(console, analysis)

@@ -40,7 +40,7 @@ from flaxformer.jobs import (
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.study.load import load
 from flaxformer.study.program_cost import Cost, cost_of_run, slow_decoding
 from flaxformer.system.wording import count_of, duration, printable, with_prefix
