@@ -51,7 +51,15 @@ def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> Documen
             _section(tables.variances(analysis)),
             Section("Best values", [Bullets(phrasing.first_sweep_findings(analysis), LISTS)]),
             *(_section(tables.sweep(analysis, i), figures.sweep(analysis, i)) for i in sweeps),
-            Section("Scaling", _scaling(analysis)),
+            Section(
+                "Scaling",
+                [
+                    figures.scaling(analysis),
+                    figures.joint_law(analysis),
+                    Bullets(scaling_text.findings(analysis), LISTS),
+                    *scaling_tables.scaling(analysis),
+                ],
+            ),
             Section("Learning curves", [figures.curves(analysis)]),
             Section("Heads", [figures.heads_of_layers(analysis)]),
             Section("Attention maps", figures.attention_maps(analysis)),
@@ -95,18 +103,6 @@ def _answer(analysis: Analysis) -> list[Part]:
         Paragraph(verdicts.answer(analysis.claims).strip(), ("terminal",), ""),
         Paragraph(further, ("terminal",), "warning"),
         Verdicts(notes),
-    ]
-
-
-def _scaling(analysis: Analysis) -> list[Part]:
-    """Figures, findings and tables of the scaling laws; empty for a study without any."""
-    if analysis.scaling is None:
-        return []
-    return [
-        figures.scaling(analysis),
-        figures.joint_law(analysis),
-        Bullets(scaling_text.findings(analysis), LISTS),
-        *scaling_tables.scaling(analysis, analysis.scaling),
     ]
 
 

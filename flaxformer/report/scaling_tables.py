@@ -1,6 +1,6 @@
 """Tables of the scaling laws: fits, held-out sizes, and predicted effects."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.joint_fit import JointFit, JointPoint
@@ -9,7 +9,6 @@ from flaxformer.analysis.scaling_fit import FARTHEST, HeldOut, ScalingFit
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import p_value
 from flaxformer.report.scaling_text import AMPLITUDES, JOINT_NUMBERS, amplitude, crossing, interval, observed, size
-from flaxformer.report.sections import Part
 from flaxformer.report.table import PRINTED, Column, ItemTable, levels, number, words
 
 Fit = TypeVar("Fit", ScalingFit, JointFit)
@@ -18,8 +17,10 @@ Prediction = tuple[ScalingFit | JointFit, HeldOut]
 INSIDE = {True: "yes", False: "no", None: "–"}
 
 
-def scaling(analysis: Analysis, laws: ScalingAnalysis) -> list[Part]:
+def scaling(analysis: Analysis) -> list[ItemTable[Any]]:
     """Tables of the laws in one size and of the effects that they predict, and of the joint laws."""
+    if (laws := analysis.scaling) is None:
+        return []
     axes, metric, variable = _axes(analysis, laws), phrasing.metric(analysis.study), laws.names[laws.variable]
     held_out: list[Column[Prediction]] = [
         *levels(axes, lambda item: item[0].labels),
@@ -57,7 +58,7 @@ def _laws(analysis: Analysis, laws: ScalingAnalysis) -> ItemTable[ScalingFit]:
     return ItemTable("Scaling laws", columns, [*laws.fits, *laws.other_fits], on=PRINTED)
 
 
-def _joint(analysis: Analysis, laws: ScalingAnalysis) -> list[Part]:
+def _joint(analysis: Analysis, laws: ScalingAnalysis) -> list[ItemTable[Any]]:
     """Tables of the joint laws, and of the held-out sizes by them."""
 
     def coefficient(name: str) -> Column[JointFit]:
