@@ -26,8 +26,8 @@ from flaxformer.store.line_forms import LAUNCHES, read_checked
 from flaxformer.store.store import Store
 from flaxformer.store.trial_measurements import TrialMeasurement
 from flaxformer.study.claim import QUANTITY, Labels
+from flaxformer.study.data_limits import coverage, data_limits
 from flaxformer.study.divergence import RULE
-from flaxformer.study.evaluation_data import coverage, data_limits
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.user_code import read_records
 from flaxformer.system.wording import count_of

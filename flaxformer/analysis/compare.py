@@ -6,11 +6,11 @@ from typing import TypeVar
 
 from flaxformer.analysis.analysis import Analysis, ArmSummary
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.core.canonical import differences
 from flaxformer.statistics.judgement import Estimate, estimate
 from flaxformer.study.claim import Labels
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
+from flaxformer.system.json_differences import differences
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -8,13 +8,13 @@ from scipy import special
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.core.canonical import differences
 from flaxformer.statistics.judgement import LEVEL, Estimate
 from flaxformer.store import columns
 from flaxformer.store.store import Store
 from flaxformer.study.seeds import LAST
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
+from flaxformer.system.json_differences import differences
 
 STEP = 1000
 """Distance between the seeds of a study and the first seeds that a replication may use."""

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.cli.arguments import MeasureTrials
-from flaxformer.cli.study import show_paths
+from flaxformer.cli.show import show_paths
 from flaxformer.report import measured
 from flaxformer.report.numbers import number
 from flaxformer.report.width import fit_width, shorten_cells

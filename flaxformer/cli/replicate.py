@@ -24,7 +24,7 @@ from flaxformer.claims.table import write as write_claims
 from flaxformer.cli.arguments import Replicate
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study
-from flaxformer.cli.study import exit_code, show_paths
+from flaxformer.cli.show import exit_code, show_paths
 from flaxformer.report import phrasing, replication
 from flaxformer.report.verdicts import marked_verdict
 from flaxformer.report.write import report_path, write

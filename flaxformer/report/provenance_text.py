@@ -7,12 +7,12 @@ from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.claim_history import seeds_in_words
-from flaxformer.core.canonical import differences
 from flaxformer.report import events
 from flaxformer.report.numbers import duration
 from flaxformer.report.sections import Bullets, Code, Folded, Paragraph, Part
 from flaxformer.report.table import MOST_ROWS, PAGE
 from flaxformer.system.digests import JsonObject
+from flaxformer.system.json_differences import differences
 from flaxformer.system.wording import count_of
 
 SHOWN = 5

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Collection
 from pathlib import Path
 
-from flaxformer.core.canonical import differences
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.compact import compact
@@ -15,6 +14,7 @@ from flaxformer.store.store import SUPERSEDED, Store
 from flaxformer.system.digests import DamagedError, JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, set_aside
+from flaxformer.system.json_differences import differences
 from flaxformer.system.user_code import changes, read_records
 from flaxformer.system.user_code.changes import OnCodeChange
 
