@@ -13,7 +13,7 @@ from study.tiny import LOWER, RATE, fill, tiny
 import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.cli import main
-from flaxformer.cli import status as cli_status
+from flaxformer.cli.estimates import estimates
 from flaxformer.report import tables, terminal, verdicts
 from flaxformer.report.write import write
 from flaxformer.runner.probes import run_probe
@@ -172,7 +172,7 @@ def test_whatever_shows_unfinished_results_records_an_interim_analysis(tmp_path,
     rows = list(store.rows().values())
     show = {
         "report": lambda: main(["report", str(tmp_path)]),
-        "status": lambda: cli_status.estimates(store),
+        "status": lambda: estimates(store),
         "compare": lambda: main(["compare", str(tmp_path), str(tmp_path)]),
         "flaxformer.results": lambda: flaxformer.results(tmp_path),
     }[reader]
