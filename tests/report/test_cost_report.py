@@ -12,7 +12,7 @@ from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.struct import replace_at
-from flaxformer.report import cost_tables, costs, markdown, tables, terminal, tex, verdicts
+from flaxformer.report import cost_tables, costs, files, markdown, tables, terminal, tex, verdicts
 from flaxformer.report.document import document
 from flaxformer.report.write import write
 from flaxformer.runner.execution import Execution
@@ -155,6 +155,19 @@ def test_a_claim_has_a_speed_up_only_if_it_is_about_the_curve_that_is_read(tmp_p
     analysis = analyse(store)
     assert len(analysis.withdrawn) == 2
     assert [costs.claim_speed_up(analysis, claim) for claim in analysis.withdrawn] == [None, None]
+
+
+def test_the_file_of_arms_has_the_costs_of_the_page(deeper):
+    found = files.tables(document(analyse(deeper)))["arms"]
+    for row in found.to_dicts():
+        cost = run_cost(replace_at(BASELINE, {"model.layers": int(row["layers"])}))
+        assert (row["parameters"], row["flops"], row["training_tokens"]) == (
+            cost.parameters.total,
+            cost.flops,
+            cost.tokens,
+        )
+        assert row["flops_ratio"] == pytest.approx(cost.flops / run_cost(BASELINE).flops)
+        assert row["seconds"] == 3.0
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from flaxformer.analysis.sweep import Optimum
 from flaxformer.report import markdown, phrasing, tables, tex, verdicts
 from flaxformer.report.document import document
 from flaxformer.report.numbers import duration, exact, number, numbers, round_digits
-from flaxformer.report.table import Table
+from flaxformer.report.table import EVERYWHERE, ItemTable, Table, words
+from flaxformer.report.table import number as number_column
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
@@ -328,6 +329,23 @@ def test_no_two_letters_that_look_different_become_the_same():
     alike = {unicodedata.normalize("NFKC", letter) for found in same for letter in found}
     assert all(len(found) <= 3 for found in same), same
     assert not alike & set("aeiouxyzσμ") - set("aoμ")
+
+
+def test_a_column_appears_in_the_forms_that_it_names_and_in_the_file():
+    """Two columns of one name, such as an axis called "seeds", are both in the file."""
+    columns = [
+        words("seeds", lambda item: f"level {item}"),
+        number_column("seeds", lambda item: item, "{:,}".format),
+        number_column("left out", lambda item: item, when=False),
+        number_column("p", lambda item: item / 2, str, "p_value", on=("page",)),
+    ]
+    table = ItemTable("T", columns, [1000, 2000], file="items", on=EVERYWHERE)
+    assert table.shown("page") == Table(
+        "T", ["seeds", "seeds", "p"], [["level 1000", "1,000", "500.0"], ["level 2000", "2,000", "1000.0"]], 1,
+        file="items", on=EVERYWHERE,
+    )  # fmt: skip
+    assert [table.shown(form).header for form in ("markdown", "paper", "terminal")] == [["seeds", "seeds"]] * 3
+    assert table.values(1000) == {"seeds": "level 1000", "seeds (1)": 1000, "p_value": 500.0}
 
 
 def test_markdown_has_as_many_trials_in_every_line():
