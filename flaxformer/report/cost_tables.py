@@ -9,24 +9,24 @@ from flaxformer.analysis.costs import unequal
 from flaxformer.analysis.speedup import SpeedUps, metric_and_goal
 from flaxformer.report import costs, phrasing
 from flaxformer.report.numbers import round_digits
-from flaxformer.report.table import DOCUMENTS, NOT_IN_PAPER, PRINTED, Column, ItemTable, levels, number, words
+from flaxformer.report.table import DOCUMENTS, NOT_IN_PAPER, PRINTED, ItemTable, TableColumn, levels, number, words
 from flaxformer.system.wording import duration, with_prefix
 
 MARK = "≠"
 """Mark of a cost that differs from that of the reference arm."""
 
 
-def brief_costs(analysis: Analysis) -> list[Column[ArmSummary]]:
+def brief_costs(analysis: Analysis) -> list[TableColumn[ArmSummary]]:
     """Columns of the parameters and the FLOPs of an arm, marked where they differ from the reference's."""
     reference = costs.reference(analysis)
 
-    def brief(name: str, kind: str, text: Callable[[ArmCost], str]) -> Column[ArmSummary]:
+    def brief(name: str, kind: str, text: Callable[[ArmCost], str]) -> TableColumn[ArmSummary]:
         def cell(arm: ArmSummary) -> str:
             if arm.cost is None:
                 return "–"
             return f"{text(arm.cost)} {MARK}" if kind in unequal(arm.cost, reference) else text(arm.cost)
 
-        return Column(name, cell, on=PRINTED, when=any(arm.cost for arm in analysis.arms))
+        return TableColumn(name, cell, on=PRINTED, when=any(arm.cost for arm in analysis.arms))
 
     return [
         brief("parameters", "parameters", lambda cost: f"{cost.parameters:,}"),
@@ -39,7 +39,7 @@ def arm_costs(analysis: Analysis) -> ItemTable[ArmSummary]:
     reference = costs.reference(analysis)
     known = {id(arm): arm.cost for arm in analysis.arms if arm.cost is not None}
 
-    def cost(name: str, field: str, form: Callable[[float], str], when: bool = True) -> Column[ArmSummary]:
+    def cost(name: str, field: str, form: Callable[[float], str], when: bool = True) -> TableColumn[ArmSummary]:
         return number(name, lambda arm: getattr(arm.cost, field), form, field, when=when)
 
     def ratio(arm: ArmSummary) -> float:
@@ -50,9 +50,9 @@ def arm_costs(analysis: Analysis) -> ItemTable[ArmSummary]:
         return f"{MARK} {', '.join(names)}" if names else "="
 
     has_inactive = any(cost.active_parameters != cost.parameters for cost in known.values())
-    columns: list[Column[ArmSummary]] = [
+    columns: list[TableColumn[ArmSummary]] = [
         *levels(analysis.axes, lambda arm: arm.labels),
-        Column("cost", marked, is_text=True),
+        TableColumn("cost", marked, is_text=True),
         cost("parameters", "parameters", _integer),
         cost("active", "active_parameters", _integer, has_inactive),
         cost("without embeddings", "parameters_without_embeddings", _integer),
@@ -82,7 +82,7 @@ def _bytes(value: float | None) -> str:
 
 def effective_speed_ups(analysis: Analysis) -> ItemTable[SpeedUps]:
     """The effective speed-up of each arm over the reference, and of the arms of claims over each other."""
-    columns: Sequence[Column[SpeedUps]] = [
+    columns: Sequence[TableColumn[SpeedUps]] = [
         words("arm", lambda item: phrasing.arm(item.arm.labels)),
         words("over", lambda item: phrasing.arm(item.baseline.labels)),
         words("compute, to its own", lambda item: costs.speed_up(item.compute)),

@@ -22,36 +22,46 @@ from flaxformer.report import (
     tables,
     verdicts,
 )
-from flaxformer.report.sections import Bullets, Code, Definitions, Document, Folded, Paragraph, Part, Section, Verdicts
-from flaxformer.report.table import NOT_IN_PAPER, PAGE, Form, ItemTable, Table
+from flaxformer.report.sections import (
+    Bullets,
+    Code,
+    Definitions,
+    Folded,
+    Paragraph,
+    Part,
+    ReportSection,
+    StudyReport,
+    Verdicts,
+)
+from flaxformer.report.table import NOT_IN_PAPER, PAGE, ItemTable, ReportForm, Table
 from flaxformer.store.rows import Row
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of
 
 MOST_TRACEBACKS = 5
-LISTS: tuple[Form, ...] = ("markdown", "terminal")
+LISTS: tuple[ReportForm, ...] = ("markdown", "terminal")
 """Forms that have findings as lists; the page has figures in their place."""
 
 
-def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> Document:
+def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> StudyReport:
     """Return the report of a study or a probe: the question, the answer, and the evidence."""
     sweeps = range(len(analysis.sweeps))
-    return Document(
+    return StudyReport(
         name=analysis.study["name"],
         question=analysis.study["question"],
         about="; ".join(phrasing.describe_runs(analysis)),
         answer=verdicts.verdict(analysis),
         verdict=verdicts.worst_verdict(analysis),
         sections=[
-            Section("", [figures.claims(analysis), *_answer(analysis)]),
-            Section("Claims", [tables.claims(analysis)]),
-            Section("Qualifications", [Bullets(verdicts.qualified_claims(analysis.claims))]),
+            ReportSection("", [figures.claims(analysis), *_answer(analysis)]),
+            ReportSection("Claims", [tables.claims(analysis)]),
+            ReportSection("Qualifications", [Bullets(verdicts.qualified_claims(analysis.claims))]),
             _section(tables.simple_effects(analysis)),
             _section(tables.without_diverged(analysis)),
             _section(tables.variances(analysis)),
-            Section("Best values", [Bullets(phrasing.first_sweep_findings(analysis), LISTS)]),
+            ReportSection("Best values", [Bullets(phrasing.first_sweep_findings(analysis), LISTS)]),
             *(_section(tables.sweep(analysis, i), figures.sweep(analysis, i)) for i in sweeps),
-            Section(
+            ReportSection(
                 "Scaling",
                 [
                     figures.scaling(analysis),
@@ -60,13 +70,13 @@ def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> Documen
                     *scaling_tables.scaling(analysis),
                 ],
             ),
-            Section("Learning curves", [figures.curves(analysis)]),
-            Section("Heads", [figures.heads_of_layers(analysis)]),
-            Section("Attention maps", figures.attention_maps(analysis)),
-            Section("Logit lens", [figures.lens(analysis)]),
-            Section("Exploratory contrasts", _explorations(analysis)),
-            Section("Events", [Bullets(events.sentences(analysis.log), ("terminal",), "Event: ")]),
-            Section("Limits", [Bullets(analysis.limits, NOT_IN_PAPER, "Limit: ")]),
+            ReportSection("Learning curves", [figures.curves(analysis)]),
+            ReportSection("Heads", [figures.heads_of_layers(analysis)]),
+            ReportSection("Attention maps", figures.attention_maps(analysis)),
+            ReportSection("Logit lens", [figures.lens(analysis)]),
+            ReportSection("Exploratory contrasts", _explorations(analysis)),
+            ReportSection("Events", [Bullets(events.sentences(analysis.log), ("terminal",), "Event: ")]),
+            ReportSection("Limits", [Bullets(analysis.limits, NOT_IN_PAPER, "Limit: ")]),
             _section(tables.arms(analysis), figures.arms(analysis), after=_notes_on_arms(analysis)),
             _section(tables.evaluations(analysis)),
             _section(
@@ -77,17 +87,17 @@ def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> Documen
             _section(cost_tables.effective_speed_ups(analysis)),
             _section(tables.quantities(analysis), figures.quantities(analysis)),
             _section(measured.table(analysis), after=[Paragraph(measured.remark(analysis), NOT_IN_PAPER)]),
-            Section("Failed runs", _failures(analysis)),
+            ReportSection("Failed runs", _failures(analysis)),
             _section(tables.declarations(analysis)),
-            Section("Provenance", [Definitions(provenance_text.provenance(analysis, launches))]),
-            Section("How to reproduce", provenance_text.reproduction(analysis, launches)),
+            ReportSection("Provenance", [Definitions(provenance_text.provenance(analysis, launches))]),
+            ReportSection("How to reproduce", provenance_text.reproduction(analysis, launches)),
         ],
     )
 
 
-def _section(table: Table | ItemTable, *before: Part, after: Sequence[Part] = ()) -> Section:
+def _section(table: Table | ItemTable, *before: Part, after: Sequence[Part] = ()) -> ReportSection:
     """Return the section of a table, under its title, with parts before and after it."""
-    return Section(table.title, [*before, table, *after])
+    return ReportSection(table.title, [*before, table, *after])
 
 
 def _answer(analysis: Analysis) -> list[Part]:
@@ -130,7 +140,7 @@ def _explorations(analysis: Analysis) -> list[Part]:
 
 
 def _notes_on_arms(analysis: Analysis) -> list[Part]:
-    """What the intervals cover, and the losses of simple models."""
+    """Sentences on what the intervals cover, and on the losses of simple models."""
     references = phrasing.references(analysis)
     simple = f"Simple models on the same evaluation data: {references}" if references else ""
     return [Paragraph(analysis.coverage, NOT_IN_PAPER), Paragraph(simple, ("terminal",))]

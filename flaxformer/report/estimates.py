@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from flaxformer.report import numbers, phrasing
-from flaxformer.report.table import EVERYWHERE, Column, Item
+from flaxformer.report.table import EVERYWHERE, Item, TableColumn
 from flaxformer.statistics.judgement import Estimate
 
 
@@ -15,7 +15,7 @@ def estimate_columns(
     get: Callable[[Item], Estimate],
     scores: Sequence[Estimate] = (),
     has_sd: bool = True,
-) -> list[Column[Item]]:
+) -> list[TableColumn[Item]]:
     """Return the columns of the mean, the interval and the standard deviation.
 
     Args:
@@ -26,9 +26,9 @@ def estimate_columns(
     """
     (mean, *ends, sd), digits = estimate_values(name, get).items(), typical_uncertainty(scores)
     return [
-        Column(title, lambda item: estimate_texts(get(item), *digits)[0], dict([mean])),
-        Column("95 % interval", lambda item: estimate_texts(get(item), *digits)[1], dict(ends)),
-        Column("sd", lambda item: estimate_texts(get(item), *digits)[2], dict([sd]), EVERYWHERE if has_sd else ()),
+        TableColumn(title, lambda item: estimate_texts(get(item), *digits)[0], dict([mean])),
+        TableColumn("95 % interval", lambda item: estimate_texts(get(item), *digits)[1], dict(ends)),
+        TableColumn("sd", lambda item: estimate_texts(get(item), *digits)[2], dict([sd]), EVERYWHERE if has_sd else ()),
     ]
 
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import measured
-from flaxformer.report.sections import Document
+from flaxformer.report.sections import StudyReport
 from flaxformer.report.table import FOLDER, ItemTable
 from flaxformer.report.texts import csv_cell
 from flaxformer.store.records import write_table, writing
@@ -19,7 +19,7 @@ from flaxformer.system.files import make_folder, replacing
 RESULTS = "results"
 
 
-def write_files(analysis: Analysis, document: Document, folder: Path) -> None:
+def write_files(analysis: Analysis, document: StudyReport, folder: Path) -> None:
     """Write results.parquet and results.csv, and the files of the document's tables in `FOLDER`."""
     if len(analysis.rows):
         _write(results(analysis), folder, RESULTS)
@@ -28,7 +28,7 @@ def write_files(analysis: Analysis, document: Document, folder: Path) -> None:
         _write(table, folder / FOLDER, name)
 
 
-def tables(document: Document) -> dict[str, pl.DataFrame]:
+def tables(document: StudyReport) -> dict[str, pl.DataFrame]:
     """Return the files of a document's tables by their names: a row per item; NaN is null.
 
     Tables of one file about the same items give their columns, those about others more rows.

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
-from flaxformer.report.sections import Bullets, Document, Paragraph, Part, Section
+from flaxformer.report.sections import Bullets, Paragraph, Part, ReportSection, StudyReport
 from flaxformer.report.table import ItemTable, Table
 from flaxformer.report.texts import passive
 
 
-def render(document: Document) -> str:
+def render(document: StudyReport) -> str:
     """Return the question, the answer and the sections as a document."""
     parts = [f"# {passive(document.question)}\n", f"{passive(document.answer)}\n"]
     return "\n".join([*parts, *filter(None, map(_section, document.sections))])
 
 
-def _section(section: Section) -> str:
+def _section(section: ReportSection) -> str:
     texts = [text for part in section.parts if "markdown" in part.on if (text := _part(part, section.title))]
     return "\n".join([*([f"## {passive(section.title)}\n"] if section.title else []), *texts]) if texts else ""
 

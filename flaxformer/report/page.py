@@ -5,11 +5,21 @@ from html import escape
 
 from flaxformer.report import html
 from flaxformer.report.html import PageFigure
-from flaxformer.report.sections import Bullets, Code, Definitions, Document, Figure, Folded, Paragraph, Part, Section
+from flaxformer.report.sections import (
+    Bullets,
+    Code,
+    Definitions,
+    Figure,
+    Folded,
+    Paragraph,
+    Part,
+    ReportSection,
+    StudyReport,
+)
 from flaxformer.report.table import ItemTable, Table
 
 
-def render(document: Document, drawn: Mapping[str, PageFigure]) -> str:
+def render(document: StudyReport, drawn: Mapping[str, PageFigure]) -> str:
     """Return the page: question, answer, main figure and its table; then everything else.
 
     Args:
@@ -24,7 +34,7 @@ def render(document: Document, drawn: Mapping[str, PageFigure]) -> str:
     return html.page(document.name, [*parts, *(_section(section, drawn) for section in document.sections)])
 
 
-def _section(section: Section, drawn: Mapping[str, PageFigure]) -> str:
+def _section(section: ReportSection, drawn: Mapping[str, PageFigure]) -> str:
     body = "".join(_part(part, section.title, drawn) for part in section.parts if "page" in part.on)
     return html.section(section.title, body) if section.title else body
 

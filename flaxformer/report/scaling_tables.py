@@ -1,6 +1,6 @@
 """Tables of the scaling laws: fits, held-out sizes, and predicted effects."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.joint_fit import JointFit, JointPoint
@@ -9,7 +9,7 @@ from flaxformer.analysis.scaling_fit import FARTHEST, HeldOut, ScalingFit
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import p_value
 from flaxformer.report.scaling_text import AMPLITUDES, JOINT_NUMBERS, amplitude, crossing, interval, observed, size
-from flaxformer.report.table import PRINTED, Column, ItemTable, levels, number, words
+from flaxformer.report.table import PRINTED, ItemTable, TableColumn, levels, number, words
 
 Fit = TypeVar("Fit", ScalingFit, JointFit)
 Prediction = tuple[ScalingFit | JointFit, HeldOut]
@@ -17,18 +17,18 @@ Prediction = tuple[ScalingFit | JointFit, HeldOut]
 INSIDE = {True: "yes", False: "no", None: "–"}
 
 
-def scaling(analysis: Analysis) -> list[ItemTable[Any]]:
+def scaling(analysis: Analysis) -> list[ItemTable]:
     """Tables of the laws in one size and of the effects that they predict, and of the joint laws."""
     if (laws := analysis.scaling) is None:
         return []
     axes, metric, variable = _axes(analysis, laws), phrasing.metric(analysis.study), laws.names[laws.variable]
-    held_out: list[Column[Prediction]] = [
+    held_out: list[TableColumn[Prediction]] = [
         *levels(axes, lambda item: item[0].labels),
         words(laws.axis, lambda item: item[1].point.label),
         number(variable, lambda item: item[1].point.size, size),
         *_prediction(f"predicted {metric} [95 %]"),
     ]
-    effects: list[Column[PredictedEffect]] = [
+    effects: list[TableColumn[PredictedEffect]] = [
         *levels(axes, lambda item: item.labels),
         words("minus", lambda item: phrasing.arm(item.reference)),
         words(f"crossing in {variable} [95 %]", crossing),
@@ -46,7 +46,7 @@ def scaling(analysis: Analysis) -> list[ItemTable[Any]]:
 
 
 def _laws(analysis: Analysis, laws: ScalingAnalysis) -> ItemTable[ScalingFit]:
-    columns: list[Column[ScalingFit]] = [
+    columns: list[TableColumn[ScalingFit]] = [
         *levels(_axes(analysis, laws), lambda fit: fit.labels),
         words("C", lambda fit: laws.names[fit.variable]),
         words("law", _known),
@@ -58,10 +58,10 @@ def _laws(analysis: Analysis, laws: ScalingAnalysis) -> ItemTable[ScalingFit]:
     return ItemTable("Scaling laws", columns, [*laws.fits, *laws.other_fits], on=PRINTED)
 
 
-def _joint(analysis: Analysis, laws: ScalingAnalysis) -> list[ItemTable[Any]]:
+def _joint(analysis: Analysis, laws: ScalingAnalysis) -> list[ItemTable]:
     """Tables of the joint laws, and of the held-out sizes by them."""
 
-    def coefficient(name: str) -> Column[JointFit]:
+    def coefficient(name: str) -> TableColumn[JointFit]:
         form = amplitude if name in AMPLITUDES else interval
         return number(f"{name} [95 %]", lambda fit: fit.numbers.get(name), form)
 
@@ -69,13 +69,13 @@ def _joint(analysis: Analysis, laws: ScalingAnalysis) -> list[ItemTable[Any]]:
         assert isinstance(item[1].point, JointPoint)
         return item[1].point.tokens
 
-    columns: list[Column[JointFit]] = [
+    columns: list[TableColumn[JointFit]] = [
         *levels(_axes(analysis, laws), lambda fit: fit.labels),
         words("joint law", _known),
         *map(coefficient, JOINT_NUMBERS),
         *_basis(JointFit),
     ]
-    held_out: list[Column[Prediction]] = [
+    held_out: list[TableColumn[Prediction]] = [
         *levels(_axes(analysis, laws), lambda item: item[0].labels),
         words(laws.axis, lambda item: item[1].point.label),
         number("N", lambda item: item[1].point.size, size),
@@ -99,7 +99,7 @@ def _known(fit: ScalingFit | JointFit) -> str:
     return f"not identified: {fit.reason}" if fit.reason else "identified"
 
 
-def _basis(kind: type[Fit]) -> list[Column[Fit]]:
+def _basis(kind: type[Fit]) -> list[TableColumn[Fit]]:
     """Columns of the p-value of the misfit, and of the numbers of sizes and seeds."""
     return [
         number("p (misfit)", lambda fit: fit.misfit_p, p_value),
@@ -108,10 +108,10 @@ def _basis(kind: type[Fit]) -> list[Column[Fit]]:
     ]
 
 
-def _prediction(title: str) -> list[Column[Prediction]]:
+def _prediction(title: str) -> list[TableColumn[Prediction]]:
     """Columns of the predicted mean, the observed one, and whether it is inside the interval."""
     return [
         number(title, lambda item: item[1].predicted, interval),
-        Column("observed", lambda item: observed(item[1])),
-        Column("inside", lambda item: INSIDE[item[1].is_inside]),
+        TableColumn("observed", lambda item: observed(item[1])),
+        TableColumn("inside", lambda item: INSIDE[item[1].is_inside]),
     ]

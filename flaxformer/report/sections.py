@@ -90,7 +90,7 @@ Part: TypeAlias = Paragraph | Bullets | Verdicts | Definitions | Code | Folded |
 
 
 @dataclasses.dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A title and its parts; left out where none of them has content. Without a title, the parts stand alone."""
 
     title: str
@@ -98,7 +98,7 @@ class Section:
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class StudyReport:
     """A report: the question, how the answer was reached, the answer, and the sections.
 
     verdict: the verdict that colours the answer; empty for none.
@@ -109,7 +109,7 @@ class Document:
     about: str
     answer: str
     verdict: str
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
 
     @property
     def parts(self) -> list[Part]:

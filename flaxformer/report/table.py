@@ -6,9 +6,9 @@ from typing import Generic, Literal, TypeVar
 
 from flaxformer.study.claim import Labels
 
-Form = Literal["page", "markdown", "paper", "terminal"]
+ReportForm = Literal["page", "markdown", "paper", "terminal"]
 """Form of a report: report.html, results.md, results.tex, or the terminal."""
-Forms = Sequence[Form]
+Forms = Sequence[ReportForm]
 PAGE: Forms = ("page",)
 DOCUMENTS: Forms = ("page", "markdown")
 PRINTED: Forms = ("page", "markdown", "paper")
@@ -50,13 +50,13 @@ class Table:
         """True if a column holds text, which is set flush left."""
         return column < self.texts
 
-    def shown(self, form: Form) -> "Table":
+    def shown(self, form: ReportForm) -> "Table":
         """The table itself, which is the same in every form."""
         return self
 
 
 @dataclasses.dataclass(frozen=True)
-class Column(Generic[Item]):
+class TableColumn(Generic[Item]):
     """Column of a table: its name, and the text of each item.
 
     Columns of text stand before those of numbers. A column with `when` false is left out everywhere.
@@ -65,15 +65,15 @@ class Column(Generic[Item]):
     name: str
     text: Callable[[Item], str]
     values: Mapping[str, Callable[[Item], object]] = dataclasses.field(default_factory=dict)
-    """What a file has of an item, by the name of the file's column."""
+    """Values of an item in a file, by the name of the file's column."""
     on: Forms = EVERYWHERE
     when: bool = True
     is_text: bool = False
 
 
-def words(name: str, text: Callable[[Item], str], on: Forms = EVERYWHERE, when: bool = True) -> Column[Item]:
+def words(name: str, text: Callable[[Item], str], on: Forms = EVERYWHERE, when: bool = True) -> TableColumn[Item]:
     """Return a column of text, which a file has too."""
-    return Column(name, text, {name: text}, on, when, is_text=True)
+    return TableColumn(name, text, {name: text}, on, when, is_text=True)
 
 
 def number(
@@ -83,15 +83,15 @@ def number(
     file: str = "",
     on: Forms = EVERYWHERE,
     when: bool = True,
-) -> Column[Item]:
+) -> TableColumn[Item]:
     """Return a column of numbers, of which a report shows a form, and a file has the value under the name `file`."""
-    return Column(name, lambda item: form(value(item)), {file or name: value}, on, when)
+    return TableColumn(name, lambda item: form(value(item)), {file or name: value}, on, when)
 
 
-def levels(axes: Iterable[str], labels: Callable[[Item], Labels]) -> list[Column[Item]]:
+def levels(axes: Iterable[str], labels: Callable[[Item], Labels]) -> list[TableColumn[Item]]:
     """Return a column per axis with the level of an item, whose levels `labels` gives."""
 
-    def level(axis: str) -> Column[Item]:
+    def level(axis: str) -> TableColumn[Item]:
         return words(axis, lambda item: labels(item)[axis])
 
     return [level(axis) for axis in axes]
@@ -106,12 +106,12 @@ class ItemTable(Generic[Item]):
     """
 
     title: str
-    columns: Sequence[Column[Item]]
+    columns: Sequence[TableColumn[Item]]
     items: Sequence[Item]
     file: str = ""
     on: Forms = DOCUMENTS
 
-    def shown(self, form: Form) -> Table:
+    def shown(self, form: ReportForm) -> Table:
         """Return the texts of the columns that a form of the report has."""
         columns = [column for column in self.columns if column.when and form in column.on]
         items = self.items[:MOST_ROWS] if self.file else self.items

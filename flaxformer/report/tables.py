@@ -21,9 +21,9 @@ from flaxformer.report.table import (
     EVERYWHERE,
     NOT_IN_PAPER,
     PRINTED,
-    Column,
     ItemTable,
     Table,
+    TableColumn,
     levels,
     number,
     words,
@@ -41,16 +41,16 @@ def claims(analysis: Analysis) -> ItemTable[JudgedClaim]:
     def tested(text: Callable[[JudgedClaim], str]) -> Callable[[JudgedClaim], str]:
         return lambda claim: text(claim) if claim.judgement.effect.sd else "–"
 
-    columns: list[Column[JudgedClaim]] = [
+    columns: list[TableColumn[JudgedClaim]] = [
         words("claim", lambda claim: claim.text),
         words("verdict", verdicts.verdict_of),
         words("measured [95 %]", phrasing.effect),
         words("claimed", phrasing.claim_text),
         words("declared", verdicts.when_declared, on=DOCUMENTS),
-        Column("holds at seeds", lambda claim: f"{claim.judgement.holding} of {claim.judgement.effect.n}"),
-        Column("detectable", tested(_detectable), on=DOCUMENTS),
-        Column("p (Holm)", tested(lambda claim: p_value(claim.judgement.p_holm))),
-        Column(
+        TableColumn("holds at seeds", lambda claim: f"{claim.judgement.holding} of {claim.judgement.effect.n}"),
+        TableColumn("detectable", tested(_detectable), on=DOCUMENTS),
+        TableColumn("p (Holm)", tested(lambda claim: p_value(claim.judgement.p_holm))),
+        TableColumn(
             "speed-up in compute",
             lambda claim: costs.speed_up_in_compute(faster[id(claim)]),
             on=DOCUMENTS,
@@ -95,12 +95,12 @@ def variances(analysis: Analysis) -> ItemTable[SeedVariance]:
     def sd(item: SeedVariance) -> list[str]:
         return numbers.numbers((item.sd, item.low, item.high), (item.high - item.low) / 2)
 
-    columns: list[Column[SeedVariance]] = [
+    columns: list[TableColumn[SeedVariance]] = [
         words("arm", lambda item: phrasing.labels(item.labels) or "baseline"),
         words("varies with the seed", lambda item: ", ".join(item.sources)),
-        Column(f"sd of {phrasing.metric(analysis.study)}", lambda item: sd(item)[0]),
-        Column("95 % interval", lambda item: interval_text(*sd(item)[1:])),
-        Column("share of the variance", lambda item: "–" if math.isnan(item.share) else f"{item.share:.0%}"),
+        TableColumn(f"sd of {phrasing.metric(analysis.study)}", lambda item: sd(item)[0]),
+        TableColumn("95 % interval", lambda item: interval_text(*sd(item)[1:])),
+        TableColumn("share of the variance", lambda item: "–" if math.isnan(item.share) else f"{item.share:.0%}"),
         number("seeds", lambda item: item.n),
     ]
     items = seed_variances(analysis.study, analysis.arms)
@@ -114,7 +114,7 @@ def sweep(analysis: Analysis, index: int) -> ItemTable[SweepLine]:
     def score(line: SweepLine) -> Estimate:
         return line.best.arm.estimate if line.best else estimate([])
 
-    def best(name: str) -> Column[SweepLine]:
+    def best(name: str) -> TableColumn[SweepLine]:
         def value(line: SweepLine) -> float | None:
             return line.best.numbers[name] if line.best else None
 
@@ -124,11 +124,11 @@ def sweep(analysis: Analysis, index: int) -> ItemTable[SweepLine]:
         return sum(point.arm.stopped_at is not None for point in line.points)
 
     scores = [line.best.arm.estimate for line in swept.lines if line.best is not None]
-    columns: list[Column[SweepLine]] = [
-        Column("sweep", lambda line: "", {"sweep": lambda line: " and ".join(swept.names)}, on=()),
+    columns: list[TableColumn[SweepLine]] = [
+        TableColumn("sweep", lambda line: "", {"sweep": lambda line: " and ".join(swept.names)}, on=()),
         *levels(swept.lines[0].labels, lambda line: line.labels),
         *map(best, swept.names),
-        Column(
+        TableColumn(
             "optimum [95 %]",
             phrasing.optimum,
             {
@@ -152,16 +152,16 @@ def contrasts(analysis: Analysis) -> ItemTable[Exploration]:
     def context(item: Exploration) -> str:
         return phrasing.labels(item.context) or "–"
 
-    columns: list[Column[Exploration]] = [
+    columns: list[TableColumn[Exploration]] = [
         words("axis", lambda item: item.axis),
-        Column(
+        TableColumn(
             "contrast",
             lambda item: f"{item.label} − {item.reference}",
             {"label": lambda item: item.label, "reference": lambda item: item.reference},
             is_text=True,
         ),
-        Column("with", context, {"with": lambda item: phrasing.labels(item.context)}, is_text=True),
-        Column(
+        TableColumn("with", context, {"with": lambda item: phrasing.labels(item.context)}, is_text=True),
+        TableColumn(
             "difference [95 %]",
             lambda item: phrasing.interval(item.judgement.effect, "+"),
             estimate_values("difference", lambda item: item.judgement.effect),
@@ -180,10 +180,10 @@ def arms(analysis: Analysis) -> ItemTable[ArmSummary]:
     """The metric of every arm, with the digits of the typical interval, and its cost in short."""
     metric, name, stops = phrasing.metric(analysis.study), analysis.study["metric"], len(analysis.stopped) > 0
     scores = [arm.estimate for arm in analysis.arms]
-    at_stop: Column[ArmSummary] = estimate_columns(
+    at_stop: TableColumn[ArmSummary] = estimate_columns(
         f"{metric} there", f"stopped_{name}", lambda arm: arm.stopped_estimate(name), scores
     )[0]
-    columns: list[Column[ArmSummary]] = [
+    columns: list[TableColumn[ArmSummary]] = [
         *levels(analysis.axes, lambda arm: arm.labels),
         *estimate_columns(metric, name, lambda arm: arm.estimate, scores),
         number("seeds", lambda arm: arm.estimate.n),
@@ -202,12 +202,12 @@ def evaluations(analysis: Analysis) -> ItemTable[ArmSummary]:
     left out.
     """
 
-    def score(name: str) -> Column[ArmSummary]:
+    def score(name: str) -> TableColumn[ArmSummary]:
         def of(arm: ArmSummary) -> Estimate:
             scores = [] if arm.results is None else [arm.results.scores(name)[place] for place in arm.places]
             return estimate([score for score in scores if score is not None])
 
-        return Column(name.replace("_", " "), lambda arm: phrasing.interval(of(arm)), estimate_values(name, of))
+        return TableColumn(name.replace("_", " "), lambda arm: phrasing.interval(of(arm)), estimate_values(name, of))
 
     names = analysis.study.get("evaluation_columns", [])
     columns = [*levels(analysis.axes, lambda arm: arm.labels), *map(score, names)]
@@ -217,8 +217,8 @@ def evaluations(analysis: Analysis) -> ItemTable[ArmSummary]:
 def quantities(analysis: Analysis) -> ItemTable[ArmSummary]:
     """Every quantity that was measured or derived; exact ones without uncertainty."""
     unit = f" ({analysis.study['unit']})" if analysis.study["unit"] and not analysis.arms else ""
-    exact: list[Column[ArmSummary]] = [Column(f"value{unit}", lambda item: numbers.exact(item.estimate.mean))]
-    columns: list[Column[ArmSummary]] = [
+    exact: list[TableColumn[ArmSummary]] = [TableColumn(f"value{unit}", lambda item: numbers.exact(item.estimate.mean))]
+    columns: list[TableColumn[ArmSummary]] = [
         words("quantity", lambda item: phrasing.arm(item.labels)),
         *(exact if analysis.exact else estimate_columns(f"mean{unit}", "mean", lambda item: item.estimate)),
         number("seeds", lambda item: item.estimate.n, when=not analysis.exact),

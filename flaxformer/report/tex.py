@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from flaxformer.report.sections import Document
+from flaxformer.report.sections import StudyReport
 from flaxformer.report.table import ItemTable, Table
 from flaxformer.report.texts import one_line
 
@@ -54,7 +54,7 @@ LATIN = {"alpha": "A", "beta": "B", "epsilon": "E", "zeta": "Z", "eta": "H", "io
 """Latin letters of the Greek capitals that LaTeX has no command for."""
 
 
-def render(document: Document) -> str:
+def render(document: StudyReport) -> str:
     """Return the tables of a paper, to copy from or to input."""
     tables = [
         part.shown("paper") for part in document.parts if isinstance(part, Table | ItemTable) and "paper" in part.on
