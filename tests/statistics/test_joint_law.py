@@ -143,7 +143,7 @@ def test_each_arm_has_its_joint_law_and_its_prediction_of_the_held_out_size(tmp_
             assert fit.numbers[name].low < truth < fit.numbers[name].high
         [one] = fit.held_out
         assert one.is_inside
-    laws, held_out = scaling_tables.scaling(analysis)[-2:]
+    laws, held_out = (table.shown("page") for table in scaling_tables.scaling(analysis)[-2:])
     assert [row[:2] for row in laws.rows] == [["pre", "identified"], ["post", "identified"]]
     assert [row[-1] for row in held_out.rows] == ["yes", "yes"]
     lines = scaling_text.findings(analysis)
