@@ -178,7 +178,7 @@ def reference(name: str, modules: list[str]) -> str:
 def exports(name: str) -> list[str]:
     """The names in a package's `__all__`, functions and classes as links to their documentation."""
     tree, found = tree_of(name), {}
-    for node in tree.body:
+    for node in ast.walk(tree):  # names of lazy packages are imported under TYPE_CHECKING
         if isinstance(node, ast.ImportFrom):
             defined = tree_of(str(node.module)).body if str(node.module).startswith("flaxformer.") else []
             public = {one.name for one in defined if isinstance(one, ast.FunctionDef | ast.ClassDef)}

@@ -1,6 +1,19 @@
 """Judged results of a study, computed from its folder alone."""
 
-from flaxformer.analysis.tuned import tuned
-from flaxformer.analysis.variance import variance_of_seeds
+from typing import TYPE_CHECKING
+
+from flaxformer.system.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from flaxformer.analysis.tuning import tuned
+    from flaxformer.analysis.variance_study import variance_of_seeds
 
 __all__ = ["tuned", "variance_of_seeds"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "tuning": ("tuned",),
+        "variance_study": ("variance_of_seeds",),
+    },
+)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from flaxformer.analysis.arms import ArmSummary, divergence_rates, without_value
 from flaxformer.analysis.claim_history import FurtherSeeds, History
-from flaxformer.analysis.costs import ArmCost, costs_of_arms
 from flaxformer.analysis.declaration_limits import log_limits
 from flaxformer.analysis.explore import Exploration, explore
 from flaxformer.analysis.former_results import former_arms
 from flaxformer.analysis.judging import JudgedClaim, judge_claims, key_of
 from flaxformer.analysis.scaling_analysis import ScalingAnalysis, analyse_scaling, limits_of_scaling, scaling_axes
+from flaxformer.analysis.speedup import SpeedUps, speed_ups
 from flaxformer.analysis.sweep import Sweep, find_sweeps
 from flaxformer.analysis.trials import ArmRows, Rows, TrialResults
 from flaxformer.statistics.finite import describe_left_out, finite
@@ -25,8 +25,8 @@ from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredTrial, L
 from flaxformer.store.declaration_log import DeclarationLog
 from flaxformer.store.line_forms import LAUNCHES, TrialMeasurement, read_checked
 from flaxformer.store.store import Store
+from flaxformer.study.data_limits import coverage, data_limits
 from flaxformer.study.divergence import RULE
-from flaxformer.study.evaluation_data import coverage, data_limits
 from flaxformer.system.user_code import read_records
 from flaxformer.system.wording import count_of
 
@@ -91,15 +91,20 @@ class Analysis:
         """Runs that ended in an exception."""
         return self.results.with_status("failed")
 
-    @functools.cached_property
-    def costs(self) -> list[ArmCost | None]:
-        """Cost of each arm; None where it is not known."""
-        return costs_of_arms(self.arms)
+    @property
+    def axes(self) -> list[str]:
+        """Names of the axes."""
+        return [axis.name for axis in self.study.axes]
 
     @functools.cached_property
     def scaling(self) -> ScalingAnalysis | None:
         """Scaling laws of a study that declares them."""
         return analyse_scaling(self.study, self.arms)
+
+    @functools.cached_property
+    def speed_ups(self) -> list[SpeedUps]:
+        """Effective speed-ups of the arms over the reference, and of the arms of claims over each other."""
+        return list(speed_ups(self.study, self.arms))
 
     @functools.cached_property
     def exploratory_findings(self) -> list[Exploration]:

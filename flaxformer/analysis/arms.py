@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,24 @@ Curve = tuple[list[int], list[Estimate]]
 """Steps, and the estimate over seeds at each."""
 MOST_LISTED = 6
 """Largest number of arms of which the rate of divergence is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmCost:
+    """Cost of one run of an arm, equal for all of its seeds but for the seconds."""
+
+    parameters: int
+    active_parameters: int
+    parameters_without_embeddings: int
+    flops_per_step: float
+    flops: float
+    training_tokens: int
+    memory_bytes: int | None
+    seconds: float
+    """Mean over the runs; of runs trained together, each has its share of their time."""
+
+
+COSTS = [field.name for field in dataclasses.fields(ArmCost) if field.name != "seconds"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +93,19 @@ class ArmSummary:
 
     def numbers(self, name: str) -> list[float | None]:
         """A column of numbers, such as "seconds", or a metric at each seed; None where a run has none."""
-        own: list[float | None] = [] if self.results is None else self.results.numbers(name)[self.places].to_list()
-        return own or [None] * len(self.rows)
+        column = None if self.results is None else self.results.column(name)
+        return [None] * len(self.rows) if column is None else [column[place] for place in self.places]
+
+    @functools.cached_property
+    def cost(self) -> ArmCost | None:
+        """Cost of a run; None without finished runs, or for results from before costs were recorded."""
+        columns: dict[str, list[Any]] = {name: self.numbers(name) for name in (*COSTS, "seconds", "group_size")}
+        required = [columns[name] for name in COSTS if name != "memory_bytes"]
+        known = [place for place, costs in enumerate(zip(*required, strict=True)) if None not in costs]
+        if not known:
+            return None
+        shares = [(columns["seconds"][place] or 0.0) / (columns["group_size"][place] or 1) for place in known]
+        return ArmCost(**{name: columns[name][known[0]] for name in COSTS}, seconds=statistics.fmean(shares))
 
     @functools.cached_property
     def stopped_at(self) -> int | None:

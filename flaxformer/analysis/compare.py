@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from flaxformer.analysis.analysis import Analysis, ArmSummary
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.core.canonical import differences
 from flaxformer.statistics.judgement import Estimate, estimate
 from flaxformer.store.declaration import Declaration, Labels
 from flaxformer.system.errors import UserError
+from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
 
 Key = TypeVar("Key", bound=Hashable)

@@ -9,13 +9,13 @@ from scipy import special
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.core.canonical import differences
 from flaxformer.statistics.judgement import LEVEL, Estimate
 from flaxformer.store import columns
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.store import Store
 from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
+from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
 
 STEP = 1000

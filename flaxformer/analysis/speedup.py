@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.costs import cost_of_arm, reference_arm, seconds_of
+from flaxformer.analysis.costs import reference_arm, seconds_of
 from flaxformer.statistics.judgement import Estimate, estimate, judge_difference
 from flaxformer.store.declaration import QUANTITY, Declaration
 from flaxformer.store.rows import Row
@@ -260,7 +260,7 @@ def speed_ups(study: Declaration, arms: Sequence[ArmSummary]) -> Iterator[SpeedU
     A study of more than `MOST_COMPARED` arms has those of its claims alone.
     """
     reference = reference_arm(study.axes, arms)
-    if reference is None or cost_of_arm(reference) is None:
+    if reference is None or reference.cost is None:
         return
     pairs = [(arm, reference) for arm in arms if arm is not reference] if len(arms) <= MOST_COMPARED else []
     for claim in study.claims:

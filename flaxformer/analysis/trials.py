@@ -34,6 +34,7 @@ class TrialResults:
         self.table = self._aligned(found)
         """One row per trial, of nulls where it has no result: `columns.SCALARS`, and metrics under `NUMBER`."""
         self.statuses: list[str | None] = self.table["status"].to_list()
+        self._columns: dict[str, list[float | None]] = {}
         self._scores: dict[tuple[str, tuple[str, ...]], list[float | None]] = {}
         self._curves: dict[str, tuple[list[list[int] | None], list[list[float | None] | None]]] = {}
         self._kept: dict[str, Row | None] = {}
@@ -48,6 +49,12 @@ class TrialResults:
             if own in self.table.columns:
                 return self.table[own]
         return pl.Series(name, [None] * len(self.trials), dtype=pl.Float64)
+
+    def column(self, name: str) -> list[float | None]:
+        """`numbers` as a list, which is made once."""
+        if name not in self._columns:
+            self._columns[name] = self.numbers(name).to_list()
+        return self._columns[name]
 
     @property
     def metrics(self) -> list[str]:

@@ -1,81 +1,18 @@
-"""Decomposition of the variance between seeds: initialisation, data order and dropout, each varied alone."""
+"""Variance between seeds by source of randomness: initialisation, data order and dropout, each varied alone."""
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scipy import special
 
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.statistics.judgement import LEVEL
 from flaxformer.store.declaration import Declaration, Labels
-from flaxformer.study.declare import Study
-from flaxformer.study.search import Points
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.errors import UserError, did_you_mean
-from flaxformer.training.run import Run
 
 SOURCES = {"init": "initialisation", "data": "data order", "dropout": "dropout"}
 """Fields of `Seeds`, and their names in reports."""
-AXIS, TOGETHER = "varied", "together"
-
-
-def variance_of_seeds(
-    run: Run,
-    seeds: int | Sequence[int] = 8,
-    *,
-    sources: Sequence[str] | None = None,
-    name: str = "variance_of_seeds",
-    metric: str = "validation_loss",
-) -> Study:
-    """Return the study of how much of the variance between seeds is due to each source of randomness.
-
-    One arm varies initialisation, data order and dropout together, as the seeds of an ordinary study do. Every other
-    arm varies one source and keeps the others at `run.seed`. The report has the standard deviation of the metric in
-    each arm: sd(L | others fixed) over the seeds, in the unit of the metric.
-
-    >>> study = variance_of_seeds(run, seeds=8)
-
-    Args:
-      run: the run; its seed is that of the sources that are fixed.
-      seeds: the seeds, or their number.
-      sources: fields of `Seeds` to vary alone, of "init", "data" and "dropout"; by default all three, without dropout
-        for a model that has none.
-      name: name of the study.
-      metric: metric of the study.
-
-    Raises:
-      UserError: an unknown source, a run with `seeds` of its own, or fewer than two seeds.
-    """
-    chosen = _default_sources(run) if sources is None else tuple(sources)
-    for one in chosen:
-        if one not in SOURCES:
-            raise UserError(f"sources has '{one}'{did_you_mean(one, list(SOURCES))}")
-    given = {own: value for own in SOURCES if (value := getattr(run.seeds, own)) is not None}
-    if given:
-        raise UserError(f"run.seeds are {given}; expected None, since the study sets them")
-    seeds = range(seeds) if isinstance(seeds, int) else tuple(seeds)
-    if len(seeds) < 2:
-        raise UserError(f"seeds are {list(seeds)}; expected at least 2, to estimate a standard deviation")
-    fixed: Mapping[str, Mapping[str, object]] = {
-        SOURCES[one]: {f"seeds.{own}": None if own == one else run.seed for own in SOURCES} for one in chosen
-    }
-    others = "the others are fixed at one draw each, so that a share holds for that draw"
-    return Study(
-        name=name,
-        question="How much of the variance between seeds is due to initialisation, data order and dropout?",
-        baseline=run,
-        axes=[Points(AXIS, {TOGETHER: {f"seeds.{own}": None for own in SOURCES}, **fixed})],
-        seeds=seeds,
-        metric=metric,
-        caveats=[f"Where one source varies, {others}; shares need not add up to 100 %, since sources interact."],
-    )
-
-
-def _default_sources(run: Run) -> tuple[str, ...]:
-    stacks = [stack for stack in (run.model, run.model.encoder) if stack is not None]
-    has_dropout = any(stack.dropout is not None for stack in stacks)
-    return tuple(own for own in SOURCES if own != "dropout" or has_dropout)
 
 
 @dataclasses.dataclass(frozen=True)

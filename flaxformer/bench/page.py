@@ -7,7 +7,7 @@ from flaxformer.bench import show
 from flaxformer.bench.goals import SuiteResults, goals_table, judge
 from flaxformer.bench.results import conclusions, lines, place
 from flaxformer.bench.suite import Suite
-from flaxformer.report.tables import markdown
+from flaxformer.report import markdown
 from flaxformer.report.texts import passive, write_printable
 
 
@@ -44,7 +44,7 @@ def page(suite: Suite, results: SuiteResults, about: Mapping[str, object], left_
     """Return the page: the machine, the goals, and a table per section with what is missing in it."""
     parts = [f"# {passive(suite.question)}\n", _conditions(about)]
     if suite.goals:
-        parts.append("## Goals\n\n" + markdown(goals_table(judge(suite, results, accelerators_of(about)))))
+        parts.append("## Goals\n\n" + markdown.table(goals_table(judge(suite, results, accelerators_of(about)))))
     for name, section in suite.sections.items():
         if name not in results:
             parts.append(f"## {name}\n\nNot measured.\n")
@@ -52,7 +52,7 @@ def page(suite: Suite, results: SuiteResults, about: Mapping[str, object], left_
         benchmark, found = section.benchmark, results[name]
         notes = [*conclusions(benchmark, found), *left_out.get(name, []), *missing(suite, results, name)]
         text = "\n".join(f"- {passive(note)}" for note in notes)
-        table = markdown(show.table(benchmark, found)) if found else "Not measured.\n"
+        table = markdown.table(show.table(benchmark, found)) if found else "Not measured.\n"
         parts.append(f"## {name}: {passive(benchmark.question)}\n\n{table}" + (f"\n{text}\n" if text else ""))
     return "\n".join(parts)
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
-from flaxformer.core.canonical import Json, canonical, differences
+from flaxformer.core.canonical import canonical
 from flaxformer.core.struct import Config, alternatives, qualified_name, type_hints
 from flaxformer.system.digests import DamagedError, JsonObject, read_document, write_document
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.files import make_folder
+from flaxformer.system.json_differences import Json, differences
 from flaxformer.system.links import check_file
 from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records

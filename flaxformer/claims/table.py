@@ -11,10 +11,11 @@ from rich.text import Text
 from flaxformer.claims import page, record
 from flaxformer.claims.record import CaseRecord
 from flaxformer.claims.run import CaseResult
-from flaxformer.report import phrasing, tables
+from flaxformer.report import markdown, phrasing, tex
 from flaxformer.report.numbers import duration
-from flaxformer.report.terminal import STYLES
+from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
+from flaxformer.report.verdicts import STYLES
 from flaxformer.system.files import make_folder
 from flaxformer.system.links import output_folder
 
@@ -25,7 +26,7 @@ WIDEST = 120
 """Largest width of the table in columns of the terminal; longer lines are hard to read."""
 
 
-def table(records: Sequence[CaseRecord]) -> tables.Table:
+def table(records: Sequence[CaseRecord]) -> Table:
     """Return one row per tested statement; the first row of a case also has its claim, source and time."""
     rows = []
     for one in records:
@@ -34,7 +35,7 @@ def table(records: Sequence[CaseRecord]) -> tables.Table:
             own = [line.tested, line.measured, line.claimed, str(line.n), line.verdict, line.declared]
             rows.append([*head[0], *own, head[1]])
             head = ["", ""], ""
-    return tables.Table("Claims", HEADER, rows, len(HEADER))
+    return Table("Claims", HEADER, rows, len(HEADER))
 
 
 def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
@@ -86,8 +87,8 @@ def rewrite(root: Path) -> Path:
     records = record.read_all(root)
     make_folder(output_folder(root))
     weaker = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
-    document = f"{record.totals(records)}\n\n{tables.markdown(table(records))}{weaker}"
+    document = f"{record.totals(records)}\n\n{markdown.table(table(records))}{weaker}"
     write_printable(root / "claims.md", document)
-    write_printable(root / "claims.tex", tables.latex(table(records)))
+    write_printable(root / "claims.tex", tex.table(table(records)))
     write_printable(root / "index.html", page.render(root, records))
     return root / "index.html"

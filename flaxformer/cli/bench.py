@@ -18,8 +18,8 @@ from flaxformer.bench.suite import Suite
 from flaxformer.cli import bench_suite
 from flaxformer.cli.arguments import Bench
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.study import show_paths
-from flaxformer.report.terminal import fit_width
+from flaxformer.cli.show import show_paths
+from flaxformer.report.width import fit_width
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.links import output_folder
 

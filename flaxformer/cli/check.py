@@ -9,15 +9,15 @@ import jax
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from flaxformer.cli.arguments import Check
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.core.overrides import override
 from flaxformer.laws import LAWS, Result, Subject, check_names, check_subject, distinct_models, scales
-from flaxformer.report import tables
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.table import Table
+from flaxformer.report.width import fit_width
 from flaxformer.study.load import load, load_study
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import declares
@@ -49,7 +49,7 @@ def main(arguments: Check, console: Console) -> int:
 def _check(arguments: Check, console: Console, run: Run) -> list[Result]:
     """Print a model's table; return the results of the laws that it violates."""
     subject, broken, seconds = Subject(run.without_init), [], 0.0  # laws hold at random weights
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = RichTable(box=None, pad_edge=False, show_header=False)
     for _ in ("law", "verdict"):
         table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
@@ -126,7 +126,7 @@ def _how_to_exempt(broken: Sequence[str]) -> str:
     )
 
 
-def _scales_table(subject: Subject) -> tables.Table:
+def _scales_table(subject: Subject) -> Table:
     """Scales at initialisation: of the first, middle and last layer, or of the whole model in the first column."""
     rows = []
     for place, value in scales(subject).items():
@@ -134,4 +134,4 @@ def _scales_table(subject: Subject) -> tables.Table:
         middle = f"{layers[len(layers) // 2]:.3g}" if len(layers) > 2 else ""
         last = f"{layers[-1]:.3g}" if len(layers) > 1 else ""
         rows.append([place, f"{layers[0]:.3g}", middle, last])
-    return tables.Table("", ["at initialisation", "first layer", "middle", "last layer"], rows, 1)
+    return Table("", ["at initialisation", "first layer", "middle", "last layer"], rows, 1)

@@ -9,7 +9,7 @@ from flaxformer.claims.run import run_case
 from flaxformer.claims.table import show, write
 from flaxformer.cli.arguments import Claims
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.study import show_paths
+from flaxformer.cli.show import show_paths
 from flaxformer.runner.execution import Execution
 from flaxformer.study.seeds import parse_seeds
 

@@ -16,7 +16,7 @@ from flaxformer.cli.terminal import safe_console
 from flaxformer.system.garbage import without_collections
 from flaxformer.system.interrupts import interrupt_on_signals, raise_if_interrupted
 
-WITHOUT_JAX = ("new", "completion")
+WITHOUT_JAX = ("new", "completion", "report", "status")
 """Commands that are ready before JAX would be imported."""
 
 

@@ -14,7 +14,8 @@ from flaxformer.report import phrasing
 from flaxformer.report.numbers import exact, number, numbers
 from flaxformer.report.reading import join
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width, marked_verdict
+from flaxformer.report.verdicts import marked_verdict
+from flaxformer.report.width import fit_width
 from flaxformer.statistics.judgement import Estimate
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store

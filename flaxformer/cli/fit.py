@@ -12,7 +12,7 @@ from rich.console import Console
 from flaxformer.cli.arguments import Fit
 from flaxformer.report.scaling_text import interval
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.statistics.law_losses import DESCRIPTIONS
 from flaxformer.statistics.points_fit import PointsFit, fit_joint_law
 from flaxformer.statistics.scaling_law import Vector

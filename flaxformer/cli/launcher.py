@@ -8,7 +8,7 @@ from rich.console import Console
 
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.study import exit_code, show_report
+from flaxformer.cli.show import exit_code, show_report
 from flaxformer.jobs.study_trackers import track
 from flaxformer.launchers import Options, Share, launch
 from flaxformer.runner.execution import Execution

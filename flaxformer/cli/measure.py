@@ -4,10 +4,10 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.cli.arguments import MeasureTrials
-from flaxformer.cli.study import show_paths
+from flaxformer.cli.show import show_paths
 from flaxformer.report import measured
 from flaxformer.report.numbers import number
-from flaxformer.report.terminal import fit_width, shorten_cells
+from flaxformer.report.width import fit_width, shorten_cells
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
 from flaxformer.store.store import Store

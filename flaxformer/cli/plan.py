@@ -18,13 +18,13 @@ from flaxformer.core import params
 from flaxformer.core.params import Spec
 from flaxformer.devices.sharding import replicated_axes
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import plan_of, store_of
 from flaxformer.runner.stages import describe_stages
 from flaxformer.store.columns import statuses
+from flaxformer.study.data_limits import data_limits
 from flaxformer.study.equal_cost import describe_matches
-from flaxformer.study.evaluation_data import data_limits
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.wording import count_of, duration, with_prefix

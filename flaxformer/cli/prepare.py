@@ -10,7 +10,7 @@ from rich.text import Text
 from flaxformer.cli.arguments import Prepare
 from flaxformer.data import prepare
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 
 
 def main(arguments: Prepare, console: Console) -> int:

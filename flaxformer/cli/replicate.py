@@ -24,9 +24,10 @@ from flaxformer.claims.table import write as write_claims
 from flaxformer.cli.arguments import Replicate
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study
-from flaxformer.cli.study import exit_code, show_paths
+from flaxformer.cli.show import exit_code, show_paths
 from flaxformer.jobs.progress import Totals, follow
-from flaxformer.report import phrasing, replication, terminal
+from flaxformer.report import phrasing, replication
+from flaxformer.report.verdicts import marked_verdict
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, plan_of, run_plan
@@ -174,7 +175,7 @@ def show(console: Console, folder: Path, question: str, found: Sequence[Replicat
         console.print(Text(one.first.text, style="bold"))
         remark = "" if one.is_predicted else "; outside the predicted range"
         for name, claim, rest in (("first", one.first, ""), ("fresh", one.fresh, remark)):
-            line = Text.assemble(f"{name}  ", terminal.marked_verdict(claim), f": {phrasing.finding(claim)}{rest}")
+            line = Text.assemble(f"{name}  ", marked_verdict(claim), f": {phrasing.finding(claim)}{rest}")
             console.print(Padding(line, (0, 0, 0, 2), expand=False))
     console.print()
     console.print(Text(replication.answer(found) if found else "No claim depends on seeds."))

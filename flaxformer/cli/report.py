@@ -4,10 +4,8 @@ import os
 
 from rich.console import Console
 
-from flaxformer.claims.record import holds_claims
-from flaxformer.claims.table import rewrite
 from flaxformer.cli.arguments import Report
-from flaxformer.cli.study import show_paths, show_report
+from flaxformer.cli.show import show_paths, show_report
 from flaxformer.report import index, terminal
 from flaxformer.store.store import Store
 
@@ -18,6 +16,9 @@ def main(arguments: Report, console: Console) -> int:
     if os.path.lexists(folder / "study.json") or not index.stores(folder):
         show_report(Store(folder), console)
         return 0
+    from flaxformer.claims.record import holds_claims  # here, since a single report needs no JAX
+    from flaxformer.claims.table import rewrite
+
     index.write_reports(folder)
     page = rewrite(folder) if holds_claims(folder) else index.write_index(folder)
     terminal.show_answers(console, [(one.name, one.verdict) for one in index.entries(folder)])

@@ -8,7 +8,8 @@ from rich.console import Console
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.launcher import check_options, launch_workers
-from flaxformer.cli.study import exit_code, load, show_report
+from flaxformer.cli.show import exit_code, show_report
+from flaxformer.cli.study import load
 from flaxformer.devices import distributed
 from flaxformer.jobs import trackers
 from flaxformer.jobs.progress import Totals, follow

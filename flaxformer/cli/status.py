@@ -9,11 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from flaxformer.analysis.analysis import Analysis, analyse_to_show
 from flaxformer.cli.arguments import Status
-from flaxformer.report import phrasing
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import STYLES, fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
 from flaxformer.store.store import Store
 from flaxformer.system.wording import count_of, duration
@@ -39,6 +37,8 @@ def main(arguments: Status, console: Console) -> int:
 
 def watch(store: Store, console: Console) -> None:
     """Show progress and estimates, read again and again, until every run has ended."""
+    from flaxformer.cli.estimates import estimates  # here, since progress alone needs no analysis
+
     with Live(console=console, auto_refresh=False) as live:
         while True:
             found = status(store)
@@ -50,6 +50,8 @@ def watch(store: Store, console: Console) -> None:
 
 def log(store: Store, console: Console) -> None:
     """Print a line for the progress and one per claim, at an interval, until every run has ended."""
+    from flaxformer.cli.estimates import estimates
+
     while True:
         found = status(store)
         console.print(summary(found), highlight=False)
@@ -121,23 +123,6 @@ def lease_line(lease: LeaseStatus) -> str:
         f"process {lease['pid']} on {lease['host']} ({lease['state']}) trains {runs} of {lease['group']}, "
         f"started {_ago(lease['seconds_held'])}, last sign of life {_ago(lease['seconds_silent'])}"
     )
-
-
-def estimates(store: Store) -> RenderableType:
-    """The estimate of each claim from the runs so far, which is recorded as an interim analysis."""
-    return claims_view(analyse_to_show(store, "status"))
-
-
-def claims_view(analysis: Analysis) -> RenderableType:
-    """The estimate of each claim from the runs so far; there is no verdict before all have ended."""
-    parts = []
-    for claim in analysis.claims:
-        n = claim.judgement.effect.n
-        seeds = count_of(n, "seed") if n else "no seed yet"
-        estimate = f"{phrasing.effect(claim)}, claimed {phrasing.claim_text(claim)}, {seeds}" if n else seeds
-        style = STYLES[claim.judgement.verdict] if not analysis.missing else ""
-        parts.append(Text.assemble(f"{claim.text}: ", (estimate, style)))
-    return Group(*parts)
 
 
 def _ago(seconds: float | None) -> str:

@@ -1,22 +1,13 @@
-"""Parts that the commands for studies share: reading the study, and showing its report."""
+"""Reading of a study as the command line changes it."""
 
 import dataclasses
-from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.arguments.studies import StudyArguments
 from flaxformer.devices.sharding import parse_devices
-from flaxformer.report import terminal
-from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
-from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.system.wording import count_of
 
 
 def load(arguments: StudyArguments) -> tuple[Study, Execution]:
@@ -25,42 +16,3 @@ def load(arguments: StudyArguments) -> tuple[Study, Execution]:
     study = load_study(arguments.file, arguments.overrides, seeds)
     settings = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Execution)}
     return study, Execution(**settings | {"mesh": arguments.mesh and parse_devices(arguments.mesh)})
-
-
-def show_report(store: Store, console: Console) -> int:
-    """Write the report's files and print it; returns how many runs failed."""
-    analysis = write(store)
-    console.print()
-    terminal.show(console, analysis)
-    console.print()
-    show_paths(
-        console,
-        {"Report": report_path(store), "Table": store.root / "results.parquet", "Figures": store.root / "figures"},
-    )
-    for name, what in store.corrupt_files.items():
-        show_damage(console, store.root / name, what)
-    return len(analysis.failed)
-
-
-def show_paths(console: Console, paths: dict[str, Path]) -> None:
-    """Print one path per line, each whole."""
-    width = max(map(len, paths)) + 2
-    for name, path in paths.items():
-        console.print(f"{name + ':':{width}}{path}", highlight=False, markup=False, soft_wrap=True)
-
-
-def show_damage(console: Console, path: Path, what: str) -> None:
-    """Warn of a damaged file."""
-    again = "; 'run' trains its runs again" if path.parent.name == "groups" else ""
-    console.print(Text(f"{path} is damaged ({what}){again}", style="yellow"))
-
-
-def exit_code(failed: int, console: Console) -> int:
-    """The exit code of a command after this many failed runs, with a message if there are any."""
-    if failed:
-        console.print(
-            f"{count_of(failed, 'run')} failed; the report has the tracebacks; --retry-failed trains them again.",
-            style="red",
-            highlight=False,
-        )
-    return FAILED if failed else 0

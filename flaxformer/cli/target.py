@@ -15,7 +15,7 @@ from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.peak import model_flops
 from flaxformer.nn.formulations import FormulationChoice
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.study.declare import Study
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError

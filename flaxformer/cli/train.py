@@ -22,7 +22,7 @@ from flaxformer.jobs import Job, check, train
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.progress import RunTotals, follow
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.study.load import load
 from flaxformer.study.program_cost import Cost, cost_of_run, slow_decoding
 from flaxformer.system.wording import count_of, duration, with_prefix

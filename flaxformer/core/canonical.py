@@ -7,10 +7,7 @@ from typing import overload
 
 from flaxformer.core.struct import Config, qualified_name
 from flaxformer.system.errors import UserError
-
-Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
-"""Plain JSON data."""
-
+from flaxformer.system.json_differences import Json
 
 Known = dict[int, tuple[Config, dict[str, "Json"]]]
 """Canonical forms by the identity of a config, and that config, so that the identity stays its own."""

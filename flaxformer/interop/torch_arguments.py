@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 from flaxformer.components import Embeddings, NoHead, NoPositions, NormPlacement
 from flaxformer.config import ModelConfig
-from flaxformer.core.canonical import canonical, flatten
+from flaxformer.core.canonical import canonical
 from flaxformer.core.struct import REQUIRED, get_at, replace_at
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.system.errors import UserError, did_you_mean, not_supported
+from flaxformer.system.json_differences import flatten
 
 
 class Argument(NamedTuple):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.report import directions, phrasing
+from flaxformer.report import phrasing, verdicts
 from flaxformer.report.colours import GREY, SHADE, VERDICT_COLOURS
 from flaxformer.report.drawing import (
     COLUMN,
@@ -50,7 +50,7 @@ class Panel:
     def text(self, claim: JudgedClaim) -> list[str]:
         """Lines of a claim with its verdict."""
         verdict = claim.judgement.verdict
-        return wrap(f"{phrasing.MARKS[verdict]} {directions.verdict(claim)}: {claim.text}", self.characters)
+        return wrap(f"{phrasing.MARKS[verdict]} {verdicts.qualified_verdict(claim)}: {claim.text}", self.characters)
 
 
 def claims_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:

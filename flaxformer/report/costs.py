@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.costs import TOLERANCE, ArmCost, CostRatio, reference_arm, unequal
+from flaxformer.analysis.arms import ArmCost
+from flaxformer.analysis.costs import TOLERANCE, CostRatio, reference_arm, unequal
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms, metric_and_goal
 from flaxformer.report import phrasing
@@ -102,7 +103,7 @@ def speed_up_in_compute(one: SpeedUps | None) -> str:
 
 def summary(analysis: Analysis) -> str:
     """The cost of the arms, and the rule by which they are compared; empty where no cost is known."""
-    found = [cost for cost in analysis.costs if cost is not None]
+    found = [arm.cost for arm in analysis.arms if arm.cost is not None]
     if not found:
         return ""
     names = differing(analysis)
@@ -115,13 +116,13 @@ def summary(analysis: Analysis) -> str:
 def differing(analysis: Analysis) -> list[str]:
     """Return the names of the costs in which arms differ from the reference arm."""
     own = reference(analysis)
-    return sorted({name for cost in analysis.costs for name in unequal(cost, own)})
+    return sorted({name for arm in analysis.arms for name in unequal(arm.cost, own)})
 
 
 def reference(analysis: Analysis) -> ArmCost | None:
     """Return the cost of the reference arm of a study; None where it is not known."""
-    found = reference_arm(analysis.study.axes, analysis.arms)
-    return next((cost for arm, cost in zip(analysis.arms, analysis.costs, strict=True) if arm is found), None)
+    arm = reference_arm(analysis.study.axes, analysis.arms)
+    return None if arm is None else arm.cost
 
 
 def claim_speed_up(analysis: Analysis, claim: JudgedClaim) -> SpeedUps | None:

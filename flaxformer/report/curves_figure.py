@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from msgspec.structs import replace
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.costs import cost_of_arm
 from flaxformer.report import phrasing
 from flaxformer.report.drawing import COLUMN, LineStyle, add_hover_text, draw_references, has_wide_range, set_log_scale
 from flaxformer.report.scores_figure import panel_axis, series, series_styles
@@ -78,7 +77,7 @@ def _panels(analysis: Analysis, against: str) -> Panels:
         curve: Points | None = arm.curve(on_validation(analysis.study.metric))
         if curve is not None and against == "compute":
             steps, points = curve
-            cost = cost_of_arm(arm)
+            cost = arm.cost
             curve = None if cost is None else ([step * cost.flops_per_step for step in steps[1:]], points[1:])
         if curve is not None:
             found.setdefault(arm.labels[axis] if axis else "", {})[series(analysis, arm)] = curve

@@ -1,16 +1,16 @@
-"""Figures of a report as files (SVG, PNG and PDF), and as SVG for a page at two widths."""
+"""Figures of a report: what each draws, its caption, and its content in words for readers who do not see it."""
 
-import functools
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 
 from flaxformer.analysis.analysis import MOST_DRAWN, Analysis
-from flaxformer.report import costs, heads, maps
+from flaxformer.analysis.arms import ArmSummary
+from flaxformer.report import costs, heads, maps, numbers, phrasing, scaling_text, verdicts
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
@@ -20,55 +20,245 @@ from flaxformer.report.joint_law_figure import joint_law_figure
 from flaxformer.report.lens_figure import lens_figure
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scores_figure import arms_figure, quantities_figure
+from flaxformer.report.sections import DrawFigure, Figure
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.report.texts import write_printable
+from flaxformer.report.thinning import MOST_DOTS, thinned_remark
 from flaxformer.system.files import make_folder, write_atomically
+from flaxformer.system.wording import count_of
 
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 """Formats, with the metadata of the time of creation left out: equal results give equal files."""
-DrawFigure = Callable[[float], Figure | None]
-"""From a width in inches to a figure; None if there is nothing to draw."""
+MOST = 12
+"""Number of items that a description lists."""
+STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is not a final result."
 
 
-def draw(analysis: Analysis, folder: Path) -> dict[str, PageFigure]:
-    """Write every figure in every format at the width of a column; return each by its name, the main one first."""
+def claims(analysis: Analysis) -> Figure:
+    """The declared claims."""
+
+    def describe() -> str:
+        items = [f"{verdicts.verdict_of(claim)}: {claim.text} ({phrasing.finding(claim)})" for claim in analysis.claims]
+        return f"{count_of(len(items), 'claim')}. {_shortened(items)}"
+
+    caption = (
+        "The declared claims: a dot per seed, and above the dots the mean with the interval that is tested (95 % for a "
+        "difference, 90 % for an equality). The claim holds in the shaded region; a hollow mark is inconclusive, a "
+        "cross refuted."
+    )
+    return Figure("claims", lambda width: claims_figure(analysis, width), caption + _dots(analysis), describe)
+
+
+def arms(analysis: Analysis) -> Figure:
+    """The score of every arm; left out where a sweep shows the arms."""
+    caption = "Every arm: a dot per seed, and above the dots the mean with its 95 % t-interval."
+
+    def describe() -> str:
+        return f"Mean {phrasing.metric(analysis.study)} {_increasing(analysis.arms)}"
+
+    is_shown = _are_few(analysis) and not analysis.sweeps
+    return _figure(analysis, "arms", lambda width: arms_figure(analysis, width), caption, describe, is_shown)
+
+
+def quantities(analysis: Analysis) -> Figure:
+    """The quantities of a probe without claims."""
+    caption = "Every quantity: a dot per seed, and above the dots the mean with its 95 % t-interval."
+
+    def describe() -> str:
+        return f"Mean value {_increasing(analysis.quantities)}"
+
+    is_shown = not analysis.arms and not analysis.claims
+    return _figure(
+        analysis, "quantities", lambda width: quantities_figure(analysis, width), caption, describe, is_shown
+    )
+
+
+def _increasing(summaries: Sequence[ArmSummary]) -> str:
+    """Mean and interval of each arm or quantity, in increasing order."""
+    shown = sorted((arm for arm in summaries if arm.estimate.n), key=lambda arm: arm.estimate.mean)
+    items = [f"{phrasing.arm(arm.labels)} {phrasing.interval(arm.estimate)}" for arm in shown]
+    return f"in increasing order: {_shortened(items)}"
+
+
+def curves(analysis: Analysis) -> Figure:
+    """The metric during training."""
+    caption = "During training: means over seeds; bands are pointwise 95 % t-intervals."
+
+    def draw(width: float) -> Drawing | None:
+        return curves_figure(analysis, width)
+
+    return _figure(analysis, "curves", draw, caption, lambda: _describe_curves(analysis), _are_few(analysis))
+
+
+def compute(analysis: Analysis) -> Figure:
+    """The metric against compute, where the arms differ in it or are compared at equal cost."""
+    caption = "Against the FLOPs of training so far: means over seeds; bands are pointwise 95 % t-intervals."
+
+    def draw(width: float) -> Drawing | None:
+        return curves_figure(analysis, width, "compute")
+
+    is_shown = "FLOPs" in costs.differing(analysis) or bool(analysis.study.compare)
+    is_shown = is_shown and _are_few(analysis)
+    return _figure(analysis, "compute", draw, caption, lambda: _describe_curves(analysis), is_shown)
+
+
+def _describe_curves(analysis: Analysis) -> str:
+    """First and last mean of each learning curve."""
+    items = []
+    for arm in analysis.arms:
+        if (curve := arm.curve(analysis.study.metric)) is not None:
+            steps, points = curve
+            first, last = numbers.number(points[0].mean), numbers.number(points[-1].mean)
+            items.append(
+                f"{phrasing.arm(arm.labels)} from {first} at step {steps[0]:,} to {last} at step {steps[-1]:,}"
+            )
+    return f"{phrasing.metric(analysis.study)} during training: {_shortened(items)}"
+
+
+def sweep(analysis: Analysis, index: int) -> Figure:
+    """The metric against the values of a sweep."""
+    swept = analysis.sweeps[index]
+    caption = (
+        "Means over seeds with 95 % t-intervals against the value; a ring marks the best value, and bars at the bottom "
+        "are 95 % intervals of the optima."
+    )
+    caption += STOPPED if len(analysis.stopped) else ""
+    caption += thinned_remark(swept)
+
+    def describe() -> str:
+        first, points = swept.names[0], [point for line in swept.lines for point in line.points]
+        values = [point.numbers[first] for point in points]
+        stopped = sum(point.arm.stopped_at is not None for point in points)
+        tried = f"{first} from {numbers.round_digits(min(values))} to {numbers.round_digits(max(values))}"
+        remark = f", {count_of(stopped, 'arm')} stopped early" if stopped else ""
+        items, names = phrasing.sweep_findings(analysis, [swept]), " and ".join(swept.names)
+        return f"{phrasing.metric(analysis.study)} against {names}: {tried}{remark}. {_shortened(items)}"
+
+    name = f"sweep{index + 1 if index else ''}"
+    return _figure(analysis, name, lambda width: sweep_figure(analysis, swept, width), caption, describe)
+
+
+def scaling(analysis: Analysis) -> Figure:
+    """The metric against size, with the law of each arm."""
+    caption = (
+        "Means over seeds with 95 % t-intervals against size, held-out sizes hollow; the fitted laws, dashed beyond "
+        "the fitted sizes, up to ten times the largest size; bands are pointwise 95 % intervals of the laws."
+    )
+
+    def describe() -> str:
+        return f"{phrasing.metric(analysis.study)} against size: {_shortened(scaling_text.findings(analysis))}"
+
+    return _figure(analysis, "scaling", lambda width: scaling_figure(analysis, width), caption, describe)
+
+
+def joint_law(analysis: Analysis) -> Figure:
+    """The metric against training tokens and parameters, with the joint law of each arm."""
+    caption = (
+        "The joint law of each arm in parameters N and tokens D: means over seeds with 95 % t-intervals, held-out "
+        "sizes hollow; the fitted law at each N, dashed where no run was fitted."
+    )
+
+    def describe() -> str:
+        metric, items = phrasing.metric(analysis.study), scaling_text.joint_findings(analysis)
+        return f"{metric} against training tokens, per number of parameters: {_shortened(items)}"
+
+    return _figure(analysis, "joint_law", lambda width: joint_law_figure(analysis, width), caption, describe)
+
+
+def heads_of_layers(analysis: Analysis) -> Figure:
+    """Numbers per layer and head of the first arm."""
+    caption = (
+        "A number per layer and head of the first arm: the mean over seeds, and half the width of its 95 % t-interval; "
+        "the shade is the mean over the largest of its panel. With several seeds, the heads of each layer are ranked "
+        "in each seed."
+    )
+
+    def describe() -> str:
+        items = [
+            f"{grid.quantity.replace('_', ' ')} in {layer} up to "
+            f"{phrasing.interval(max(estimates, key=lambda estimate: estimate.mean))}"
+            for grid in heads.head_grids(analysis)
+            for layer, estimates in grid.layers.items()
+        ]
+        return f"Numbers per head: {_shortened(items)}"
+
+    return _figure(analysis, "heads", lambda width: heads_figure(heads.head_grids(analysis), width), caption, describe)
+
+
+def attention_maps(analysis: Analysis) -> list[Figure]:
+    """Attention weights, a figure per arm of the first arms that have some."""
+    return [_attention_map(analysis, index) for index in range(len(maps.arms_with_maps(analysis)[: maps.MOST_ARMS]))]
+
+
+def _attention_map(analysis: Analysis, index: int) -> Figure:
+    def draw(width: float) -> Drawing | None:
+        layers = list(maps.drawn_maps(analysis).values())[index]
+        return attention_figure(layers, width, is_ranked=maps.is_ranked(analysis))
+
+    name, caption = f"maps{index + 1 if index else ''}", maps.caption(analysis, index)
+    return _figure(analysis, name, draw, caption, lambda: maps.description(analysis, index))
+
+
+def lens(analysis: Analysis) -> Figure:
+    """Loss of the residual stream after each block."""
+    caption = (
+        "Loss of the head's output for the residual stream after each block (logit lens): means over seeds with 95 % "
+        "t-intervals."
+    )
+
+    def describe() -> str:
+        items = [
+            f"{name} from {phrasing.interval(points[0])} after 0 blocks to {phrasing.interval(points[-1])} after "
+            f"{len(points) - 1}"
+            for name, points in heads.lens_curves(analysis).items()
+        ]
+        return f"Logit lens: {_shortened(items)}"
+
+    def draw(width: float) -> Drawing | None:
+        return lens_figure(heads.lens_curves(analysis), analysis.study.unit, width)
+
+    return _figure(analysis, "lens", draw, caption, describe)
+
+
+def _figure(
+    analysis: Analysis, name: str, draw: DrawFigure, caption: str, describe: Callable[[], str], when: bool = True
+) -> Figure:
+    """Return a figure of scores, whose caption names the dots that are left out, and the losses of count models."""
+    caption += _dots(analysis)
+    references = phrasing.references(analysis)
+    if references and analysis.study.metric == "validation_loss":
+        caption += f" Count models on the same evaluation windows, dashed where they are near: {references}."
+    return Figure(name, draw, caption, describe, when)
+
+
+def _dots(analysis: Analysis) -> str:
+    """Sentence on the seeds that have no dot, after a space; empty without any."""
+    if max((len(arm.scores) for arm in [*analysis.arms, *analysis.quantities]), default=0) <= MOST_DOTS:
+        return ""
+    return f" Of more than {MOST_DOTS} seeds, {MOST_DOTS} have a dot, evenly spaced by rank."
+
+
+def _are_few(analysis: Analysis) -> bool:
+    """True if the arms are few enough to be drawn one by one."""
+    return len(analysis.arms) <= MOST_DRAWN
+
+
+def _shortened(items: Sequence[str]) -> str:
+    more = len(items) - MOST
+    return "; ".join(items[:MOST]) + (f"; and {more} more, in the tables" if more > 0 else "") + "."
+
+
+def draw(figures: Iterable[Figure], folder: Path) -> dict[str, PageFigure]:
+    """Write figures in every format at the width of a column; return those that have content by their names."""
     with mpl.rc_context(STYLE):
         drawn = {}
-        for name, make in _figures(analysis).items():
-            if (narrow := make(COLUMN)) is not None and (wide := make(PAGE)) is not None:
-                drawn[name] = PageFigure(save(narrow, folder, name), _svg(wide))
+        for figure in figures:
+            if figure.when and (narrow := figure.draw(COLUMN)) is not None and (wide := figure.draw(PAGE)) is not None:
+                drawn[figure.name] = PageFigure(save(narrow, folder, figure.name), _svg(wide))
         return drawn
 
 
-def _figures(analysis: Analysis) -> dict[str, DrawFigure]:
-    """The figures that the analysis has room and reason for."""
-    found: dict[str, DrawFigure] = {"claims": lambda width: claims_figure(analysis, width)}
-    for i, sweep in enumerate(analysis.sweeps):
-        found[f"sweep{i + 1 if i else ''}"] = functools.partial(sweep_figure, analysis, sweep)
-    if analysis.scaling is not None:
-        found["scaling"] = lambda width: scaling_figure(analysis, width)
-        found["joint_law"] = lambda width: joint_law_figure(analysis, width)
-    if grids := heads.head_grids(analysis):
-        found["heads"] = functools.partial(heads_figure, grids)
-    if curves := heads.lens_curves(analysis):
-        found["lens"] = functools.partial(lens_figure, curves, analysis.study.unit)
-    for i, own in enumerate(maps.drawn_maps(analysis).values()):
-        found[f"maps{i + 1 if i else ''}"] = functools.partial(
-            attention_figure, own, is_ranked=maps.is_ranked(analysis)
-        )
-    if len(analysis.arms) > MOST_DRAWN:
-        return found
-    found["curves"] = lambda width: curves_figure(analysis, width)
-    if "FLOPs" in costs.differing(analysis) or analysis.study.compare:
-        found["compute"] = lambda width: curves_figure(analysis, width, "compute")
-    if not analysis.sweeps:
-        found["arms"] = lambda width: arms_figure(analysis, width)
-    if not analysis.arms and not analysis.claims:
-        found["quantities"] = lambda width: quantities_figure(analysis, width)
-    return found
-
-
-def save(figure: Figure, folder: Path, name: str) -> str:
+def save(figure: Drawing, folder: Path, name: str) -> str:
     """Write one figure in every format; return its SVG text."""
     make_folder(folder)
     text = _svg(figure)
@@ -83,7 +273,7 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     return text
 
 
-def _svg(figure: Figure) -> str:
+def _svg(figure: Drawing) -> str:
     """A figure as SVG whose points show their text under the pointer."""
     figure.draw_without_rendering()
     figure.set_layout_engine(None)  # laid out once, for all formats; under "none", each would be drawn twice

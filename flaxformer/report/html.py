@@ -67,6 +67,12 @@ def section(title: str, body: str) -> str:
     return f"<h2>{escape(title)}</h2>\n{body}" if body else ""
 
 
+def paragraph(text: str, style: str = "") -> str:
+    """A paragraph with a class of the page's styles; empty without a text."""
+    form = f' class="{style}"' if style else ""
+    return f"<p{form}>{escape(text)}</p>" if text else ""
+
+
 def bullet_list(items: Iterable[str]) -> str:
     """A list of texts; empty without any."""
     rows = "".join(f"<li>{escape(item)}</li>" for item in items)
@@ -101,8 +107,7 @@ def table(one: Table, links: Sequence[str | None] = ()) -> str:
     head = "".join(f"<th{'' if one.is_text(i) else _NUMBER}>{escape(text)}</th>" for i, text in enumerate(one.header))
     rows = "".join(_row(one, row, link) for row, link in zip(one.rows, targets, strict=True))
     body = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    remark = f'<p class="soft">{escape(one.remark)}</p>' if one.remark else ""
-    return f'<div class="scroll"><table>{body}</table></div>{remark}'
+    return f'<div class="scroll"><table>{body}</table></div>{paragraph(one.remark, "soft")}'
 
 
 _NUMBER = ' class="number"'

@@ -8,9 +8,7 @@ from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.judging import key_of
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import number
-from flaxformer.report.table import Table
-from flaxformer.report.tables import markdown
-from flaxformer.report.texts import passive
+from flaxformer.report.table import NOT_IN_PAPER, Table
 from flaxformer.statistics.finite import WithoutValue, describe_left_out, finite, finite_values
 from flaxformer.statistics.judgement import estimate
 from flaxformer.system.wording import join_words
@@ -39,8 +37,8 @@ def table(analysis: Analysis) -> Table:
         own = [numbers.get(trial, {}) for trial in trials[key_of(arm.labels)]]
         for name in dict.fromkeys(name for values in own for name in values if not MAP.fullmatch(name)):
             rows.append([*arm.labels.values(), name, *_cells(arm, name, own)])
-    axes = [axis.name for axis in analysis.study.axes]
-    return Table(TITLE, [*axes, "number", "mean [95 %]", "sd", "seeds"], rows, len(axes) + 1)
+    header = [*analysis.axes, "number", "mean [95 %]", "sd", "seeds"]
+    return Table(TITLE, header, rows, len(analysis.axes) + 1, on=NOT_IN_PAPER)
 
 
 def _trials_by_arm(analysis: Analysis) -> dict[str, list[str]]:
@@ -86,9 +84,3 @@ def without_value(analysis: Analysis) -> list[WithoutValue]:
             at, declared = tuple(seeds[trial] for trial in lost), len(analysis.study.seeds)
             found.append(WithoutValue(name, at, declared, phrasing.labels(arm.labels)))
     return [one for one in found if one.seeds]
-
-
-def section(analysis: Analysis) -> str:
-    """The table and its remark in Markdown; empty without measurements."""
-    own = table(analysis)
-    return f"\n## {TITLE}\n\n{markdown(own)}\n{passive(remark(analysis))}\n" if own.rows else ""

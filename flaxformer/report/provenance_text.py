@@ -1,19 +1,25 @@
 """Provenance in words: where and when the runs were made, and the commands that repeat them."""
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.core.canonical import differences
+from flaxformer.analysis.claim_history import seeds_in_words
 from flaxformer.report import events
 from flaxformer.report.numbers import duration
+from flaxformer.report.sections import Bullets, Code, Folded, Paragraph, Part
+from flaxformer.report.table import MOST_ROWS, PAGE
 from flaxformer.system.digests import JsonObject
+from flaxformer.system.json_differences import differences
 from flaxformer.system.user_code.changes import CodeChange
 from flaxformer.system.wording import count_of
 
 SHOWN = 5
 """Number of commands that are shown, the last ones."""
+MOST_SEEDS = 50
+"""Number of seeds that are listed one by one."""
 
 
 def distinct_values(launches: Sequence[JsonObject], *names: str) -> list[str]:
@@ -128,6 +134,31 @@ def _without_folder_options(words: Sequence[str]) -> list[str]:
     return [
         word for before, word in pairs if word.partition("=")[0] not in FOLDER_OPTIONS and before not in FOLDER_OPTIONS
     ]
+
+
+def reproduction(analysis: Analysis, launches: Sequence[JsonObject]) -> list[Part]:
+    """Commands that give the results again, what determines them, and the recipes of the arms."""
+    study, repeated, copies = analysis.study, commands(launches), commands_for_copies(launches)
+    has_changes = any("+changes" in (launch.get("commit") or "") for launch in launches)
+    place = f"At the commit above{', with the changes that the working tree had' if has_changes else ''}:"
+    where = f"{'Or in' if repeated else 'In'} this folder, which keeps the code of the study as it ran:"
+    listed = ((place, repeated), (where, copies))
+    parts = [part for text, code in listed if code for part in (Paragraph(text, PAGE, ""), Code(code, is_wrapped=True))]
+    seeds = ", ".join(map(str, study.seeds))
+    seeds = seeds if len(study.seeds) <= MOST_SEEDS else seeds_in_words(study.seeds)
+    what = "The recipe and the seed determine a run" if study.recipes else "The seed determines a measurement"
+    again = "Results that exist are not computed again: give a new output folder."
+    return [*parts, Paragraph(f"{what}; the seeds are {seeds}. {again}", PAGE, ""), *_recipes(analysis)]
+
+
+def _recipes(analysis: Analysis) -> list[Part]:
+    """The recipe of the first arm, and what the other arms change in it."""
+    if not analysis.study.recipes:
+        return []
+    arm, recipe = next(iter(analysis.study.recipes.items()))
+    text = json.dumps(recipe.run, indent=1, ensure_ascii=False)
+    changed = Bullets(changes(analysis, MOST_ROWS), PAGE)
+    return [Folded(f"The recipe of '{arm}'", Code(text)), Folded("Changes of the other arms", changed)]
 
 
 def changes(analysis: Analysis, at_most: int) -> list[str]:

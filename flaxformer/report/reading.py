@@ -12,7 +12,7 @@ from flaxformer.analysis.scaling_analysis import ScalingAnalysis
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.model.weights import Transformer
-from flaxformer.report.full_tables import results
+from flaxformer.report.files import results
 from flaxformer.store.store import Store
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import kept_weights_folder

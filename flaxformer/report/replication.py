@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flaxformer.analysis.replication import ReplicatedClaim
-from flaxformer.report import html, numbers, phrasing, verdicts
+from flaxformer.report import html, markdown, numbers, phrasing, verdicts
 from flaxformer.report.table import Table
-from flaxformer.report.tables import markdown
 from flaxformer.report.texts import passive, write_printable
 from flaxformer.system.wording import count_of
 
@@ -48,7 +47,7 @@ def answer(found: Sequence[ReplicatedClaim]) -> str:
 def write(folder: Path, question: str, found: Sequence[ReplicatedClaim]) -> Path:
     """Write replication.md and replication.html into a folder, and return the path of the page."""
     own = table(found)
-    text = f"# {passive(question)}\n\n{passive(answer(found))}\n\n{markdown(own)}\n{NOTE}\n"
+    text = f"# {passive(question)}\n\n{passive(answer(found))}\n\n{markdown.table(own)}\n{NOTE}\n"
     parts = [f"<h1>{html.escape(question)}</h1>", f'<p class="answer">{html.escape(answer(found))}</p>']
     parts += [html.table(own), f'<p class="soft">{html.escape(NOTE)}</p>']
     write_printable(folder / f"{NAME}.md", text)

@@ -1,15 +1,13 @@
-"""Scaling laws in words and in the cells of tables."""
+"""Scaling laws in words."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.joint_fit import JointFit, JointPoint
-from flaxformer.analysis.scaling_analysis import Crossing, PredictedEffect, ScalingAnalysis
+from flaxformer.analysis.joint_fit import JointFit
+from flaxformer.analysis.scaling_analysis import Crossing, PredictedEffect
 from flaxformer.analysis.scaling_fit import FARTHEST, HeldOut, ScalingFit
 from flaxformer.report import numbers, phrasing
-from flaxformer.report.numbers import p_value, round_digits
+from flaxformer.report.numbers import round_digits
 from flaxformer.statistics.law_losses import DESCRIPTIONS
 from flaxformer.statistics.scaling_tests import LawEstimate
 from flaxformer.store.declaration import Declaration
@@ -17,15 +15,6 @@ from flaxformer.store.declaration import Declaration
 JOINT_NUMBERS = ("α", "A", "β", "B", "L∞", "a")
 """Columns of a joint law."""
 AMPLITUDES = ("A", "B")
-
-
-class Cells(NamedTuple):
-    """Content of a table: title, header, rows, and the number of columns of text, which come first."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: int
 
 
 def interval(one: LawEstimate | None, sign: str = "") -> str:
@@ -45,7 +34,7 @@ def size(value: float) -> str:
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
-def _amplitude(one: LawEstimate | None) -> str:
+def amplitude(one: LawEstimate | None) -> str:
     """An amplitude, whose interval spans orders of magnitude, with two digits for each end."""
     return (
         "–"
@@ -54,87 +43,8 @@ def _amplitude(one: LawEstimate | None) -> str:
     )
 
 
-def cells(analysis: Analysis) -> list[Cells]:
-    """Tables of the fits, of held-out sizes, and of predicted effects; none for a study without scaling."""
-    scaling = analysis.scaling
-    if scaling is None:
-        return []
-    axes = [axis.name for axis in analysis.study.axes if axis.name != scaling.axis]
-    metric, variable = phrasing.metric(analysis.study), scaling.names[scaling.variable]
-    fits = [_fit(one, scaling.names) for one in (*scaling.fits, *scaling.other_fits)]
-    header = [*axes, "C", "law", "α [95 %]", "A [95 %]", "L∞ [95 %]", "p (misfit)", "fitted sizes", "seeds"]
-    held_out = [_held_out_cells(fit, one) for fit in scaling.fits for one in fit.held_out]
-    held_out_header = [*axes, scaling.axis, variable, f"predicted {metric} [95 %]", "observed", "inside"]
-    effects = [_effect_cells(one) for one in scaling.effects]
-    effect_header = [*axes, "minus", f"crossing in {variable} [95 %]", variable, f"effect on {metric} [95 %]", "seeds"]
-    return [
-        Cells("Scaling laws", header, fits, len(axes) + 2),
-        Cells("Held-out sizes", held_out_header, held_out, len(axes) + 1),
-        Cells(f"Effects at {FARTHEST:g} times the largest size", effect_header, effects, len(axes) + 2),
-        *_joint_cells(scaling, axes),
-    ]
-
-
-def _joint_cells(scaling: ScalingAnalysis, axes: Sequence[str]) -> list[Cells]:
-    """Tables of the joint laws and of the held-out sizes by them; none without joint laws."""
-    if not scaling.joint_fits:
-        return []
-    header = [*axes, "joint law", *(f"{name} [95 %]" for name in JOINT_NUMBERS), "p (misfit)", "fitted sizes", "seeds"]
-    held_out_header = [*axes, scaling.axis, "N", "D", "predicted [95 %]", "observed", "inside"]
-    held_out = [_joint_held_out_cells(fit, one) for fit in scaling.joint_fits for one in fit.held_out]
-    return [
-        Cells(
-            f"Joint laws in {scaling.names['parameters']} N and tokens D",
-            header,
-            [*map(_joint, scaling.joint_fits)],
-            len(axes) + 1,
-        ),
-        Cells("Held-out sizes by the joint laws", held_out_header, held_out, len(axes) + 1),
-    ]
-
-
-def _fit(fit: ScalingFit, names: Mapping[str, str]) -> list[str]:
-    own = [interval(fit.exponent), _amplitude(fit.amplitude), interval(fit.limit)]
-    return [*fit.labels.values(), names[fit.variable], _known(fit), *own, *_basis(fit)]
-
-
-def _joint(fit: JointFit) -> list[str]:
-    """A joint law; `JOINT_NUMBERS` has the columns."""
-    own = [(_amplitude if name in AMPLITUDES else interval)(fit.numbers.get(name)) for name in JOINT_NUMBERS]
-    return [*fit.labels.values(), _known(fit), *own, *_basis(fit)]
-
-
-def _known(fit: ScalingFit | JointFit) -> str:
-    return f"not identified: {fit.reason}" if fit.reason else "identified"
-
-
-def _basis(fit: ScalingFit | JointFit) -> list[str]:
-    """The p-value of the misfit, and the numbers of sizes and seeds."""
-    p = "–" if math.isnan(fit.misfit_p) else p_value(fit.misfit_p)
-    return [p, str(len(fit.fitted)), str(len(fit.seeds))]
-
-
-def _held_out_cells(fit: ScalingFit, one: HeldOut) -> list[str]:
-    return [*fit.labels.values(), one.point.label, size(one.point.size), *_prediction(one)]
-
-
-def _joint_held_out_cells(fit: JointFit, one: HeldOut) -> list[str]:
-    assert isinstance(one.point, JointPoint)
-    return [*fit.labels.values(), one.point.label, size(one.point.size), size(one.point.tokens), *_prediction(one)]
-
-
-def _prediction(one: HeldOut) -> list[str]:
-    """The predicted mean, the observed one, and whether it is inside the interval."""
-    inside = {True: "yes", False: "no", None: "–"}[one.is_inside]
-    return [interval(one.predicted), _observed(one), inside]
-
-
-def _effect_cells(one: PredictedEffect) -> list[str]:
-    effect = interval(one.effect, "+")
-    return [*one.labels.values(), phrasing.arm(one.reference), crossing(one), size(one.size), effect, str(one.seeds)]
-
-
-def _observed(one: HeldOut) -> str:
+def observed(one: HeldOut) -> str:
+    """The observed mean, with the digits of the predicted one."""
     widths = [abs(end - one.predicted.value) for end in (one.predicted.low, one.predicted.high) if math.isfinite(end)]
     return numbers.number(one.observed, max(widths, default=math.nan))
 
@@ -189,7 +99,7 @@ def _law(fit: ScalingFit, variable: str) -> str:
     if fit.reason:
         return f"{_where(fit)}: L∞ + A·C^(−α) is not identified because {fit.reason} (C: {variable})"
     return (
-        f"{_where(fit)}: L∞ {interval(fit.limit)}, A {_amplitude(fit.amplitude)}, α {interval(fit.exponent)} "
+        f"{_where(fit)}: L∞ {interval(fit.limit)}, A {amplitude(fit.amplitude)}, α {interval(fit.exponent)} "
         f"(C: {variable})"
     )
 
@@ -202,9 +112,9 @@ def _joint_law(fit: JointFit) -> str:
 
 def _held_out(fit: ScalingFit | JointFit, one: HeldOut) -> str:
     place = {True: ", inside", False: ", outside", None: ""}[one.is_inside]
-    observed = "no result yet" if math.isnan(one.observed) else f"observed {_observed(one)}{place}"
+    result = "no result yet" if math.isnan(one.observed) else f"observed {observed(one)}{place}"
     law = " by the joint law" if isinstance(fit, JointFit) else ""
-    return f"{_where(fit)}, held-out {one.point.label}: predicted {interval(one.predicted)}{law}, {observed}"
+    return f"{_where(fit)}, held-out {one.point.label}: predicted {interval(one.predicted)}{law}, {result}"
 
 
 def _effect(one: PredictedEffect, variable: str, study: Declaration) -> str:

@@ -1,7 +1,15 @@
-"""Text for LaTeX in plain ASCII, which every LaTeX engine and font can set."""
+"""Tables and texts for LaTeX in plain ASCII, which every LaTeX engine and font can set."""
 
 import re
 import unicodedata
+from collections.abc import Sequence
+
+from flaxformer.report.sections import StudyReport
+from flaxformer.report.table import ItemTable, Table
+from flaxformer.report.texts import one_line
+
+LONG = 34
+"""Number of characters from which a column of text is wrapped."""
 
 ESCAPED = {character: "\\" + character for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -44,6 +52,34 @@ RAISED = re.compile(
 LATIN = {"alpha": "A", "beta": "B", "epsilon": "E", "zeta": "Z", "eta": "H", "iota": "I", "kappa": "K", "mu": "M",
          "nu": "N", "omicron": "O", "rho": "P", "tau": "T", "chi": "X"}  # fmt: skip
 """Latin letters of the Greek capitals that LaTeX has no command for."""
+
+
+def render(document: StudyReport) -> str:
+    """Return the tables of a paper, to copy from or to input."""
+    tables = [
+        part.shown("paper") for part in document.parts if isinstance(part, Table | ItemTable) and "paper" in part.on
+    ]
+    parts = [f"% {text(shown.title)}: needs \\usepackage{{booktabs}}\n{table(shown)}" for shown in tables if shown.rows]
+    return "\n".join(parts)
+
+
+def table(shown: Table) -> str:
+    """A `tabular` that needs the package booktabs; long columns of text are wrapped."""
+    columns = [max(len(row[i]) for row in (shown.header, *shown.rows)) for i in range(len(shown.header))]
+    wrapped = [i for i, width in enumerate(columns) if shown.is_text(i) and width > LONG]
+    room = 0.9 - 0.012 * sum(width for i, width in enumerate(columns) if i not in wrapped)
+    total = sum(min(columns[i], 80) for i in wrapped)
+    form = ""
+    for i, width in enumerate(columns):
+        share = max(room, 0.3) * min(width, 80) / total if i in wrapped else 0
+        form += f"p{{{share:.2f}\\linewidth}}" if i in wrapped else "l" if shown.is_text(i) else "r"
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(map(text, map(one_line, cells))) + r" \\"
+
+    top = [r"\begin{tabular}{" + form + "}", r"\toprule", line(shown.header), r"\midrule"]
+    remark = [f"% {shown.remark}"] if shown.remark else []
+    return "\n".join([*remark, *top, *map(line, shown.rows), r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def text(words: str) -> str:

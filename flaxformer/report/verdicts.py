@@ -1,16 +1,111 @@
-"""Verdicts in words: of a claim, with the time of its declaration, and of a whole study in one sentence."""
+"""Verdicts in words: of a claim, with its qualifications and the time of its declaration, and of a whole study."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.claim_context import SimpleEffect
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.sweep import Sweep
-from flaxformer.report import directions, numbers
-from flaxformer.report.directions import direction
-from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, point, score, with_labels
+from flaxformer.report import costs, numbers, phrasing
+from flaxformer.report.numbers import number, p_value
+from flaxformer.report.phrasing import MARKS, MOST_LINES, finding, labels, point, score, with_labels
+from flaxformer.statistics.judgement import FEWEST_SEEDS, Judgement, Qualification
 from flaxformer.store.declaration import Declaration
 from flaxformer.system.wording import count_of
+
+STYLES = {"supported": "green", "refuted": "red", "inconclusive": "yellow"}
+"""Colours of verdicts in a terminal."""
+SENTENCES: dict[Qualification, str] = {
+    "too few seeds": "no verdict: {seeds}, at least {fewest} are needed",
+    "few seeds": "{seeds} only: the verdict relies on the form of their distribution",
+    "zero variance": "all differences are equal: the number may not depend on the seed, or the metric is at its limit",
+    "ties": "ties: {n} seeds have {distinct} different values",
+    "skewed": "the differences are skewed, so the interval is widened on the side of the long tail",
+    "withheld for skewness": "Student's t-test would decide; skewness towards the bound withholds the verdict",
+    "outlier": "one seed is far from the others (at {outlier}); look at it before you rely on the verdict",
+    "withheld by signs": "the sign-flip test does not agree, which withholds the verdict",
+    "not finite": "{without_value}",
+    "simple effects": "{direction}",
+    "divergence decides": "diverged runs decide: without them the verdict is {without}",
+    "unequal cost": "the arms differ in cost: {cost}",
+}
+
+
+def qualified_verdict(claim: JudgedClaim) -> str:
+    """The verdict of a claim; "supported as a difference" for an interaction that `direction` qualifies."""
+    return f"{claim.judgement.verdict} as a difference" if direction(claim) else claim.judgement.verdict
+
+
+def direction(claim: JudgedClaim) -> str:
+    """The direction of the effects that an interaction compares, in words, if they are not both as claimed; else empty.
+
+    A supported interaction says that one effect exceeds the other, and not that either is in the claimed direction.
+    """
+    if "simple effects" not in claim.judgement.qualifications:
+        return ""
+    first, second = claim.context.simple_effects
+    if first.judgement.effect.mean <= 0:
+        less = f"it is less against it{with_labels(first.context)} than{with_labels(second.context)}"
+        return f"the effect is not in the claimed direction in either arm: {less}"
+    place = labels(second.context) or "the other arm"
+    return f"the effect is in the claimed direction{with_labels(first.context)} only, and against it with {place}"
+
+
+def qualifications(claim: JudgedClaim) -> list[str]:
+    """The qualifications of a claim in plain words."""
+    judged, without = claim.judgement, claim.context.without_diverged
+    known = {
+        "seeds": count_of(judged.effective, "effective seed"),
+        "distinct": str(judged.distinct),
+        "n": str(judged.effect.n),
+        "fewest": str(FEWEST_SEEDS),
+        "outlier": _farthest(claim),
+        "cost": costs.ratios(claim.context.cost_ratios),
+        "direction": direction(claim),
+        "without_value": "; ".join(one.sentence for one in claim.context.without_value),
+        "without": without.verdict if without else "inconclusive",
+    }
+    return [SENTENCES[one].format(**known) for one in judged.qualifications]
+
+
+def _farthest(claim: JudgedClaim) -> str:
+    """The value that is farthest from the mean."""
+    values = phrasing.values(claim)
+    mean = phrasing.measured_effect(claim).mean
+    return number(max(values, key=lambda value: abs(value - mean))) if values else "–"
+
+
+def qualified_claims(claims: Iterable[JudgedClaim]) -> list[str]:
+    """The claims with qualifications, each with all of them."""
+    found = [(claim.text, qualifications(claim)) for claim in claims]
+    return [f"{text}: {'; '.join(own)}." for text, own in found if own]
+
+
+def simple_effect(one: SimpleEffect, unit: str) -> str:
+    """One of the two effects that an interaction compares, in one clause; positive in the direction of the claim."""
+    measured = " ".join(filter(None, (phrasing.interval(one.judgement.effect, "+"), unit)))
+    return f"{contrast(one)}{with_labels(one.context)}: {measured}"
+
+
+def contrast(one: SimpleEffect) -> str:
+    """The two levels that a simple effect compares, such as "warmup 100 against none"."""
+    if len(one.first) == 1:
+        [(name, label)] = one.first.items()
+        return f"{name} {label} against {one.second[name]}"
+    return f"{labels(one.first)} against {labels(one.second)}"
+
+
+def without_diverged(claim: JudgedClaim) -> str:
+    """The effect without the seeds that diverged; empty if none did."""
+    again: Judgement | None = claim.context.without_diverged
+    if again is None:
+        return ""
+    left = f"without {count_of(claim.context.diverged, 'seed')} with a diverged run"
+    if again.effect.n == 0:
+        return f"{left}: none is left"
+    p = f", p {p_value(again.p_holm)} after Holm" if again.can_decide else ""
+    return f"{left}: {phrasing.effect(claim, again.effect)}{p} ({again.verdict})"
 
 
 def verdict_of(claim: JudgedClaim) -> str:
@@ -18,8 +113,16 @@ def verdict_of(claim: JudgedClaim) -> str:
 
     Of an interaction whose effects are not both in the claimed direction, it is that of their difference.
     """
-    found = directions.verdict(claim)
+    found = qualified_verdict(claim)
     return f"exploratory: {found}" if claim.is_exploratory else found
+
+
+def marked_verdict(claim: JudgedClaim) -> tuple[str, str]:
+    """The verdict of a claim with its mark, and its style in a terminal."""
+    verdict = claim.judgement.verdict
+    if claim.is_exploratory:
+        return f"· {verdict_of(claim)}", "dim"
+    return f"{MARKS[verdict]} {verdict_of(claim)}", STYLES[verdict]
 
 
 def when_declared(claim: JudgedClaim) -> str:
@@ -81,7 +184,7 @@ def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[Judged
 
 def _finding_of(claim: JudgedClaim) -> str:
     parts = filter(None, (finding(claim), direction(claim)))
-    return f"{_without_stop(claim.text)} ({directions.verdict(claim)}: {'; '.join(parts)})"
+    return f"{_without_stop(claim.text)} ({qualified_verdict(claim)}: {'; '.join(parts)})"
 
 
 def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:
@@ -115,3 +218,9 @@ def _answer(sweep: Sweep, study: Declaration) -> str:
     ends = [[best.numbers[name] for _, best in lines] for name in sweep.names]
     ranges = [f"{numbers.round_digits(min(own))} to {numbers.round_digits(max(own))}" for own in ends]
     return f"{what}: {' and '.join(ranges)} in {len(lines)} arms; the table has the value of each."
+
+
+def worst_verdict(analysis: Analysis) -> str:
+    """The verdict that colours the answer: refuted or inconclusive where a claim is, else supported."""
+    verdicts = {claim.judgement.verdict for claim in analysis.claims if not claim.is_exploratory}
+    return next((verdict for verdict in ("refuted", "inconclusive", "supported") if verdict in verdicts), "")

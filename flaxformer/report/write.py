@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis, analyse_to_show
-from flaxformer.report import measured, tables
-from flaxformer.report.full_tables import write_full_tables
-from flaxformer.report.page import render
+from flaxformer.report import figures, markdown, page, tex
+from flaxformer.report.document import document
+from flaxformer.report.files import write_files
+from flaxformer.report.sections import Figure
 from flaxformer.report.texts import write_printable
 from flaxformer.store.declaration import QUANTITY
 from flaxformer.store.line_forms import LAUNCHES
@@ -21,21 +22,20 @@ def write(store: Store) -> Analysis:
     Raises:
       UserError: the folder holds no study, or no finished run yet.
     """
-    from flaxformer.report.figures import draw  # here, since importing matplotlib takes a third of a second
-
     analysis = analyse_to_show(store, "report")
     if not len(analysis.rows) and not analysis.quantities:
         raise UserError(f"{store.root} holds no finished run yet; expected the results of 'flaxformer run'")
-    write_full_tables(analysis, store.root)
+    report = document(analysis, read_lines(store.root / LAUNCHES))
+    write_files(analysis, report, store.root)
     if quantities := _quantities(analysis):
         write_table(store.root / "quantities.parquet", quantities)
-    figures = draw(analysis, store.root / "figures")
-    launches = read_lines(store.root / LAUNCHES)
-    for name, text in {
-        "report.html": render(analysis, figures, launches),
-        "results.md": tables.document(analysis) + measured.section(analysis),
-        "results.tex": tables.paper(analysis),
-    }.items():
+    drawn = figures.draw((part for part in report.parts if isinstance(part, Figure)), store.root / "figures")
+    texts = {
+        "report.html": page.render(report, drawn),
+        "results.md": markdown.render(report),
+        "results.tex": tex.render(report),
+    }
+    for name, text in texts.items():
         write_printable(store.root / name, text)
     return analysis
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from flaxformer.core.canonical import differences
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, Recipe
@@ -17,6 +16,7 @@ from flaxformer.store.store import SUPERSEDED, Store
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, set_aside
+from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records
 from flaxformer.system.user_code.changes import OnCodeChange

@@ -2,23 +2,17 @@
 
 import functools
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
 
-from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredData, Labels
+from flaxformer.store.declaration import DeclaredData
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
 from flaxformer.study.metrics import METRICS
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import count_of
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.tasks.overlap import evaluation_digest, examples_digest, merge_batches
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.run import Run
-
-MOST_NAMED = 3
-"""Largest number of arms that a sentence names."""
 
 
 def evaluation_data(study: Study) -> dict[str, DeclaredData]:
@@ -71,80 +65,3 @@ def check_test_set(study: Study) -> None:
                 f"metric is '{study.metric}' and {own} has no test set: all held-out examples are in the evaluation "
                 "set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out examples"
             )
-
-
-def coverage(study: Declaration, standard_errors: Iterable[float]) -> str:
-    """Return a sentence on what the intervals of a study cover, and on the variance due to the evaluation data.
-
-    The latter is the root mean square, over the runs, of the standard error of the metric over the examples.
-    """
-    if not study.arms or study.exact:
-        return ""
-    metric = study.metric
-    part = "test" if is_test_metric(metric) else "evaluation"
-    examples = {own.examples for own in study.evaluation_data.values()}
-    number = f" {examples.pop():,}" if len(examples) == 1 and part == "evaluation" else ""
-    text = f"Intervals cover the seeds; the{number} {part} examples are the same for all of them."
-    errors = list(filter(math.isfinite, standard_errors))
-    if not errors:
-        return text
-    error = math.sqrt(sum(own**2 for own in errors) / len(errors))
-    return (
-        f"{text} With other examples, the {metric.replace('_', ' ')} of a run would vary too, with a standard error of "
-        f"{error:.2g}; most of it is common to all arms, and cancels in a difference."
-    )
-
-
-def data_limits(study: Declaration) -> list[str]:
-    """Return the limits of a declared study that follow from its evaluation data."""
-    return [*_differences(study), *_overlaps(study.evaluation_data)]
-
-
-def _differences(study: Declaration) -> Iterator[str]:
-    """Yield the axes along which the evaluation data differ, and the claims that compare arms with different data."""
-    data, labels = study.evaluation_data, {arm.arm: arm.labels for arm in study.arms}
-    if len({own.digest for own in data.values()}) < 2:
-        return
-    digests = {_key(labels[arm]): own.digest for arm, own in data.items() if arm in labels}
-    described = [labels[arm] for arm in data if arm in labels]
-    names = [axis.name for axis in study.axes if _changes_data(axis.name, described, digests)]
-    where = f"along {' and '.join(names)}" if names else "between arms"
-    yield (
-        f"The evaluation data differ {where}: a difference between these arms is also one between sets of data, and "
-        "their intervals do not cover it."
-    )
-    for claim in study.claims:
-        own = [one for _, one in claim.terms if QUANTITY not in one]
-        if len({digests.get(_key(one)) for one in own}) > 1:
-            arms = " and ".join(", ".join(f"{name} {label}" for name, label in one.items()) for one in own)
-            yield f"'{claim.text}' compares arms that are evaluated on different data: {arms}."
-
-
-def _key(labels: Labels) -> str:
-    return json.dumps(labels, sort_keys=True)
-
-
-def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str]) -> bool:
-    """True if two arms that differ along this axis only have different evaluation data."""
-    groups: dict[str, set[str]] = {}
-    for own in arms:
-        others = {name: label for name, label in own.items() if name != axis}
-        groups.setdefault(_key(others), set()).add(digests[_key(own)])
-    return any(len(group) > 1 for group in groups.values())
-
-
-def _overlaps(data: Mapping[str, DeclaredData]) -> Iterator[str]:
-    """Yield a sentence per set of evaluation data of which examples also occur in training."""
-    found: dict[tuple[int, int, int | None], list[str]] = {}
-    for arm, own in data.items():
-        if own.in_training:
-            found.setdefault((own.in_training, own.examples, own.compared), []).append(arm)
-    for (shared, examples, compared), arms in found.items():
-        named = ", ".join(f"'{arm}'" for arm in arms[:MOST_NAMED])
-        more = f" and {len(arms) - MOST_NAMED} more" if len(arms) > MOST_NAMED else ""
-        where = "" if len(arms) == len(data) else f" (in {named}{more})"
-        among = "" if compared is None else f", among {compared:,} that were drawn"
-        yield (
-            f"{shared:,} of {count_of(examples, 'evaluation example')} ({shared / examples:.1%}) also occur in the "
-            f"training data{among}{where}: part of the score can come from memorised examples."
-        )

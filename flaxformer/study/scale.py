@@ -1,9 +1,9 @@
 """Scale of a run: the numbers against which a scaling law is fitted."""
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from flaxformer.training import Run
-from flaxformer.training.cost import run_cost
+if TYPE_CHECKING:
+    from flaxformer.training import Run
 
 ScaleVariable = Literal["flops", "parameters", "tokens"]
 VARIABLES: tuple[ScaleVariable, ...] = get_args(ScaleVariable)
@@ -16,7 +16,7 @@ def variable_names(embeddings: bool) -> dict[str, str]:
     return VARIABLE_NAMES if embeddings else VARIABLE_NAMES | {"parameters": "parameters without embeddings"}
 
 
-def run_scale(run: Run, embeddings: bool = True) -> dict[str, float]:
+def run_scale(run: "Run", embeddings: bool = True) -> dict[str, float]:
     """Return the FLOPs of the whole training, the number of parameters, and the tokens that are read in training.
 
     They are those of `training.cost.run_cost`, and of the columns of the same names in the results.
@@ -25,6 +25,8 @@ def run_scale(run: Run, embeddings: bool = True) -> dict[str, float]:
       run: the run.
       embeddings: False to count parameters without the tables of tokens, token types and positions.
     """
+    from flaxformer.training.cost import run_cost  # here, since the analysis of results needs no JAX
+
     cost = run_cost(run)
     parameters = cost.parameters.total if embeddings else cost.parameters.without_embeddings
     return {"flops": float(cost.flops), "parameters": parameters, "tokens": cost.tokens}

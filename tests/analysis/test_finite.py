@@ -13,7 +13,7 @@ from study.tiny import NORM, RATE, tiny
 from flaxformer.analysis import tuned
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.scaling_fit import MetricRange, SizePoint, fit_arm
-from flaxformer.report import qualifications
+from flaxformer.report import verdicts
 from flaxformer.report.terminal import show
 from flaxformer.report.write import write
 from flaxformer.runner.launch import derive_numbers
@@ -142,7 +142,7 @@ def test_nothing_is_derived_from_a_number_that_is_not_finite(tmp_path, derive, l
     analysis = analyse(store)
     [claim] = analysis.claims
     assert claim.judgement.effect.n == 6
-    assert "2 of 8 seeds have no finite value of gap: seeds 3, 5" in qualifications.sentences(claim)
+    assert "2 of 8 seeds have no finite value of gap: seeds 3, 5" in verdicts.qualifications(claim)
     assert "2 of 8 seeds have no finite value of gap: seeds 3, 5; they are left out." in analysis.limits
     assert not any(text.startswith("Measurements at") for text in analysis.limits)
 

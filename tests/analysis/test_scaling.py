@@ -9,7 +9,7 @@ from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
 import flaxformer
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import scaling_text, tables
+from flaxformer.report import scaling_tables, scaling_text, tables
 from flaxformer.store.declaration import DeclaredScaling
 from flaxformer.store.declaration_log import read
 from flaxformer.store.records import write_table
@@ -118,7 +118,7 @@ def test_a_law_that_is_not_identified_has_a_reason_and_no_numbers(tmp_path, case
     for fit in analysis.scaling.fits:
         assert reason in fit.reason
         assert (fit.exponent, fit.amplitude, fit.limit) == (None, None, None)
-    own = [row for row in tables.scaling(analysis)[0].rows if row[1] == "tokens"]
+    own = [row for row in scaling_tables.scaling(analysis)[0].shown("page").rows if row[1] == "tokens"]
     for row in own:
         assert row[2].startswith("not identified: ")
         assert row[3:6] == ["–", "–", "–"]
@@ -202,7 +202,10 @@ def test_a_scaling_claim_is_declared_before_its_data_and_its_held_out_sizes_are_
     assert read(store).entries[0].scaling == scaling
     fill(tmp_path, sized(claims=(claim,), scaling=Scaling("size", "tokens")), scores())
     analysis = analyse(store)
-    assert "held out s5 -> along size against tokens, held out nothing" in tables.declarations(analysis).rows[-1][1]
+    assert (
+        "held out s5 -> along size against tokens, held out nothing"
+        in tables.declarations(analysis).shown("page").rows[-1][1]
+    )
 
 
 def test_an_axis_of_sizes_is_no_sweep_and_no_exploration(tmp_path):

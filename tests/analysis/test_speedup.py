@@ -10,7 +10,7 @@ from study.coverage import script
 from study.tiny import bare_declaration
 
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.costs import claim_cost_ratios, cost_of_arm, reference_arm
+from flaxformer.analysis.costs import claim_cost_ratios, reference_arm
 from flaxformer.analysis.speedup import compare_arms, metric_and_goal, reach, speed_up, speed_ups
 from flaxformer.report import costs
 from flaxformer.store.declaration import DeclaredAxis, DeclaredClaim
@@ -188,7 +188,7 @@ def test_results_without_costs_have_no_speed_up():
         for name in "ab"
     ]
     study = declared_with("a")
-    assert cost_of_arm(arms[0]) is None
+    assert arms[0].cost is None
     assert speed_up(*arms) is None
     assert list(speed_ups(study, arms)) == []
     assert claim_cost_ratios([(1.0, {"arm": "a"}), (-1.0, {"arm": "b"})], arms) == ()

@@ -9,7 +9,8 @@ from flaxformer.analysis import variance_of_seeds
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.variance import sd_interval, seed_variances
 from flaxformer.core.struct import replace_at
-from flaxformer.report import tables
+from flaxformer.report import markdown, tables
+from flaxformer.report.document import document
 from flaxformer.study import Axis
 from flaxformer.study.identity import fingerprints, recipe
 from flaxformer.system.errors import UserError
@@ -48,14 +49,14 @@ def test_the_report_has_the_standard_deviation_of_each_source(tmp_path):
         assert found[name].low < found[name].sd < found[name].high
     assert found["together"].sources == ("initialisation", "data order", "dropout")
     assert found["dropout"].sources == ("dropout",)
-    document = tables.document(analysis)
-    assert "## Variance by source of randomness" in document
-    assert "| varied data order | data order | 1.6" in document
+    page = markdown.render(document(analysis))
+    assert "## Variance by source of randomness" in page
+    assert "| varied data order | data order | 1.6" in page
 
 
 def test_other_studies_have_no_such_table(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(), lambda trial: trial.seed))
-    assert not tables.variances(analysis).rows
+    assert not tables.variances(analysis).shown("page").rows
 
 
 def test_the_interval_of_a_standard_deviation_covers_it_at_its_level():

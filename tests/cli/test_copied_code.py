@@ -132,7 +132,7 @@ def foreign(trained, tmp_path, monkeypatch):
     other = study.replace("init=From", "# ")
     for name, text in {"from.py": study, "other.py": other, "measure.py": MEASURE, "points.csv": POINTS}.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr("flaxformer.report.figures.draw", lambda analysis, folder: {})
+    monkeypatch.setattr("flaxformer.report.figures.draw", lambda figures, folder: {})
     count = iter(range(99))
 
     def make(change=None):

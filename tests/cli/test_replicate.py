@@ -58,7 +58,7 @@ def trained(tmp_path_factory):
 def quick_command(trained, command, tmp_path, monkeypatch):
     """The command beside the results of the study; reports have no figures."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr("flaxformer.report.figures.draw", lambda analysis, folder: {})
+    monkeypatch.setattr("flaxformer.report.figures.draw", lambda figures, folder: {})
     return command
 
 

@@ -11,7 +11,7 @@ from flaxformer.bench.declare import Benchmark, Way
 from flaxformer.bench.results import Measurement
 from flaxformer.cli import main
 from flaxformer.report.table import Table
-from flaxformer.report.terminal import fit_width
+from flaxformer.report.width import fit_width
 from flaxformer.study import Axis, Claim
 
 LONG = "a-rather-long-label-of-a-level-"

@@ -7,12 +7,13 @@ from flaxformer import model
 from flaxformer.components import Xavier
 from flaxformer.config import PUBLISHED, ModelConfig
 from flaxformer.core import params
-from flaxformer.core.canonical import canonical, differences
+from flaxformer.core.canonical import canonical
 from flaxformer.core.overrides import override
 from flaxformer.interop.huggingface import bert, gpt2, llama, t5
 from flaxformer.interop.huggingface.family import WIDTHS, read_attributes
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.system.errors import UserError
+from flaxformer.system.json_differences import differences
 from flaxformer.training import Run
 
 COUNTS = {

@@ -17,10 +17,11 @@ from flaxformer.components import (
     Sinusoidal,
 )
 from flaxformer.config import ModelConfig
-from flaxformer.core.canonical import canonical, canonical_text, differences
+from flaxformer.core.canonical import canonical, canonical_text
 from flaxformer.core.overrides import override
 from flaxformer.core.struct import Config, get_at, leaf, replace_at, static
 from flaxformer.system.errors import UserError
+from flaxformer.system.json_differences import differences
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run
 

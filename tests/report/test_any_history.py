@@ -19,7 +19,10 @@ import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.compare import compare
 from flaxformer.analysis.replication import check_fresh, check_same_recipes, compare_claims, fresh_seeds, used_seeds
-from flaxformer.report import full_tables, measured, page, replication, tables, terminal, verdicts
+from flaxformer.report import files, markdown, page, replication, terminal, tex, verdicts
+from flaxformer.report.document import document
+from flaxformer.report.table import Table
+from flaxformer.report.width import fit_width
 from flaxformer.report.write import write
 from flaxformer.runner.launch import derive_numbers
 from flaxformer.store.checks import is_finished
@@ -173,10 +176,10 @@ def read_everything(root, other):
     analysis = analyse(store)
     assert verdicts.verdict(analysis).endswith((".", "…", "?"))
     terminal.show(Console(file=io.StringIO(), width=80), analysis)
-    assert page.render(analysis, {}, []).endswith("</html>\n")
-    assert tables.document(analysis) + measured.section(analysis)
-    assert isinstance(tables.paper(analysis), str)
-    full_tables.write_full_tables(analysis, root)
+    assert page.render(document(analysis), {}).endswith("</html>\n")
+    assert markdown.render(document(analysis))
+    assert isinstance(tex.render(document(analysis)), str)
+    files.write_files(analysis, document(analysis), root)
     for first, second in ((analysis, analyse(Store(other))), (analyse(Store(other)), analysis)):
         with contextlib.suppress(UserError):
             assert compare(first, second).arms is not None
@@ -250,7 +253,7 @@ def test_a_folder_whose_arms_were_renamed_there_and_back_has_figures_too(tmp_pat
 @pytest.mark.parametrize("texts", [0, 1, 3])
 def test_a_table_of_any_form_fits_or_is_divided(width, texts):
     """A study without axes has no column of text."""
-    table = tables.Table("Arms", [f"column {i}" for i in range(6)], [[f"{i}.{'5' * i}" for i in range(6)]], texts)
+    table = Table("Arms", [f"column {i}" for i in range(6)], [[f"{i}.{'5' * i}" for i in range(6)]], texts)
     console = Console(file=io.StringIO(), width=max(width, 20))
-    console.print(terminal.fit_width(table, width))
+    console.print(fit_width(table, width))
     assert all(f"{i}.{'5' * i}" in console.file.getvalue() for i in range(texts, 6))

@@ -6,7 +6,7 @@ from rich.console import Console
 from study.tiny import INTERACTION, LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import phrasing, qualifications, tables, terminal, verdicts
+from flaxformer.report import phrasing, tables, terminal, verdicts
 from flaxformer.report.write import write
 from flaxformer.study import Axis, Claim
 from flaxformer.system.errors import UserError
@@ -60,7 +60,7 @@ def test_an_interaction_is_shown_with_the_two_effects_that_it_compares(tmp_path,
 def test_a_claim_without_an_interaction_has_no_simple_effects(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(seeds=range(4), claims=[LOWER]), world(1.0, 1.0)))
     assert analysis.claims[0].context.simple_effects == ()
-    assert not tables.simple_effects(analysis).rows
+    assert not tables.simple_effects(analysis).shown("page").rows
 
 
 @pytest.mark.every(3)
@@ -89,7 +89,7 @@ def test_every_qualification_has_a_sentence_and_stands_beside_the_verdict(tmp_pa
     analysis = write(fill(tmp_path, tiny(seeds=range(5), claims=[LOWER]), loss))
     [claim] = analysis.claims
     assert set(claim.judgement.qualifications) == {"ties", "few seeds", "skewed", "outlier"}
-    sentences = qualifications.sentences(claim)
+    sentences = verdicts.qualifications(claim)
     assert "ties: 5 seeds have 4 different values" in sentences
     assert any("at 9" in sentence for sentence in sentences)
     for sentence in sentences:

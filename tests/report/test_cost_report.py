@@ -12,7 +12,8 @@ from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.struct import replace_at
-from flaxformer.report import cost_tables, costs, qualifications, tables, terminal
+from flaxformer.report import cost_tables, costs, files, markdown, tables, terminal, tex, verdicts
+from flaxformer.report.document import document
 from flaxformer.report.write import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
@@ -93,7 +94,7 @@ def test_a_claim_about_arms_of_unequal_cost_names_the_ratio(deeper):
     unequal, equal = analysis.claims
     assert "unequal cost" in unequal.judgement.qualifications
     assert "unequal cost" not in equal.judgement.qualifications
-    [sentence] = [text for text in qualifications.sentences(unequal) if "cost" in text]
+    [sentence] = [text for text in verdicts.qualifications(unequal) if "cost" in text]
     assert f"layers 2 has {two / one:.3g} times the FLOPs" in sentence
     assert "times the parameters of layers 1" in sentence
 
@@ -101,13 +102,13 @@ def test_a_claim_about_arms_of_unequal_cost_names_the_ratio(deeper):
 def test_arms_of_unequal_cost_are_marked_in_every_table(deeper):
     analysis = analyse(deeper)
     for table in (tables.arms(analysis), cost_tables.arm_costs(analysis)):
-        for row in table.rows:
+        for row in table.shown("page").rows:
             assert (row[0] == "2") == any(cost_tables.MARK in cell for cell in row)
-    written = tables.document(analysis)
+    written = markdown.render(document(analysis))
     assert "## Cost" in written
     assert "## Effective speed-up" in written
     assert "The arms differ in FLOPs and parameters" in written
-    assert r"$\neq$" in tables.paper(analysis)
+    assert r"$\neq$" in tex.render(document(analysis))
 
 
 def test_the_terminal_has_costs_and_speed_ups(deeper):
@@ -143,7 +144,7 @@ def test_a_claim_has_a_speed_up_only_if_it_is_about_the_curve_that_is_read(tmp_p
     store = with_costs(tmp_path, study, losses)
     analysis, out = analyse(store), io.StringIO()
     terminal.show(Console(file=out, width=200), analysis)
-    texts = [out.getvalue(), "".join(tables.claims(analysis).header)]
+    texts = [out.getvalue(), "".join(tables.claims(analysis).shown("page").header)]
     assert [any(word in text for word in ("effective speed-up", "speed-up in compute")) for text in texts] == [
         has_one
     ] * 2
@@ -154,6 +155,19 @@ def test_a_claim_has_a_speed_up_only_if_it_is_about_the_curve_that_is_read(tmp_p
     analysis = analyse(store)
     assert len(analysis.withdrawn) == 2
     assert [costs.claim_speed_up(analysis, claim) for claim in analysis.withdrawn] == [None, None]
+
+
+def test_the_file_of_arms_has_the_costs_of_the_page(deeper):
+    found = files.tables(document(analyse(deeper)))["arms"]
+    for row in found.to_dicts():
+        cost = run_cost(replace_at(BASELINE, {"model.layers": int(row["layers"])}))
+        assert (row["parameters"], row["flops"], row["training_tokens"]) == (
+            cost.parameters.total,
+            cost.flops,
+            cost.tokens,
+        )
+        assert row["flops_ratio"] == pytest.approx(cost.flops / run_cost(BASELINE).flops)
+        assert row["seconds"] == 3.0
 
 
 @pytest.mark.slow
@@ -198,7 +212,7 @@ def test_results_from_before_costs_were_recorded_have_a_report(tmp_path):
     store = fill(tmp_path, tiny(axes=(NORM,), claims=(), seeds=range(4)), losses)
     analysis = write(store)
     assert costs.summary(analysis) == ""
-    assert cost_tables.arm_costs(analysis).rows == []
+    assert cost_tables.arm_costs(analysis).shown("page").rows == []
     assert "## Cost" not in (tmp_path / "results.md").read_text()
     assert pl.read_parquet(tmp_path / "results.parquet")["flops"].null_count() == 8
 

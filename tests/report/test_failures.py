@@ -7,7 +7,8 @@ from rich.console import Console
 from study.tiny import EQUAL, LOWER, NORM, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import phrasing, tables, terminal
+from flaxformer.report import markdown, phrasing, terminal
+from flaxformer.report.document import document
 from flaxformer.report.write import report_path, write
 from flaxformer.store.store import Store
 
@@ -60,7 +61,7 @@ def test_every_cause_of_failure_is_shown_with_its_number(tmp_path):
     console = Console(width=300, record=True, file=io.StringIO())
     terminal.show(console, analysis)
     page = report_path(store).read_text()
-    for text in (console.export_text(), page, tables.document(analysis)):
+    for text in (console.export_text(), page, markdown.render(document(analysis))):
         assert all(f"cause {number}" in text for number in range(3))
     assert all(f"Traceback: ValueError: cause {number}" in page for number in range(3))
 

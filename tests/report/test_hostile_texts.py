@@ -332,7 +332,7 @@ def all_plants(folder, scratch, text):
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_texts_in_every_file_are_not_obeyed_or_interpreted(folder, tmp_path, capsys, monkeypatch, kind):
-    monkeypatch.setattr(figures, "draw", lambda analysis, folder: {})
+    monkeypatch.setattr(figures, "draw", lambda figures, folder: {})
     accepted, refused = all_plants(folder, tmp_path / "scratch", TEXTS[kind])
     planting = Planting(folder, tmp_path, capsys)
     shown = set()
@@ -359,7 +359,7 @@ def test_figures_show_texts_as_data(tmp_path, capsys):
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", TEXTS)
 def test_each_text_of_a_file_alone(folder, tmp_path, capsys, monkeypatch, name, kind):
-    monkeypatch.setattr(figures, "draw", lambda analysis, folder: {})
+    monkeypatch.setattr(figures, "draw", lambda figures, folder: {})
     planting = Planting(folder, tmp_path, capsys)
     for path, is_name in places_in(folder, name):
         planting.check([(name, path, is_name, TEXTS[kind].format(n=9))])

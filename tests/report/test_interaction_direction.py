@@ -7,7 +7,8 @@ from rich.console import Console
 from study.tiny import INTERACTION, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import directions, tables, verdicts
+from flaxformer.report import markdown, tables, verdicts
+from flaxformer.report.document import document
 from flaxformer.report.terminal import show
 from flaxformer.report.write import write
 from flaxformer.study import Claim
@@ -46,14 +47,14 @@ def test_a_supported_interaction_says_where_its_effects_are_against_it(tmp_path,
     analysis = analyse(judged(tmp_path, gains, *others))
     claim = analysis.claims[0]
     assert claim.judgement.verdict == "supported"
-    assert directions.direction(claim) == expected
+    assert verdicts.direction(claim) == expected
     word = "supported as a difference" if expected else "supported"
-    assert tables.claims(analysis).rows[0][1] == word
+    assert tables.claims(analysis).shown("page").rows[0][1] == word
     answer = f"Yes: it helps more. But {expected}." if expected else "Yes: it helps more. "
     assert verdicts.answer(analysis.claims).startswith(answer)
     out = io.StringIO()
     show(Console(width=500, file=out), analysis)
-    for text in (out.getvalue(), tables.document(analysis), verdicts.verdict(analysis)):
+    for text in (out.getvalue(), markdown.render(document(analysis)), verdicts.verdict(analysis)):
         assert expected in text
         assert bool(expected) == ("claimed direction" in text)
     assert f"✓ {word}: {claim.text}" in out.getvalue()

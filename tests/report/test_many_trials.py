@@ -13,7 +13,7 @@ from study.tiny import NORM, fill, tiny
 
 from flaxformer.analysis import trials
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import table, tables
+from flaxformer.report import table
 from flaxformer.report.write import write
 from flaxformer.statistics.judgement import estimate, judge_difference, judge_differences, with_verdicts
 from flaxformer.store import records
@@ -80,7 +80,7 @@ def many(tmp_path_factory):
     axes = (NORM, DROPOUT, SMOOTHING)
     store = fill(folder, tiny(axes=axes, seeds=range(5), claims=()), loss)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "MOST_ROWS", 7)
+        patch.setattr(table, "MOST_ROWS", 7)
         return folder, write(store)
 
 

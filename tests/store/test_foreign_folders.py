@@ -8,7 +8,8 @@ from rich.console import Console
 from study.tiny import LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import tables, terminal
+from flaxformer.report import markdown, terminal
+from flaxformer.report.document import document
 from flaxformer.report.write import write
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.store import Store
@@ -118,7 +119,7 @@ def test_differing_results_of_one_trial_are_reported_for_good(tmp_path):
             assert list(analysis.disagreements) == [second.trial]
             [limit] = [one for one in analysis.limits if "deterministic" in one]
             assert "and 3.0" in limit
-            assert limit in tables.document(analysis)
+            assert limit in markdown.render(document(analysis))
     console = Console(width=80, record=True, file=io.StringIO())
     terminal.show(console, analyse(Store(tmp_path)))
     assert "training is not deterministic" in " ".join(console.export_text().split())

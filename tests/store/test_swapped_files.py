@@ -10,7 +10,8 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.checkpoint.leaves import Leaf
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.checkpoint.steps import leaf_digests
-from flaxformer.report import measured, provenance_text, tables
+from flaxformer.report import markdown, provenance_text
+from flaxformer.report.document import document
 from flaxformer.store import declaration_log, trial_measurements
 from flaxformer.store.declaration_log import HEAD
 from flaxformer.store.line_forms import (
@@ -68,8 +69,7 @@ def outcome(root):
     try:
         analysis = analyse(store)
         provenance_text.provenance(analysis, read_lines(root / LAUNCHES))
-        tables.document(analysis)
-        measured.section(analysis)
+        markdown.render(document(analysis))
         repair(Store(root))
     except UserError as error:
         return str(error)

@@ -6,7 +6,8 @@ from study.tiny import BASELINE, NORM, fill, tiny
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.struct import replace_at
 from flaxformer.study import Axis, Claim, Points
-from flaxformer.study.evaluation_data import data_limits, evaluation_data
+from flaxformer.study.data_limits import data_limits
+from flaxformer.study.evaluation_data import evaluation_data
 from flaxformer.study.plan import declaration
 from flaxformer.tasks import Copy
 

@@ -6,7 +6,7 @@ import pytest
 from study.tiny import LOWER, NORM, RATE, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import phrasing, qualifications, tables
+from flaxformer.report import phrasing, tables, verdicts
 from flaxformer.report.write import write
 from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.stages import survivors
@@ -119,10 +119,10 @@ def test_reports_state_the_rule_and_the_claim_with_and_without_diverged_runs(tmp
     assert claim.context.without_diverged.verdict == "supported"
     assert claim.context.without_diverged.effect.n == 7
     assert "divergence decides" in claim.judgement.qualifications
-    [line] = [line for line in qualifications.sentences(claim) if "diverged" in line]
+    [line] = [line for line in verdicts.qualifications(claim) if "diverged" in line]
     assert line == "diverged runs decide: without them the verdict is supported"
-    assert qualifications.without_diverged(claim).startswith("without 1 seed with a diverged run: +0.96")
-    [found] = tables.without_diverged(analysis).rows
+    assert verdicts.without_diverged(claim).startswith("without 1 seed with a diverged run: +0.96")
+    [found] = tables.without_diverged(analysis).shown("page").rows
     assert found[-3:] == ["inconclusive", "supported", "1 of 8"]
     document = (tmp_path / "results.md").read_text()
     for text in (document, (tmp_path / "report.html").read_text()):
@@ -135,5 +135,5 @@ def test_a_report_without_diverged_runs_states_the_rule_too(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(seeds=range(4), claims=(LOWER,)), world(1.0)))
     assert analysis.limits[0] == RULE
     assert analysis.claims[0].context.without_diverged is None
-    assert not tables.without_diverged(analysis).rows
+    assert not tables.without_diverged(analysis).shown("page").rows
     assert "0 diverged" in "; ".join(phrasing.describe_runs(analysis))

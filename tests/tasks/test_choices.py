@@ -13,7 +13,7 @@ from flaxformer.components import Attention, Dense, LearnedPositions, Rotary
 from flaxformer.config import ModelConfig
 from flaxformer.data.questions import read_questions
 from flaxformer.study import Study
-from flaxformer.study.evaluation_data import data_limits
+from flaxformer.study.data_limits import data_limits
 from flaxformer.study.plan import declaration
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, Domain, Mixture, MultipleChoice, Overlap, TextClassification, TextFiles

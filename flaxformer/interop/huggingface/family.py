@@ -9,12 +9,13 @@ import numpy as np
 from flaxformer.components import Classifier, LanguageModel, LearnedPositions, NoHead, RelativeBuckets, Tokens, Xavier
 from flaxformer.components.heads import Head
 from flaxformer.config import ModelConfig
-from flaxformer.core.canonical import canonical, differences
+from flaxformer.core.canonical import canonical
 from flaxformer.core.struct import get_at, replace_at
 from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_ANEW, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.json_differences import differences
 from flaxformer.system.json_reader import parse_json
 
 StateDict = dict[str, np.ndarray]

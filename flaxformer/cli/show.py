@@ -1,0 +1,52 @@
+"""Output that commands for studies share: the report, paths, damaged files and failed runs."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from flaxformer.cli.arguments.options import FAILED
+from flaxformer.store.store import Store
+from flaxformer.system.wording import count_of
+
+
+def show_report(store: Store, console: Console) -> int:
+    """Write the report's files and print it; returns how many runs failed."""
+    from flaxformer.report import terminal  # here, since importing matplotlib takes a third of a second
+    from flaxformer.report.write import report_path, write
+
+    analysis = write(store)
+    console.print()
+    terminal.show(console, analysis)
+    console.print()
+    show_paths(
+        console,
+        {"Report": report_path(store), "Table": store.root / "results.parquet", "Figures": store.root / "figures"},
+    )
+    for name, what in store.corrupt_files.items():
+        show_damage(console, store.root / name, what)
+    return len(analysis.failed)
+
+
+def show_paths(console: Console, paths: dict[str, Path]) -> None:
+    """Print one path per line, each whole."""
+    width = max(map(len, paths)) + 2
+    for name, path in paths.items():
+        console.print(f"{name + ':':{width}}{path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def show_damage(console: Console, path: Path, what: str) -> None:
+    """Warn of a damaged file."""
+    again = "; 'run' trains its runs again" if path.parent.name == "groups" else ""
+    console.print(Text(f"{path} is damaged ({what}){again}", style="yellow"))
+
+
+def exit_code(failed: int, console: Console) -> int:
+    """The exit code of a command after this many failed runs, with a message if there are any."""
+    if failed:
+        console.print(
+            f"{count_of(failed, 'run')} failed; the report has the tracebacks; --retry-failed trains them again.",
+            style="red",
+            highlight=False,
+        )
+    return FAILED if failed else 0
