@@ -10,7 +10,7 @@ import msgspec
 from flaxformer.system.digests import FormError, JsonObject
 
 INTEGERS = range(-(2**63), 2**63)
-"""Int64s that a file or a table can hold."""
+"""Integers that a file or a table can hold."""
 T = TypeVar("T")
 Int64 = Annotated[int, msgspec.Meta(ge=INTEGERS.start, le=INTEGERS.stop - 1)]
 FiniteNumber = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
