@@ -23,7 +23,7 @@ OF_FACTS = {"supported": "holds", "refuted": "does not hold"}
 """Verdicts of exact values, which no seed changes, by those of estimates."""
 
 
-class StoredCase(Record, frozen=True):
+class StoredCase(Record, frozen=True, kw_only=True):
     """Content of `NAME`."""
 
     number: Int64

@@ -75,7 +75,7 @@ def show(console: Console, found: JsonObject) -> None:
         f"{count_of(found['runs'], 'run')}, judged on {found['metric']}.",
     ]
     for number, claim in enumerate(found["claims"], start=1):
-        lines.append(f"Claim {number}: {claim.text} (claimed {claim['claimed']}; declared {claim['declared']}).")
+        lines.append(f"Claim {number}: {claim['text']} (claimed {claim['claimed']}; declared {claim['declared']}).")
     lines += ["No claim is declared."] if not found["claims"] else []
     lines += [f"Limit: {caveat}" for caveat in found["caveats"]]
     lines += [f"Code: {name} {digest}" for name, digest in found["code"].items()]

@@ -88,7 +88,8 @@ def measure_trials(
     with files.lock_folder(store.root / WEIGHTS, "measuring"), contextlib.ExitStack() as held:
         launches, found = trial_measurements.read(store)
         identity = _identity(name, code, launches, read_records.changed_reads(read_by, file), time_now.isoformat())
-        launch = MeasuringLaunch(name, identity, code, step, time_now.isoformat(timespec="seconds"))
+        time = time_now.isoformat(timespec="seconds")
+        launch = MeasuringLaunch(function=name, measured_by=identity, code=code, step=step, time=time)
         read_records.accept(read_by, file)
         held.enter_context(read_records.recording(read_by, file))
         if launch.key not in {one.key for one in launches}:
@@ -148,8 +149,17 @@ def _measure(
             owner = taken.get(column, "the results")
             raise UserError(f"{function.__name__} returns '{column}', a column of {owner}; expected another name")
     seconds = time.perf_counter() - began
-    identity = launch.function, launch.measured_by, launch.step, trial.trial, trial.fingerprint
-    return TrialMeasurement(*identity, weights, at, seconds, values)
+    return TrialMeasurement(
+        function=launch.function,
+        measured_by=launch.measured_by,
+        step=launch.step,
+        trial=trial.trial,
+        fingerprint=trial.fingerprint,
+        weights=weights,
+        at=at,
+        seconds=seconds,
+        values=values,
+    )
 
 
 def _taken_columns(store: Store, study: Declaration, rows: Mapping[str, Mapping[str, Any]], own: str) -> dict[str, str]:

@@ -14,14 +14,14 @@ SUGGESTIONS = "suggestions.jsonl"
 TRIAL_MEASUREMENTS = "trial_measurements.jsonl"
 
 
-class Disagreement(Record, frozen=True):
+class Disagreement(Record, frozen=True, kw_only=True):
     """A trial that was trained again with another result."""
 
     trial: str
     what: str
 
 
-class LaunchLine(Record, frozen=True):
+class LaunchLine(Record, frozen=True, kw_only=True):
     """The fields of a launch that are read; a line has those of `store.provenance`."""
 
     launched: str
@@ -30,7 +30,7 @@ class LaunchLine(Record, frozen=True):
     code: str | None = None
 
 
-class SeedMeasurement(Record, frozen=True):
+class SeedMeasurement(Record, frozen=True, kw_only=True):
     """Numbers of a probe, or derived from runs, at one seed."""
 
     measured_by: str
@@ -39,7 +39,7 @@ class SeedMeasurement(Record, frozen=True):
     declaration: str | None = None
 
 
-class Suggestions(Record, frozen=True):
+class Suggestions(Record, frozen=True, kw_only=True):
     """Points of one round of a search."""
 
     round: Int64
@@ -47,7 +47,7 @@ class Suggestions(Record, frozen=True):
     points: tuple[tuple[str, ...], ...]
 
 
-class MeasuringLaunch(Record, frozen=True, tag_field="kind", tag="launch"):
+class MeasuringLaunch(Record, frozen=True, kw_only=True, tag_field="kind", tag="launch"):
     """A launch of a function over the trials of a folder, by `measure`."""
 
     function: str
@@ -66,7 +66,7 @@ class MeasuringLaunch(Record, frozen=True, tag_field="kind", tag="launch"):
         return self.function, self.measured_by, self.step
 
 
-class TrialMeasurement(Record, frozen=True, tag_field="kind", tag="trial"):
+class TrialMeasurement(Record, frozen=True, kw_only=True, tag_field="kind", tag="trial"):
     """Numbers that a function gave from the kept weights of a trial."""
 
     function: str

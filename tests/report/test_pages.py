@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from study.tiny import LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.claims.record import Record, Statement
+from flaxformer.claims.record import CaseRecord, Statement
 from flaxformer.claims.table import page
 from flaxformer.report import figures, index, phrasing
 from flaxformer.report import html as html_page
@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
         Statement(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", "before its data", root / "study"),
         Statement("b", "–", "–", 0, "failed"),
     ]
-    (root / "claims.html").write_text(page.render(root, [Record(1, LONG, LONG, 12.0, True, lines)]))
+    (root / "claims.html").write_text(page.render(root, [CaseRecord(1, LONG, LONG, 12.0, True, lines)]))
     return root
 
 
