@@ -23,10 +23,11 @@ from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import plan_of, store_of
 from flaxformer.runner.stages import describe_stages
 from flaxformer.store.columns import statuses
-from flaxformer.study.data_limits import data_limits
 from flaxformer.study.equal_cost import describe_matches
+from flaxformer.study.evaluation_data import data_limits_of
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.program_groups import ProgramGroup
+from flaxformer.study.tracing import check_traces
 from flaxformer.system.wording import count_of, duration, with_prefix
 from flaxformer.training.flops import uncounted_primitives
 from flaxformer.training.memory import excess
@@ -53,7 +54,7 @@ def main(arguments: Plan, console: Console) -> int:
     ended = statuses(store_of(study, execution))
     console.print(Text(study.question, style="bold"))
     if not any(excess(group.example) for group in programs):
-        _ = plan.declaration  # refuses what cannot be traced
+        check_traces(study)
     with console.status("compiling and timing one step of each program"):
         planned = [_planned(group, ended, devices) for group in programs]
     runs, left = (
@@ -71,7 +72,7 @@ def main(arguments: Plan, console: Console) -> int:
         *describe_stages(plan, execution),
         *_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),
-        *([] if too_large else data_limits(plan.declaration)),
+        *([] if too_large else data_limits_of(study)),
         f"{count_of(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
         if study.claims
         else f"No claim is declared; the report shows {study.metric} for every arm.",

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredData, Labels
 from flaxformer.study.divergence import is_test_metric
@@ -36,27 +36,50 @@ def coverage(study: Declaration, standard_errors: Iterable[float]) -> str:
 
 def data_limits(study: Declaration) -> list[str]:
     """Return the limits of a declared study that follow from its evaluation data."""
-    return [*_differences(study), *_overlaps(study.evaluation_data)]
+    labels = {arm.arm: arm.labels for arm in study.arms}
+    claims = [(claim.text, [own for _, own in claim.terms]) for claim in study.claims]
+    return limits_of(study.evaluation_data, labels, [axis.name for axis in study.axes], claims)
 
 
-def _differences(study: Declaration) -> Iterator[str]:
+def limits_of(
+    data: Mapping[str, DeclaredData],
+    labels: Mapping[str, Labels],
+    axes: Sequence[str],
+    claims: Sequence[tuple[str, Sequence[Labels]]],
+) -> list[str]:
+    """Return the limits that follow from evaluation data.
+
+    Args:
+      data: evaluation data by arm.
+      labels: labels of each arm.
+      axes: names of the axes.
+      claims: text of each claim, with the labels that it compares.
+    """
+    return [*_differences(data, labels, axes, claims), *_overlaps(data)]
+
+
+def _differences(
+    data: Mapping[str, DeclaredData],
+    labels: Mapping[str, Labels],
+    axes: Sequence[str],
+    claims: Sequence[tuple[str, Sequence[Labels]]],
+) -> Iterator[str]:
     """Yield the axes along which the evaluation data differ, and the claims that compare arms with different data."""
-    data, labels = study.evaluation_data, {arm.arm: arm.labels for arm in study.arms}
     if len({own.digest for own in data.values()}) < 2:
         return
     digests = {_key(labels[arm]): own.digest for arm, own in data.items() if arm in labels}
     described = [labels[arm] for arm in data if arm in labels]
-    names = [axis.name for axis in study.axes if _changes_data(axis.name, described, digests)]
+    names = [axis for axis in axes if _changes_data(axis, described, digests)]
     where = f"along {' and '.join(names)}" if names else "between arms"
     yield (
         f"The evaluation data differ {where}: a difference between these arms is also one between sets of data, and "
         "their intervals do not cover it."
     )
-    for claim in study.claims:
-        own = [one for _, one in claim.terms if QUANTITY not in one]
+    for text, compared in claims:
+        own = [one for one in compared if QUANTITY not in one]
         if len({digests.get(_key(one)) for one in own}) > 1:
             arms = " and ".join(", ".join(f"{name} {label}" for name, label in one.items()) for one in own)
-            yield f"'{claim.text}' compares arms that are evaluated on different data: {arms}."
+            yield f"'{text}' compares arms that are evaluated on different data: {arms}."
 
 
 def _key(labels: Labels) -> str:

@@ -4,6 +4,7 @@ import functools
 import json
 
 from flaxformer.store.declaration import DeclaredData
+from flaxformer.study.data_limits import limits_of
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
 from flaxformer.study.metrics import METRICS
@@ -65,3 +66,11 @@ def check_test_set(study: Study) -> None:
                 f"metric is '{study.metric}' and {own} has no test set: all held-out examples are in the evaluation "
                 "set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out examples"
             )
+
+
+def data_limits_of(study: Study) -> list[str]:
+    """Return `data_limits` of a study that is not declared yet."""
+    labels = {arm.name: arm.labels for arm in study.arms()}
+    pairs = zip(study.claims, study.contrasts(), strict=True)
+    claims = [(claim.text, [own for _, own in contrast.terms]) for claim, contrast in pairs]
+    return limits_of(evaluation_data(study), labels, [axis.name for axis in study.axes], claims)

@@ -50,7 +50,7 @@ class Columns:
         self.rows, self.statuses = rows, [one.status for one in rows]
         self.diverged = np.array([one.status == "diverged" for one in rows])
 
-    def numbers(self, name):
+    def column(self, name):
         return pl.Series(name, [getattr(one, name, one.metrics.get(name)) for one in self.rows], dtype=pl.Float64)
 
 

@@ -4,12 +4,13 @@ import dataclasses
 import struct
 
 import pytest
-from study.tiny import FILE, cache_folder, kept_programs
+from study.tiny import FILE, bare_declaration, cache_folder, kept_programs
 
 from flaxformer.cli import main
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.verification import choose, differences
 from flaxformer.store import records
+from flaxformer.store.declaration import DeclaredArm, Recipe
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 
@@ -130,9 +131,12 @@ def test_rows_of_other_devices_are_not_verified_and_another_is_chosen(restored, 
 
 
 def test_rows_of_too_large_a_group_are_not_verified():
-    row = Row(trial="a", group="g", seed=0, status="done", fingerprint="f", group_size=10**9)
-    sample = choose({"trials": [{"trial": "a", "fingerprint": "f"}]}, {"a": row}, 1, 0, [Execution()])
-    assert (sample.trials, [*sample.not_verified]) == ([], ["a"])
+    name = "a,seed=0"
+    row = Row(trial=name, group="g", seed=0, status="done", fingerprint="f", group_size=10**9)
+    arm = DeclaredArm(arm="a", labels={}, group="g", fingerprints=("f",))
+    declared = bare_declaration(arms=(arm,), recipes={"a": Recipe(run={}, semantics=1, data={})})
+    sample = choose(declared, {name: row}, 1, 0, [Execution()])
+    assert (sample.trials, [*sample.not_verified]) == ([], [name])
 
 
 def test_every_nan_is_the_same_number():

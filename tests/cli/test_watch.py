@@ -109,4 +109,4 @@ def test_a_view_of_a_study_without_claims_shows_progress_alone(tmp_path, capsys)
     store = fill(tmp_path / "runs", dataclasses.replace(STUDY, claims=()), lambda trial: 1.0)
     assert main(["status", str(store.root), "--watch"]) == 0
     assert capsys.readouterr().out.split("\n")[0] == "12 of 12 runs finished"
-    assert Store(store.root).declaration.claims == []
+    assert Store(store.root).declaration.claims == ()

@@ -16,6 +16,7 @@ from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.parsing import parse, with_set
 from flaxformer.launchers import LAUNCHERS, Options, Share, launching, local, ray, slurm
 from flaxformer.launchers.share import shares
+from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.store import Store
 from flaxformer.study import Axis
 from flaxformer.study.plan import StudyPlan
@@ -42,7 +43,9 @@ def said_by(function):
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 5, 7, 24, 30])
 def test_each_trial_is_in_one_share(parts):
-    declared = [{"trial": f"{group}{seed}", "group": group} for seed in range(6) for group in "dbca"]
+    about = {"arm": "a", "labels": {}, "fingerprint": "f"}
+    names = [(f"{group}{seed}", group, seed) for seed in range(6) for group in "dbca"]
+    declared = [DeclaredTrial(trial=name, group=group, seed=seed, **about) for name, group, seed in names]
     divided = [share.names(declared) for share in shares(parts)]
     assert sorted(itertools.chain(*divided)) == sorted(trial.trial for trial in declared)
     lengths = [len(names) for names in divided]

@@ -6,9 +6,7 @@ from study.tiny import BASELINE, NORM, fill, tiny
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.struct import replace_at
 from flaxformer.study import Axis, Claim, Points
-from flaxformer.study.data_limits import data_limits
-from flaxformer.study.evaluation_data import evaluation_data
-from flaxformer.study.plan import declaration
+from flaxformer.study.evaluation_data import data_limits_of, evaluation_data
 from flaxformer.tasks import Copy
 
 WIDE = replace_at(BASELINE, {"task": Copy(symbols=5, length=4, batch_size=2, evaluation_batches=2), "seed": 0})
@@ -46,7 +44,7 @@ def test_arms_with_different_evaluation_data_are_a_limit_of_the_report(tmp_path)
     assert len({*digests(study).values()}) == 2
     limits = analyse(fill(tmp_path, study, lambda trial: trial.seed)).limits
     [along] = [limit for limit in limits if "evaluation data differ along length:" in limit]
-    assert along in data_limits(declaration(study))
+    assert along in data_limits_of(study)
     compared = [limit for limit in limits if "compares arms that are evaluated on different data" in limit]
     assert compared == [
         "'longer is worse' compares arms that are evaluated on different data: "
@@ -61,14 +59,12 @@ def test_arms_that_differ_on_several_axes_together_are_named_as_arms():
         combine="zip",
         claims=(),
     )
-    assert any(
-        limit.startswith("The evaluation data differ between arms:") for limit in data_limits(declaration(study))
-    )
+    assert any(limit.startswith("The evaluation data differ between arms:") for limit in data_limits_of(study))
 
 
 def test_equal_evaluation_data_are_no_limit():
     study = tiny(baseline=replace_at(WIDE, {"task.symbols": 9, "task.length": 12, "model.vocabulary": 10}))
-    assert data_limits(declaration(study)) == []
+    assert data_limits_of(study) == []
 
 
 @pytest.mark.parametrize("axes", [[NORM], [NORM, Axis("task.symbols", {"5": 5, "2": 2})]])
@@ -83,5 +79,5 @@ def test_evaluation_examples_that_occur_in_training_are_a_limit_of_the_report(tm
 
 def test_the_overlap_of_some_arms_names_them(tmp_path):
     study = tiny(baseline=WIDE, axes=[Axis("task.length", {"4": 4, "12": 12})], claims=())
-    limits = data_limits(declaration(study))
+    limits = data_limits_of(study)
     assert any("that were drawn (in 'length=4'):" in limit for limit in limits)

@@ -358,7 +358,7 @@ def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_pa
     before = Store(tmp_path / "out").rows()
     kept = declared(tmp_path, tmp_path / "out", on_code_change="keep")
     assert Store(tmp_path / "out").rows() == before
-    assert [one["decision"] for one in kept["code_changes"]] == ["keep"]
+    assert [one.decision for one in kept.code_changes] == ["keep"]
     declared(tmp_path, tmp_path / "out")
     assert any("had changed" in limit for limit in analyse(Store(tmp_path / "out")).limits)
 
@@ -372,7 +372,7 @@ def test_edits_without_effect_on_results_retrain_nothing(tmp_path, case):
     before = declared(tmp_path, tmp_path / "out")
     edit(tmp_path, *UNCHANGED[case])
     after = declared(tmp_path, tmp_path / "out")
-    assert before["recipes"].items() <= after["recipes"].items()
+    assert before.recipes.items() <= after.recipes.items()
     fingerprints = after.fingerprints
     assert before.fingerprints.items() <= fingerprints.items()
 

@@ -13,8 +13,7 @@ from flaxformer.components import Attention, Dense, LearnedPositions, Rotary
 from flaxformer.config import ModelConfig
 from flaxformer.data.questions import read_questions
 from flaxformer.study import Study
-from flaxformer.study.data_limits import data_limits
-from flaxformer.study.plan import declaration
+from flaxformer.study.evaluation_data import data_limits_of
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, Domain, Mixture, MultipleChoice, Overlap, TextClassification, TextFiles
 from flaxformer.tasks.choices import ChoiceData, accuracy_of
@@ -321,5 +320,5 @@ def test_an_overlap_with_questions_is_in_the_limits_of_a_study(path, tmp_path):
         evaluations=(MultipleChoice(name="facts", path=path, length=LENGTH),),
     )
     study = Study(name="s", question="?", baseline=run, axes=[], seeds=range(2), metric="facts_accuracy")
-    [limit] = data_limits(declaration(study))
+    [limit] = data_limits_of(study)
     assert limit.startswith("1 of 5 evaluation examples (20.0%) also occur in the training data")

@@ -122,11 +122,12 @@ class _Search:
         self._visit_items(dict(enumerate(function.__defaults__ or ())), place)
         self._visit_items(function.__kwdefaults__ or {}, place)
         self._visit_globals(function.__code__, function.__globals__)
-        if not self._add_module(function.__module__):
-            nodes = source.function_nodes(function.__code__)
-            texts = [normalized_text(node) for node in nodes] or [repr(function.__code__.co_code)]
-            for text in texts:
-                self.record(place, text)
+        self._add_module(function.__module__)
+        # Also beside the whole module: of two functions of one module, which is used is not in the module's text.
+        nodes = source.function_nodes(function.__code__)
+        texts = [normalized_text(node) for node in nodes] or [repr(function.__code__.co_code)]
+        for text in texts:
+            self.record(place.partition(".<locals>")[0], f"used {text}")
 
     def _visit_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> None:
         """Visit the global objects that code reads: their values may come from elsewhere than the module's text."""
@@ -148,13 +149,11 @@ class _Search:
             if not (key.startswith("__") and isinstance(item, (*CONSTANT, tuple, dict))):
                 self.visit(item, f"{source_path(kind.__module__)}: {kind.__qualname__}.{key}")
 
-    def _add_module(self, name: str) -> bool:
-        """Add a module if it is a user's; returns true if it is one, whose file has the definitions."""
+    def _add_module(self, name: str) -> None:
+        """Add a module if it is a user's."""
         module = sys.modules.get(name)
-        if not is_user_module(module):
-            return False
-        self.modules[name] = module
-        return True
+        if is_user_module(module):
+            self.modules[name] = module
 
 
 # --- objects ---------------------------------------------------------------------------------------------
