@@ -51,6 +51,9 @@ class Columns:
         self.diverged = np.array([one.status == "diverged" for one in rows])
 
     def column(self, name):
+        return self.numbers(name).to_list()
+
+    def numbers(self, name):
         return pl.Series(name, [getattr(one, name, one.metrics.get(name)) for one in self.rows], dtype=pl.Float64)
 
 
