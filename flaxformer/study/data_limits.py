@@ -37,7 +37,7 @@ def coverage(study: Declaration, standard_errors: Iterable[float]) -> str:
 def data_limits(study: Declaration) -> list[str]:
     """Return the limits of a declared study that follow from its evaluation data."""
     labels = {arm.arm: arm.labels for arm in study.arms}
-    claims = [(claim.text, [own for _, own in claim.terms]) for claim in study.claims]
+    claims = [(claim.text, [arm for _, arm in claim.terms]) for claim in study.claims]
     return limits_of(study.evaluation_data, labels, [axis.name for axis in study.axes], claims)
 
 

@@ -72,5 +72,5 @@ def data_limits_of(study: Study) -> list[str]:
     """Return `data_limits` of a study that is not declared yet."""
     labels = {arm.name: arm.labels for arm in study.arms()}
     pairs = zip(study.claims, study.contrasts(), strict=True)
-    claims = [(claim.text, [own for _, own in contrast.terms]) for claim, contrast in pairs]
+    claims = [(claim.text, [arm for _, arm in contrast.terms]) for claim, contrast in pairs]
     return limits_of(evaluation_data(study), labels, [axis.name for axis in study.axes], claims)
