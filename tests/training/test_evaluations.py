@@ -280,9 +280,8 @@ def test_a_study_takes_the_metric_of_a_named_evaluation():
     assert declared.metric == "test_long_loss"
     own = evaluation_data(study)
     assert {one.examples for one in own.values()} == {12}
-    assert (
-        own["rate=low"]["digest"] != evaluation_data(tiny(baseline=RUN, claims=(), axes=(RATE,)))["rate=low"]["digest"]
-    )
+    other = evaluation_data(tiny(baseline=RUN, claims=(), axes=(RATE,)))
+    assert own["rate=low"].digest != other["rate=low"].digest
     assert tiny(baseline=MIXED, metric="copy_loss", claims=(), axes=()).goal == "lower"
 
 
