@@ -86,25 +86,3 @@ def classes_in(config: object) -> list[type]:
 def canonical_text(config: object) -> str:
     """Return `canonical` as one line of JSON with sorted keys; two configs are equal if their texts are."""
     return json.dumps(canonical(config), sort_keys=True, ensure_ascii=False)
-
-
-def flatten(data: Json, prefix: str = "") -> dict[str, Json]:
-    """Return nested JSON objects as one dictionary from dotted path to value."""
-    if not isinstance(data, dict):
-        return {prefix: data}
-    rows: dict[str, Json] = {}
-    for name, value in data.items():
-        rows |= flatten(value, f"{prefix}.{name}" if prefix else name)
-    return rows
-
-
-def differences(old: Json, new: Json) -> list[str]:
-    """Compare two configs in canonical form; return one line `path: old -> new` per field that differs."""
-    before, after = flatten(old), flatten(new)
-    lines = []
-    for path in dict.fromkeys([*before, *after]):
-        if path in before and path in after and before[path] == after[path]:
-            continue
-        was, now = (json.dumps(rows[path]) if path in rows else "(absent)" for rows in (before, after))
-        lines.append(f"{path}: {was} -> {now}")
-    return lines

@@ -145,6 +145,7 @@ class _Search:
         if not is_user_class(kind):
             return
         self._add_module(kind.__module__)
+        self.record(f"{source_path(kind.__module__)}: {kind.__qualname__}", "used")
         for key, item in vars(kind).copy().items():
             if not (key.startswith("__") and isinstance(item, (*CONSTANT, tuple, dict))):
                 self.visit(item, f"{source_path(kind.__module__)}: {kind.__qualname__}.{key}")
